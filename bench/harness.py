@@ -1,0 +1,199 @@
+"""What every figure shares: options, pairs of brokers measured in turn, and the report.
+
+A measurement is taken of one side, then of the other, run after run (A B A B), with only one of them loaded at any
+time and dirty pages written back in between. Run i of ours is compared with run i of Apache's: a ratio's spread is
+that of the pairs, and what slows the whole machine for a minute falls out of it.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import attrs
+from processes import Process
+from servers import TOPIC, Cluster, Side
+from wire import Connection
+
+Values = Mapping[str, float]
+
+
+@attrs.define
+class Options:
+    """The options that every figure understands."""
+
+    runs: int
+    seconds: float
+    warmup: float
+    sides: tuple[Side, ...]
+    json_path: str | None
+
+    @classmethod
+    def parse(
+        cls,
+        description: str,
+        *,
+        runs: int = 3,
+        seconds: float = 10,
+        warmup: float = 20,
+        extend: Callable[[argparse.ArgumentParser], None] | None = None,
+    ) -> tuple["Options", argparse.Namespace]:
+        """Read the command line; `extend` adds the figure's own options, found in the returned namespace."""
+        parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+        parser.add_argument("--runs", type=int, default=runs, help=f"measurements of each side (default {runs})")
+        parser.add_argument("--seconds", type=float, default=seconds, help=f"of each measurement (default {seconds})")
+        parser.add_argument("--warmup", type=float, default=warmup, help=f"seconds discarded (default {warmup})")
+        flag = argparse.BooleanOptionalAction
+        parser.add_argument("--apache", action=flag, default=True, help="measure Apache RocketMQ 5.5.0")
+        parser.add_argument("--ours", action=flag, default=True, help="measure LedgerMQ")
+        parser.add_argument("--json", metavar="FILE", help="write every run to FILE (- is standard output)")
+        if extend is not None:
+            extend(parser)
+        found = parser.parse_args()
+        sides: list[Side] = []
+        if found.apache:
+            sides.append("apache")
+        if found.ours:
+            sides.append("ours")
+        if not sides:
+            parser.error("nothing is left to measure")
+        return cls(found.runs, found.seconds, found.warmup, tuple(sides), found.json), found
+
+
+@attrs.define
+class Report:
+    """Every run of a figure: side, then metric, then one value per run."""
+
+    title: str
+    json_path: str | None
+    runs: dict[Side, dict[str, list[float]]] = attrs.field(factory=dict[Side, dict[str, list[float]]])
+    notes: list[str] = attrs.field(factory=list[str])
+
+    def add(self, side: Side, values: Values) -> None:
+        metrics = self.runs.setdefault(side, {})
+        for name, value in values.items():
+            metrics.setdefault(name, []).append(value)
+        shown = "  ".join(f"{name}={_short(value)}" for name, value in values.items())
+        print(f"  {side:>6}: {shown}", file=sys.stderr, flush=True)
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+        print(f"  {text}", file=sys.stderr, flush=True)
+
+    def ratios(self, metric: str) -> list[float]:
+        """Return ours / Apache's, run by run."""
+        ours = self.runs.get("ours", {}).get(metric, [])
+        apache = self.runs.get("apache", {}).get(metric, [])
+        return [mine / theirs for mine, theirs in zip(ours, apache, strict=False) if theirs]
+
+    def show(self) -> None:
+        """Print the table, and write the JSON that was asked for."""
+        metrics = list(dict.fromkeys(metric for side in self.runs.values() for metric in side))
+        rows = [["", *self.runs, "ours / apache"]] if len(self.runs) > 1 else [["", *self.runs]]
+        for metric in metrics:
+            row = [metric, *(_spread(side.get(metric, [])) for side in self.runs.values())]
+            if len(self.runs) > 1:
+                row.append(_spread(self.ratios(metric)))
+            rows.append(row)
+        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+        print(f"\n{self.title}")
+        for row in rows:
+            first, *others = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+            print("  ".join([first, *others]).rstrip())
+        for note in self.notes:
+            print(f"note: {note}")
+        if self.json_path is not None:
+            self._write_json(self.json_path, metrics)
+
+    def _write_json(self, path: str, metrics: Sequence[str]) -> None:
+        text = json.dumps(
+            {
+                "title": self.title,
+                "runs": self.runs,
+                "medians": {
+                    side: {metric: statistics.median(values) for metric, values in found.items()}
+                    for side, found in self.runs.items()
+                },
+                "ratios": {metric: ratios for metric in metrics if (ratios := self.ratios(metric))},
+                "notes": self.notes,
+                "machine": {"cores": os.cpu_count(), "load_average": os.getloadavg()},
+            },
+            indent=1,
+        )
+        if path == "-":
+            print(text)
+        else:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            Path(path).write_text(text + "\n")
+
+
+def _short(value: float) -> str:
+    if value and abs(value) < 100:
+        return f"{value:.3g}"
+    return f"{value:,.0f}"
+
+
+def _spread(values: Sequence[float]) -> str:
+    if not values:
+        return "-"
+    middle = _short(statistics.median(values))
+    return middle if len(values) == 1 else f"{middle} ({_short(min(values))}..{_short(max(values))})"
+
+
+@contextlib.contextmanager
+def started(sides: Sequence[Side], settings: Mapping[str, str] | None = None) -> Iterator[dict[Side, Cluster]]:
+    """Run one fresh cluster of each side, with the benchmark's topic in place."""
+    with contextlib.ExitStack() as stack:
+        clusters: dict[Side, Cluster] = {}
+        for side in sides:
+            clusters[side] = stack.enter_context(Cluster.prepare(side, settings))
+            clusters[side].create_topic()
+            with clusters[side].connect() as connection:
+                await_route(clusters[side], connection)
+        yield clusters
+
+
+def await_route(cluster: Cluster, broker: Connection, topic: str = TOPIC, timeout: float = 60) -> None:
+    """Wait until the name server knows where the topic is: the Java client gives up when it does not."""
+    get_route_info_by_topic = 105
+    host, _, port = cluster.namesrv_address.partition(":")
+    deadline = time.perf_counter() + timeout
+    with Connection((host, int(port))) as namesrv:
+        while namesrv.ask(get_route_info_by_topic, {"topic": topic, "acceptStandardJsonOnly": "true"}).code:
+            if time.perf_counter() > deadline:
+                raise TimeoutError(f"no route to {topic} within {timeout:.0f} s")
+            broker.create_topic(topic, 8)
+            time.sleep(0.2)
+
+
+def take_turns(
+    options: Options, clusters: Mapping[Side, Cluster], report: Report, measure: Callable[[Cluster], Values]
+) -> None:
+    """Measure each side in turn, `options.runs` times."""
+    for run in range(options.runs):
+        print(f"run {run + 1} of {options.runs}", file=sys.stderr, flush=True)
+        for side, cluster in clusters.items():
+            # The pages the other side has dirtied must not be written back at the cost of this one.
+            os.sync()
+            report.add(side, measure(cluster))
+
+
+@attrs.define
+class CpuMeter:
+    """CPU seconds that a process uses between `start` and `stop`."""
+
+    process: Process
+    _cpu: float = 0.0
+    _began: float = 0.0
+
+    def start(self) -> None:
+        self._cpu, self._began = self.process.cpu_seconds(), time.perf_counter()
+
+    def stop(self) -> tuple[float, float]:
+        """Return CPU seconds and wall seconds since `start`."""
+        return self.process.cpu_seconds() - self._cpu, time.perf_counter() - self._began

@@ -1,0 +1,128 @@
+"""Child processes of a benchmark and what they cost the machine, read from /proc (Linux).
+
+CPU seconds are `utime + stime` of a process and all its live descendants, so a server gains nothing by handing its
+work to children. A process is always waited for after a stop: its ports are free when `stop` returns.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import attrs
+
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+class ProcessFailedError(Exception):
+    """A child ended, or stayed silent, before it was ready; the tail of its output says why."""
+
+    def __init__(self, name: str, reason: str, log: Path) -> None:
+        self.name = name
+        self.log = log
+        tail = log.read_text(errors="replace")[-1500:] if log.exists() else ""
+        super().__init__(f"{name} {reason}; {log} ends with:\n{tail}")
+
+
+@attrs.frozen
+class Resident:
+    """Memory of a process: all resident pages, and those that are its own rather than pages of mapped files."""
+
+    total_bytes: int
+    anonymous_bytes: int
+
+
+@attrs.define
+class Process:
+    """One running child with its standard output and error in `log`."""
+
+    name: str
+    popen: subprocess.Popen[bytes]
+    log: Path
+    started_at: float
+
+    @classmethod
+    def start(cls, name: str, command: Sequence[str], log: Path, env: Mapping[str, str]) -> "Process":
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("wb") as output:
+            started_at = time.perf_counter()
+            popen = subprocess.Popen(
+                list(command),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **env},
+                start_new_session=True,
+            )
+        return cls(name, popen, log, started_at)
+
+    def output(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def wait_for_output(self, pattern: str, timeout: float) -> float:
+        """Wait until the output matches `pattern`; return the seconds since the start."""
+        deadline = time.perf_counter() + timeout
+        expression = re.compile(pattern)
+        while not expression.search(self.output()):
+            if self.popen.poll() is not None:
+                raise ProcessFailedError(self.name, f"ended with status {self.popen.returncode}", self.log)
+            if time.perf_counter() > deadline:
+                raise ProcessFailedError(self.name, f"did not print {pattern!r} within {timeout:.0f} s", self.log)
+            time.sleep(0.01)
+        return time.perf_counter() - self.started_at
+
+    def cpu_seconds(self) -> float:
+        return sum(_cpu_ticks(pid) for pid in _family(self.popen.pid)) / _TICKS_PER_SECOND
+
+    def resident(self) -> Resident:
+        total = anonymous = 0
+        for pid in _family(self.popen.pid):
+            resident, shared = (int(field) for field in Path(f"/proc/{pid}/statm").read_text().split()[1:3])
+            total += resident * _PAGE_BYTES
+            anonymous += (resident - shared) * _PAGE_BYTES
+        return Resident(total, anonymous)
+
+    def stop(self, timeout: float = 60) -> float:
+        """Ask the process to end (SIGTERM), wait for it, and return the seconds it took."""
+        asked_at = time.perf_counter()
+        if self.popen.poll() is None:
+            self.popen.terminate()
+            try:
+                self.popen.wait(timeout)
+            except subprocess.TimeoutExpired:
+                self.kill()
+        return time.perf_counter() - asked_at
+
+    def kill(self) -> None:
+        """End the process and its descendants without warning (SIGKILL)."""
+        for pid in reversed(_family(self.popen.pid)):
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        self.popen.wait()
+
+
+def _cpu_ticks(pid: int) -> int:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return 0
+    # The command name in parentheses may hold spaces; utime and stime are fields 14 and 15 counted from the pid.
+    fields = stat.rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
+
+
+def _family(pid: int) -> list[int]:
+    family = [pid]
+    for member in family:
+        for children in Path(f"/proc/{member}/task").glob("*/children"):
+            try:
+                family.extend(int(child) for child in children.read_text().split())
+            except FileNotFoundError:
+                continue
+    return family

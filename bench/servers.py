@@ -1,0 +1,235 @@
+"""The two sides of every comparison: a name server and a broker of Apache RocketMQ, and of LedgerMQ.
+
+Apache's jars come from Maven Central into a cache outside the repository (`$LEDGERMQ_PEERS`, by default
+`~/.cache/ledgermq-peers`); they are fetched once. Stores live below `$LEDGERMQ_BENCH_STORE` (by default
+`~/.cache/ledgermq-bench`) rather than in /tmp, which is memory on many machines, where a flush costs nothing.
+Each side listens on ports of its own, so both may stand ready while only one is loaded.
+"""
+
+import os
+import random
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal, Self
+
+import attrs
+from processes import Process
+from wire import Connection
+
+Side = Literal["apache", "ours"]
+
+APACHE_VERSION = "5.5.0"
+TOPIC = "Bench"
+QUEUES = 8
+BROKER_NAME = "bench-broker"
+
+_REPOSITORY = Path(__file__).resolve().parent.parent
+_APACHE_ARTIFACTS = ("rocketmq-broker", "rocketmq-namesrv", "rocketmq-tools", "rocketmq-example")
+# What JDK 17 must open for Netty and RocketMQ's buffer cleaner.
+_JDK_FLAGS = (
+    "--add-opens=java.base/java.nio=ALL-UNNAMED",
+    "--add-opens=java.base/jdk.internal.ref=ALL-UNNAMED",
+    "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
+    "--add-opens=java.base/java.lang=ALL-UNNAMED",
+    "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
+)
+_APACHE_NAMESRV_MEMORY = ("-Xms512m", "-Xmx512m")
+_APACHE_BROKER_MEMORY = ("-Xms2g", "-Xmx2g", "-XX:MaxDirectMemorySize=2g")
+_READY = "boot success"
+_READY_SECONDS_MAX = 120
+
+
+def apache_jars() -> Path:
+    """Return the folder of Apache's jars, fetching them from Maven Central when it is not there yet."""
+    cache = Path(os.environ.get("LEDGERMQ_PEERS", Path.home() / ".cache" / "ledgermq-peers"))
+    jars = cache / f"rocketmq-{APACHE_VERSION}"
+    if jars.is_dir():
+        return jars
+    cache.mkdir(parents=True, exist_ok=True)
+    dependencies = "".join(
+        f"<dependency><groupId>org.apache.rocketmq</groupId><artifactId>{artifact}</artifactId>"
+        f"<version>{APACHE_VERSION}</version></dependency>"
+        for artifact in _APACHE_ARTIFACTS
+    )
+    with tempfile.TemporaryDirectory(dir=cache) as folder:
+        pom = Path(folder) / "pom.xml"
+        pom.write_text(
+            '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
+            "<groupId>ledgermq.bench</groupId><artifactId>peers</artifactId><version>1</version>"
+            f"<dependencies>{dependencies}</dependencies></project>"
+        )
+        print(f"fetching Apache RocketMQ {APACHE_VERSION} from Maven Central into {jars}", file=sys.stderr)
+        subprocess.run(
+            ["mvn", "-q", "-B", "-f", pom, "dependency:copy-dependencies", f"-DoutputDirectory={folder}/jars"],
+            check=True,
+        )
+        # A rename is atomic: an interrupted download never looks like a complete one.
+        (Path(folder) / "jars").rename(jars)
+    return jars
+
+
+def apache_java(main_class: str, arguments: Sequence[str], home: Path, flags: Sequence[str] = ()) -> list[str]:
+    """Return the command that runs a main class of Apache's with its logs and offsets kept below `home`."""
+    home.mkdir(parents=True, exist_ok=True)
+    class_path = f"{apache_jars()}/*"
+    return ["java", *_JDK_FLAGS, *flags, f"-Duser.home={home}", "-cp", class_path, main_class, *arguments]
+
+
+def apache_env(home: Path) -> dict[str, str]:
+    return {"ROCKETMQ_HOME": str(home)}
+
+
+def ours_env() -> dict[str, str]:
+    path = os.environ.get("PYTHONPATH")
+    return {"PYTHONPATH": f"{_REPOSITORY / 'src'}{os.pathsep + path if path else ''}"}
+
+
+def new_store() -> Path:
+    """Return a fresh folder for stores and logs, on a real disk."""
+    root = Path(os.environ.get("LEDGERMQ_BENCH_STORE", Path.home() / ".cache" / "ledgermq-bench"))
+    root.mkdir(parents=True, exist_ok=True)
+    return Path(tempfile.mkdtemp(dir=root))
+
+
+def free_port(count: int = 1) -> int:
+    """Return the first of `count` neighbouring ports that are free, below the range of ephemeral ports."""
+    while True:
+        first = random.randrange(20_000, 30_000)  # noqa: S311 - a port, not a secret
+        if all(_is_free(port) for port in range(first, first + count)):
+            return first
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+@attrs.define
+class Cluster:
+    """One name server and one broker of one side, started and stopped together."""
+
+    side: Side
+    folder: Path
+    namesrv_port: int
+    broker_port: int
+    settings: dict[str, str]
+    namesrv: Process | None = None
+    broker: Process | None = None
+
+    @classmethod
+    def prepare(cls, side: Side, settings: Mapping[str, str] | None = None) -> "Cluster":
+        """Choose ports and an empty store; `settings` are keys of broker.conf beyond the usual ones."""
+        # A RocketMQ broker listens on three ports: listenPort, the fast lane two below, and HA one above.
+        return cls(side, new_store(), free_port(), free_port(4) + 2, dict(settings or {}))
+
+    @property
+    def namesrv_address(self) -> str:
+        return f"127.0.0.1:{self.namesrv_port}"
+
+    @property
+    def broker_address(self) -> tuple[str, int]:
+        return ("127.0.0.1", self.broker_port)
+
+    @property
+    def store(self) -> Path:
+        return self.folder / "store"
+
+    @property
+    def running_broker(self) -> Process:
+        if self.broker is None:
+            raise RuntimeError("the broker has not been started")
+        return self.broker
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.discard()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.discard()
+
+    def start(self) -> None:
+        self.start_namesrv()
+        self.start_broker()
+
+    def start_namesrv(self) -> float:
+        """Start the name server and return the seconds until it was ready."""
+        if self.side == "apache":
+            home = self.folder / "namesrv"
+            home.mkdir(parents=True, exist_ok=True)
+            config = home / "namesrv.conf"
+            config.write_text(f"listenPort={self.namesrv_port}\n")
+            main = "org.apache.rocketmq.namesrv.NamesrvStartup"
+            command = apache_java(main, ["-c", str(config)], home, _APACHE_NAMESRV_MEMORY)
+            env = apache_env(home)
+        else:
+            command = [sys.executable, "-m", "ledgermq.cli.main", "namesrv", "--port", str(self.namesrv_port)]
+            env = ours_env()
+        self.namesrv = Process.start(f"{self.side} name server", command, self.folder / "namesrv.log", env)
+        return self.namesrv.wait_for_output(_READY, _READY_SECONDS_MAX)
+
+    def launch_broker(self) -> Process:
+        """Start the broker on its store, new or old, without waiting for it."""
+        config = self.folder / "broker.conf"
+        config.write_text("".join(f"{key}={value}\n" for key, value in self._broker_settings().items()))
+        if self.side == "apache":
+            home = self.folder / "broker"
+            main = "org.apache.rocketmq.broker.BrokerStartup"
+            command = apache_java(main, ["-c", str(config)], home, _APACHE_BROKER_MEMORY)
+            env = apache_env(home)
+        else:
+            command = [sys.executable, "-m", "ledgermq.cli.main", "broker", "-c", str(config)]
+            env = ours_env()
+        self.broker = Process.start(f"{self.side} broker", command, self.folder / "broker.log", env)
+        return self.broker
+
+    def start_broker(self) -> float:
+        """Start the broker and return the seconds until it said that it was ready."""
+        return self.launch_broker().wait_for_output(_READY, _READY_SECONDS_MAX)
+
+    def _broker_settings(self) -> dict[str, str]:
+        return {
+            "brokerClusterName": "bench-cluster",
+            "brokerName": BROKER_NAME,
+            "brokerId": "0",
+            "brokerIP1": "127.0.0.1",
+            "listenPort": str(self.broker_port),
+            "haListenPort": str(self.broker_port + 1),
+            "namesrvAddr": self.namesrv_address,
+            "storePathRootDir": str(self.store),
+            "storePathCommitLog": str(self.store / "commitlog"),
+            "autoCreateTopicEnable": "true",
+            "flushDiskType": "ASYNC_FLUSH",
+            **self.settings,
+        }
+
+    def connect(self) -> Connection:
+        return Connection(self.broker_address)
+
+    def create_topic(self, topic: str = TOPIC, queues: int = QUEUES) -> None:
+        with self.connect() as connection:
+            connection.create_topic(topic, queues)
+
+    def stop(self) -> None:
+        for process in (self.broker, self.namesrv):
+            if process is not None:
+                process.stop()
+
+    def discard(self) -> None:
+        """Stop what runs, by force, and remove the store."""
+        for process in (self.broker, self.namesrv):
+            if process is not None and process.popen.poll() is None:
+                process.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)

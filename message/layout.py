@@ -1,0 +1,323 @@
+"""The stored message, byte for byte: what lies in the commit log is what a pull answer carries (RocketMQ CommitLog).
+
+`HEADS` is the one table of the fixed part; body, topic and properties follow with their lengths. The record is written in
+format v1 (1-byte topic length), which every client reads; v2 (2-byte topic length) is read as well.
+Nothing here touches a file: callers hand in buffers and positions.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import struct
+import zlib
+from collections.abc import Iterator
+from enum import Enum
+
+import attrs
+
+from .errors import CorruptRecord
+from .fields import Buffer, Field, Layout
+from .flags import BORN_HOST_V6, HOST_BITS, STORE_HOST_V6
+from .message import MessageId, StoredMessage
+from .properties import PROPERTIES_BYTES_MAX, decode_properties
+from .units import PhysicalOffset, QueueId, QueueOffset
+
+MAGIC_V1 = -626843481  # 0xDAA320A7
+MAGIC_V2 = -626843477  # 0xDAA320AB
+MAGIC_BLANK = -875286124  # 0xCBD43194: the filler at the end of a commit log file
+CRC_MASK = 0x7FFFFFFF  # Java keeps the CRC in a non-negative int
+TOPIC_BYTES_MAX = 127
+
+
+def _head(born_v6: bool, store_v6: bool) -> Layout:
+    return Layout(
+        "stored message, fixed part",
+        (
+            Field("total_size", "i", "whole record, itself included"),
+            Field("magic", "i", "format v1 or v2, or the filler at a file's end"),
+            Field("body_crc", "i", "CRC-32 of the body as stored, top bit cleared"),
+            Field("queue_id", "i", "queue inside the topic"),
+            Field("flag", "i", "the application's own, untouched"),
+            Field("queue_offset", "q", "entry number in the queue; 0 for half messages"),
+            Field("physical_offset", "q", "own position in the commit log"),
+            Field("sys_flag", "i", "compression, transaction type, host families"),
+            Field("born_timestamp", "q", "producer's clock, ms"),
+            Field("born_host", "20s" if born_v6 else "8s", "address and 4-byte port of the producer"),
+            Field("store_timestamp", "q", "broker's clock, ms; never decreases along the log"),
+            Field("store_host", "20s" if store_v6 else "8s", "address and 4-byte port of the broker"),
+            Field("reconsume_times", "i", "deliveries that failed so far"),
+            Field("prepared_transaction_offset", "q", "physical offset of the half message of a commit, else 0"),
+            Field("body_size", "i", "bytes of body that follow"),
+        ),
+    )
+
+
+# Indexed by (sys_flag & HOST_BITS) >> 4: bit 0 = IPv6 born host, bit 1 = IPv6 store host.
+HEADS = tuple(_head(bool(bits & 1), bool(bits & 2)) for bits in range(4))
+HEAD_V4 = HEADS[0]
+assert [head.size for head in HEADS] == [88, 100, 100, 112]
+
+QUEUE_OFFSET_AT = HEAD_V4.offsets["queue_offset"]
+PHYSICAL_OFFSET_AT = HEAD_V4.offsets["physical_offset"]
+SYS_FLAG_AT = HEAD_V4.offsets["sys_flag"]
+assert (QUEUE_OFFSET_AT, PHYSICAL_OFFSET_AT, SYS_FLAG_AT) == (20, 28, 36)
+
+BLANK = Layout(
+    "filler at the end of a commit log file",
+    (
+        Field("remaining", "i", "bytes from here to the end of the file"),
+        Field("magic", "i", "marks the filler"),
+    ),
+)
+assert BLANK.size == 8
+
+RECORD_SIZE_MIN = HEAD_V4.size + 1 + 2
+
+_SIZE_AND_MAGIC = struct.Struct(">ii")
+_PROPERTIES_SIZE = struct.Struct(">h")
+_TOPIC_SIZE_V2 = struct.Struct(">h")
+_INT = struct.Struct(">i")
+_LONG = struct.Struct(">q")
+_PORT = struct.Struct(">i")
+
+
+def encode_host(host: str, port: int) -> bytes:
+    """Encode an address for the host fields: 8 bytes for IPv4, 20 for IPv6.
+
+    Raises:
+        ValueError: `host` is not a numeric address.
+    """
+    return ipaddress.ip_address(host).packed + _PORT.pack(port)
+
+
+def decode_host(packed: bytes) -> tuple[str, int]:
+    """Read a host field back."""
+    return str(ipaddress.ip_address(packed[:-4])), _PORT.unpack(packed[-4:])[0]
+
+
+def body_crc(body: Buffer) -> int:
+    """CRC-32 of a body as Java stores it."""
+    return zlib.crc32(body) & CRC_MASK
+
+
+def record_size(topic_bytes: int, body_bytes: int, properties_bytes: int, sys_flag: int = 0) -> int:
+    """Bytes of a v1 record with these parts."""
+    return HEADS[(sys_flag & HOST_BITS) >> 4].size + 1 + 2 + topic_bytes + body_bytes + properties_bytes
+
+
+def encode_record(
+    *,
+    topic: bytes,
+    queue_id: int,
+    queue_offset: int,
+    body: Buffer,
+    properties: bytes,
+    flag: int = 0,
+    sys_flag: int = 0,
+    born_timestamp: int,
+    born_host: bytes,
+    store_timestamp: int,
+    store_host: bytes,
+    reconsume_times: int = 0,
+    prepared_transaction_offset: int = 0,
+    physical_offset: int = 0,
+) -> bytes:
+    """Encode one record in format v1; the host bits of `sys_flag` are made to fit the hosts.
+
+    The physical offset is usually left 0: the log that appends the record knows it and patches it in.
+
+    Raises:
+        struct.error: topic over 127 bytes or properties over 32767; callers refuse those before.
+    """
+    sys_flag &= ~HOST_BITS
+    if len(born_host) == 20:
+        sys_flag |= BORN_HOST_V6
+    if len(store_host) == 20:
+        sys_flag |= STORE_HOST_V6
+    head = HEADS[(sys_flag & HOST_BITS) >> 4].codec
+    topic_size, body_size, properties_size = len(topic), len(body), len(properties)
+    return b"".join(
+        (
+            head.pack(
+                head.size + 3 + topic_size + body_size + properties_size,
+                MAGIC_V1,
+                zlib.crc32(body) & CRC_MASK,
+                queue_id,
+                flag,
+                queue_offset,
+                physical_offset,
+                sys_flag,
+                born_timestamp,
+                born_host,
+                store_timestamp,
+                store_host,
+                reconsume_times,
+                prepared_transaction_offset,
+                body_size,
+            ),
+            body,
+            topic_size.to_bytes(1, "big"),
+            topic,
+            _PROPERTIES_SIZE.pack(properties_size),
+            properties,
+        )
+    )
+
+
+class Check(Enum):
+    """What lies at a position of a commit log file."""
+
+    RECORD = "record"
+    BLANK = "blank"
+    """The filler: the next record is at the start of the next file."""
+    NOTHING = "nothing"
+    """No whole, sound record: the end of good data."""
+
+
+@attrs.frozen
+class RecordSpan:
+    """Where the variable parts of a checked record lie, as absolute positions in the buffer."""
+
+    size: int
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    sys_flag: int
+    store_timestamp: int
+    prepared_transaction_offset: int
+    body_at: int
+    topic_at: int
+    properties_at: int
+    end: int
+
+
+def span_of(buffer: Buffer, position: int, limit: int) -> RecordSpan | None:
+    """Find the parts of the record at `position`, or None if its fields do not add up inside `limit`."""
+    if limit - position < RECORD_SIZE_MIN:
+        return None
+    total, magic = _SIZE_AND_MAGIC.unpack_from(buffer, position)
+    if magic not in (MAGIC_V1, MAGIC_V2) or total < RECORD_SIZE_MIN or position + total > limit:
+        return None
+    sys_flag = _INT.unpack_from(buffer, position + SYS_FLAG_AT)[0]
+    head = HEADS[(sys_flag & HOST_BITS) >> 4]
+    end = position + total
+    if position + head.size + 3 > end:
+        return None
+    fields = head.codec.unpack_from(buffer, position)
+    body_size = fields[14]
+    topic_at = position + head.size + body_size
+    if body_size < 0 or topic_at + 3 > end:
+        return None
+    if magic == MAGIC_V1:
+        topic_size, topic_at = buffer[topic_at], topic_at + 1
+    else:
+        topic_size, topic_at = _TOPIC_SIZE_V2.unpack_from(buffer, topic_at)[0], topic_at + 2
+    properties_at = topic_at + topic_size
+    if topic_size < 0 or properties_at + 2 > end:
+        return None
+    properties_size = _PROPERTIES_SIZE.unpack_from(buffer, properties_at)[0]
+    if properties_size < 0 or properties_at + 2 + properties_size != end:
+        return None
+    return RecordSpan(
+        size=total,
+        queue_id=fields[3],
+        queue_offset=fields[5],
+        physical_offset=fields[6],
+        sys_flag=sys_flag,
+        store_timestamp=fields[10],
+        prepared_transaction_offset=fields[13],
+        body_at=position + head.size,
+        topic_at=topic_at,
+        properties_at=properties_at + 2,
+        end=end,
+    )
+
+
+def check_record(buffer: Buffer, position: int, limit: int, *, check_crc: bool = True) -> tuple[Check, RecordSpan | None]:
+    """Judge what lies at `position` as recovery does: sizes must add up and, if asked, the body CRC must hold."""
+    if limit - position >= BLANK.size and _SIZE_AND_MAGIC.unpack_from(buffer, position)[1] == MAGIC_BLANK:
+        return Check.BLANK, None
+    span = span_of(buffer, position, limit)
+    if span is None:
+        return Check.NOTHING, None
+    if check_crc:
+        body = memoryview(buffer)[span.body_at : span.body_at + body_size_of(buffer, span)]
+        if body_crc(body) != _INT.unpack_from(buffer, position + 8)[0]:
+            return Check.NOTHING, None
+    return Check.RECORD, span
+
+
+def body_size_of(buffer: Buffer, span: RecordSpan) -> int:
+    """Bytes of the body of a checked record."""
+    return _INT.unpack_from(buffer, span.body_at - 4)[0]  # type: ignore[no-any-return]
+
+
+def topic_of(buffer: Buffer, span: RecordSpan) -> str:
+    """Topic of a checked record; bytes that are not UTF-8 are replaced, never an error."""
+    return bytes(buffer[span.topic_at : span.properties_at - 2]).decode("utf-8", "replace")
+
+
+def properties_of(buffer: Buffer, span: RecordSpan) -> str:
+    """Property string of a checked record."""
+    return bytes(buffer[span.properties_at : span.end]).decode("utf-8", "replace")
+
+
+def decode_record(buffer: Buffer, position: int = 0) -> StoredMessage:
+    """Decode the record at `position`.
+
+    Raises:
+        CorruptRecord: the fields do not add up. Nothing was decoded.
+    """
+    span = span_of(buffer, position, len(buffer))
+    if span is None:
+        raise CorruptRecord(f"no whole record at byte {position} of {len(buffer)}")
+    head = HEADS[(span.sys_flag & HOST_BITS) >> 4].unpack(buffer, position)
+    store_host = decode_host(head["store_host"])
+    return StoredMessage(
+        topic=topic_of(buffer, span),
+        queue_id=QueueId(span.queue_id),
+        queue_offset=QueueOffset(span.queue_offset),
+        physical_offset=PhysicalOffset(span.physical_offset),
+        body=bytes(buffer[span.body_at : span.body_at + head["body_size"]]),
+        properties=decode_properties(properties_of(buffer, span)),
+        flag=head["flag"],
+        sys_flag=span.sys_flag,
+        body_crc=head["body_crc"],
+        born_timestamp=head["born_timestamp"],
+        born_host=decode_host(head["born_host"]),
+        store_timestamp=span.store_timestamp,
+        store_host=store_host,
+        reconsume_times=head["reconsume_times"],
+        prepared_transaction_offset=span.prepared_transaction_offset,
+        size=span.size,
+        message_id=str(MessageId(*store_host, PhysicalOffset(span.physical_offset))),
+    )
+
+
+def decode_records(buffer: Buffer) -> Iterator[StoredMessage]:
+    """Decode records that lie back to back, as in the body of a pull answer.
+
+    Raises:
+        CorruptRecord: what follows the records decoded so far is not one.
+    """
+    position = 0
+    while position < len(buffer):
+        message = decode_record(buffer, position)
+        position += message.size
+        yield message
+
+
+__all__ = [
+    "PROPERTIES_BYTES_MAX",
+    "Check",
+    "RecordSpan",
+    "body_crc",
+    "check_record",
+    "decode_host",
+    "decode_record",
+    "decode_records",
+    "encode_host",
+    "encode_record",
+    "record_size",
+    "span_of",
+]

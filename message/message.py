@@ -1,0 +1,128 @@
+"""What applications send and receive, and how messages and queues are named."""
+
+from __future__ import annotations
+
+import ipaddress
+import struct
+from collections.abc import Mapping, Sequence
+
+import attrs
+
+from .errors import BadMessageId
+from .properties import DELAY, KEYS, TAGS, UNIQUE_KEY
+from .units import PhysicalOffset, QueueId, QueueOffset
+
+RETRY_PREFIX = "%RETRY%"
+DLQ_PREFIX = "%DLQ%"
+
+_PORT_AND_OFFSET = struct.Struct(">iq")
+
+
+def _no_properties() -> dict[str, str]:
+    return {}
+
+
+@attrs.frozen
+class Message:
+    """A message to be sent.
+
+    Args:
+        topic: 1..127 characters of `A-Z a-z 0-9 % | - _`.
+        body: the payload, at most the broker's `maxMessageSize` (4 MiB by default).
+        tag: what consumers filter by.
+        keys: each finds the message again through the broker's key index; no spaces inside a key.
+        delay_level: 0 = at once; 1..18 = RocketMQ's levels 1s 5s 10s 30s 1m ... 2h.
+        properties: the application's own; neither names nor values may hold U+0001 or U+0002.
+        flag: the application's own 32 bits.
+        wait_stored: False lets the broker answer before flush and replication.
+    """
+
+    topic: str
+    body: bytes
+    tag: str | None = None
+    keys: Sequence[str] = ()
+    delay_level: int = 0
+    properties: Mapping[str, str] = attrs.field(factory=_no_properties)
+    flag: int = 0
+    wait_stored: bool = True
+
+
+@attrs.frozen(order=True)
+class MessageQueue:
+    """One queue of a topic on one broker name."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}@{self.broker_name}:{self.queue_id}"
+
+
+@attrs.frozen
+class MessageId:
+    """An offset message id: the broker that stored the message, and where."""
+
+    host: str
+    port: int
+    physical_offset: PhysicalOffset
+
+    def __str__(self) -> str:
+        packed = ipaddress.ip_address(self.host).packed + _PORT_AND_OFFSET.pack(self.port, self.physical_offset)
+        return packed.hex().upper()
+
+    @classmethod
+    def parse(cls, text: str) -> MessageId:
+        """Read 32 (IPv4) or 56 (IPv6) hex digits.
+
+        Raises:
+            BadMessageId: anything else.
+        """
+        try:
+            packed = bytes.fromhex(text)
+        except ValueError as error:
+            raise BadMessageId(f"a message id is 32 or 56 hex digits (got {text!r})") from error
+        if len(packed) not in (16, 28):
+            raise BadMessageId(f"a message id is 32 or 56 hex digits (got {len(text)} characters)")
+        port, physical_offset = _PORT_AND_OFFSET.unpack(packed[-12:])
+        return cls(str(ipaddress.ip_address(packed[:-12])), port, PhysicalOffset(physical_offset))
+
+
+@attrs.frozen
+class StoredMessage:
+    """A message as the broker stored it; `body` may still be compressed, as `sys_flag` says."""
+
+    topic: str
+    queue_id: QueueId
+    queue_offset: QueueOffset
+    physical_offset: PhysicalOffset
+    body: bytes
+    properties: Mapping[str, str]
+    flag: int
+    sys_flag: int
+    body_crc: int
+    born_timestamp: int
+    born_host: tuple[str, int]
+    store_timestamp: int
+    store_host: tuple[str, int]
+    reconsume_times: int
+    prepared_transaction_offset: int
+    size: int
+    message_id: str
+
+    @property
+    def tag(self) -> str | None:
+        return self.properties.get(TAGS)
+
+    @property
+    def keys(self) -> list[str]:
+        return self.properties.get(KEYS, "").split()
+
+    @property
+    def unique_key(self) -> str | None:
+        return self.properties.get(UNIQUE_KEY)
+
+    @property
+    def delay_level(self) -> int:
+        level = self.properties.get(DELAY, "0")
+        return int(level) if level.isdigit() else 0

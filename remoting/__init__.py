@@ -1,0 +1,1 @@
+"""RocketMQ remoting: frames, commands and headers as a pure protocol, with trio and plain-socket shells around it."""

@@ -1,0 +1,53 @@
+"""A remoting connection without I/O: bytes in, commands out, and the pairing of answers with calls.
+
+Both directions count their opaques from 0 on their own, so an answer is paired by its direction (the response flag) and its
+opaque, never by the opaque alone. Both roles use the same class.
+"""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+import attrs
+
+from .command import RESPONSE_FLAG, RemotingCommand, decode_command
+from .frame import FrameReader
+
+Waiter = TypeVar("Waiter")
+
+_OPAQUE_MASK = 0x7FFFFFFF
+
+
+@attrs.define(eq=False)
+class Connection(Generic[Waiter]):
+    """One end of a connection; `Waiter` is whatever the shell wakes with an answer."""
+
+    reader: FrameReader = attrs.field(factory=FrameReader)
+    calls: dict[int, Waiter] = attrs.field(factory=dict)
+    """Calls without an answer yet, by opaque."""
+    _opaque: int = 0
+
+    def receive(self, data: bytes) -> tuple[list[RemotingCommand], list[tuple[Waiter, RemotingCommand]]]:
+        """Take received bytes; return requests of the peer, and its answers with who waits for them.
+
+        Answers that nobody waits for (any more) are dropped.
+
+        Raises:
+            RemoteProtocolError: the stream is not remoting; close it.
+        """
+        requests: list[RemotingCommand] = []
+        answers: list[tuple[Waiter, RemotingCommand]] = []
+        for wire, header, body in self.reader.feed(data):
+            command = decode_command(wire, header, body)
+            if not command.flag & RESPONSE_FLAG:
+                requests.append(command)
+            elif (waiter := self.calls.pop(command.opaque, None)) is not None:
+                answers.append((waiter, command))
+        return requests, answers
+
+    def next_opaque(self) -> int:
+        """An opaque that no call of ours has out."""
+        self._opaque = self._opaque + 1 & _OPAQUE_MASK
+        while self._opaque in self.calls:
+            self._opaque = self._opaque + 1 & _OPAQUE_MASK
+        return self._opaque

@@ -1,0 +1,124 @@
+"""From request code to handler: the table that a server's requests go through.
+
+Three kinds of handler: of one request (returns its answer), of a run of requests with codes that belong together (answers
+through the connection), and of work that must wait (a task of its own, bounded in number). An unknown code is answered 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+
+import attrs
+import structlog
+import trio
+
+from .codes import ResponseCode
+from .command import RemotingCommand, encode_frame
+from .errors import RequestRefused
+from .server import ServerConnection
+
+log = structlog.get_logger()
+
+WAITING_MAX = 1024
+"""Requests that wait in tasks of their own, over all connections; more are answered SYSTEM_BUSY."""
+
+Handler = Callable[[ServerConnection, RemotingCommand], RemotingCommand | None]
+RunHandler = Callable[[ServerConnection, list[RemotingCommand]], None]
+WaitingHandler = Callable[[ServerConnection, RemotingCommand], Awaitable[RemotingCommand | None]]
+
+
+@attrs.define(eq=False)
+class Dispatcher:
+    """Satisfies `BatchHandler` with a table of handlers."""
+
+    nursery: trio.Nursery | None = None
+    """Where waiting handlers run; set before serving if there are any."""
+    on_close: list[Callable[[ServerConnection], None]] = attrs.field(factory=list)
+    waiting_max: int = WAITING_MAX
+    _handlers: dict[int, Handler] = attrs.field(factory=dict)
+    _runs: dict[int, RunHandler] = attrs.field(factory=dict)
+    _waiting: dict[int, WaitingHandler] = attrs.field(factory=dict)
+    _waiting_now: int = 0
+
+    def register(self, code: int, handler: Handler) -> None:
+        """Let `handler` answer requests with `code`; it returns the answer, or None to answer later or never."""
+        self._handlers[code] = handler
+
+    def register_run(self, codes: Iterable[int], handler: RunHandler) -> None:
+        """Let `handler` take runs of successive requests of one receive whose codes are all in `codes`."""
+        for code in codes:
+            self._runs[code] = handler
+
+    def register_waiting(self, code: int, handler: WaitingHandler) -> None:
+        """Let `handler` answer requests with `code` in a task of its own."""
+        self._waiting[code] = handler
+
+    def handle(self, connection: ServerConnection, requests: list[RemotingCommand]) -> None:
+        at, count = 0, len(requests)
+        while at < count:
+            run_handler = self._runs.get(requests[at].code)
+            if run_handler is None:
+                self._handle_one(connection, requests[at])
+                at += 1
+                continue
+            start = at
+            while at < count and self._runs.get(requests[at].code) == run_handler:
+                at += 1
+            try:
+                run_handler(connection, requests[start:at])
+            except Exception as error:  # noqa: BLE001 - answered to the peer, and logged unless it was meant
+                for request in requests[start:at]:
+                    _answer_failure(connection, request, error)
+
+    def connection_closed(self, connection: ServerConnection) -> None:
+        for forget in self.on_close:
+            forget(connection)
+
+    def _handle_one(self, connection: ServerConnection, request: RemotingCommand) -> None:
+        handler = self._handlers.get(request.code)
+        if handler is not None:
+            try:
+                answer = handler(connection, request)
+            except Exception as error:  # noqa: BLE001 - answered to the peer, and logged unless it was meant
+                _answer_failure(connection, request, error)
+            else:
+                _send_answer(connection, request, answer)
+        elif request.code not in self._waiting:
+            connection.answer(
+                request,
+                ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+                remark=f"request code {request.code} is not supported here",
+            )
+        elif self._waiting_now >= self.waiting_max:
+            connection.answer(
+                request,
+                ResponseCode.SYSTEM_BUSY,
+                remark=f"[OVERLOAD] {self._waiting_now} requests are waiting already; this one was not taken",
+            )
+        else:
+            assert self.nursery is not None, "waiting handlers need a nursery"
+            self._waiting_now += 1
+            self.nursery.start_soon(self._wait, connection, request)
+
+    async def _wait(self, connection: ServerConnection, request: RemotingCommand) -> None:
+        try:
+            answer = await self._waiting[request.code](connection, request)
+        except Exception as error:  # noqa: BLE001 - answered to the peer, and logged unless it was meant
+            _answer_failure(connection, request, error)
+        else:
+            _send_answer(connection, request, answer)
+        finally:
+            self._waiting_now -= 1
+
+
+def _send_answer(connection: ServerConnection, request: RemotingCommand, answer: RemotingCommand | None) -> None:
+    if answer is not None and not request.is_oneway:
+        connection.push(encode_frame(answer))
+
+
+def _answer_failure(connection: ServerConnection, request: RemotingCommand, error: Exception) -> None:
+    if isinstance(error, RequestRefused):
+        connection.answer(request, error.code, remark=error.remark)
+        return
+    log.error("request_failed", code=request.code, remote=str(connection.remote), exc_info=error)
+    connection.answer(request, ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")

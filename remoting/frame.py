@@ -1,0 +1,76 @@
+"""Cutting a byte stream into frames: `i32 length | u8 encoding, u24 header length | header | body`.
+
+The reader holds at most one incomplete frame. It never copies what it already holds more than once, however small the pieces
+in which a frame arrives.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import attrs
+
+from .command import FRAME_SIZE_MAX
+from .errors import RemoteProtocolError
+
+_HEAD = struct.Struct(">iI")
+_LENGTH_SIZE = 4
+_HEAD_SIZE = _HEAD.size
+
+Frame = tuple[int, bytes, bytes]
+"""Header encoding, header, body."""
+
+
+@attrs.define(eq=False)
+class FrameReader:
+    """Turns received bytes into frames."""
+
+    frame_size_max: int = FRAME_SIZE_MAX
+    _pieces: list[bytes] = attrs.field(factory=list)
+    _held: int = 0
+    _needed: int = _HEAD_SIZE
+
+    @property
+    def held(self) -> int:
+        """Bytes of an incomplete frame."""
+        return self._held
+
+    def feed(self, data: bytes) -> list[Frame]:
+        """Take received bytes, return the frames they complete.
+
+        Raises:
+            RemoteProtocolError: a length that no frame has. The stream cannot be read on.
+        """
+        if self._held:
+            self._pieces.append(data)
+            self._held += len(data)
+            if self._held < self._needed:
+                return []
+            data = b"".join(self._pieces)
+            self._pieces.clear()
+            self._held = 0
+        frames: list[Frame] = []
+        append, unpack = frames.append, _HEAD.unpack_from
+        position, end = 0, len(data)
+        while end - position >= _HEAD_SIZE:
+            length, word = unpack(data, position)
+            if not _LENGTH_SIZE <= length <= self.frame_size_max - _LENGTH_SIZE:
+                raise RemoteProtocolError(
+                    f"a frame of {length} bytes after its length; 4 to {self.frame_size_max - _LENGTH_SIZE} are allowed"
+                )
+            stop = position + _LENGTH_SIZE + length
+            header_at = position + _HEAD_SIZE
+            body_at = header_at + (word & 0xFFFFFF)
+            if body_at > stop:
+                raise RemoteProtocolError(f"a header of {word & 0xFFFFFF} bytes in a frame of {length}")
+            if stop > end:
+                self._needed = stop - position
+                break
+            append((word >> 24, data[header_at:body_at], data[body_at:stop]))
+            position = stop
+        else:
+            self._needed = _HEAD_SIZE
+        if position < end:
+            self._pieces.append(data[position:] if position else data)
+            self._held = end - position
+        return frames

@@ -1,0 +1,269 @@
+"""The trio shell of a remoting server: accept, receive, hand over as one batch, write answers, close.
+
+One `receive_some` is one batch: it is decoded, handed to the handler in one call, and answered in one write. Answers that come
+later (flush, long polling) are pushed from elsewhere and gathered by the connection's writer. Bounds: bytes of incomplete frames
+over all connections (`partial_bytes_max`), connections (`connections_max`), unread answers of one peer (`unsent_bytes_max`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import attrs
+import structlog
+import trio
+from trio.abc import Listener, Stream
+
+from ..world.clock import Clock
+from ..world.network import Address, Network
+from .command import ONEWAY_FLAG, RemotingCommand, encode_frame
+from .connection import Connection
+from .errors import CallTimeout, ConnectionLost, RemoteProtocolError
+
+log = structlog.get_logger()
+
+RECEIVE_BYTES = 256 * 1024
+IDLE_SECONDS = 120.0  # RocketMQ closes a connection without traffic after this
+SWEEP_SECONDS = 5.0
+
+
+class BatchHandler(Protocol):
+    """What a server does with requests; called on the event loop, must not block."""
+
+    def handle(self, connection: ServerConnection, requests: list[RemotingCommand]) -> None:
+        """Take all requests of one receive, in order; answer through `connection`, now or later."""
+        ...
+
+    def connection_closed(self, connection: ServerConnection) -> None:
+        """The connection is gone; forget what was kept for it."""
+        ...
+
+
+@attrs.frozen
+class ServerLimits:
+    """Bounds of a server."""
+
+    connections_max: int = 20_000
+    """More are closed at once; each costs some 20 KiB and a descriptor."""
+    partial_bytes_max: int = 256 * 1024 * 1024
+    """Incomplete frames of all connections together; whoever passes it is closed."""
+    unsent_bytes_max: int = 64 * 1024 * 1024
+    """Answers that one peer has not read; beyond it the peer is closed rather than remembered."""
+    idle_seconds: float = IDLE_SECONDS
+
+
+@attrs.define(eq=False)
+class ServerConnection:
+    """One accepted connection."""
+
+    stream: Stream
+    remote: Address
+    _clock: Clock
+    _limits: ServerLimits
+    _core: Connection[_Call] = attrs.field(factory=lambda: Connection[_Call]())
+    _outgoing: list[bytes] = attrs.field(factory=list)
+    _unsent: int = 0
+    _sending: bool = False
+    _wake: trio.Event = attrs.field(factory=trio.Event)
+    closed: bool = False
+    last_activity: float = 0.0
+    attachments: dict[str, Any] = attrs.field(factory=dict)
+    """What handlers keep about this connection."""
+
+    def push(self, frame: bytes) -> None:
+        """Queue a whole encoded frame (or several) for sending; nothing happens on a closed connection."""
+        if self.closed:
+            return
+        self._outgoing.append(frame)
+        self._unsent += len(frame)
+        if not self._sending:
+            self._wake.set()
+
+    def answer(
+        self,
+        request: RemotingCommand,
+        code: int = 0,
+        ext: Mapping[str, Any] | None = None,
+        body: bytes = b"",
+        remark: str | None = None,
+    ) -> None:
+        """Answer `request`; a oneway request gets no answer."""
+        if not request.flag & ONEWAY_FLAG:
+            self.push(encode_frame(request.response(code, ext, body, remark)))
+
+    def notify(self, command: RemotingCommand) -> None:
+        """Send a oneway request to the peer."""
+        command.opaque = self._core.next_opaque()
+        command.flag |= ONEWAY_FLAG
+        self.push(encode_frame(command))
+
+    async def call(self, command: RemotingCommand, timeout_seconds: float) -> RemotingCommand:
+        """Send a request to the peer and wait for its answer.
+
+        Raises:
+            CallTimeout: no answer in time; the peer may still act on it.
+            ConnectionLost: the connection ended first.
+        """
+        if self.closed:
+            raise ConnectionLost(str(self.remote), "already closed")
+        command.opaque = self._core.next_opaque()
+        call = _Call()
+        self._core.calls[command.opaque] = call
+        try:
+            self.push(encode_frame(command))
+            with trio.move_on_after(timeout_seconds):
+                await call.done.wait()
+        finally:
+            self._core.calls.pop(command.opaque, None)
+        if call.answer is not None:
+            return call.answer
+        if self.closed:
+            raise ConnectionLost(str(self.remote), "closed while waiting")
+        raise CallTimeout(str(self.remote), command.code, round(timeout_seconds * 1000))
+
+    async def drain(self) -> None:
+        """Send what is queued, unless another task is at it already (it then sends this too)."""
+        if self._sending:
+            return
+        self._sending = True
+        try:
+            while self._outgoing:
+                frames, self._outgoing = self._outgoing, []
+                self._unsent = 0
+                await self.stream.send_all(frames[0] if len(frames) == 1 else b"".join(frames))
+                self.last_activity = self._clock.monotonic()
+        finally:
+            self._sending = False
+
+    async def write_pushed(self) -> None:
+        """The writer: send what other tasks have pushed, until cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake = trio.Event()
+            await self.drain()
+
+    @property
+    def overflowed(self) -> bool:
+        """Whether the peer has left more answers unread than we are willing to hold."""
+        return self._unsent > self._limits.unsent_bytes_max
+
+    @property
+    def partial_bytes(self) -> int:
+        """Bytes held of an incomplete frame."""
+        return self._core.reader.held
+
+    def receive(self, data: bytes) -> list[RemotingCommand]:
+        """Feed the core; wake calls that got their answer; return the peer's requests."""
+        requests, answers = self._core.receive(data)
+        for call, answer in answers:
+            call.answer = answer
+            call.done.set()
+        return requests
+
+    def mark_closed(self) -> None:
+        """Let every waiting call of ours know that no answer will come."""
+        self.closed = True
+        for call in self._core.calls.values():
+            call.done.set()
+        self._outgoing.clear()
+
+
+@attrs.define(eq=False)
+class _Call:
+    done: trio.Event = attrs.field(factory=trio.Event)
+    answer: RemotingCommand | None = None
+
+
+@attrs.define(eq=False)
+class RemotingServer:
+    """Serves one handler on any number of listeners."""
+
+    handler: BatchHandler
+    network: Network
+    clock: Clock
+    limits: ServerLimits = attrs.field(factory=ServerLimits)
+    connections: set[ServerConnection] = attrs.field(factory=set)
+    _scopes: dict[ServerConnection, trio.CancelScope] = attrs.field(factory=dict)
+    _partial_bytes: int = 0
+
+    async def serve(
+        self,
+        listeners: list[Listener[Stream]],
+        *,
+        task_status: trio.TaskStatus[list[Listener[Stream]]] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Serve until cancelled; every connection is closed then.
+
+        Cancellation: answers that are queued but not yet written are lost, as in any stop.
+        """
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._sweep)
+            await trio.serve_listeners(self._serve_stream, listeners, handler_nursery=nursery, task_status=task_status)
+
+    def close_connection(self, connection: ServerConnection) -> None:
+        """Close a connection from our side; its reader ends and cleans up."""
+        scope = self._scopes.get(connection)
+        if scope is not None:
+            scope.cancel()
+
+    async def _sweep(self) -> None:
+        while True:
+            await trio.sleep(SWEEP_SECONDS)
+            oldest = self.clock.monotonic() - self.limits.idle_seconds
+            for connection in list(self.connections):
+                if connection.last_activity < oldest:
+                    log.debug("idle_connection_closed", remote=str(connection.remote))
+                    self.close_connection(connection)
+
+    async def _serve_stream(self, stream: Stream) -> None:
+        connection = ServerConnection(stream, self.network.peer_address(stream), self.clock, self.limits)
+        connection.last_activity = self.clock.monotonic()
+        if len(self.connections) >= self.limits.connections_max:
+            log.warning("connection_refused", remote=str(connection.remote), connections_max=self.limits.connections_max)
+            await trio.aclose_forcefully(stream)
+            return
+        self.connections.add(connection)
+        try:
+            with trio.CancelScope() as scope:
+                self._scopes[connection] = scope
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(_until_broken, connection.write_pushed, scope)
+                    await self._read(connection)
+                    nursery.cancel_scope.cancel()
+        finally:
+            self.connections.discard(connection)
+            del self._scopes[connection]
+            self._partial_bytes -= connection.partial_bytes
+            connection.mark_closed()
+            self.handler.connection_closed(connection)
+            await trio.aclose_forcefully(stream)
+
+    async def _read(self, connection: ServerConnection) -> None:
+        receive, clock, handle = connection.stream.receive_some, self.clock, self.handler.handle
+        try:
+            while data := await receive(RECEIVE_BYTES):
+                connection.last_activity = clock.monotonic()
+                held = connection.partial_bytes
+                requests = connection.receive(bytes(data))
+                self._partial_bytes += connection.partial_bytes - held
+                if self._partial_bytes > self.limits.partial_bytes_max and connection.partial_bytes:
+                    log.warning("partial_frames_limit_reached", remote=str(connection.remote), bytes=self._partial_bytes)
+                    return
+                if requests:
+                    handle(connection, requests)
+                    await connection.drain()
+                if connection.overflowed:
+                    log.warning("unread_answers_limit_reached", remote=str(connection.remote))
+                    return
+        except RemoteProtocolError as error:
+            log.warning("malformed_frame_received", remote=str(connection.remote), reason=str(error))
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass
+
+
+async def _until_broken(write: Callable[[], Any], scope: trio.CancelScope) -> None:
+    try:
+        await write()
+    except (trio.BrokenResourceError, trio.ClosedResourceError):
+        scope.cancel()  # the reader may be waiting for a peer that is gone

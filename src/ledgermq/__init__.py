@@ -1,0 +1,1 @@
+"""LedgerMQ: a RocketMQ-compatible message broker in Python on trio."""

@@ -1,0 +1,175 @@
+"""Where the strangers come from: foreign clients and brokers, fetched from their registries into a cache.
+
+Invariant: nothing of theirs is ever inside the repository; a cache entry appears complete (by one rename) or not at all.
+The cache is ``~/.cache/ledgermq-peers`` unless ``$LEDGERMQ_PEERS`` names another folder; our own small programs that drive
+the peers are compiled once per content and kept there too.
+"""
+
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+SOURCES = Path(__file__).parent
+
+MAVEN_PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
+APACHE_55 = ("broker:5.5.0", "namesrv:5.5.0", "tools:5.5.0", "client:5.5.0")
+APACHE_49_SERVERS = ("broker:4.9.7", "namesrv:4.9.7")
+APACHE_49_CLIENTS = ("client:4.9.8", "tools:4.9.8")
+CPP_WHEEL = "rocketmq==0.4.4"
+NODE_PACKAGE = "ali-ons@3.12.0"
+
+FETCH_SECONDS = 600
+
+
+class MissingPeerError(Exception):
+    """A tool or a registry that a peer needs is not there."""
+
+
+class BuildError(Exception):
+    """Our own source for a peer did not compile: a bug here, never a reason to skip."""
+
+
+def cache() -> Path:
+    """The folder that keeps fetched peers and compiled drivers between runs."""
+    folder = Path(os.environ.get("LEDGERMQ_PEERS", "~/.cache/ledgermq-peers")).expanduser()
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def tool(name: str) -> str:
+    """The path of a program that must be on PATH."""
+    path = shutil.which(name)
+    if path is None:
+        raise MissingPeerError(f"{name} is not installed")
+    return path
+
+
+def apache_jars(artifacts: tuple[str, ...]) -> Path:
+    """The folder with the named RocketMQ artifacts and everything they need at run time."""
+    maven = tool("mvn")
+
+    def fetch(target: Path) -> None:
+        (target / "pom.xml").write_text(_pom(artifacts))
+        command = [maven, "-B", "-q", MAVEN_PLUGIN, "-DincludeScope=runtime", f"-DoutputDirectory={target / 'lib'}"]
+        _fetch(command, target)
+
+    return _once("maven", artifacts, fetch) / "lib"
+
+
+def java_driver(jars: Path) -> str:
+    """The class path of the Java driver, compiled against these jars."""
+    compiler = tool("javac")
+    source = SOURCES / "java" / "PeerDriver.java"
+
+    def build(target: Path) -> None:
+        # The client marks much of what an ordinary application still uses as deprecated.
+        command = [compiler, "-nowarn", "-proc:none", "-encoding", "UTF-8", "-cp", f"{jars}/*", "-d", str(target)]
+        _build([*command, str(source)], target)
+
+    return f"{_once('java', (str(jars), source), build)}:{jars}/*"
+
+
+def go_driver() -> Path:
+    """The Go driver, linked with rocketmq-client-go."""
+    go = tool("go")
+    module, main = SOURCES / "go" / "go.mod", SOURCES / "go" / "main.go"
+
+    def build(target: Path) -> None:
+        for file in (module, main):
+            shutil.copy(file, target)
+        _fetch([go, "mod", "tidy"], target)
+        _build([go, "build", "-o", "driver", "."], target)
+
+    return _once("go", (module, main), build) / "driver"
+
+
+def node_modules() -> Path:
+    """A folder whose ``node_modules`` holds ali-ons."""
+    tool("node")
+    npm = tool("npm")
+
+    def fetch(target: Path) -> None:
+        (target / "package.json").write_text('{"name": "peers", "version": "1.0.0", "private": true}\n')
+        _fetch([npm, "install", NODE_PACKAGE, "--ignore-scripts", "--no-audit", "--no-fund"], target)
+
+    return _once("node", (NODE_PACKAGE,), fetch)
+
+
+def cpp_library() -> Path:
+    """The librocketmq.so that a wheel carries."""
+    if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
+        raise MissingPeerError("the wheel with librocketmq exists for Linux on x86_64 only")
+
+    def fetch(target: Path) -> None:
+        _fetch([sys.executable, "-m", "pip", "download", "--no-deps", "--dest", str(target), CPP_WHEEL], target)
+        for wheel in target.glob("*.whl"):
+            with zipfile.ZipFile(wheel) as archive:
+                archive.extractall(target)
+
+    return _once("pypi", (CPP_WHEEL,), fetch) / "rocketmq" / "librocketmq.so"
+
+
+def _pom(artifacts: Iterable[str]) -> str:
+    dependencies = "".join(
+        f"<dependency><groupId>org.apache.rocketmq</groupId><artifactId>rocketmq-{name}</artifactId>"
+        f"<version>{version}</version></dependency>"
+        for name, version in (artifact.split(":") for artifact in artifacts)
+    )
+    return (
+        '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
+        "<groupId>peers</groupId><artifactId>peers</artifactId><version>1</version>"
+        f"<dependencies>{dependencies}</dependencies></project>\n"
+    )
+
+
+def _once(kind: str, ingredients: Iterable[str | Path], make: Callable[[Path], None]) -> Path:
+    """The cache entry made from these ingredients (a path counts by its content), made now if it is not there."""
+    digest = hashlib.sha256()
+    for ingredient in ingredients:
+        digest.update(ingredient.read_bytes() if isinstance(ingredient, Path) else ingredient.encode())
+        digest.update(b"\0")
+    entry = cache() / f"{kind}-{digest.hexdigest()[:16]}"
+    if entry.exists():
+        return entry
+    making = Path(tempfile.mkdtemp(prefix=f"{kind}-making-", dir=cache()))
+    try:
+        make(making)
+        try:
+            making.rename(entry)
+        except OSError:
+            # Two test runs may make the same entry; the first rename wins and both are equal.
+            if not entry.exists():
+                raise
+    finally:
+        shutil.rmtree(making, ignore_errors=True)
+    return entry
+
+
+def _fetch(command: list[str], directory: Path) -> None:
+    failed = _run(command, directory)
+    if failed:
+        raise MissingPeerError(failed)
+
+
+def _build(command: list[str], directory: Path) -> None:
+    failed = _run(command, directory)
+    if failed:
+        raise BuildError(failed)
+
+
+def _run(command: list[str], directory: Path) -> str:
+    """Run to the end; the story of the failure, or nothing."""
+    try:
+        done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=FETCH_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        return f"{' '.join(command)} took more than {FETCH_SECONDS} s"
+    if done.returncode == 0:
+        return ""
+    return f"{' '.join(command)} ended with {done.returncode}:\n{(done.stdout + done.stderr)[-4000:]}"

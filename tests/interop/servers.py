@@ -1,0 +1,218 @@
+"""Name servers and brokers as operating-system processes: ours and Apache's, started alike from the same broker.conf.
+
+Invariant: a server handed out has said ``boot success``; when its owner is done, no process of it is left.
+Names of keys and flags: RocketMQ's ``broker.conf``, ``namesrv.conf`` and start scripts.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from enum import Enum
+from pathlib import Path
+from typing import Self
+
+import attrs
+
+from . import peers
+
+REPOSITORY = Path(__file__).parents[2]
+READY_SECONDS = 60.0
+STOP_SECONDS = 40.0
+
+JVM_FLAGS = (
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-Xshare:auto",
+    "--add-opens=java.base/java.nio=ALL-UNNAMED",
+    "--add-opens=java.base/jdk.internal.ref=ALL-UNNAMED",
+    "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
+    "--add-opens=java.base/java.lang=ALL-UNNAMED",
+    "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
+)
+
+
+class Maker(Enum):
+    """Whose servers."""
+
+    OURS = "ours"
+    APACHE_55 = "apache-5.5.0"
+    APACHE_49 = "apache-4.9.7"
+
+
+class ServerDiedError(Exception):
+    """A server ended, or never became ready."""
+
+
+@attrs.define
+class Server:
+    """One running process with its log file."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def wait_ready(self) -> Self:
+        deadline = time.monotonic() + READY_SECONDS
+        while "boot success" not in self.output():
+            if self.process.poll() is not None:
+                raise ServerDiedError(f"{self.name} ended with {self.process.returncode}:\n{self.output()[-4000:]}")
+            if time.monotonic() > deadline:
+                self.kill()
+                raise ServerDiedError(f"{self.name} not ready in {READY_SECONDS:.0f} s:\n{self.output()[-4000:]}")
+            time.sleep(0.02)
+        return self
+
+    def output(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def stop(self) -> int:
+        """Ask politely and wait: the ports stay bound until the process is gone."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                self.kill()
+                raise ServerDiedError(f"{self.name} did not stop in {STOP_SECONDS:.0f} s:\n{self.output()[-4000:]}") from None
+        return self.process.returncode
+
+    def kill(self) -> None:
+        """Kill -9."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+
+
+@attrs.frozen
+class Cluster:
+    """A name server and one broker that registers with it."""
+
+    maker: Maker
+    namesrv: str
+    broker: str
+    store: Path
+    namesrv_server: Server
+    broker_server: Server
+
+
+def free_port() -> int:
+    """A port with free neighbours, for RocketMQ derives the VIP port (-2) and the HA port (+1) from it."""
+    while True:
+        with ExitStack() as held:
+            first = held.enter_context(socket.socket())
+            first.bind(("127.0.0.1", 0))
+            port = int(first.getsockname()[1])
+            try:
+                for neighbour in (port - 2, port - 1, port + 1):
+                    held.enter_context(socket.socket()).bind(("127.0.0.1", neighbour))
+            except (OSError, OverflowError):
+                continue
+            return port
+
+
+def start_namesrv(maker: Maker, folder: Path, port: int) -> Server:
+    """Start a name server of this make."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if maker is Maker.OURS:
+        command = [sys.executable, "-m", "ledgermq.cli.main", "namesrv", "--port", str(port)]
+        return _spawn(f"{maker.value} namesrv", command, folder, _our_environment())
+    config = folder / "namesrv.conf"
+    config.write_text(f"listenPort={port}\n")
+    return _start_java(maker, "org.apache.rocketmq.namesrv.NamesrvStartup", folder, config, "-Xmx256m")
+
+
+def start_broker(maker: Maker, folder: Path, config: Mapping[str, object]) -> Server:
+    """Start a broker of this make with this configuration."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "broker.conf"
+    file.write_text("".join(f"{key}={value}\n" for key, value in config.items()))
+    if maker is Maker.OURS:
+        command = [sys.executable, "-m", "ledgermq.cli.main", "broker", "-c", str(file)]
+        return _spawn(f"{maker.value} broker", command, folder, _our_environment())
+    main = "org.apache.rocketmq.broker.BrokerStartup"
+    return _start_java(maker, main, folder, file, "-Xms256m", "-Xmx768m", "-XX:MaxDirectMemorySize=512m")
+
+
+def broker_config(port: int, namesrv: str, store: Path, **more: object) -> dict[str, object]:
+    """A broker.conf for tests: small files, any disk, topics on demand."""
+    return {
+        "brokerClusterName": "DefaultCluster",
+        "brokerName": "broker-a",
+        "brokerId": 0,
+        "brokerIP1": "127.0.0.1",
+        "brokerIP2": "127.0.0.1",
+        "listenPort": port,
+        "haListenPort": port + 1,
+        "namesrvAddr": namesrv,
+        "storePathRootDir": store,
+        "flushDiskType": "ASYNC_FLUSH",
+        "brokerRole": "ASYNC_MASTER",
+        "autoCreateTopicEnable": "true",
+        "autoCreateSubscriptionGroup": "true",
+        "mappedFileSizeCommitLog": 16 * 1024 * 1024,
+        "mappedFileSizeConsumeQueue": 20 * 2000,
+        "diskMaxUsedSpaceRatio": 95,
+        **more,
+    }
+
+
+@contextmanager
+def running(maker: Maker, folder: Path, **more: object) -> Iterator[Cluster]:
+    """A name server and a broker of this make, both ready; gone at the end whatever happened."""
+    namesrv_port, broker_port = free_port(), free_port()
+    namesrv, broker = f"127.0.0.1:{namesrv_port}", f"127.0.0.1:{broker_port}"
+    store = folder / "store"
+    with ExitStack() as started:
+        namesrv_server = start_namesrv(maker, folder / "namesrv", namesrv_port)
+        started.callback(namesrv_server.kill)
+        namesrv_server.wait_ready()
+        broker_server = start_broker(maker, folder / "broker", broker_config(broker_port, namesrv, store, **more))
+        started.callback(broker_server.kill)
+        broker_server.wait_ready()
+        yield Cluster(maker, namesrv, broker, store, namesrv_server, broker_server)
+
+
+def java_command(class_path: str, home: Path, *flags: str) -> list[str]:
+    """The start of a command line for a Java peer that keeps its logs and offsets in ``home``."""
+    return [peers.tool("java"), *flags, *JVM_FLAGS, f"-Duser.home={home}", "-cp", class_path]
+
+
+def java_environment(home: Path) -> dict[str, str]:
+    """ROCKETMQ_HOME with the logback files that 4.9 insists on."""
+    conf = home / "conf"
+    conf.mkdir(parents=True, exist_ok=True)
+    for name in ("namesrv", "broker", "tools"):
+        (conf / f"logback_{name}.xml").write_text("<configuration/>\n")
+    return {**os.environ, "ROCKETMQ_HOME": str(home)}
+
+
+def copy_store(source: Path, target: Path) -> Path:
+    """A copy of a store directory that keeps the holes of preallocated files."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["cp", "-a", "--sparse=always", str(source), str(target)], check=True)
+    return target
+
+
+def _start_java(maker: Maker, main: str, folder: Path, config: Path, *flags: str) -> Server:
+    jars = peers.apache_jars(peers.APACHE_55 if maker is Maker.APACHE_55 else peers.APACHE_49_SERVERS)
+    home = folder / "home"
+    command = [*java_command(f"{jars}/*", home, *flags), main, "-c", str(config)]
+    return _spawn(f"{maker.value} {main.rpartition('.')[2]}", command, folder, java_environment(home))
+
+
+def _our_environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(REPOSITORY / "src"), "PYTHONUNBUFFERED": "1"}
+
+
+def _spawn(name: str, command: list[str], folder: Path, environment: dict[str, str]) -> Server:
+    log = folder / f"output-{len(list(folder.glob('output-*.log')))}.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+        )
+    return Server(name, process, log)

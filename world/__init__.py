@@ -1,0 +1,1 @@
+"""The outside, behind small interfaces: disk, network, clocks, randomness and worker threads."""

@@ -1,0 +1,249 @@
+"""Files as the store sees them: writes by position, reads through a map, sync by name.
+
+Writes go through `pwrite` so that a full or failing disk is an `OSError` that can be answered, never a signal;
+reads go through a shared map, which sees every byte written before it. All calls block; slow ones (`sync`) belong on
+`Workers`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import mmap
+import os
+import shutil
+import struct
+from typing import Protocol
+
+import attrs
+
+# struct flock: write lock, from the start, byte 0, one byte. Open-file-description locks clash with the record locks of
+# other processes (as a Java broker takes) and, unlike those, also between two brokers inside one process.
+_LOCK_BYTE_0 = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+
+Buffer = bytes | bytearray | memoryview
+
+
+@attrs.frozen
+class DiskUsage:
+    """Bytes of the file system that holds a path."""
+
+    total: int
+    used: int
+    free: int
+
+    @property
+    def ratio(self) -> float:
+        """Used share of what ordinary users may fill, 0..1 (RocketMQ counts reserved blocks as neither)."""
+        reachable = self.used + self.free
+        return self.used / reachable if reachable else 0.0
+
+
+class DiskFile(Protocol):
+    """One open file of the store."""
+
+    @property
+    def size(self) -> int:
+        """Bytes in the file, holes included."""
+        ...
+
+    def write(self, buffer: Buffer, position: int) -> None:
+        """Write all of `buffer` at `position`.
+
+        Raises:
+            OSError: ENOSPC, EIO, ...; any prefix of `buffer` may have been written.
+        Durability: none before `sync` returns.
+        """
+        ...
+
+    def read(self, position: int, size: int) -> bytes:
+        """Up to `size` bytes from `position`; fewer at the end of the file."""
+        ...
+
+    def view(self) -> memoryview:
+        """The file's bytes as a read-only map as long as the file was when first asked; later writes show in it."""
+        ...
+
+    def sync(self) -> None:
+        """Force written bytes to the medium.
+
+        Raises:
+            OSError: nothing may be assumed about bytes written since the last successful sync.
+        """
+        ...
+
+    def truncate(self, size: int) -> None:
+        """Cut or extend the file; new bytes read as zero. Not on a file whose `view` is held."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the file; views handed out stay readable until they are released."""
+        ...
+
+
+class DiskLock(Protocol):
+    """An exclusive lock, held until released or the process ends."""
+
+    def release(self) -> None: ...
+
+
+class Disk(Protocol):
+    """A file system. Paths are absolute or relative strings with `/`."""
+
+    def open(self, path: str, *, create_size: int | None = None) -> DiskFile:
+        """Open an existing file, or with `create_size` make a new one of that many zero bytes (sparse).
+
+        Raises:
+            FileNotFoundError: no such file, and `create_size` was not given.
+            FileExistsError: `create_size` was given and the file exists.
+        """
+        ...
+
+    def exists(self, path: str) -> bool: ...
+    def is_directory(self, path: str) -> bool: ...
+    def size(self, path: str) -> int: ...
+
+    def modified_ms(self, path: str) -> int:
+        """When the file was last modified, wall clock milliseconds."""
+        ...
+
+    def list_directory(self, path: str) -> list[str]:
+        """Sorted names in `path`; an absent directory has none."""
+        ...
+
+    def make_directories(self, path: str) -> None: ...
+    def remove(self, path: str) -> None: ...
+    def remove_tree(self, path: str) -> None: ...
+
+    def replace(self, source: str, target: str) -> None:
+        """Rename `source` over `target`, atomically as far as a crash is concerned once `sync_directory` returned."""
+        ...
+
+    def sync_directory(self, path: str) -> None: ...
+    def usage(self, path: str) -> DiskUsage: ...
+
+    def lock(self, path: str) -> DiskLock:
+        """Lock byte 0 of `path` exclusively, without waiting (where RocketMQ's store locks too).
+
+        Raises:
+            BlockingIOError: another process holds it.
+        """
+        ...
+
+
+@attrs.define(eq=False)
+class RealDiskFile:
+    """A file descriptor and, once asked for, its map."""
+
+    path: str
+    _fd: int
+    size: int
+    _map: mmap.mmap | None = None
+
+    def write(self, buffer: Buffer, position: int) -> None:
+        written = os.pwrite(self._fd, buffer, position)
+        while written < len(buffer):  # a signal or the edge of a full disk cut it short; the next call tells which
+            written += os.pwrite(self._fd, memoryview(buffer)[written:], position + written)
+        self.size = max(self.size, position + written)
+
+    def read(self, position: int, size: int) -> bytes:
+        return os.pread(self._fd, size, position)
+
+    def view(self) -> memoryview:
+        if self._map is None:
+            if self.size == 0:
+                return memoryview(b"")
+            self._map = mmap.mmap(self._fd, self.size, prot=mmap.PROT_READ, flags=mmap.MAP_SHARED)
+        return memoryview(self._map)
+
+    def sync(self) -> None:
+        os.fdatasync(self._fd)
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._fd, size)
+        self.size = size
+
+    def close(self) -> None:
+        if self._fd < 0:
+            return
+        if self._map is not None:
+            # A slice may still be on its way to a client: the map then lives until that slice is dropped.
+            with contextlib.suppress(BufferError):
+                self._map.close()
+            self._map = None
+        os.close(self._fd)
+        self._fd = -1
+
+
+@attrs.define(eq=False)
+class RealDiskLock:
+    _fd: int
+
+    def release(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+@attrs.frozen
+class RealDisk:
+    """The operating system's files."""
+
+    def open(self, path: str, *, create_size: int | None = None) -> DiskFile:
+        if create_size is None:
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            return RealDiskFile(path, fd, os.fstat(fd).st_size)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        os.ftruncate(fd, create_size)
+        return RealDiskFile(path, fd, create_size)
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def is_directory(self, path: str) -> bool:
+        return os.path.isdir(path)
+
+    def size(self, path: str) -> int:
+        return os.path.getsize(path)
+
+    def modified_ms(self, path: str) -> int:
+        return os.stat(path).st_mtime_ns // 1_000_000
+
+    def list_directory(self, path: str) -> list[str]:
+        try:
+            return sorted(os.listdir(path))
+        except FileNotFoundError:
+            return []
+
+    def make_directories(self, path: str) -> None:
+        os.makedirs(path, exist_ok=True)
+
+    def remove(self, path: str) -> None:
+        os.remove(path)
+
+    def remove_tree(self, path: str) -> None:
+        shutil.rmtree(path)
+
+    def replace(self, source: str, target: str) -> None:
+        os.replace(source, target)
+
+    def sync_directory(self, path: str) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def usage(self, path: str) -> DiskUsage:
+        usage = shutil.disk_usage(path)
+        return DiskUsage(usage.total, usage.used, usage.free)
+
+    def lock(self, path: str) -> DiskLock:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _LOCK_BYTE_0)
+        except OSError:
+            os.close(fd)
+            raise
+        os.pwrite(fd, b"lock", 0)
+        return RealDiskLock(fd)
