@@ -1,0 +1,1 @@
+"""The broker: request handlers and tables over the store."""
