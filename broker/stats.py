@@ -63,7 +63,7 @@ class Counter:
     _day: deque[_Mark] = attrs.field(factory=lambda: deque[_Mark](maxlen=DAY_SLOTS + 1))
 
     def roll(self, slot: int) -> None:
-        """Mark the totals as they stand at the start of `slot` (in units of `MINUTE_SLOT_MS`), before anything is added in it."""
+        """Mark the totals as they stand at the start of `slot` (counted in ten seconds), before any addition in it."""
         self.slot = slot
         self._minute.append((slot, self.calls, self.count, self.size))
         for marks, slot_ms in ((self._hour, HOUR_SLOT_MS), (self._day, DAY_SLOT_MS)):
@@ -92,6 +92,10 @@ class Counter:
         return elapsed_ms, 0, 0, 0
 
 
+_QueuesOfGroup = dict[str, dict[int, Counter]]
+_OfPair = dict[tuple[str, str], Counter]  # topic, group
+
+
 @attrs.frozen
 class Totals:
     """Running totals of the whole broker since it started."""
@@ -113,10 +117,10 @@ class Stats:
     started_ms: int
     _now_ms: int = attrs.field(init=False)
     _slot: int = attrs.field(init=False)
-    _puts: dict[str, Counter] = attrs.field(init=False, factory=dict)
-    _gets: dict[str, dict[str, dict[int, Counter]]] = attrs.field(init=False, factory=dict)  # topic, group, queue
-    _send_backs: dict[tuple[str, str], Counter] = attrs.field(init=False, factory=dict)  # topic, group
-    _dead_letters: dict[tuple[str, str], Counter] = attrs.field(init=False, factory=dict)  # topic, group
+    _puts: dict[str, Counter] = attrs.field(init=False, factory=dict[str, Counter])
+    _gets: dict[str, _QueuesOfGroup] = attrs.field(init=False, factory=dict[str, _QueuesOfGroup])  # by topic
+    _send_backs: _OfPair = attrs.field(init=False, factory=_OfPair)
+    _dead_letters: _OfPair = attrs.field(init=False, factory=_OfPair)
     _broker_put: Counter = attrs.field(init=False)
     _broker_get: Counter = attrs.field(init=False)
     _put_failed: int = attrs.field(init=False, default=0)
@@ -167,7 +171,7 @@ class Stats:
         """Add messages that went to the group's dead letter topic."""
         self._add(self._of_pair(self._dead_letters, topic, group), count, 0)
 
-    def _of_pair(self, table: dict[tuple[str, str], Counter], topic: str, group: str) -> Counter:
+    def _of_pair(self, table: _OfPair, topic: str, group: str) -> Counter:
         counter = table.get((topic, group))
         if counter is None:
             counter = table[topic, group] = Counter(self._now_ms)
@@ -288,7 +292,7 @@ class Stats:
         return [self._broker_get] if key == self.cluster else []
 
 
-def _pair(table: dict[tuple[str, str], Counter], key: str) -> list[Counter]:
+def _pair(table: _OfPair, key: str) -> list[Counter]:
     topic, _, group = key.partition("@")
     counter = table.get((topic, group))
     return [] if counter is None else [counter]
