@@ -3,7 +3,8 @@
 MessageError
 ├── CorruptRecord      bytes of a disk or a peer are not a record
 ├── CorruptBatch       the body of a batch send does not add up
-└── BadMessageId       text is not an offset message id
+├── BadMessageId       text is not an offset message id
+└── JsonError          text is not JSON, even by fastjson's rules
 """
 
 from __future__ import annotations
@@ -23,3 +24,11 @@ class CorruptBatch(MessageError):
 
 class BadMessageId(MessageError):
     """Text is not an offset message id."""
+
+
+class JsonError(MessageError):
+    """Text is not JSON; `position` counts bytes or characters from its start."""
+
+    def __init__(self, reason: str, position: int) -> None:
+        super().__init__(f"not JSON at {position}: {reason}")
+        self.position = position

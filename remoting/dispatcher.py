@@ -12,6 +12,7 @@ import attrs
 import structlog
 import trio
 
+from ..message.errors import JsonError
 from .codes import ResponseCode
 from .command import RemotingCommand, encode_frame
 from .errors import RequestRefused
@@ -119,6 +120,9 @@ def _send_answer(connection: ServerConnection, request: RemotingCommand, answer:
 def _answer_failure(connection: ServerConnection, request: RemotingCommand, error: Exception) -> None:
     if isinstance(error, RequestRefused):
         connection.answer(request, error.code, remark=error.remark)
+        return
+    if isinstance(error, JsonError):  # the peer's mistake
+        connection.answer(request, ResponseCode.SYSTEM_ERROR, remark=f"the body of request {request.code} is {error}")
         return
     log.error("request_failed", code=request.code, remote=str(connection.remote), exc_info=error)
     connection.answer(request, ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")

@@ -1,0 +1,322 @@
+"""JSON bodies as RocketMQ's Java peers write and read them (fastjson), on top of orjson.
+
+Readers take what fastjson writes beyond JSON: bare integer keys, objects as keys, `$ref` back-references, a byte order mark.
+Keys become text: `0` is read as "0", an object as its compact JSON with sorted keys. Writers leave None out, sort keys, and
+write integer and `MessageQueue` keys bare, as Java does. Nesting, size and what references expand to are bounded.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any, cast
+
+import attrs
+import orjson
+
+from .errors import JsonError
+from .message import MessageQueue
+from .units import QueueId
+
+DEPTH_MAX = 100
+"""Nesting of what is written, or read by our own reader; RocketMQ's bodies stay under ten."""
+OWN_READER_BYTES_MAX = 4 * 1024 * 1024
+"""Our own reader is slow (some 10 MB/s); what needs it are tables keyed by queue, about 100 bytes an entry."""
+EXPANDED_NODES_MAX = 1_000_000
+"""Values that back-references may add, counted as if each were a copy: what writing the result again would cost."""
+
+_BOM = b"\xef\xbb\xbf"
+_REFERENCE = "$ref"
+
+# Everything up to the next bare integer key, without looking inside strings; possessive, so that it never goes back.
+_TO_BARE_KEY = re.compile(
+    rb"""(?:[^"{,]++|"(?:[^"\\]++|\\.)*+"|[{,](?!\s*+-?\d++\s*+:))*+[{,]\s*+(-?\d++)(?=\s*+:)""",
+    re.DOTALL,
+)
+_SPACE = re.compile(r"[ \t\r\n]*")
+_STRING = re.compile(r'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
+_REFERENCE_KEY = re.compile(r'\{\s*+"\$ref"\s*+:\s*+("(?:[^"\\]++|\\.)*+")\s*+\}', re.DOTALL)
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,39})(\.[0-9]{1,400})?([eE][+-]?[0-9]{1,4})?")
+_BARE_KEY = re.compile(r"-?[0-9]{1,20}")
+_STEP = re.compile(r"\.([^.\[\]]+)|\[([0-9]{1,9})\]")
+_LONG_MIN, _LONG_MAX = -(1 << 63), (1 << 64) - 1
+_WORDS = {"true": True, "false": False, "null": None}
+_WORD = re.compile("|".join(_WORDS))
+_NOT_ASCII = re.compile("[^\x00-\x7f]")
+
+
+def loads(data: bytes) -> Any:
+    """Read a JSON body.
+
+    Raises:
+        JsonError: not JSON even by fastjson's rules, or beyond the bounds above.
+    """
+    data = data.removeprefix(_BOM)
+    if b'"$ref"' not in data:
+        try:
+            return orjson.loads(data)
+        except orjson.JSONDecodeError:
+            pass
+        try:
+            return orjson.loads(_quote_bare_keys(data))
+        except orjson.JSONDecodeError as error:
+            # Only an object as a key is left to explain the failure.
+            if b"{{" not in data and not re.search(rb"[{,]\s*\{", data):
+                raise JsonError(error.msg, error.pos) from error
+    if len(data) > OWN_READER_BYTES_MAX:
+        raise JsonError(f"{len(data)} bytes of JSON with object keys or references; {OWN_READER_BYTES_MAX} are allowed", 0)
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise JsonError("not UTF-8", error.start) from error
+    return _Reader(text).read()
+
+
+def message_queue_of(key: str) -> MessageQueue:
+    """Read a key that `loads` made of a MessageQueue object, or that a peer wrote as text.
+
+    Raises:
+        JsonError: something else.
+    """
+    try:
+        value = orjson.loads(key)
+        return MessageQueue(str(value["topic"]), str(value["brokerName"]), QueueId(int(value["queueId"])))
+    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
+        raise JsonError(f"a key is not a message queue (got {key[:200]!r})", 0) from error
+
+
+def dumps(value: Any) -> bytes:
+    """Write a body as Java does: bare integer keys, bare `MessageQueue` keys, no None, keys sorted."""
+    return orjson.dumps(_prepared(value, 0, strict=False), option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)
+
+
+def dumps_strict(value: Any) -> bytes:
+    """Write strict JSON in ASCII: integer keys quoted, `MessageQueue` keys as text, no None, keys sorted."""
+    text = orjson.dumps(_prepared(value, 0, strict=True), option=orjson.OPT_SORT_KEYS).decode()
+    return (text if text.isascii() else _NOT_ASCII.sub(_escape, text)).encode()
+
+
+def _escape(match: re.Match[str]) -> str:
+    units = match[0].encode("utf-16-be")
+    return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
+
+
+def _prepared(value: Any, depth: int, *, strict: bool) -> Any:
+    """What orjson is to write for `value`: None left out of objects, foreign keys turned into raw JSON."""
+    if depth > DEPTH_MAX:
+        raise JsonError(f"nested more than {DEPTH_MAX} deep", 0)
+    if isinstance(value, dict):
+        table: dict[Any, Any] = value
+        items = {key: _prepared(item, depth + 1, strict=strict) for key, item in table.items() if item is not None}
+        if all(type(key) is str for key in items):
+            return items
+        if strict:
+            return {_key_text(key).decode(): item for key, item in items.items()}
+        return _bare_keyed(items)
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_prepared(item, depth + 1, strict=strict) for item in cast("Iterable[Any]", value)]
+    return value
+
+
+def _bare_keyed(items: dict[Any, Any]) -> orjson.Fragment:
+    written = (
+        (orjson.dumps(key) if type(key) is str else _key_text(key)) + b":" + orjson.dumps(item, option=orjson.OPT_SORT_KEYS)
+        for key, item in sorted(items.items())
+    )
+    return orjson.Fragment(b"{" + b",".join(written) + b"}")
+
+
+def _key_text(key: Any) -> bytes:
+    if isinstance(key, MessageQueue):
+        return orjson.dumps({"brokerName": key.broker_name, "queueId": key.queue_id, "topic": key.topic})
+    return key.encode() if isinstance(key, str) else b"%d" % key
+
+
+def _quote_bare_keys(data: bytes) -> bytes:
+    parts: list[bytes] = []
+    position = 0
+    while (match := _TO_BARE_KEY.match(data, position)) is not None:
+        parts += (data[position : match.start(1)], b'"', match[1], b'"')
+        position = match.end()
+    parts.append(data[position:])
+    return b"".join(parts)
+
+
+@attrs.define(eq=False)
+class _Reader:
+    """A recursive reader of one text; recursion ends at `DEPTH_MAX`."""
+
+    text: str
+    _at: int = 0
+    _open: list[Any] = attrs.field(factory=list[Any])
+    """Containers that are being read, outermost first."""
+    _key_objects: dict[int, tuple[Any, list[str]]] = attrs.field(factory=dict[int, tuple[Any, list[str]]])
+    """By identity of a map: the map, and its keys that were objects, in order of appearance."""
+    _expanded: int = 0
+
+    def read(self) -> Any:
+        value = self._value()
+        self._skip_space()
+        if self._at != len(self.text):
+            raise JsonError("text after the end of the value", self._at)
+        return value
+
+    def _skip_space(self) -> str:
+        match = _SPACE.match(self.text, self._at)
+        assert match is not None
+        self._at = match.end()
+        return self.text[self._at : self._at + 1]
+
+    def _value(self) -> Any:
+        first = self._skip_space()
+        if first == "{":
+            return self._object()
+        if first == "[":
+            return self._array()
+        if first == '"':
+            return self._string()
+        if (number := _NUMBER.match(self.text, self._at)) is not None:
+            self._at = number.end()
+            whole = int(number[0]) if not (number[1] or number[2]) else None
+            # As orjson, which can write no more than 64 bits.
+            return whole if whole is not None and _LONG_MIN <= whole <= _LONG_MAX else float(number[0])
+        if (word := _WORD.match(self.text, self._at)) is not None:
+            self._at = word.end()
+            return _WORDS[word[0]]
+        raise JsonError("a value was expected", self._at)
+
+    def _string(self) -> str:
+        match = _STRING.match(self.text, self._at)
+        if match is None:
+            raise JsonError("a string without end", self._at)
+        value = _text_of(match[0], self._at)
+        self._at = match.end()
+        return value
+
+    def _enter(self, container: Any) -> None:
+        if len(self._open) >= DEPTH_MAX:
+            raise JsonError(f"nested more than {DEPTH_MAX} deep", self._at)
+        self._open.append(container)
+        self._at += 1
+
+    def _array(self) -> list[Any]:
+        items: list[Any] = []
+        self._enter(items)
+        if self._skip_space() != "]":
+            while True:
+                items.append(self._value())
+                if self._separator("]"):
+                    break
+        self._at += 1
+        self._open.pop()
+        return items
+
+    def _object(self) -> Any:
+        start = self._at
+        items: dict[str, Any] = {}
+        keys: list[str] = []
+        references: dict[str, int] = {}
+        self._enter(items)
+        if self._skip_space() != "}":
+            while True:
+                key = self._key(keys, references)
+                if self._skip_space() != ":":
+                    raise JsonError("a colon was expected", self._at)
+                self._at += 1
+                items[key] = self._value()
+                if self._separator("}"):
+                    break
+        self._at += 1
+        self._open.pop()
+        if len(items) == 1 and isinstance(path := items.get(_REFERENCE), str):
+            return self._resolve(path, start)
+        if keys:
+            self._key_objects[id(items)] = (items, keys)
+        return items
+
+    def _separator(self, closing: str) -> bool:
+        found = self._skip_space()
+        if found == ",":
+            self._at += 1
+            return False
+        if found != closing:
+            raise JsonError(f"a comma or {closing!r} was expected", self._at)
+        return True
+
+    def _key(self, keys: list[str], references: dict[str, int]) -> str:
+        first = self._skip_space()
+        if first == '"':
+            return self._string()
+        start = self._at
+        if first == "{":
+            reference = _REFERENCE_KEY.match(self.text, start)
+            if reference is None:
+                key = orjson.dumps(self._object(), option=orjson.OPT_SORT_KEYS).decode()
+                keys.append(key)
+                return key
+            self._at = reference.end()
+            path = _text_of(reference[1], start)
+            turn = references[path] = references.get(path, -1) + 1
+            return self._resolve_key(path, turn, start)
+        if (number := _BARE_KEY.match(self.text, start)) is not None:
+            self._at = number.end()
+            return number[0]
+        raise JsonError("a key was expected", start)
+
+    def _resolve(self, path: str, position: int) -> Any:
+        """The value that a reference of fastjson means; it is complete already, as it was written before."""
+        target = self._follow(path, position)
+        if any(target is container for container in self._open):
+            raise JsonError(f"the reference {path!r} leads to what contains it", position)
+        self._expanded += _count_nodes(target, EXPANDED_NODES_MAX - self._expanded)
+        if self._expanded >= EXPANDED_NODES_MAX:
+            raise JsonError(f"references expand to more than {EXPANDED_NODES_MAX} values", position)
+        return target
+
+    def _resolve_key(self, path: str, turn: int, position: int) -> str:
+        """The key that a reference means: every object key of a map has the path `<map>.null`, so they count in order."""
+        if path.endswith(".null"):
+            _, keys = self._key_objects.get(id(self._follow(path.removesuffix(".null"), position)), (None, []))
+            if turn < len(keys):
+                return keys[turn]
+            raise JsonError(f"the reference {path!r} leads nowhere", position)
+        return orjson.dumps(self._resolve(path, position), option=orjson.OPT_SORT_KEYS).decode()
+
+    def _follow(self, path: str, position: int) -> Any:
+        if path in ("@", "..") or not path.startswith("$") or not self._open:
+            raise JsonError(f"the reference {path!r} leads to what contains it", position)
+        value: Any = self._open[0]
+        at = 1
+        while at < len(path):
+            step = _STEP.match(path, at)
+            if step is None:
+                raise JsonError(f"the reference {path!r} is not a path", position)
+            at = step.end()
+            try:
+                value = value[int(step[2])] if step[1] is None else value[step[1]]
+            except (LookupError, TypeError, ValueError):
+                raise JsonError(f"the reference {path!r} leads nowhere", position) from None
+        return value
+
+
+def _text_of(quoted: str, position: int) -> str:
+    try:
+        text: str = orjson.loads(quoted)
+    except orjson.JSONDecodeError as error:
+        raise JsonError(error.msg, position + error.pos) from error
+    return text
+
+
+def _count_nodes(value: Any, limit: int) -> int:
+    count = 0
+    waiting: list[Any] = [value]
+    while waiting and count < limit:
+        item = waiting.pop()
+        count += 1
+        if isinstance(item, dict):
+            members: dict[str, Any] = item
+            waiting.extend(members.values())
+        elif isinstance(item, list):
+            items: list[Any] = item
+            waiting.extend(items)
+    return count

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ledgermq.message.errors import JsonError
+from ledgermq.message.json import DEPTH_MAX, dumps, dumps_strict, loads
+from ledgermq.message.message import MessageQueue
+from ledgermq.message.units import QueueId
+
+VALUES = st.recursive(
+    st.booleans() | st.integers(-(2**53), 2**53) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text().filter(lambda key: key != "$ref"), inner),
+    max_leaves=20,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("{0:5,1:7}", {"0": 5, "1": 7}),
+        ('{"offsetTable":{"T@g":{0:5,\n\t-1:7}}}', {"offsetTable": {"T@g": {"0": 5, "-1": 7}}}),
+        ('{{"topic":"T","queueId":0}:5}', {'{"queueId":0,"topic":"T"}': 5}),
+        ('{0:"a,1:b"}  ', {"0": "a,1:b"}),
+    ],
+)
+def test_what_fastjson_writes_is_read(text: str, value: Any) -> None:
+    assert loads(text.encode()) == value
+
+
+def test_a_reference_gives_what_it_points_to() -> None:
+    body = b'{"statsDay":{"sum":3,"list":[1,{"x":2}]},"statsHour":{"$ref":"$.statsDay"},0:{"$ref":"$.statsDay.list[1]"}}'
+
+    value = loads(body)
+
+    assert value["statsHour"] == {"sum": 3, "list": [1, {"x": 2}]}
+    assert value["0"] == {"x": 2}
+
+
+@pytest.mark.parametrize("body", [b'{"a":{"$ref":"$"}}', b'{"a":{"b":{"$ref":"$.a"}}}', b'{"a":{"$ref":"$.no"}}'])
+def test_a_reference_to_nothing_or_to_what_holds_it_is_refused(body: bytes) -> None:
+    with pytest.raises(JsonError):
+        loads(body)
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"{0:5", b"{0 5}", b"{0:5}x", b"[1 2]", b"{0:}", b"{0:nope}", b'{0:"\x01', b"{[1]:2}", b"\xff"]
+)
+def test_what_is_not_json_is_refused(body: bytes) -> None:
+    with pytest.raises(JsonError):
+        loads(body)
+
+
+def test_nesting_beyond_the_bound_is_refused_not_overflowed() -> None:
+    with pytest.raises(JsonError, match="nested"):
+        loads(b"{{}:" * (DEPTH_MAX + 2) + b"1" + b"}" * (DEPTH_MAX + 2))
+
+
+@given(VALUES)
+def test_both_written_forms_read_back(value: Any) -> None:
+    assert json.loads(dumps_strict(value)) == value
+    assert loads(dumps(value)) == value
+
+
+@given(st.dictionaries(st.integers(0, 10**6), st.text()))
+def test_integer_keys_stand_bare_and_read_back_as_text(value: dict[int, str]) -> None:
+    written = dumps(value)
+
+    assert loads(written) == {str(key): text for key, text in value.items()}
+    if value:
+        assert written.startswith(b"{%d:" % min(value))
+
+
+def test_a_message_queue_stands_as_a_bare_key() -> None:
+    queue = MessageQueue("T", "b", QueueId(3))
+
+    assert dumps({queue: 5}) == b'{{"brokerName":"b","queueId":3,"topic":"T"}:5}'
+
+
+@given(st.text(alphabet='{}[],:"0123456789ab\\ $', max_size=60))
+def test_no_text_makes_the_reader_fail_otherwise(text: str) -> None:
+    with contextlib.suppress(JsonError):
+        loads(text.encode())
