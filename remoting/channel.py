@@ -1,13 +1,15 @@
 """The trio shell of a remoting client connection: one reader task, one writer task, any number of callers.
 
 Frames of callers that run in the same turn of the event loop leave in one write. A call that is cancelled or times out leaves
-nothing behind: its answer, should it still come, is dropped.
+nothing behind: its answer, should it still come, is dropped. Deadlines of calls are kept by one sweeper task per channel,
+because a cancel scope per call costs more than the whole rest of a call.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from math import inf
 
 import attrs
 import outcome
@@ -30,6 +32,9 @@ UNSENT_BYTES_MAX = 8 * 1024 * 1024
 PeerRequest = Callable[["Channel", RemotingCommand], RemotingCommand | None]
 """Takes a request that the server sends to us; returns the answer, None for none."""
 
+Caller = tuple[trio.lowlevel.Task, float, int, float]
+"""Who waits for an answer: the task, and until when on trio's clock; for the error the request code and the timeout in seconds."""
+
 
 @attrs.define(eq=False)
 class Channel:
@@ -39,11 +44,13 @@ class Channel:
     local: Address
     _stream: Stream
     _on_request: PeerRequest | None
-    _core: Connection[trio.lowlevel.Task] = attrs.field(factory=lambda: Connection[trio.lowlevel.Task]())
+    _core: Connection[Caller] = attrs.field(factory=Connection[Caller])
     _outgoing: list[bytes] = attrs.field(factory=list)
     _unsent: int = 0
     _writer: trio.lowlevel.Task | None = None
     _room: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot)
+    _sweep_at: float = inf
+    _sweep: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     closed: bool = False
     close_reason: str = "closed by us"
 
@@ -55,21 +62,36 @@ class Channel:
             ConnectionLost: the connection ended first; the server may have carried it out.
         Cancellation: the answer is dropped; the server may have carried it out.
         """
-        with trio.move_on_after(timeout_seconds):
-            return await self.exchange(command)
-        raise CallTimeout(str(self.address), command.code, round(timeout_seconds * 1000))
+        command.opaque = self.next_opaque()
+        return await self.exchange(command.opaque, command.code, (encode_frame(command),), timeout_seconds)
 
-    async def exchange(self, command: RemotingCommand) -> RemotingCommand:
-        """Send a request and wait for its answer as long as the surrounding scope allows (see `call`)."""
-        await self._room_for_one()
-        core = self._core
-        opaque = command.opaque = core.next_opaque()
-        frame = encode_frame(command)
-        core.calls[opaque] = trio.lowlevel.current_task()
+    def next_opaque(self) -> int:
+        """An opaque for a request that is encoded by the caller and goes out through `exchange`."""
+        return self._core.next_opaque()
+
+    async def exchange(self, opaque: int, code: int, frame: Sequence[bytes], timeout_seconds: float) -> RemotingCommand:
+        """Send the parts of one encoded request and wait for its answer, as `call` does.
+
+        Args:
+            opaque: from `next_opaque`; the frame says so too.
+            code: the request's, for the error alone.
+            frame: the whole frame in any number of pieces.
+            timeout_seconds: from now until `CallTimeout`.
+        """
+        deadline = trio.current_time() + timeout_seconds
+        if self.closed or self._unsent > UNSENT_BYTES_MAX:
+            with trio.move_on_at(deadline) as scope:
+                await self._room_for_one()
+            if scope.cancelled_caught:
+                raise CallTimeout(str(self.address), code, round(timeout_seconds * 1000))
+        calls = self._core.calls
+        calls[opaque] = (trio.lowlevel.current_task(), deadline, code, timeout_seconds)
+        if deadline < self._sweep_at:
+            self._sweep_at = self._sweep.deadline = deadline
         self._queue(frame)
 
         def abort(_: Callable[[], None]) -> trio.lowlevel.Abort:
-            core.calls.pop(opaque, None)
+            calls.pop(opaque, None)
             return trio.lowlevel.Abort.SUCCEEDED
 
         return await trio.lowlevel.wait_task_rescheduled(abort)  # type: ignore[no-any-return]
@@ -83,8 +105,13 @@ class Channel:
         await self._room_for_one()
         command.opaque = self._core.next_opaque()
         command.flag |= ONEWAY_FLAG
-        self._queue(encode_frame(command))
+        self._queue((encode_frame(command),))
         await trio.lowlevel.checkpoint_if_cancelled()
+
+    def answer(self, command: RemotingCommand) -> None:
+        """Answer a request of the server later than its handler returned; nothing happens on a closed channel."""
+        if not self.closed:
+            self._queue((encode_frame(command),))
 
     async def _room_for_one(self) -> None:
         while self._unsent > UNSENT_BYTES_MAX and not self.closed:
@@ -92,9 +119,9 @@ class Channel:
         if self.closed:
             raise ConnectionLost(str(self.address), self.close_reason)
 
-    def _queue(self, frame: bytes) -> None:
-        self._outgoing.append(frame)
-        self._unsent += len(frame)
+    def _queue(self, frame: Sequence[bytes]) -> None:
+        self._outgoing += frame
+        self._unsent += sum(map(len, frame))
         if self._writer is not None:
             trio.lowlevel.reschedule(self._writer)
             self._writer = None
@@ -117,18 +144,34 @@ class Channel:
         receive_some, receive = self._stream.receive_some, self._core.receive
         while data := await receive_some(RECEIVE_BYTES):
             requests, answers = receive(bytes(data))
-            for task, answer in answers:
-                trio.lowlevel.reschedule(task, outcome.Value(answer))
+            for caller, answer in answers:
+                trio.lowlevel.reschedule(caller[0], outcome.Value(answer))
             for request in requests:
                 answer_to_peer = self._on_request(self, request) if self._on_request is not None else None
                 if answer_to_peer is not None and not request.is_oneway:
-                    self._queue(encode_frame(answer_to_peer))
+                    self._queue((encode_frame(answer_to_peer),))
         self.close_reason = "closed by the server"
+
+    async def _expire(self) -> None:
+        # Most calls have the same timeout, so this wakes about once per timeout and not once per call: a call that is sooner
+        # due than the next sweep pulls that sweep forward, a call that was answered leaves nothing to do.
+        while True:
+            with self._sweep:
+                await trio.sleep_forever()
+            now = trio.current_time()
+            calls = self._core.calls
+            due = [opaque for opaque, caller in calls.items() if caller[1] <= now]
+            for opaque in due:
+                task, _, code, seconds = calls.pop(opaque)
+                trio.lowlevel.reschedule(task, outcome.Error(CallTimeout(str(self.address), code, round(seconds * 1000))))
+            self._sweep_at = min((caller[1] for caller in calls.values()), default=inf)
+            self._sweep = trio.CancelScope(deadline=self._sweep_at)
 
     async def _run(self, on_close: Callable[[Channel], None]) -> None:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._write)
+                nursery.start_soon(self._expire)
                 await self._read()
                 nursery.cancel_scope.cancel()
         except* (trio.BrokenResourceError, trio.ClosedResourceError) as group:
@@ -144,7 +187,7 @@ class Channel:
     def _close(self) -> None:
         self.closed = True
         calls, self._core.calls = self._core.calls, {}
-        for task in calls.values():
+        for task, *_ in calls.values():
             trio.lowlevel.reschedule(task, outcome.Error(ConnectionLost(str(self.address), self.close_reason)))
         self._room.unpark_all()
 
