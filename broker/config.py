@@ -1,0 +1,284 @@
+"""One frozen configuration of a broker, read from RocketMQ's `broker.conf` (its BrokerConfig, MessageStoreConfig and others).
+
+Field names are RocketMQ's keys in snake case (`listenPort` is `listen_port`); `KEYS` maps both ways. Keys that we do not know
+are kept as text, so that a configuration of RocketMQ's can be given as it is and is shown whole. Files are read elsewhere.
+"""
+
+from __future__ import annotations
+
+import os.path
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import attrs
+import structlog
+
+from ..message.units import MASTER_ID
+from ..remoting.java_properties import read_properties, write_properties
+from ..store.config import DELAY_LEVELS, StoreConfig, parse_delay_levels
+from ..world.network import Address
+from .errors import BadConfig
+
+log = structlog.get_logger()
+
+ASYNC_MASTER, SYNC_MASTER, SLAVE = "ASYNC_MASTER", "SYNC_MASTER", "SLAVE"
+ASYNC_FLUSH, SYNC_FLUSH = "ASYNC_FLUSH", "SYNC_FLUSH"
+
+_NAME = re.compile(r"[%|a-zA-Z0-9_-]{1,127}")
+_UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+
+Rule = Callable[[Any], str | None]
+"""Tells what is allowed when a value is not, else None."""
+
+
+def _between(low: int, high: int) -> Rule:
+    return lambda value: None if low <= value <= high else f"a number from {low} to {high}"
+
+
+def _one_of(*choices: str) -> Rule:
+    return lambda value: None if value in choices else "one of " + ", ".join(choices)
+
+
+def _named(value: str) -> str | None:
+    return None if _NAME.fullmatch(value) else "1 to 127 characters of A-Z a-z 0-9 % | - _"
+
+
+def _addressed(value: str) -> str | None:
+    try:
+        parse_addresses(value)
+    except ValueError:
+        return "HOST:PORT, several separated by ;"
+    return None
+
+
+def _levelled(value: str) -> str | None:
+    try:
+        return None if parse_delay_levels(value) else "at least one level"
+    except ValueError:
+        return "numbers followed by s, m, h or d, separated by spaces"
+
+
+def _houred(value: str) -> str | None:
+    hours = value.split(";")
+    return None if all(hour.isdigit() and int(hour) < 24 for hour in hours) else "hours 00 to 23, several separated by ;"
+
+
+_POSITIVE = _between(1, (1 << 63) - 1)
+_NOT_NEGATIVE = _between(0, (1 << 63) - 1)
+_PORT = _between(0, 65535)
+
+
+def _key(default: Any, rule: Rule | None = None, *, name: str | None = None) -> Any:
+    return attrs.field(default=default, metadata={"rule": rule, "name": name})
+
+
+def _home_store() -> str:
+    return os.path.expanduser("~/store")
+
+
+def _no_others() -> dict[str, str]:
+    return {}
+
+
+@attrs.frozen(kw_only=True)
+class BrokerConfig:
+    """All that a broker can be told. Sizes in bytes, times in milliseconds unless the name says otherwise."""
+
+    # who it is
+    broker_cluster_name: str = _key("DefaultCluster", _named)
+    broker_name: str = _key("broker-a", _named)
+    broker_id: int = _key(0, _NOT_NEGATIVE)
+    broker_role: str = _key(ASYNC_MASTER, _one_of(ASYNC_MASTER, SYNC_MASTER, SLAVE))
+    broker_permission: int = _key(6, _between(0, 7))
+
+    # where it is
+    listen_port: int = _key(10911, _PORT)
+    bind_address: str = ""
+    """Which of the machine's addresses to listen on; empty for all."""
+    broker_ip1: str = _key("", name="brokerIP1")
+    """The address that clients are given; empty for the machine's own."""
+    broker_ip2: str = _key("", name="brokerIP2")
+    """The address that slaves are given; empty for `broker_ip1`."""
+    namesrv_addr: str = _key("", _addressed)
+    register_name_server_period: int = _key(30_000, _POSITIVE)
+    register_broker_timeout_mills: int = _key(24_000, _POSITIVE)
+    force_register: bool = True
+
+    # topics, groups, messages
+    auto_create_topic_enable: bool = True
+    auto_create_subscription_group: bool = True
+    default_topic_queue_nums: int = _key(8, _between(1, 65536))
+    cluster_topic_enable: bool = True
+    broker_topic_enable: bool = True
+    trace_topic_enable: bool = False
+    max_message_size: int = _key(4 * 1024 * 1024, _between(10, 15 * 1024 * 1024))
+    message_delay_level: str = _key(DELAY_LEVELS, _levelled)
+    region_id: str = "DefaultRegion"
+    trace_on: bool = True
+    reject_transaction_message: bool = False
+    notify_consumer_ids_changed_enable: bool = True
+    enable_property_filter: bool = False
+
+    # pulling
+    long_polling_enable: bool = True
+    short_polling_time_mills: int = _key(1000, _POSITIVE)
+    slave_read_enable: bool = False
+    max_transfer_bytes_on_message_in_memory: int = _key(262_144, _between(100, 15 * 1024 * 1024))
+    max_transfer_count_on_message_in_memory: int = _key(32, _POSITIVE)
+    max_transfer_bytes_on_message_in_disk: int = _key(65_536, _between(100, 15 * 1024 * 1024))
+    max_transfer_count_on_message_in_disk: int = _key(8, _POSITIVE)
+    access_message_in_memory_max_ratio: int = _key(40, _between(1, 100))
+    max_filter_message_size: int = _key(16_000, _POSITIVE)
+    default_query_max_num: int = _key(32, _POSITIVE)
+    offset_check_in_slave: bool = False
+
+    # store
+    store_path_root_dir: str = attrs.field(factory=_home_store)
+    store_path_commit_log: str | None = None
+    mapped_file_size_commit_log: int = _key(1 << 30, _between(4096, 1 << 40))
+    mapped_file_size_consume_queue: int = _key(6_000_000, _between(20, 1 << 40))
+    max_hash_slot_num: int = _key(5_000_000, _POSITIVE)
+    max_index_num: int = _key(20_000_000, _POSITIVE)
+    message_index_enable: bool = True
+    flush_disk_type: str = _key(ASYNC_FLUSH, _one_of(ASYNC_FLUSH, SYNC_FLUSH))
+    flush_interval_commit_log: int = _key(500, _POSITIVE)
+    flush_interval_consume_queue: int = _key(1000, _POSITIVE)
+    sync_flush_timeout: int = _key(5000, _POSITIVE)
+    check_crc_on_recover: bool = _key(True, name="checkCRCOnRecover")
+    file_reserved_time: int = _key(72, _NOT_NEGATIVE)
+    """Hours."""
+    delete_when: str = _key("04", _houred)
+    disk_max_used_space_ratio: int = _key(75, _between(10, 95))
+    """Per cent."""
+    clean_file_forcibly_enable: bool = True
+    clean_resource_interval: int = _key(10_000, _POSITIVE)
+    delete_file_batch_max: int = _key(10, _POSITIVE)
+    flush_delay_offset_interval: int = _key(10_000, _POSITIVE)
+    flush_consumer_offset_interval: int = _key(5_000, _POSITIVE)
+
+    # master and slave
+    ha_listen_port: int = _key(0, _PORT)
+    """0: the listen port + 1."""
+    ha_master_address: str = _key("", _addressed)
+    ha_send_heartbeat_interval: int = _key(5000, _POSITIVE)
+    ha_housekeeping_interval: int = _key(20_000, _POSITIVE)
+    ha_transfer_batch_size: int = _key(32_768, _POSITIVE)
+    ha_max_gap_not_in_sync: int = _key(256 * 1024 * 1024, _POSITIVE)
+    slave_timeout: int = _key(3000, _POSITIVE)
+    in_sync_replicas: int = _key(1, _POSITIVE)
+    min_in_sync_replicas: int = _key(1, _POSITIVE)
+    ha_protocol: str = _key("ledgermq", _one_of("ledgermq", "rocketmq"))
+    """Ours: `ledgermq` authenticates and takes an epoch first, `rocketmq` is the bare classic protocol."""
+    ha_secret: str = ""
+    """Ours: what master and slave must share."""
+
+    others: Mapping[str, str] = attrs.field(factory=_no_others)
+    """Entries that we do not know, as given."""
+
+    def __attrs_post_init__(self) -> None:
+        for field in attrs.fields(type(self)):
+            rule: Rule | None = field.metadata.get("rule")
+            value = getattr(self, field.name)
+            if rule is not None and (allowed := rule(value)) is not None:
+                raise BadConfig(key_of(field), str(value), allowed)
+        if self.broker_role == SLAVE and self.broker_id == MASTER_ID:
+            raise BadConfig("brokerId", "0", "above 0 for a SLAVE")
+        if self.broker_role != SLAVE and self.broker_id != MASTER_ID:
+            raise BadConfig("brokerId", str(self.broker_id), f"0 for a {self.broker_role}")
+
+    @property
+    def is_slave(self) -> bool:
+        return self.broker_role == SLAVE
+
+    @property
+    def name_servers(self) -> list[Address]:
+        """The addresses of `namesrv_addr`."""
+        return parse_addresses(self.namesrv_addr)
+
+    def store_config(self) -> StoreConfig:
+        """What of this the store is told."""
+        own = {field.name for field in attrs.fields(type(self))}
+        return StoreConfig(
+            **{field.name: getattr(self, field.name) for field in attrs.fields(StoreConfig) if field.name in own}
+        )
+
+    def entries(self) -> dict[str, str]:
+        """All entries under RocketMQ's keys, the unknown ones too; unset paths and the secret are left out."""
+        known = {
+            key: ("true" if value else "false") if isinstance(value, bool) else str(value)
+            for key, name in KEYS.items()
+            if (value := getattr(self, name)) is not None and name != "ha_secret"
+        }
+        return {**known, **self.others}
+
+    def to_properties(self) -> str:
+        """Write what `read_broker_conf` reads, but never the secret: the text is shown to whoever asks."""
+        return write_properties(self.entries())
+
+
+def parse_addresses(text: str) -> list[Address]:
+    """Read addresses separated by `;` (some write `,`).
+
+    Raises:
+        ValueError: one is not HOST:PORT.
+    """
+    return [Address.parse(part) for part in re.split("[;,]", text) if part.strip()]
+
+
+def key_of(field: attrs.Attribute[Any]) -> str:
+    """RocketMQ's key of a field."""
+    name: str | None = field.metadata.get("name")
+    return name or re.sub(r"_(\w)", lambda match: match[1].upper(), field.name)
+
+
+_FIELDS = {key_of(field): field for field in attrs.fields(BrokerConfig) if field.name != "others"}
+KEYS: Mapping[str, str] = {key: field.name for key, field in _FIELDS.items()}
+"""RocketMQ's keys and our field names."""
+
+
+def read_broker_conf(text: str) -> BrokerConfig:
+    """Read a `broker.conf`; unknown keys are kept and named in one warning.
+
+    Raises:
+        BadConfig: a value is not allowed.
+    """
+    return config_of(read_properties(text))
+
+
+def config_of(entries: Mapping[str, str], base: BrokerConfig | None = None) -> BrokerConfig:
+    """Make a configuration of entries under RocketMQ's keys, on top of `base`.
+
+    Raises:
+        BadConfig: a value is not allowed.
+    """
+    values: dict[str, Any] = {}
+    others = dict(base.others) if base is not None else {}
+    unknown: list[str] = []
+    for key, value in entries.items():
+        field = _FIELDS.get(key)
+        if field is not None:
+            values[field.name] = _value_of(field, key, value.strip())
+        else:
+            others[key] = value
+            unknown.append(key)
+    if unknown:
+        log.warning("unknown_config_keys_ignored", keys=sorted(unknown))
+    if base is not None:
+        return attrs.evolve(base, **values, others=others)
+    return BrokerConfig(**values, others=others)
+
+
+def _value_of(field: attrs.Attribute[Any], key: str, text: str) -> Any:
+    kind = str(field.type)
+    if kind == "bool":
+        if text.lower() not in ("true", "false"):
+            raise BadConfig(key, text, "true or false")
+        return text.lower() == "true"
+    if kind == "int":
+        digits, unit = (text[:-1], _UNITS[text[-1].lower()]) if text[-1:].lower() in _UNITS else (text, 1)
+        try:
+            return int(digits) * unit
+        except ValueError:
+            raise BadConfig(key, text, "a whole number") from None
+    return text

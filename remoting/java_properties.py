@@ -1,0 +1,75 @@
+"""Java's properties text: `broker.conf`, and the bodies of the configuration requests (25, 26, 318, 319).
+
+One entry a line, key and value parted by `=`, `:` or white space; `#` and `!` begin comments; a backslash joins lines and
+escapes. The last entry of a key wins. What Java forgives is forgiven here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+_LINE = re.compile(r"\r\n|\r|\n")
+_SPACE = " \t\f"
+_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
+_PLAIN = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+def read_properties(text: str) -> dict[str, str]:
+    r"""Read entries in order of appearance.
+
+    >>> read_properties("# a broker\nlistenPort = 10911\nnamesrvAddr=a:9876;b:9876")
+    {'listenPort': '10911', 'namesrvAddr': 'a:9876;b:9876'}
+    """
+    entries: dict[str, str] = {}
+    for line in _logical_lines(text):
+        key_end = _key_end(line)
+        value = line[key_end:].lstrip(_SPACE)
+        if value[:1] in ("=", ":"):
+            value = value[1:].lstrip(_SPACE)
+        entries[_unescape(line[:key_end])] = _unescape(value)
+    return entries
+
+
+def write_properties(entries: Mapping[str, str]) -> str:
+    """Write one `key=value` line per entry, escaped so that `read_properties` and Java read it back."""
+    return "".join(f"{_escape(key, ' =:#!')}={_escape(value, '')}\n" for key, value in entries.items())
+
+
+def _logical_lines(text: str) -> Iterator[str]:
+    held = ""
+    for natural in _LINE.split(text):
+        line = natural.lstrip(_SPACE)
+        if not held and (not line or line[0] in "#!"):
+            continue
+        line = held + line
+        backslashes = len(line) - len(line.rstrip("\\"))
+        if backslashes % 2:  # an even number escapes itself
+            held = line[:-1]
+            continue
+        held = ""
+        yield line
+    if held:
+        yield held
+
+
+def _key_end(line: str) -> int:
+    at = 0
+    while at < len(line) and line[at] not in "=:" and line[at] not in _SPACE:
+        at += 2 if line[at] == "\\" else 1
+    return min(at, len(line))
+
+
+def _unescape(text: str) -> str:
+    if "\\" not in text:
+        return text
+    return _ESCAPE.sub(lambda match: chr(int(match[1][1:], 16)) if len(match[1]) > 1 else _PLAIN.get(match[1], match[1]), text)
+
+
+def _escape(text: str, special: str) -> str:
+    escaped = text.replace("\\", "\\\\")
+    for plain, letter in (("\t", "\\t"), ("\n", "\\n"), ("\r", "\\r"), ("\f", "\\f")):
+        escaped = escaped.replace(plain, letter)
+    for character in special:
+        escaped = escaped.replace(character, f"\\{character}")
+    return f"\\{escaped}" if escaped.startswith(" ") else escaped

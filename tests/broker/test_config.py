@@ -1,0 +1,113 @@
+"""The broker's configuration."""
+
+from __future__ import annotations
+
+import pytest
+from structlog.testing import capture_logs
+
+from ledgermq.broker.config import BrokerConfig, config_of, read_broker_conf
+from ledgermq.broker.errors import BadConfig
+from ledgermq.world.network import Address
+
+CONF = """
+# a broker
+brokerClusterName = c1
+brokerName=b1
+brokerId=0
+brokerIP1=10.0.0.1
+listenPort=10921
+namesrvAddr=ns1:9876;ns2:9877
+storePathRootDir=/var/store
+mappedFileSizeCommitLog=16m
+flushDiskType=SYNC_FLUSH
+deleteWhen=04;16
+autoCreateTopicEnable=FALSE
+"""
+
+
+def test_keys_of_rocketmq_are_read() -> None:
+    """A `broker.conf` as RocketMQ's users write it sets our fields, sizes with a unit included."""
+    config = read_broker_conf(CONF)
+
+    assert config.broker_cluster_name == "c1"
+    assert config.broker_ip1 == "10.0.0.1"
+    assert config.listen_port == 10921
+    assert config.name_servers == [Address("ns1", 9876), Address("ns2", 9877)]
+    assert config.mapped_file_size_commit_log == 16 * 1024 * 1024
+    assert config.auto_create_topic_enable is False
+
+
+def test_the_store_is_told_its_part() -> None:
+    """Every key that the store knows reaches the store's configuration."""
+    store = read_broker_conf(CONF).store_config()
+
+    assert store.store_path_root_dir == "/var/store"
+    assert store.flush_disk_type == "SYNC_FLUSH"
+    assert store.delete_when == "04;16"
+    assert store.mapped_file_size_commit_log == 16 * 1024 * 1024
+
+
+def test_unknown_keys_are_named_in_one_warning_and_kept() -> None:
+    """A key of RocketMQ's that we do not know is no error, is logged once and shown again."""
+    with capture_logs() as events:
+        config = read_broker_conf("sendMessageThreadPoolNums=8\nuseTLS=false")
+
+    assert [(event["event"], event["keys"]) for event in events] == [
+        ("unknown_config_keys_ignored", ["sendMessageThreadPoolNums", "useTLS"])
+    ]
+    assert config.others == {"sendMessageThreadPoolNums": "8", "useTLS": "false"}
+    assert "sendMessageThreadPoolNums=8\n" in config.to_properties()
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("listenPort", "70000"),
+        ("listenPort", "ten"),
+        ("brokerRole", "MASTER"),
+        ("flushDiskType", "sync"),
+        ("namesrvAddr", "ns1"),
+        ("deleteWhen", "24"),
+        ("messageDelayLevel", "1s 5x"),
+        ("brokerName", "a b"),
+        ("autoCreateTopicEnable", "yes"),
+        ("maxMessageSize", "1g"),
+        ("brokerId", "1"),
+    ],
+)
+def test_a_bad_value_is_an_error_that_names_it(key: str, value: str) -> None:
+    """The error names key, value and what is allowed."""
+    with pytest.raises(BadConfig) as caught:
+        read_broker_conf(f"{key}={value}")
+
+    assert caught.value.key == key
+    assert key in str(caught.value)
+    assert caught.value.allowed in str(caught.value)
+
+
+def test_a_slave_needs_an_id_above_0() -> None:
+    """A slave that would take the master's id is refused."""
+    with pytest.raises(BadConfig):
+        BrokerConfig(broker_role="SLAVE")
+
+    assert BrokerConfig(broker_role="SLAVE", broker_id=1).is_slave
+
+
+def test_properties_are_read_back() -> None:
+    """What is shown to an administrator, read again, makes the same configuration."""
+    config = read_broker_conf(CONF)
+
+    assert read_broker_conf(config.to_properties()) == config
+
+
+def test_the_secret_is_not_shown() -> None:
+    """GET_BROKER_CONFIG must not tell what master and slave share."""
+    assert "s3cret" not in read_broker_conf("haSecret=s3cret").to_properties()
+
+
+def test_entries_change_a_configuration_that_runs() -> None:
+    """UPDATE_BROKER_CONFIG replaces the keys it names and leaves the others alone."""
+    config = config_of({"fileReservedTime": "24"}, read_broker_conf(CONF))
+
+    assert config.file_reserved_time == 24
+    assert config.broker_name == "b1"

@@ -1,0 +1,39 @@
+"""Java's properties text."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ledgermq.remoting.java_properties import read_properties, write_properties
+
+
+@pytest.mark.parametrize(
+    ("text", "entries"),
+    [
+        ("a=1\nb: 2\nc 3", {"a": "1", "b": "2", "c": "3"}),
+        ("# no\n! no\n\n  a = 1 ", {"a": "1 "}),
+        ("a=1,\\\n   2", {"a": "1,2"}),
+        ("a\\ b=c\\=d\\u0041\\n", {"a b": "c=dA\n"}),
+        ("a=x\r\na=y\r", {"a": "y"}),
+        ("alone", {"alone": ""}),
+        ("end=1\\", {"end": "1"}),
+        ("path=C:\\\\store", {"path": "C:\\store"}),
+    ],
+)
+def test_text_is_read_as_java_reads_it(text: str, entries: dict[str, str]) -> None:
+    """Separators, comments, joined lines and escapes are those of java.util.Properties."""
+    assert read_properties(text) == entries
+
+
+@given(st.dictionaries(st.text(min_size=1), st.text()))
+def test_what_is_written_is_read_back(entries: dict[str, str]) -> None:
+    """Any keys and values survive writing and reading."""
+    assert read_properties(write_properties(entries)) == entries
+
+
+@given(st.text())
+def test_any_text_is_read_without_an_error(text: str) -> None:
+    """No text is refused, as in Java but for broken Unicode escapes, which we leave alone."""
+    read_properties(text)
