@@ -12,15 +12,18 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 
 import attrs
-from processes import Process
+from processes import Process, machine_cpu_seconds, own_cpu_seconds
 from servers import TOPIC, Cluster, Side
 from wire import Connection
 
 Values = Mapping[str, float]
+
+# Cores that processes outside the benchmark kept busy meanwhile: what makes a run doubtful.
+OTHERS = "cores used by others"
 
 
 @attrs.define
@@ -146,7 +149,7 @@ def _spread(values: Sequence[float]) -> str:
 
 
 @contextlib.contextmanager
-def started(sides: Sequence[Side], settings: Mapping[str, str] | None = None) -> Iterator[dict[Side, Cluster]]:
+def started(sides: Sequence[Side], settings: Mapping[str, str] | None = None) -> Generator[dict[Side, Cluster]]:
     """Run one fresh cluster of each side, with the benchmark's topic in place."""
     with contextlib.ExitStack() as stack:
         clusters: dict[Side, Cluster] = {}
@@ -171,16 +174,17 @@ def await_route(cluster: Cluster, broker: Connection, topic: str = TOPIC, timeou
             time.sleep(0.2)
 
 
-def take_turns(
-    options: Options, clusters: Mapping[Side, Cluster], report: Report, measure: Callable[[Cluster], Values]
-) -> None:
+def take_turns(options: Options, report: Report, measure: Callable[[Side], Values]) -> None:
     """Measure each side in turn, `options.runs` times."""
     for run in range(options.runs):
         print(f"run {run + 1} of {options.runs}", file=sys.stderr, flush=True)
-        for side, cluster in clusters.items():
+        for side in options.sides:
             # The pages the other side has dirtied must not be written back at the cost of this one.
             os.sync()
-            report.add(side, measure(cluster))
+            began, others = time.perf_counter(), machine_cpu_seconds() - own_cpu_seconds()
+            values = measure(side)
+            others = machine_cpu_seconds() - own_cpu_seconds() - others
+            report.add(side, {**values, OTHERS: others / (time.perf_counter() - began)})
 
 
 @attrs.define

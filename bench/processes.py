@@ -107,6 +107,21 @@ class Process:
         self.popen.wait()
 
 
+def machine_cpu_seconds() -> float:
+    """Return the CPU seconds that all processes of the machine have used since boot."""
+    user, nice, system, _, _, irq, softirq, steal = (
+        int(field) for field in Path("/proc/stat").read_text().split(maxsplit=9)[1:9]
+    )
+    return (user + nice + system + irq + softirq + steal) / _TICKS_PER_SECOND
+
+
+def own_cpu_seconds() -> float:
+    """Return the CPU seconds of this process, its live descendants, and the children it has waited for."""
+    times = os.times()
+    living = sum(_cpu_ticks(pid) for pid in _family(os.getpid())) / _TICKS_PER_SECOND
+    return living + times.children_user + times.children_system
+
+
 def _cpu_ticks(pid: int) -> int:
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()

@@ -5,8 +5,9 @@ buffer, a cycle of them; a send is `sendall` of a slice as long as the window al
 so one strided slice assignment per digit gives every frame of the next cycle a fresh key and time: each message's key
 is new to the broker's index. Responses are counted by their lengths and their codes by one `bytes.count`.
 
-Why Python and not C or Java: measured, it costs 4 to 6 us of CPU per message, most of it in the kernel's copies,
-which a C client pays too; it drives over 150 k messages a second into a sink, and needs no compiler.
+Why Python and not C or Java: into a sink that answers in batches it drives 350 k messages a second at window 64 for
+1.8 us of CPU each, half of that in the kernel. A broker that answers one by one makes it 8 to 13 us, mostly system
+calls, one per response, that a C client makes too. So it is never the wall, and it needs no compiler.
 """
 
 import collections
@@ -26,13 +27,14 @@ _FRAMES_IN_CYCLE = 2048
 _OPAQUE_FIRST = 100_000_000
 _CYCLE_DIGITS = 10
 _RECEIVE_BYTES = 1 << 18
+_FILL_WINDOW = 128
 _SUCCESS_MARK = b'"code":0,'
 _LENGTH = struct.Struct(">I")
 
 
 @attrs.frozen
 class Throughput:
-    """What one stretch of sending did; `refused` counts responses by code other than SUCCESS."""
+    """What one stretch of sending did: `messages` were stored, `refused` counts the other responses by code."""
 
     messages: int
     seconds: float
@@ -139,7 +141,16 @@ class RawSender:
         if messages is not None:
             elapsed, counted = time.perf_counter() - began, answered
         refused = dict(self._refused)
-        return Throughput(counted, elapsed, time.process_time() - cpu_before, refused)
+        stored = counted - sum(refused.values())
+        return Throughput(stored, elapsed, time.process_time() - cpu_before, refused)
+
+    def fill(self, messages: int) -> float:
+        """Send until so many messages are stored, whatever is refused meanwhile; return messages a second."""
+        began = time.perf_counter()
+        left = messages
+        while left > 0:
+            left -= self.run(_FILL_WINDOW, messages=left).messages
+        return messages / (time.perf_counter() - began)
 
     def lone(self, count: int) -> list[float]:
         """Send `count` messages one after another; return the seconds each took to be answered, sorted."""

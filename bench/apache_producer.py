@@ -1,0 +1,106 @@
+"""Apache's benchmark producer, 1 KiB bodies: rate, and CPU of broker and client per message.
+
+By default 64 threads send synchronously. With --async (`-y true`) they send without waiting and without a limit: the
+figure is then what the broker does about it, second by second: rate, failed sends, resident memory.
+"""
+
+import argparse
+import statistics
+import time
+
+from apache_client import producer_lines, start_producer
+from harness import CpuMeter, Options, Report, Values, started, take_turns
+from processes import Process
+from servers import QUEUES, TOPIC, Cluster, Side
+from wire import Connection
+
+
+def _extend(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--threads", type=int, default=64, help="sending threads (default 64)")
+    parser.add_argument("--async", dest="asynchronous", action="store_true", help="send asynchronously, without limit")
+    parser.add_argument("--flush", choices=["async", "sync"], default="async", help="the broker's flush mode")
+
+
+def main() -> None:
+    options, found = Options.parse(__doc__ or "", seconds=15, warmup=25, extend=_extend)
+    mode = "asynchronous without limit" if found.asynchronous else "synchronous"
+    flush = f"{found.flush.upper()}_FLUSH"
+    title = f"Apache's benchmark producer, {found.threads} threads, {mode}, 1 KiB bodies, 8 queues, {flush}"
+    report = Report(title, options.json_path)
+
+    with started(options.sides, {"flushDiskType": flush}) as clusters:
+
+        def measure(side: Side) -> Values:
+            with clusters[side].connect() as connection:
+                if found.asynchronous:
+                    return _flood(clusters[side], connection, options, found.threads, report)
+                return _steady(clusters[side], connection, options, found.threads)
+
+        take_turns(options, report, measure)
+    report.show()
+
+
+def _steady(cluster: Cluster, connection: Connection, options: Options, threads: int) -> Values:
+    producer = start_producer(cluster, threads=threads)
+    try:
+        _wait(producer, options.warmup)
+        broker, client = CpuMeter(cluster.running_broker), CpuMeter(producer)
+        before = connection.message_count(TOPIC, QUEUES)
+        broker.start()
+        client.start()
+        _wait(producer, options.seconds)
+        broker_cpu, seconds = broker.stop()
+        client_cpu, _ = client.stop()
+        messages = connection.message_count(TOPIC, QUEUES) - before
+        lines = producer_lines(producer)
+    finally:
+        producer.kill()
+    if not messages:
+        raise RuntimeError(f"{cluster.side}: nothing arrived; the producer printed\n{producer.output()[-1500:]}")
+    return {
+        "msg/s": messages / seconds,
+        "broker us/msg": broker_cpu * 1e6 / messages,
+        "client us/msg": client_cpu * 1e6 / messages,
+        "cores busy": (broker_cpu + client_cpu) / seconds,
+        "client's own msg/s": lines[-1].rate if lines else 0,
+        "failed sends": lines[-1].send_failed + lines[-1].response_failed if lines else 0,
+    }
+
+
+def _flood(cluster: Cluster, connection: Connection, options: Options, threads: int, report: Report) -> Values:
+    """Watch warm-up and measurement alike: what matters is how the rate goes on."""
+    rates: list[float] = []
+    resident_before = cluster.running_broker.resident().anonymous_bytes
+    resident_max = resident_before
+    producer = start_producer(cluster, threads=threads, asynchronous=True)
+    try:
+        count, at = connection.message_count(TOPIC, QUEUES), time.perf_counter()
+        end = at + options.warmup + options.seconds
+        while at < end:
+            _wait(producer, 1)
+            count_now, now = connection.message_count(TOPIC, QUEUES), time.perf_counter()
+            rates.append((count_now - count) / (now - at))
+            count, at = count_now, now
+            resident_max = max(resident_max, cluster.running_broker.resident().anonymous_bytes)
+        lines = producer_lines(producer)
+    finally:
+        producer.kill()
+    report.note(f"{cluster.side}, thousands a second: " + " ".join(f"{rate / 1000:.1f}" for rate in rates))
+    window = rates[-max(1, int(options.seconds)) :]
+    return {
+        "msg/s": statistics.mean(window),
+        "slowest second msg/s": min(window),
+        "failed sends": lines[-1].send_failed + lines[-1].response_failed if lines else 0,
+        "broker memory MB before": resident_before / 1e6,
+        "broker memory MB at most": resident_max / 1e6,
+    }
+
+
+def _wait(producer: Process, seconds: float) -> None:
+    time.sleep(seconds)
+    if producer.popen.poll() is not None:
+        raise RuntimeError(f"the producer ended by itself:\n{producer.output()[-1500:]}")
+
+
+if __name__ == "__main__":
+    main()
