@@ -1,0 +1,269 @@
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ledgermq.message.strings import string_hash
+from ledgermq.store.index import IndexEntry, IndexFiles, KeyBatch, KeyHashes, key_hash
+from ledgermq.world.disk import Buffer, Disk, DiskFile, RealDisk
+
+SLOTS = 10
+ENTRIES = 20
+FOREVER = (0, 1 << 62)
+
+
+@attrs.define
+class StandingClock:
+    now_ms: int = 1_600_000_000_123
+
+    def wall_ms(self) -> int:
+        return self.now_ms
+
+    def monotonic(self) -> float:
+        return self.now_ms / 1000
+
+
+def index_in(path: Path, *, disk: Disk | None = None, slots: int = SLOTS, entries: int = ENTRIES) -> IndexFiles:
+    return IndexFiles(disk or RealDisk(), str(path / "index"), StandingClock(), slot_count=slots, entry_count=entries)
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Iterator[IndexFiles]:
+    files = index_in(tmp_path)
+    yield files
+    files.close()
+
+
+def golden_entries(count: int = 5) -> list[IndexEntry]:
+    offsets = (0, 138, 276, 1609, 4096)
+    return [("TopicTest", f"UK{(0, 1, 0, 1, 2)[n]}", "k1 k2", offsets[n], 1_600_000_000_123) for n in range(count)]
+
+
+def only_file(path: Path) -> bytes:
+    (file,) = (path / "index").iterdir()
+    return file.read_bytes()
+
+
+def test_bytes_are_rocketmqs(tmp_path: Path, index: IndexFiles) -> None:
+    """Five records with three keys each give the slots and entries that RocketMQ 4.9.4 wrote for them."""
+    index.put_batch(golden_entries())
+
+    data = only_file(tmp_path)
+    slots = [int.from_bytes(data[40 + 4 * n : 44 + 4 * n], "big") for n in range(SLOTS)]
+    entries = [data[80 + 20 * n : 100 + 20 * n].hex() for n in range(ENTRIES)]
+    assert len(data) == 480
+    assert data[:40].hex() == f"{1_600_000_000_123:016x}" * 2 + f"{0:016x}{0x1000:016x}" + "00000005" + "00000010"
+    assert slots == [0, 0, 0, 0, 14, 15, 7, 10, 13, 0]
+    assert entries[1] == "05129f18" + "0000000000000000" + "00000000" + "00000000"
+    assert entries[4] == "05129f19" + "000000000000008a" + "00000000" + "00000000"
+    assert entries[5] == "0029e6a8" + "000000000000008a" + "00000000" + "00000002"
+
+
+def test_one_by_one_and_as_a_batch_give_the_same_bytes(tmp_path: Path) -> None:
+    together, single = index_in(tmp_path / "a"), index_in(tmp_path / "b")
+
+    together.put_batch(golden_entries())
+    for entry in golden_entries():
+        single.put_batch([entry])
+
+    assert only_file(tmp_path / "a") == only_file(tmp_path / "b")
+
+
+def test_name_is_the_local_time_of_creation(tmp_path: Path, index: IndexFiles) -> None:
+    index.put_batch(golden_entries(1))
+
+    assert [file.name for file in index.files] == [time.strftime("%Y%m%d%H%M%S", time.localtime(1_600_000_000)) + "123"]
+
+
+def test_keys_are_found_oldest_first(index: IndexFiles) -> None:
+    index.put_batch(golden_entries())
+
+    assert index.query("TopicTest", "UK0", 64, *FOREVER) == [0, 276]
+    assert index.query("TopicTest", "k1", 64, *FOREVER) == [0, 138, 276, 1609, 4096]
+    assert index.query("TopicTest", "k1", 2, *FOREVER) == [1609, 4096]
+    assert index.query("TopicTest", "nothing", 64, *FOREVER) == []
+    assert (index.end_timestamp, index.end_physical_offset) == (1_600_000_000_123, 4096)
+
+
+def test_full_files_roll_and_all_are_searched_newest_first(index: IndexFiles) -> None:
+    entries = [("T", "", "k", n * 100, 1_600_000_000_000 + n * 1000) for n in range(50)]
+
+    index.put_batch(entries)
+
+    assert [file.next_entry for file in index.files] == [20, 20, 13]
+    assert [file.name for file in index.files] == sorted(file.name for file in index.files)
+    assert index.query("T", "k", 64, *FOREVER) == [n * 100 for n in range(50)]
+    assert index.query("T", "k", 30, *FOREVER) == [n * 100 for n in range(20, 50)]
+    assert index.query("T", "k", 64, 1_600_000_010_000, 1_600_000_012_999) == [1000, 1100, 1200]
+
+
+def test_a_begin_inside_a_second_finds_that_second(index: IndexFiles) -> None:
+    index.put_batch([("T", "", "k", 0, 1_600_000_000_100), ("T", "", "k", 100, 1_600_000_001_900)])
+
+    assert index.query("T", "k", 64, 1_600_000_001_850, 1_600_000_002_000) == [100]
+
+
+def test_records_below_the_end_are_not_indexed_twice(index: IndexFiles) -> None:
+    index.put_batch(golden_entries())
+
+    index.put_batch(golden_entries(4))
+
+    assert index.query("TopicTest", "k1", 64, *FOREVER) == [0, 138, 276, 1609, 4096]
+
+
+def test_a_reopened_index_goes_on(tmp_path: Path, index: IndexFiles) -> None:
+    index.put_batch(golden_entries(3))
+    index.sync()
+    index.close()
+
+    index.load(None)
+    index.put_batch(golden_entries())
+
+    assert index.query("TopicTest", "k2", 64, *FOREVER) == [0, 138, 276, 276, 1609, 4096]
+
+
+def test_after_an_abnormal_exit_files_beyond_the_checkpoint_are_deleted(tmp_path: Path, index: IndexFiles) -> None:
+    index.put_batch([("T", "", "k", n * 100, 1000 + n) for n in range(30)])
+    assert index.sync_full() == 1018
+    index.close()
+
+    index.load(1018)
+
+    assert [file.end_timestamp for file in index.files] == [1018]
+    assert len(list((tmp_path / "index").iterdir())) == 1
+
+
+def test_a_file_of_another_size_is_left_alone(tmp_path: Path, index: IndexFiles) -> None:
+    (tmp_path / "index").mkdir()
+    (tmp_path / "index" / "20200101000000000").write_bytes(b"x" * 100)
+
+    index.load(None)
+
+    assert index.files == []
+    assert (tmp_path / "index" / "20200101000000000").exists()
+
+
+def test_a_file_with_an_impossible_header_is_deleted(tmp_path: Path, index: IndexFiles) -> None:
+    (tmp_path / "index").mkdir()
+    (tmp_path / "index" / "20200101000000000").write_bytes(b"\xff" * 480)
+
+    index.load(None)
+
+    assert index.files == []
+    assert not (tmp_path / "index" / "20200101000000000").exists()
+
+
+def test_files_below_the_log_expire_but_never_the_last(index: IndexFiles) -> None:
+    index.put_batch([("T", "", "k", n * 100, 1000) for n in range(50)])
+
+    assert len(index.expire(1_800)) == 0
+    assert len(index.expire(1_801)) == 1
+    assert len(index.expire(1 << 40)) == 1
+    assert [file.end_physical_offset for file in index.files] == [4900]
+
+
+@attrs.define(eq=False)
+class FailingFile:
+    """Fails the write with the number `fail_at`, counted from now on."""
+
+    file: DiskFile
+    fail_at: int = -1
+
+    @property
+    def size(self) -> int:
+        return self.file.size
+
+    def write(self, buffer: Buffer, position: int) -> None:
+        self.fail_at -= 1
+        if self.fail_at == 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self.file.write(buffer, position)
+
+    def read(self, position: int, size: int) -> bytes:
+        return self.file.read(position, size)
+
+    def view(self) -> memoryview:
+        return self.file.view()
+
+    def sync(self) -> None:
+        self.file.sync()
+
+    def truncate(self, size: int) -> None:
+        self.file.truncate(size)
+
+    def close(self) -> None:
+        self.file.close()
+
+
+@pytest.mark.parametrize("fail_at", range(1, 7))
+def test_a_batch_that_failed_anywhere_can_be_put_again(index: IndexFiles, fail_at: int) -> None:
+    """A disk that fails between entries, slots and header loses no chain and counts no entry."""
+    index.put_batch(golden_entries(2))
+    failing = FailingFile(index.files[0].file, fail_at)
+    index.files[0].file = failing
+    late: list[IndexEntry] = [("TopicTest", "UK0", "k1 k2 k3 k4", 5000, 1_600_000_000_123)]
+
+    with pytest.raises(OSError, match="No space"):
+        index.put_batch(late)
+    assert index.query("TopicTest", "k1", 64, *FOREVER) == [0, 138]
+
+    index.put_batch(late)
+
+    assert index.query("TopicTest", "k1", 64, *FOREVER) == [0, 138, 5000]
+    assert index.query("TopicTest", "UK0", 64, *FOREVER) == [0, 5000]
+    assert index.files[0].slots_in_use == len({slot for slot in range(SLOTS) if index.files[0].newest_entry(slot)})
+
+
+@given(st.lists(st.tuples(st.text(max_size=5), st.text(max_size=40)), min_size=1, max_size=20))
+def test_hashes_in_two_steps_are_javas(pairs: list[tuple[str, str]]) -> None:
+    hashes = KeyHashes()
+
+    split = [hashes.split(topic, key) for topic, key in pairs]
+
+    batch = KeyBatch([state for state, _ in split], [tail for _, tail in split], [], [])
+    assert batch.hashes() == [key_hash(topic, key) for topic, key in pairs]
+    assert [key_hash(*pair) for pair in pairs] == [abs(string_hash("#".join(pair))) for pair in pairs]
+
+
+def test_remembered_prefixes_stay_bounded() -> None:
+    hashes = KeyHashes()
+
+    for n in range(10_000):
+        hashes.split("T", f"{n:05}-prefix-12345678")
+        hashes.split(f"T{n}", "prefix-12345678")
+
+    assert len(hashes.topics) <= 1024
+    assert all(len(prefixes) <= 4096 for prefixes in hashes.topics.values())
+
+
+@given(
+    st.lists(st.lists(st.sampled_from(["a", "b", "c", "long-key-12345678", "long-key-12345679"]), max_size=4), max_size=60),
+    st.data(),
+)
+def test_every_key_put_is_found_whatever_the_batches(keys: list[list[str]], data: st.DataObject) -> None:
+    """The index against a dictionary, over rolled files and slots shared by many keys."""
+    path = Path(tempfile.gettempdir()) / f"index-{os.getpid()}"
+    index = index_in(path, slots=2, entries=16)
+    try:
+        at = 0
+        while at < len(keys):
+            size = data.draw(st.integers(1, 20))
+            part = range(at, min(at + size, len(keys)))
+            index.put_batch([("T", keys[n][0] if keys[n] else "", " ".join(keys[n][1:]), n, 1000 + n) for n in part])
+            at += size
+        for key in {key for some in keys for key in some}:
+            expected = [n for n, some in enumerate(keys) for other in some if other == key]
+            assert index.query("T", key, 1000, *FOREVER) == expected
+    finally:
+        for file in [file.name for file in index.files]:
+            index.disk.remove(f"{index.directory}/{file}")
+        index.close()
