@@ -1,0 +1,103 @@
+"""How far the store is known to be on the medium, in store timestamps: where recovery may start (RocketMQ StoreCheckpoint).
+
+A timestamp may lag behind the truth and never runs ahead of it: each is raised only after the sync that it speaks of.
+"""
+
+from __future__ import annotations
+
+import attrs
+import structlog
+
+from ..message.fields import Field, Layout
+from ..world.disk import Disk
+
+log = structlog.get_logger()
+
+FILE_SIZE = 4096
+RECOVERY_MARGIN_MS = 3000
+"""Recovery begins this much earlier, as timestamps of neighbours in the log are set a little apart."""
+
+FIELDS = Layout(
+    "checkpoint",
+    (
+        Field("physical_timestamp", "q", "newest record known forced in the commit log"),
+        Field("logical_timestamp", "q", "newest record forced in the consume queues"),
+        Field("index_timestamp", "q", "records up to which index files are forced"),
+        Field("master_flushed_offset", "q", "what the master of this slave had forced, bytes"),
+        Field("confirm_offset", "q", "what all slaves in sync hold, bytes"),
+    ),
+)
+assert FIELDS.size == 40
+
+
+@attrs.define(eq=False)
+class Checkpoint:
+    """The file's fields; `save` writes them if one has changed."""
+
+    disk: Disk
+    path: str
+    physical_timestamp: int = 0
+    logical_timestamp: int = 0
+    index_timestamp: int = 0
+    master_flushed_offset: int = 0
+    confirm_offset: int = 0
+    _saved: bytes = b""
+
+    def load(self) -> None:
+        """Read the file; one that is missing, short or impossible leaves zeros, and recovery starts at the first file."""
+        if not self.disk.exists(self.path):
+            return
+        file = self.disk.open(self.path)
+        try:
+            content = file.read(0, FIELDS.size)
+        finally:
+            file.close()
+        if len(content) < FIELDS.size or min(values := FIELDS.codec.unpack(content)) < 0:
+            log.warning("checkpoint_unreadable", path=self.path, size=len(content))
+            return
+        (
+            self.physical_timestamp,
+            self.logical_timestamp,
+            self.index_timestamp,
+            self.master_flushed_offset,
+            self.confirm_offset,
+        ) = values
+        self._saved = content
+
+    @property
+    def recovery_time(self) -> int:
+        """Records stored before are in the log and in the queues, whole; ms."""
+        return max(0, min(self.physical_timestamp, self.logical_timestamp) - RECOVERY_MARGIN_MS)
+
+    @property
+    def index_safe_recovery_time(self) -> int:
+        """The same, and they are in the index too; ms."""
+        return min(self.recovery_time, self.index_timestamp)
+
+    def save(self) -> None:
+        """Write and force the file, unless it says all this already.
+
+        The fields lie within one sector of the medium, so a power cut leaves the old ones or the new ones.
+
+        Raises:
+            OSError: the file may hold the old fields or the new ones; the next `save` writes again.
+        """
+        content = FIELDS.codec.pack(
+            self.physical_timestamp,
+            self.logical_timestamp,
+            self.index_timestamp,
+            self.master_flushed_offset,
+            self.confirm_offset,
+        )
+        if content == self._saved:
+            return
+        new = not self.disk.exists(self.path)
+        file = self.disk.open(self.path, create_size=FILE_SIZE) if new else self.disk.open(self.path)
+        try:
+            file.write(content, 0)
+            file.sync()
+        finally:
+            file.close()
+        if new:
+            self.disk.sync_directory(self.path.rpartition("/")[0] or ".")
+        self._saved = content

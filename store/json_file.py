@@ -1,0 +1,84 @@
+"""One JSON file of the `config` directory, replaced as a whole (RocketMQ ConfigManager).
+
+At every moment, a power cut included, the main file or its `.bak` holds a whole earlier value. Both are read as loosely as
+fastjson writes: integer keys may stand without quotes, and come as text.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import structlog
+
+from ..message.errors import JsonError
+from ..message.json import dumps, loads
+from ..world.disk import Disk
+
+log = structlog.get_logger()
+
+
+@attrs.define(eq=False)
+class JsonFile:
+    """A value and the file that keeps it."""
+
+    disk: Disk
+    path: str
+
+    @property
+    def backup_path(self) -> str:
+        return f"{self.path}.bak"
+
+    def load(self) -> Any | None:
+        """The value of the file, or of its `.bak` when the file is missing, empty or broken; None if neither helps.
+
+        Raises:
+            OSError: a file is there and cannot be read.
+        """
+        value = self._read(self.path)
+        if value is None:
+            value = self._read(self.backup_path)
+            if value is not None:
+                log.warning("config_read_from_backup", path=self.path, backup_path=self.backup_path)
+        return value
+
+    def _read(self, path: str) -> Any | None:
+        if not self.disk.exists(path):
+            return None
+        file = self.disk.open(path)
+        try:
+            content = file.read(0, file.size)
+        finally:
+            file.close()
+        if not content.strip(b"\0 \t\r\n"):
+            return None
+        try:
+            return loads(content)
+        except JsonError as error:
+            log.warning("config_unreadable", path=path, error=str(error))
+            return None
+
+    def save(self, value: Any) -> None:
+        """Make `value` what the file holds; what it held before becomes its `.bak`.
+
+        Raises:
+            OSError: the file or its `.bak` still holds the old value.
+        Durability: on return the new value survives a power cut.
+        """
+        directory = self.path.rpartition("/")[0] or "."
+        self.disk.make_directories(directory)
+        new_path = f"{self.path}.tmp"
+        if self.disk.exists(new_path):
+            self.disk.remove(new_path)
+        content = dumps(value)
+        file = self.disk.open(new_path, create_size=len(content))
+        try:
+            file.write(content, 0)
+            file.sync()
+        finally:
+            file.close()
+        # Only a main file that can be read may become the backup: a broken one must not push out the last good value.
+        if self._read(self.path) is not None:
+            self.disk.replace(self.path, self.backup_path)
+        self.disk.replace(new_path, self.path)
+        self.disk.sync_directory(directory)
