@@ -13,6 +13,7 @@ from typing import Any, Self
 import attrs
 
 SUCCESS = 0
+SYSTEM_BUSY = 2
 PULL_MESSAGE = 11
 UPDATE_CONSUMER_OFFSET = 15
 UPDATE_AND_CREATE_TOPIC = 17

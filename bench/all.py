@@ -1,0 +1,66 @@
+"""Every figure, one after another; each is a program of its own and can be run alone.
+
+Tables go to standard output, every run's values to `bench/results/*.json`. With --quick each figure is measured once and
+briefly: enough to see that it works and roughly where it stands, not enough to quote.
+"""
+
+import argparse
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import attrs
+
+_FOLDER = Path(__file__).resolve().parent
+
+
+@attrs.frozen
+class Figure:
+    """One measurement: the program, what it is called with, and what --quick adds."""
+
+    name: str
+    program: str
+    arguments: tuple[str, ...]
+    quick: str
+
+
+_FIGURES = (
+    Figure("raw-socket", "raw_socket.py", (), "--runs 1 --seconds 4 --warmup 12 --lone 1000 --windows 64"),
+    Figure("apache-producer", "apache_producer.py", (), "--runs 1 --seconds 8 --warmup 15"),
+    Figure("apache-producer-async", "apache_producer.py", ("--async",), "--runs 1 --seconds 10 --warmup 5"),
+    Figure("apache-consumer", "apache_consumer.py", (), "--runs 1 --messages 400000"),
+    Figure("startup", "startup.py", (), "--runs 1 --idle 2"),
+    Figure("idle", "idle.py", (), "--seconds 30 --warmup 5 --connections 200 --topics 300"),
+    Figure("restart", "restart.py", (), "--runs 1 --gib 1"),
+)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="measure once and briefly")
+    parser.add_argument("--only", metavar="NAME", action="append", choices=[figure.name for figure in _FIGURES])
+    parser.add_argument("--apache", action=argparse.BooleanOptionalAction, default=True, help="measure Apache RocketMQ")
+    parser.add_argument("--ours", action=argparse.BooleanOptionalAction, default=True, help="measure LedgerMQ")
+    found = parser.parse_args()
+    sides = [flag for flag, wanted in (("--no-apache", found.apache), ("--no-ours", found.ours)) if not wanted]
+    failed: list[str] = []
+    for figure in _FIGURES:
+        if found.only and figure.name not in found.only:
+            continue
+        results = _FOLDER / "results" / f"{figure.name}.json"
+        command = [sys.executable, str(_FOLDER / figure.program), *figure.arguments, *sides, "--json", str(results)]
+        if found.quick:
+            command += figure.quick.split()
+        print(f"\n== {figure.name}", flush=True)
+        began = time.perf_counter()
+        if subprocess.run(command, check=False).returncode:
+            failed.append(figure.name)
+        print(f"({time.perf_counter() - began:.0f} s)", flush=True)
+    if failed:
+        print(f"failed: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
