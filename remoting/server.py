@@ -1,8 +1,8 @@
 """The trio shell of a remoting server: accept, receive, hand over as one batch, write answers, close.
 
 One `receive_some` is one batch: it is decoded, handed to the handler in one call, and answered in one write. Answers that come
-later (flush, long polling) are pushed from elsewhere and gathered by the connection's writer. Bounds: bytes of incomplete frames
-over all connections (`partial_bytes_max`), connections (`connections_max`), unread answers of one peer (`unsent_bytes_max`).
+later (flush, long polling) are pushed from elsewhere and gathered by the connection's writer. Bounds: bytes of incomplete
+frames over all connections (`partial_bytes_max`), connections (`connections_max`), unread answers of one peer (`unsent_bytes_max`).
 """
 
 from __future__ import annotations
@@ -54,6 +54,12 @@ class ServerLimits:
 
 
 @attrs.define(eq=False)
+class _Call:
+    done: trio.Event = attrs.field(factory=trio.Event)
+    answer: RemotingCommand | None = None
+
+
+@attrs.define(eq=False)
 class ServerConnection:
     """One accepted connection."""
 
@@ -61,7 +67,7 @@ class ServerConnection:
     remote: Address
     _clock: Clock
     _limits: ServerLimits
-    _core: Connection[_Call] = attrs.field(factory=lambda: Connection[_Call]())
+    _core: Connection[_Call] = attrs.field(factory=Connection[_Call])
     _outgoing: list[bytes] = attrs.field(factory=list)
     _unsent: int = 0
     _sending: bool = False
@@ -167,12 +173,6 @@ class ServerConnection:
         for call in self._core.calls.values():
             call.done.set()
         self._outgoing.clear()
-
-
-@attrs.define(eq=False)
-class _Call:
-    done: trio.Event = attrs.field(factory=trio.Event)
-    answer: RemotingCommand | None = None
 
 
 @attrs.define(eq=False)

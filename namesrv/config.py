@@ -1,0 +1,99 @@
+"""One frozen configuration of a name server, read from RocketMQ's `namesrv.conf` (its NamesrvConfig and NettyServerConfig).
+
+Field names are RocketMQ's keys in snake case. Keys that we do not know are kept as text and shown as they came.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from ..remoting.java_properties import read_properties, write_properties
+from .errors import BadNamesrvConfig
+
+
+def _no_others() -> dict[str, str]:
+    return {}
+
+
+@attrs.frozen(kw_only=True)
+class NamesrvConfig:
+    """All that a name server can be told. Times in milliseconds unless the name says otherwise."""
+
+    listen_port: int = 9876
+    bind_address: str = "0.0.0.0"
+    kv_config_path: str = ""
+    """Where the KV configuration is kept; empty: only in memory."""
+    config_store_path: str = ""
+    """Where a configuration changed by an administrator is kept; empty: only in memory."""
+    order_message_enable: bool = False
+    """Whether routes carry the order configuration of their topic."""
+    return_order_topic_config_to_broker: bool = True
+    scan_not_active_broker_interval: int = 5000
+    server_channel_max_idle_time_seconds: int = 120
+    support_acting_master: bool = False
+    """Whether a route shows the lowest slave of a broker without master as its master (to read from)."""
+    delete_topic_with_broker_registration: bool = False
+    enable_all_topic_list: bool = True
+    enable_topic_list: bool = True
+    config_black_list: str = "configBlackList;configStorePath;kvConfigPath"
+    """Keys that no administrator may change through the network."""
+    others: Mapping[str, str] = attrs.field(factory=_no_others)
+
+    def entries(self) -> dict[str, str]:
+        """All entries under RocketMQ's keys, the unknown ones too."""
+        known = {key: _text(getattr(self, field.name)) for key, field in _FIELDS.items()}
+        return {**known, **self.others}
+
+    def to_properties(self) -> str:
+        """Write what `read_namesrv_conf` reads."""
+        return write_properties(self.entries())
+
+    def with_entries(self, entries: Mapping[str, str]) -> NamesrvConfig:
+        """Make the configuration that has some entries changed.
+
+        Raises:
+            BadNamesrvConfig: a value is not allowed.
+        """
+        values = {field.name: _value(key, field, entries[key]) for key, field in _FIELDS.items() if key in entries}
+        others = {**self.others, **{key: value for key, value in entries.items() if key not in _FIELDS}}
+        return attrs.evolve(self, **values, others=others)
+
+
+def read_namesrv_conf(text: str) -> NamesrvConfig:
+    """Read properties text.
+
+    Raises:
+        BadNamesrvConfig: a value is not allowed.
+    """
+    return NamesrvConfig().with_entries(read_properties(text))
+
+
+def _key(field: attrs.Attribute[Any]) -> str:
+    return re.sub(r"_(\w)", lambda match: match[1].upper(), field.name)
+
+
+_FIELDS = {_key(field): field for field in attrs.fields(NamesrvConfig) if field.name != "others"}
+KEYS: Mapping[str, str] = {key: field.name for key, field in _FIELDS.items()}
+"""RocketMQ's keys and our field names."""
+
+
+def _text(value: Any) -> str:
+    return ("true" if value else "false") if isinstance(value, bool) else str(value)
+
+
+def _value(key: str, field: attrs.Attribute[Any], text: str) -> Any:
+    text = text.strip()
+    if isinstance(field.default, bool):
+        if text.lower() not in ("true", "false"):
+            raise BadNamesrvConfig(key, text, "true or false")
+        return text.lower() == "true"
+    if isinstance(field.default, int):
+        most = 65535 if key == "listenPort" else 2**31 - 1
+        if not text.isascii() or not text.isdigit() or int(text) > most:
+            raise BadNamesrvConfig(key, text, f"a number from 0 to {most}")
+        return int(text)
+    return text

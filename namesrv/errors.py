@@ -1,0 +1,23 @@
+"""Errors of the name server.
+
+NamesrvError
+└── BadNamesrvConfig     a configuration holds a value that no name server can run with; nothing was changed
+
+What a request is refused with travels as `remoting.errors.RequestRefused`.
+"""
+
+from __future__ import annotations
+
+
+class NamesrvError(Exception):
+    """Base of all."""
+
+
+class BadNamesrvConfig(NamesrvError):
+    """The value of `key` is not `allowed`."""
+
+    def __init__(self, key: str, value: str, allowed: str) -> None:
+        super().__init__(f"{key} must be {allowed} (got {value!r})")
+        self.key = key
+        self.value = value
+        self.allowed = allowed

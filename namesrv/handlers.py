@@ -1,0 +1,291 @@
+"""From requests to the route table and the KV configuration, and back (RocketMQ DefaultRequestProcessor).
+
+Everything is answered at once from memory, except what must be on disk before it is answered: changes of the KV
+configuration and of the name server's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import attrs
+import structlog
+import trio
+
+from ..message.json import dumps, dumps_strict, loads
+from ..remoting.codes import RequestCode, ResponseCode
+from ..remoting.command import RemotingCommand
+from ..remoting.dispatcher import Dispatcher
+from ..remoting.errors import RequestRefused
+from ..remoting.java_properties import read_properties
+from ..remoting.server import ServerConnection
+from ..world.files import replace_file
+from ..world.real import World
+from .config import NamesrvConfig
+from .errors import BadNamesrvConfig
+from .kv_config import ORDER_TOPIC_CONFIG, KvConfig
+from .registration import DataVersion, TopicConfig, read_data_version, read_registration
+from .routes import BROKER_TIMEOUT_SECONDS, UNIT, UNIT_SUB, Broker, RouteTable
+
+T = TypeVar("T")
+
+log = structlog.get_logger()
+
+STRICT_JSON_VERSION = 401
+"""V4_9_4: clients from here on read routes as strict JSON only."""
+
+
+@attrs.define(eq=False)
+class Handlers:
+    """Answers for one name server."""
+
+    config: NamesrvConfig
+    world: World
+    kv_config: KvConfig
+    routes: RouteTable[ServerConnection] = attrs.field(factory=RouteTable[ServerConnection])
+    # Two administrators may change the same file at once; the second writes what both have changed.
+    _saving: trio.Lock = attrs.field(factory=trio.Lock)
+
+    def register(self, dispatcher: Dispatcher) -> None:
+        """Enter all handlers into a dispatcher."""
+        at_once: dict[RequestCode, Callable[[RemotingCommand], RemotingCommand]] = {
+            RequestCode.UNREGISTER_BROKER: self.unregister_broker,
+            RequestCode.QUERY_DATA_VERSION: self.query_data_version,
+            RequestCode.BROKER_HEARTBEAT: self.broker_heartbeat,
+            RequestCode.GET_BROKER_MEMBER_GROUP: self.get_broker_member_group,
+            RequestCode.REGISTER_TOPIC_IN_NAMESRV: self.register_topic,
+            RequestCode.GET_ROUTEINFO_BY_TOPIC: self.get_route,
+            RequestCode.GET_BROKER_CLUSTER_INFO: self.get_cluster_info,
+            RequestCode.GET_KV_CONFIG: self.get_kv_config,
+            RequestCode.GET_KVLIST_BY_NAMESPACE: self.get_kv_list,
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self.get_all_topics,
+            RequestCode.GET_TOPICS_BY_CLUSTER: self.get_topics_of_cluster,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self.get_system_topics,
+            RequestCode.GET_UNIT_TOPIC_LIST: self.get_unit_topics,
+            RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: self.get_unit_sub_topics,
+            RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: self.get_unit_sub_topics_without_unit,
+            RequestCode.WIPE_WRITE_PERM_OF_BROKER: self.wipe_write_permission,
+            RequestCode.ADD_WRITE_PERM_OF_BROKER: self.add_write_permission,
+            RequestCode.DELETE_TOPIC_IN_NAMESRV: self.delete_topic,
+            RequestCode.GET_NAMESRV_CONFIG: self.get_config,
+        }
+        once_on_disk: dict[RequestCode, Callable[[RemotingCommand], Awaitable[RemotingCommand]]] = {
+            RequestCode.PUT_KV_CONFIG: self.put_kv_config,
+            RequestCode.DELETE_KV_CONFIG: self.delete_kv_config,
+            RequestCode.UPDATE_NAMESRV_CONFIG: self.update_config,
+        }
+        dispatcher.register(RequestCode.REGISTER_BROKER, self.register_broker)
+        for code, answer in at_once.items():
+            dispatcher.register(code, _of_request_alone(answer))
+        for code, wait in once_on_disk.items():
+            dispatcher.register_waiting(code, _of_request_alone(wait))
+        dispatcher.on_close.append(self.connection_closed)
+
+    # brokers
+
+    def register_broker(self, connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+        broker = Broker(
+            cluster=request.text("clusterName"),
+            name=request.text("brokerName"),
+            broker_id=request.integer("brokerId"),
+            address=request.text("brokerAddr"),
+            ha_address=request.text("haServerAddr", ""),
+            timeout_seconds=request.integer("heartbeatTimeoutMillis", round(BROKER_TIMEOUT_SECONDS * 1000)) / 1000,
+            enable_acting_master=request.boolean("enableActingMaster") if "enableActingMaster" in request.ext else None,
+            zone=request.ext.get("__ZONE_NAME"),
+        )
+        topics = read_registration(request.body, request.integer("bodyCrc32", 0))
+        is_new = self.routes.data_version(broker.cluster, broker.address) is None
+        registered = self.routes.register(
+            broker,
+            topics,
+            connection,
+            self.world.clock.monotonic(),
+            forget_missing_topics=self.config.delete_topic_with_broker_registration,
+        )
+        if is_new:
+            log.info("broker_registered", broker=broker.name, broker_id=broker.broker_id, address=broker.address)
+        order = self.kv_config.namespace(ORDER_TOPIC_CONFIG) if self.config.return_order_topic_config_to_broker else None
+        return request.response(
+            ext={
+                "haServerAddr": registered.master_ha_address or None,
+                "masterAddr": registered.master_address or None,
+            },
+            body=dumps({"table": order}) if order is not None else b"",
+        )
+
+    def unregister_broker(self, request: RemotingCommand) -> RemotingCommand:
+        name, address = request.text("brokerName"), request.text("brokerAddr")
+        self.routes.unregister(request.text("clusterName"), name, address)
+        log.info("broker_unregistered", broker=name, address=address)
+        return request.response()
+
+    def query_data_version(self, request: RemotingCommand) -> RemotingCommand:
+        cluster, address = request.text("clusterName"), request.text("brokerAddr")
+        stored = self.routes.data_version(cluster, address)
+        asked = _data_version_of(request)
+        self.routes.refresh(cluster, address, self.world.clock.monotonic())
+        body = dumps(stored.to_json()) if stored is not None else b""
+        return request.response(ext={"changed": stored != asked}, body=body)
+
+    def broker_heartbeat(self, request: RemotingCommand) -> RemotingCommand:
+        self.routes.refresh(request.text("clusterName"), request.text("brokerAddr"), self.world.clock.monotonic())
+        return request.response()
+
+    def get_broker_member_group(self, request: RemotingCommand) -> RemotingCommand:
+        members = self.routes.members(request.text("clusterName"), request.text("brokerName"))
+        return request.response(body=dumps({"brokerMemberGroup": members}))
+
+    def connection_closed(self, connection: ServerConnection) -> None:
+        """Forget the brokers behind a connection that ended."""
+        for broker in self.routes.connection_closed(connection):
+            log.warning("broker_lost", broker=broker.name, address=broker.address, reason="its connection ended")
+
+    def expire_brokers(self) -> list[ServerConnection]:
+        """Forget silent brokers; returns their connections, which are to be closed."""
+        expired = self.routes.expire(self.world.clock.monotonic())
+        for broker, _ in expired:
+            log.warning("broker_lost", broker=broker.name, address=broker.address, reason="not heard of in time")
+        return [connection for _, connection in expired]
+
+    # routes and topics
+
+    def get_route(self, request: RemotingCommand) -> RemotingCommand:
+        topic = request.text("topic")
+        route = self.routes.route(topic, acting_masters=self.config.support_acting_master)
+        if route is None:
+            raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"no broker has registered the topic {topic}")
+        if self.config.order_message_enable:
+            route["orderTopicConf"] = self.kv_config.get(ORDER_TOPIC_CONFIG, topic)
+        strict = request.version >= STRICT_JSON_VERSION or request.boolean("acceptStandardJsonOnly")
+        return request.response(body=dumps_strict(route) if strict else dumps(route))
+
+    def get_cluster_info(self, request: RemotingCommand) -> RemotingCommand:
+        return request.response(body=dumps(self.routes.cluster_info()))
+
+    def register_topic(self, request: RemotingCommand) -> RemotingCommand:
+        topic = request.text("topic")
+        try:
+            queues = [
+                (
+                    str(queue["brokerName"]),
+                    TopicConfig(
+                        int(queue["readQueueNums"]),
+                        int(queue["writeQueueNums"]),
+                        int(queue["perm"]),
+                        int(queue.get("topicSysFlag", 0)),
+                    ),
+                )
+                for queue in loads(request.body).get("queueDatas") or ()
+            ]
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"the body is not a topic route: {error!r}") from error
+        self.routes.register_topic(topic, queues)
+        return request.response()
+
+    def delete_topic(self, request: RemotingCommand) -> RemotingCommand:
+        topic, cluster = request.text("topic"), request.ext.get("clusterName")
+        self.routes.delete_topic(topic, cluster)
+        log.info("topic_deleted", topic=topic, cluster=cluster)
+        return request.response()
+
+    def get_all_topics(self, request: RemotingCommand) -> RemotingCommand:
+        return self._topic_list(request, self.config.enable_all_topic_list, self.routes.topics)
+
+    def get_topics_of_cluster(self, request: RemotingCommand) -> RemotingCommand:
+        cluster = request.text("cluster")
+        return self._topic_list(request, self.config.enable_topic_list, lambda: self.routes.topics_of_cluster(cluster))
+
+    def get_unit_topics(self, request: RemotingCommand) -> RemotingCommand:
+        return self._topic_list(
+            request, self.config.enable_topic_list, lambda: self.routes.topics(lambda flag: bool(flag & UNIT))
+        )
+
+    def get_unit_sub_topics(self, request: RemotingCommand) -> RemotingCommand:
+        return self._topic_list(
+            request, self.config.enable_topic_list, lambda: self.routes.topics(lambda flag: bool(flag & UNIT_SUB))
+        )
+
+    def get_unit_sub_topics_without_unit(self, request: RemotingCommand) -> RemotingCommand:
+        return self._topic_list(
+            request, self.config.enable_topic_list, lambda: self.routes.topics(lambda flag: flag & 3 == UNIT_SUB)
+        )
+
+    def get_system_topics(self, request: RemotingCommand) -> RemotingCommand:
+        topics, address = self.routes.system_topics()
+        return request.response(body=dumps({"brokerAddr": address, "topicList": topics}))
+
+    def _topic_list(self, request: RemotingCommand, enabled: bool, topics: Callable[[], list[str]]) -> RemotingCommand:
+        if not enabled:
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, "disable")
+        return request.response(body=dumps({"topicList": topics()}))
+
+    def wipe_write_permission(self, request: RemotingCommand) -> RemotingCommand:
+        return request.response(ext={"wipeTopicCount": self.routes.wipe_write_permission(request.text("brokerName"))})
+
+    def add_write_permission(self, request: RemotingCommand) -> RemotingCommand:
+        return request.response(ext={"addTopicCount": self.routes.add_write_permission(request.text("brokerName"))})
+
+    # configuration
+
+    def get_kv_config(self, request: RemotingCommand) -> RemotingCommand:
+        namespace, key = request.text("namespace"), request.text("key")
+        value = self.kv_config.get(namespace, key)
+        if value is None:
+            raise RequestRefused(ResponseCode.QUERY_NOT_FOUND, f"no value of {key} in the namespace {namespace}")
+        return request.response(ext={"value": value})
+
+    def get_kv_list(self, request: RemotingCommand) -> RemotingCommand:
+        namespace = request.text("namespace")
+        entries = self.kv_config.namespace(namespace)
+        if entries is None:
+            raise RequestRefused(ResponseCode.QUERY_NOT_FOUND, f"no namespace {namespace}")
+        return request.response(body=dumps({"table": entries}))
+
+    async def put_kv_config(self, request: RemotingCommand) -> RemotingCommand:
+        self.kv_config.put(request.text("namespace"), request.text("key"), request.text("value"))
+        await self._save(self.config.kv_config_path, self.kv_config.to_bytes)
+        return request.response()
+
+    async def delete_kv_config(self, request: RemotingCommand) -> RemotingCommand:
+        self.kv_config.delete(request.text("namespace"), request.text("key"))
+        await self._save(self.config.kv_config_path, self.kv_config.to_bytes)
+        return request.response()
+
+    def get_config(self, request: RemotingCommand) -> RemotingCommand:
+        return request.response(body=self.config.to_properties().encode())
+
+    async def update_config(self, request: RemotingCommand) -> RemotingCommand:
+        try:
+            entries = read_properties(request.body.decode())
+        except UnicodeDecodeError as error:
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"the body is not properties text: {error}") from error
+        for key in self.config.config_black_list.split(";"):
+            if key.strip() in entries:
+                raise RequestRefused(ResponseCode.NO_PERMISSION, f"{key.strip()} cannot be changed through the network")
+        try:
+            self.config = self.config.with_entries(entries)
+        except BadNamesrvConfig as error:
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(error)) from error
+        log.info("config_changed", keys=sorted(entries))
+        await self._save(self.config.config_store_path, lambda: self.config.to_properties().encode())
+        return request.response()
+
+    async def _save(self, path: str, content: Callable[[], bytes]) -> None:
+        if not path:
+            return
+        async with self._saving:
+            await self.world.workers.run(replace_file, self.world.disk, path, content())
+
+
+def _of_request_alone(answer: Callable[[RemotingCommand], T]) -> Callable[[ServerConnection, RemotingCommand], T]:
+    return lambda _, request: answer(request)
+
+
+def _data_version_of(request: RemotingCommand) -> DataVersion:
+    value: Any = loads(request.body)
+    try:
+        return read_data_version(value)
+    except (AttributeError, TypeError, ValueError) as error:
+        raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"the body is not a data version: {error}") from error

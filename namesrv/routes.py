@@ -1,0 +1,314 @@
+"""The route table: live brokers, the topics they serve, and what clients are told (RocketMQ RouteInfoManager). Pure.
+
+Invariant: a broker name stands in `_brokers` exactly as long as one of its addresses is registered; its cluster names it and
+topics may list it only that long. A broker lives until its connection ends or its timeout passes without a refresh.
+Connections are opaque here; time is handed in as seconds of a monotonic clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import Any, Generic, TypeVar
+
+import attrs
+
+from ..message.flags import PERM_READ_WRITE, PERM_WRITE
+from ..message.units import MASTER_ID
+from ..remoting.codes import ResponseCode
+from ..remoting.errors import RequestRefused
+from .registration import DataVersion, RegisteredTopics, TopicConfig
+
+BROKER_TIMEOUT_SECONDS = 120.0
+"""Without a refresh, for brokers that do not name a timeout of their own."""
+
+UNIT, UNIT_SUB = 1, 2
+
+Connection = TypeVar("Connection", bound=Hashable)
+
+
+@attrs.frozen
+class Broker:
+    """Who registers: one process behind one address."""
+
+    cluster: str
+    name: str
+    broker_id: int
+    address: str
+    ha_address: str = ""
+    timeout_seconds: float = BROKER_TIMEOUT_SECONDS
+    enable_acting_master: bool | None = None
+    """None marks a broker before 5.x, which knows no acting masters."""
+    zone: str | None = None
+
+
+@attrs.frozen
+class Registered:
+    """What a registration is answered with; both empty unless it came from a slave whose master is known."""
+
+    master_address: str = ""
+    master_ha_address: str = ""
+
+
+@attrs.define(eq=False)
+class _BrokerGroup:
+    """The brokers of one name: a master and its slaves."""
+
+    cluster: str
+    name: str
+    addresses: dict[int, str] = attrs.field(factory=dict[int, str])
+    enable_acting_master: bool = False
+    zone: str | None = None
+
+    def to_json(self, addresses: Mapping[int, str] | None = None) -> dict[str, Any]:
+        return {
+            "brokerAddrs": dict(self.addresses if addresses is None else addresses),
+            "brokerName": self.name,
+            "cluster": self.cluster,
+            "enableActingMaster": self.enable_acting_master,
+            "zoneName": self.zone,
+        }
+
+
+@attrs.define(eq=False)
+class _Live(Generic[Connection]):
+    """When one address was last heard of, and over which connection."""
+
+    broker: Broker
+    connection: Connection
+    data_version: DataVersion
+    refreshed: float
+
+
+def _queue_data(broker_name: str, config: TopicConfig) -> dict[str, Any]:
+    return {
+        "brokerName": broker_name,
+        "perm": config.perm,
+        "readQueueNums": config.read_queue_nums,
+        "topicSysFlag": config.topic_sys_flag,
+        "writeQueueNums": config.write_queue_nums,
+    }
+
+
+@attrs.define(eq=False)
+class RouteTable(Generic[Connection]):
+    """All that a name server knows of brokers and topics."""
+
+    _topics: dict[str, dict[str, TopicConfig]] = attrs.field(factory=dict[str, dict[str, TopicConfig]])
+    """Topic, broker name."""
+    _brokers: dict[str, _BrokerGroup] = attrs.field(factory=dict[str, _BrokerGroup])
+    _clusters: dict[str, set[str]] = attrs.field(factory=dict[str, set[str]])
+    _live: dict[tuple[str, str], _Live[Connection]] = attrs.field(factory=dict[tuple[str, str], _Live[Connection]])
+    """Cluster, address."""
+
+    # brokers come and go
+
+    def register(
+        self,
+        broker: Broker,
+        registered: RegisteredTopics,
+        connection: Connection,
+        now: float,
+        *,
+        forget_missing_topics: bool = False,
+    ) -> Registered:
+        """Take a registration.
+
+        Raises:
+            RequestRefused: a single topic of a broker that never registered in full, or a state older than what is known.
+                Nothing was changed.
+        """
+        group = self._brokers.get(broker.name)
+        known = group.addresses if group is not None else {}
+        if broker.broker_id not in known and len(registered.topics) == 1:
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR,
+                f"register broker failed: {broker.name} id {broker.broker_id} sent one topic before all of its topics",
+            )
+        self._refuse_stale(broker, registered.data_version, known.get(broker.broker_id))
+
+        if group is None:
+            group = self._brokers[broker.name] = _BrokerGroup(broker.cluster, broker.name)
+        is_first = broker.broker_id not in group.addresses
+        self._enter_group(group, broker)
+        acts_as_master = broker.enable_acting_master is not None and broker.broker_id == min(group.addresses)
+        if broker.broker_id == MASTER_ID or acts_as_master:
+            read_only = broker.broker_id != MASTER_ID and group.enable_acting_master
+            self._take_topics(broker, registered, read_only=read_only, all_new=is_first)
+            if forget_missing_topics:
+                self._forget_topics(broker.name, lambda topic: topic not in registered.topics)
+        self._live[broker.cluster, broker.address] = _Live(broker, connection, registered.data_version, now)
+        return self._master_of(broker, group)
+
+    def _refuse_stale(self, broker: Broker, version: DataVersion, old_address: str | None) -> None:
+        # A master that was replaced under its own id may come back late; the younger state stays.
+        if old_address is None or old_address == broker.address:
+            return
+        old = self._live.get((broker.cluster, old_address))
+        if old is not None and old.data_version.state_version > version.state_version:
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR,
+                f"register broker failed: {old_address} has registered a later state as {broker.name} id {broker.broker_id}",
+            )
+
+    def _enter_group(self, group: _BrokerGroup, broker: Broker) -> None:
+        if group.cluster != broker.cluster:
+            self._leave_cluster(group)
+        group.cluster = broker.cluster
+        group.enable_acting_master = bool(broker.enable_acting_master)
+        group.zone = broker.zone
+        self._clusters.setdefault(broker.cluster, set()).add(broker.name)
+        # The same process under another id: a slave that became master, or the other way round.
+        for broker_id in [number for number, address in group.addresses.items() if address == broker.address]:
+            if broker_id != broker.broker_id:
+                del group.addresses[broker_id]
+        replaced = group.addresses.get(broker.broker_id)
+        if replaced is not None and replaced != broker.address:
+            self._live.pop((broker.cluster, replaced), None)
+        group.addresses[broker.broker_id] = broker.address
+
+    def _take_topics(self, broker: Broker, registered: RegisteredTopics, *, read_only: bool, all_new: bool) -> None:
+        live = self._live.get((broker.cluster, broker.address))
+        changed = all_new or live is None or live.data_version != registered.data_version
+        for topic, config in registered.topics.items():
+            queues = self._topics.setdefault(topic, {})
+            if changed or broker.name not in queues:
+                queues[broker.name] = attrs.evolve(config, perm=config.perm & ~PERM_WRITE) if read_only else config
+
+    def _master_of(self, broker: Broker, group: _BrokerGroup) -> Registered:
+        master = group.addresses.get(MASTER_ID)
+        if broker.broker_id == MASTER_ID or master is None:
+            return Registered()
+        live = self._live.get((broker.cluster, master))
+        return Registered(master, live.broker.ha_address if live is not None else "")
+
+    def unregister(self, cluster: str, broker_name: str, address: str) -> None:
+        """Forget an address; with the last one of its name go the name's queues, and topics left without queues."""
+        self._live.pop((cluster, address), None)
+        group = self._brokers.get(broker_name)
+        if group is None or address not in group.addresses.values():
+            return
+        group.addresses = {number: other for number, other in group.addresses.items() if other != address}
+        if not group.addresses:
+            del self._brokers[broker_name]
+            self._leave_cluster(group)
+            self._forget_topics(broker_name, lambda _: True)
+        elif group.enable_acting_master and MASTER_ID not in group.addresses:
+            for queues in self._topics.values():
+                if broker_name in queues:
+                    queues[broker_name] = attrs.evolve(queues[broker_name], perm=queues[broker_name].perm & ~PERM_WRITE)
+
+    def _leave_cluster(self, group: _BrokerGroup) -> None:
+        names = self._clusters.get(group.cluster, set())
+        names.discard(group.name)
+        if not names:
+            self._clusters.pop(group.cluster, None)
+
+    def _forget_topics(self, broker_name: str, gone: Callable[[str], bool]) -> None:
+        for topic in [topic for topic, queues in self._topics.items() if broker_name in queues and gone(topic)]:
+            del self._topics[topic][broker_name]
+            if not self._topics[topic]:
+                del self._topics[topic]
+
+    def refresh(self, cluster: str, address: str, now: float) -> None:
+        """A sign of life; nothing happens for an address that is not registered."""
+        live = self._live.get((cluster, address))
+        if live is not None:
+            live.refreshed = now
+
+    def data_version(self, cluster: str, address: str) -> DataVersion | None:
+        """What an address registered last."""
+        live = self._live.get((cluster, address))
+        return live.data_version if live is not None else None
+
+    def expire(self, now: float) -> list[tuple[Broker, Connection]]:
+        """Forget brokers that were silent for longer than their timeout; tell which, and their connections to close."""
+        silent = [live for live in self._live.values() if live.refreshed + live.broker.timeout_seconds < now]
+        for live in silent:
+            self.unregister(live.broker.cluster, live.broker.name, live.broker.address)
+        return [(live.broker, live.connection) for live in silent]
+
+    def connection_closed(self, connection: Connection) -> list[Broker]:
+        """Forget the brokers that last registered over a connection; tell which."""
+        lost = [live.broker for live in self._live.values() if live.connection == connection]
+        for broker in lost:
+            self.unregister(broker.cluster, broker.name, broker.address)
+        return lost
+
+    # what clients ask
+
+    def route(self, topic: str, *, acting_masters: bool = False) -> dict[str, Any] | None:
+        """Where a topic is served, as TopicRouteData; None when nowhere."""
+        queues = self._topics.get(topic)
+        if not queues:
+            return None
+        groups = [self._brokers[name] for name in sorted(queues)]
+        return {
+            "brokerDatas": [group.to_json(self._seen_addresses(group, acting=acting_masters)) for group in groups],
+            "filterServerTable": {},
+            "queueDatas": [_queue_data(name, queues[name]) for name in sorted(queues)],
+        }
+
+    def _seen_addresses(self, group: _BrokerGroup, *, acting: bool) -> dict[int, str]:
+        addresses = dict(group.addresses)
+        if acting and group.enable_acting_master and MASTER_ID not in addresses:
+            # Clients read only where an id 0 is; its topics carry no write permission meanwhile.
+            addresses[MASTER_ID] = addresses.pop(min(addresses))
+        return addresses
+
+    def cluster_info(self) -> dict[str, Any]:
+        """All brokers and clusters, as ClusterInfo."""
+        return {
+            "brokerAddrTable": {name: group.to_json() for name, group in self._brokers.items()},
+            "clusterAddrTable": {cluster: sorted(names) for cluster, names in self._clusters.items()},
+        }
+
+    def members(self, cluster: str, broker_name: str) -> dict[str, Any]:
+        """The addresses of one broker name, as BrokerMemberGroup; none for an unknown name."""
+        group = self._brokers.get(broker_name)
+        known = group is not None and group.cluster == cluster
+        return {"brokerAddrs": dict(group.addresses) if group and known else {}, "brokerName": broker_name, "cluster": cluster}
+
+    def topics(self, wanted: Callable[[int], bool] = lambda _: True) -> list[str]:
+        """Names of all topics for one of whose brokers `wanted` holds of the topic's sysflag."""
+        return sorted(t for t, queues in self._topics.items() if any(wanted(q.topic_sys_flag) for q in queues.values()))
+
+    def topics_of_cluster(self, cluster: str) -> list[str]:
+        """Names of all topics that a broker of the cluster serves."""
+        names = self._clusters.get(cluster, set())
+        return sorted(topic for topic, queues in self._topics.items() if not names.isdisjoint(queues))
+
+    def system_topics(self) -> tuple[list[str], str | None]:
+        """The topics named after clusters and brokers, and the address of some broker, which knows the rest."""
+        address = next((address for group in self._brokers.values() for address in group.addresses.values()), None)
+        return sorted(self._clusters.keys() | self._brokers.keys()), address
+
+    # what administrators change
+
+    def register_topic(self, topic: str, queues: Iterable[tuple[str, TopicConfig]]) -> None:
+        """Add a topic's queues on registered brokers; those of unknown brokers are left out."""
+        known = {name: config for name, config in queues if name in self._brokers}
+        if known:
+            self._topics.setdefault(topic, {}).update(known)
+
+    def delete_topic(self, topic: str, cluster: str | None = None) -> None:
+        """Forget a topic, on the brokers of one cluster or on all."""
+        queues = self._topics.get(topic, {})
+        for name in list(queues):
+            if cluster is None or self._brokers[name].cluster == cluster:
+                del queues[name]
+        if not queues:
+            self._topics.pop(topic, None)
+
+    def wipe_write_permission(self, broker_name: str) -> int:
+        """Let nobody write to a broker any more; returns how many topics it serves."""
+        return self._change_permission(broker_name, lambda perm: perm & ~PERM_WRITE)
+
+    def add_write_permission(self, broker_name: str) -> int:
+        """Let everybody write to a broker again; as RocketMQ does it, the inherit bit of its topics goes."""
+        return self._change_permission(broker_name, lambda _: PERM_READ_WRITE)
+
+    def _change_permission(self, broker_name: str, change: Callable[[int], int]) -> int:
+        served = [queues for queues in self._topics.values() if broker_name in queues]
+        for queues in served:
+            queues[broker_name] = attrs.evolve(queues[broker_name], perm=change(queues[broker_name].perm))
+        return len(served)

@@ -1,0 +1,89 @@
+"""The trio shell of a name server: listens, feeds the handlers, forgets silent brokers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import attrs
+import structlog
+import trio
+
+from ..message.errors import JsonError
+from ..remoting.dispatcher import Dispatcher
+from ..remoting.server import RemotingServer, ServerConnection, ServerLimits
+from ..world.files import read_file
+from ..world.network import Address
+from ..world.real import World
+from .config import NamesrvConfig
+from .handlers import Handlers
+from .kv_config import KvConfig
+from .routes import RouteTable
+
+log = structlog.get_logger()
+
+_ANYWHERE = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
+
+
+@attrs.define(eq=False)
+class Namesrv:
+    """A name server that is serving."""
+
+    address: Address
+    """Where clients of this machine reach it."""
+    _handlers: Handlers
+
+    @property
+    def port(self) -> int:
+        return self.address.port
+
+    @property
+    def config(self) -> NamesrvConfig:
+        """As administrators have changed it since the start."""
+        return self._handlers.config
+
+    @property
+    def routes(self) -> RouteTable[ServerConnection]:
+        """What brokers have registered; only to be read."""
+        return self._handlers.routes
+
+
+@asynccontextmanager
+async def open_namesrv(config: NamesrvConfig, world: World) -> AsyncGenerator[Namesrv]:
+    """Serve for the length of an `async with` block.
+
+    Raises:
+        OSError: the port is taken, or the KV configuration cannot be read. Nothing is left open.
+        JsonError: the KV configuration is damaged, and so is its backup.
+    """
+    handlers = Handlers(config, world, await world.workers.run(_load_kv_config, config, world))
+    dispatcher = Dispatcher()
+    handlers.register(dispatcher)
+    limits = ServerLimits(idle_seconds=config.server_channel_max_idle_time_seconds)
+    server = RemotingServer(dispatcher, world.network, world.clock, limits)
+    listeners = list(await world.network.open_listeners(config.bind_address, config.listen_port))
+    port = world.network.listener_port(listeners[0])
+    async with trio.open_nursery() as nursery:
+        dispatcher.nursery = nursery
+        await nursery.start(server.serve, listeners)
+        nursery.start_soon(_expire, handlers, server)
+        yield Namesrv(Address(_ANYWHERE.get(config.bind_address, config.bind_address), port), handlers)
+        nursery.cancel_scope.cancel()
+
+
+async def _expire(handlers: Handlers, server: RemotingServer) -> None:
+    while True:
+        await trio.sleep(handlers.config.scan_not_active_broker_interval / 1000)
+        for connection in handlers.expire_brokers():
+            server.close_connection(connection)
+
+
+def _load_kv_config(config: NamesrvConfig, world: World) -> KvConfig:
+    path = config.kv_config_path
+    if not path or not (world.disk.exists(path) or world.disk.exists(f"{path}.bak")):
+        return KvConfig()
+    try:
+        return KvConfig.from_bytes(read_file(world.disk, path))
+    except (FileNotFoundError, JsonError) as error:
+        log.warning("kv_config_backup_taken", path=path, reason=str(error))
+        return KvConfig.from_bytes(read_file(world.disk, f"{path}.bak"))

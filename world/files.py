@@ -1,0 +1,49 @@
+"""Small whole files on a `Disk`: read at once, replaced atomically with the previous one kept as `.bak`."""
+
+from __future__ import annotations
+
+import posixpath
+
+from .disk import Disk
+
+
+def read_file(disk: Disk, path: str) -> bytes:
+    """All bytes of a file.
+
+    Raises:
+        FileNotFoundError: no such file.
+    """
+    file = disk.open(path)
+    try:
+        return file.read(0, file.size)
+    finally:
+        file.close()
+
+
+def replace_file(disk: Disk, path: str, content: bytes) -> None:
+    """Put `content` in place of a file; its previous content stays as `path.bak`. Directories are made.
+
+    Raises:
+        OSError: nothing was replaced, or the replacement may not survive a power cut.
+    Durability: on return the new content survives a power cut; a crash before leaves the old or the new, whole.
+    """
+    directory = posixpath.dirname(path) or "."
+    disk.make_directories(directory)
+    fresh = f"{path}.tmp"
+    _write_new(disk, fresh, content)
+    if disk.exists(path):
+        _write_new(disk, f"{path}.bak.tmp", read_file(disk, path))
+        disk.replace(f"{path}.bak.tmp", f"{path}.bak")
+    disk.replace(fresh, path)
+    disk.sync_directory(directory)
+
+
+def _write_new(disk: Disk, path: str, content: bytes) -> None:
+    if disk.exists(path):
+        disk.remove(path)
+    file = disk.open(path, create_size=0)
+    try:
+        file.write(content, 0)
+        file.sync()
+    finally:
+        file.close()
