@@ -38,7 +38,7 @@ class Layout:
         for field in fields:
             offsets[field.name] = position
             position += struct.calcsize(">" + field.code)
-        self.__attrs_init__(  # pyright: ignore
+        self.__attrs_init__(  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
             name, tuple(fields), struct.Struct(">" + "".join(field.code for field in fields)), offsets
         )
 

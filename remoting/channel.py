@@ -33,7 +33,7 @@ PeerRequest = Callable[["Channel", RemotingCommand], RemotingCommand | None]
 """Takes a request that the server sends to us; returns the answer, None for none."""
 
 Caller = tuple[trio.lowlevel.Task, float, int, float]
-"""Who waits for an answer: the task, and until when on trio's clock; for the error the request code and the timeout in seconds."""
+"""Who waits for an answer: the task, and until when on trio's clock; for the error its code and its seconds."""
 
 
 @attrs.define(eq=False)
@@ -51,6 +51,7 @@ class Channel:
     _room: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot)
     _sweep_at: float = inf
     _sweep: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+    _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     closed: bool = False
     close_reason: str = "closed by us"
 
@@ -113,6 +114,11 @@ class Channel:
         if not self.closed:
             self._queue((encode_frame(command),))
 
+    def close(self) -> None:
+        """End the connection; calls that are out raise `ConnectionLost`."""
+        self.closed = True
+        self._scope.cancel()
+
     async def _room_for_one(self) -> None:
         while self._unsent > UNSENT_BYTES_MAX and not self.closed:
             await self._room.park()
@@ -169,11 +175,12 @@ class Channel:
 
     async def _run(self, on_close: Callable[[Channel], None]) -> None:
         try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._write)
-                nursery.start_soon(self._expire)
-                await self._read()
-                nursery.cancel_scope.cancel()
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._write)
+                    nursery.start_soon(self._expire)
+                    await self._read()
+                    nursery.cancel_scope.cancel()
         except* (trio.BrokenResourceError, trio.ClosedResourceError) as group:
             self.close_reason = str(group.exceptions[0].__cause__ or group.exceptions[0])
         except* RemoteProtocolError as group:

@@ -2,7 +2,8 @@
 
 One `receive_some` is one batch: it is decoded, handed to the handler in one call, and answered in one write. Answers that come
 later (flush, long polling) are pushed from elsewhere and gathered by the connection's writer. Bounds: bytes of incomplete
-frames over all connections (`partial_bytes_max`), connections (`connections_max`), unread answers of one peer (`unsent_bytes_max`).
+frames over all connections (`partial_bytes_max`), connections (`connections_max`), unread answers of one peer
+(`unsent_bytes_max`).
 """
 
 from __future__ import annotations

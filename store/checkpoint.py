@@ -29,6 +29,10 @@ FIELDS = Layout(
 )
 assert FIELDS.size == 40
 
+MARK_AT = 2048
+"""Where our own recovery mark lies, in the part of the file that RocketMQ leaves unused."""
+MARK_SIZE_MAX = 256
+
 
 @attrs.define(eq=False)
 class Checkpoint:
@@ -41,6 +45,8 @@ class Checkpoint:
     index_timestamp: int = 0
     master_flushed_offset: int = 0
     confirm_offset: int = 0
+    mark: bytes = b""
+    """The encoded recovery mark; the checkpoint does not look into it."""
     _saved: bytes = b""
 
     def load(self) -> None:
@@ -50,6 +56,7 @@ class Checkpoint:
         file = self.disk.open(self.path)
         try:
             content = file.read(0, FIELDS.size)
+            self.mark = file.read(MARK_AT, MARK_SIZE_MAX)
         finally:
             file.close()
         if len(content) < FIELDS.size or min(values := FIELDS.codec.unpack(content)) < 0:
@@ -62,7 +69,7 @@ class Checkpoint:
             self.master_flushed_offset,
             self.confirm_offset,
         ) = values
-        self._saved = content
+        self._saved = content + self.mark
 
     @property
     def recovery_time(self) -> int:
@@ -77,7 +84,8 @@ class Checkpoint:
     def save(self) -> None:
         """Write and force the file, unless it says all this already.
 
-        The fields lie within one sector of the medium, so a power cut leaves the old ones or the new ones.
+        The fields lie within one sector of the medium, so a power cut leaves the old ones or the new ones; so does the mark,
+        which is told from garbage by its own checksum.
 
         Raises:
             OSError: the file may hold the old fields or the new ones; the next `save` writes again.
@@ -89,15 +97,16 @@ class Checkpoint:
             self.master_flushed_offset,
             self.confirm_offset,
         )
-        if content == self._saved:
+        if content + self.mark == self._saved:
             return
         new = not self.disk.exists(self.path)
         file = self.disk.open(self.path, create_size=FILE_SIZE) if new else self.disk.open(self.path)
         try:
             file.write(content, 0)
+            file.write(self.mark, MARK_AT)
             file.sync()
         finally:
             file.close()
         if new:
             self.disk.sync_directory(self.path.rpartition("/")[0] or ".")
-        self._saved = content
+        self._saved = content + self.mark

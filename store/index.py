@@ -287,13 +287,17 @@ class IndexFiles:
         """The last record indexed; 0 if there is none."""
         return self.files[-1].end_physical_offset if self.files else 0
 
-    def load(self, lost_after_ms: int | None) -> None:
+    def load(self, lost_after_ms: int | None) -> int | None:
         """Open the files of the directory.
 
         Args:
-            lost_after_ms: None after a clean exit. Otherwise the checkpoint's index timestamp: files that end later may
-                miss bytes of any kind, and are deleted; recovery indexes their records again.
+            lost_after_ms: None when every written byte is known to be there. Otherwise the checkpoint's index timestamp: files
+                that end later may miss bytes of any kind, and are deleted.
+
+        Returns:
+            The first physical offset whose records are no longer indexed because of that; None if no file was deleted.
         """
+        lost_from: int | None = None
         for name in self.disk.list_directory(self.directory):
             path = f"{self.directory}/{name}"
             if not name.isdigit() or self.disk.is_directory(path):
@@ -308,7 +312,9 @@ class IndexFiles:
                 self.files.append(index)
                 continue
             log.warning("index_file_deleted", path=path, sound=index.sound, end_timestamp=index.end_timestamp)
+            lost_from = index.begin_physical_offset if lost_from is None else min(lost_from, index.begin_physical_offset)
             self._delete(index)
+        return lost_from
 
     def put_batch(self, entries: Sequence[IndexEntry]) -> None:
         """Index records, in the order of the log; those below `end_physical_offset` are there already and are skipped.

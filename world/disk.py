@@ -122,6 +122,13 @@ class Disk(Protocol):
     def sync_directory(self, path: str) -> None: ...
     def usage(self, path: str) -> DiskUsage: ...
 
+    def boot_id(self) -> str:
+        """Changes with every start of the machine: while it stays the same, written bytes survive even without a sync.
+
+        Empty where that cannot be told.
+        """
+        ...
+
     def lock(self, path: str) -> DiskLock:
         """Lock byte 0 of `path` exclusively, without waiting (where RocketMQ's store locks too).
 
@@ -237,6 +244,13 @@ class RealDisk:
     def usage(self, path: str) -> DiskUsage:
         usage = shutil.disk_usage(path)
         return DiskUsage(usage.total, usage.used, usage.free)
+
+    def boot_id(self) -> str:
+        try:
+            with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+                return file.read().strip()
+        except OSError:
+            return ""
 
     def lock(self, path: str) -> DiskLock:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

@@ -5,6 +5,7 @@ A peer's address is asked of the stream through `peer_address`; simulated stream
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Sequence
 from typing import Protocol, cast
 
@@ -69,6 +70,10 @@ class Network(Protocol):
         """The port that `listener` is bound to."""
         ...
 
+    def own_host(self) -> str:
+        """The address under which other machines reach this one; 127.0.0.1 if there is no network."""
+        ...
+
 
 @attrs.frozen
 class TcpNetwork:
@@ -93,6 +98,14 @@ class TcpNetwork:
     def listener_port(self, listener: Listener[Stream]) -> int:
         assert isinstance(listener, trio.SocketListener)
         return int(listener.socket.getsockname()[1])
+
+    def own_host(self) -> str:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            try:
+                probe.connect(("192.0.2.1", 9))  # an address for documentation; choosing the way there sends nothing
+            except OSError:
+                return "127.0.0.1"
+            return str(probe.getsockname()[0])
 
 
 def _socket_of(stream: Stream) -> trio.socket.SocketType:

@@ -1,0 +1,91 @@
+"""Deleting what has expired and watching the disk (RocketMQ CleanCommitLogService, CleanConsumeQueueService).
+
+The decisions are those of `retention`; here they are carried out, every `clean_resource_interval`. Queues and index follow the
+log: what they say about records that are gone goes too.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import attrs
+import structlog
+import trio
+
+from .commitlog import LocalLog
+from .message_store import MessageStore
+from .retention import MANUAL_ROUNDS, FileAge, RetentionRules, disk_full, due
+
+log = structlog.get_logger()
+
+
+@attrs.define(eq=False)
+class Cleaner:
+    """Carries out retention on one store."""
+
+    store: MessageStore
+    local: LocalLog
+    _manual_rounds: int = 0
+
+    async def run(self) -> None:
+        """Clean at every interval, until cancelled."""
+        while True:
+            await trio.sleep(self.store.config.clean_resource_interval / 1000)
+            try:
+                self.clean()
+            except OSError as error:
+                log.warning("cleaning_failed", reason=error.strerror or str(error))
+
+    def delete_expired(self) -> None:
+        """An operator asks for expired files to go now, whatever the hour."""
+        self._manual_rounds = MANUAL_ROUNDS
+        self.clean()
+
+    def clean(self) -> None:
+        """One round.
+
+        Raises:
+            OSError: a file could not be deleted or looked at; the next round tries again.
+        """
+        rules = RetentionRules.of(self.store.config)
+        now_ms = self.store.world.clock.wall_ms()
+        ratio = self.store.disk_ratio()
+        deletion = due(
+            self._ages(),
+            now_ms=now_ms,
+            local_hour=datetime.fromtimestamp(now_ms / 1000).astimezone().hour,
+            disk_ratio=ratio,
+            rules=rules,
+            manual=self._manual_rounds > 0,
+        )
+        self._manual_rounds = max(self._manual_rounds - 1, 0)
+        for name in deletion.names:
+            segment = self.local.segments.files[0]
+            assert segment.path.endswith(name)
+            if segment.end > min(self.local.flushed_offset, self.store.dispatcher.dispatched_offset):
+                break  # not yet safe or not yet in the queues: never ahead of those who still read it
+            self.local.segments.remove(segment)
+            log.info("segment_deleted", path=segment.path, reason=deletion.reason.value if deletion.reason else "")
+        if deletion.names:
+            self._follow()
+        self._mark_disk(disk_full(self.store.disk_ratio(), rules), ratio)
+
+    def _ages(self) -> list[FileAge]:
+        disk = self.store.world.disk
+        return [
+            FileAge(segment.path.rpartition("/")[2], disk.modified_ms(segment.path), segment.size)
+            for segment in self.local.segments.files
+        ]
+
+    def _follow(self) -> None:
+        low = self.local.min_offset
+        for queue in self.store.queues.table.values():
+            queue.expire(low)
+        if self.store.index is not None:
+            self.store.index.expire(low)
+
+    def _mark_disk(self, full: bool, ratio: float) -> None:
+        writability = self.store.writability
+        if full != writability.disk_full:
+            log.warning("disk_full" if full else "disk_has_space_again", used_ratio=round(ratio, 4))
+        writability.disk_full = full

@@ -1,0 +1,297 @@
+"""The local commit log: segments, the records in them, and group commit (RocketMQ CommitLog, GroupCommitService).
+
+Invariant: `flushed_offset <= max_offset`; a record never spans two segments and never touches the last 8 bytes of one, which
+hold the filler. Where fsync is decided: here, in `run`. A sync that fails stops the log: it takes nothing until `heal` has read
+the unsynced bytes back, found them whole, and written and synced them again.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Sequence
+
+import attrs
+import structlog
+import trio
+
+from ..message.fields import Buffer
+from ..message.layout import BLANK, HEAD_V4, MAGIC_BLANK, PHYSICAL_OFFSET_AT, Check, check_record
+from ..world.clock import Clock
+from ..world.disk import Disk
+from ..world.workers import Workers
+from .append_log import Appended
+from .errors import NotWritable, OffsetGap
+from .pending import PendingPuts
+from .segments import Segment, Segments
+from .statuses import PutStatus
+
+log = structlog.get_logger()
+
+EXPIRE_SECONDS = 0.1
+"""How often waiting puts are looked at for their deadline."""
+HEAL_SECONDS = 1.0
+"""Pause between attempts to bring a log back whose disk failed."""
+
+_PATCH_PHYSICAL_OFFSET = HEAD_V4.field_struct("physical_offset")[0].pack_into
+
+
+@attrs.define(eq=False)
+class LocalLog:
+    """The log of one broker on one disk; satisfies `RawAppendLog`."""
+
+    segments: Segments
+    _clock: Clock
+    _workers: Workers
+    sync_flush: bool = False
+    flush_interval_seconds: float = 0.5
+    flushed_offset: int = 0
+    max_offset: int = 0
+    failure: str | None = None
+    """Why the log takes nothing, after a failed sync."""
+    on_flushed: list[Callable[[int], None]] = attrs.field(factory=list[Callable[[int], None]])
+    _pending: PendingPuts = attrs.field(factory=lambda: PendingPuts(PutStatus.FLUSH_DISK_TIMEOUT))
+    _wake: trio.Event = attrs.field(factory=trio.Event)
+    _sync_lock: trio.Lock = attrs.field(factory=trio.Lock)
+
+    @property
+    def waits(self) -> bool:
+        return self.sync_flush
+
+    @property
+    def header_size(self) -> int:
+        return 0
+
+    @property
+    def min_offset(self) -> int:
+        return self.segments.min_offset
+
+    @property
+    def readable_offset(self) -> int:
+        # A consumer that saw a record before its sync would, after a power cut, be ahead of the log.
+        return self.flushed_offset if self.sync_flush else self.max_offset
+
+    def append(self, records: Sequence[bytes], *, together: bool = False) -> Appended:
+        if self.failure is not None:
+            raise NotWritable(self.failure)
+        start = self.max_offset
+        try:
+            segment = self.segments.last(self.max_offset)
+            sizes = list(map(len, records))
+            free = segment.size - segment.wrote - BLANK.size
+            if sum(sizes) <= free:
+                offsets = self._write_run(segment, records, sizes)
+            elif together:
+                offsets = self._write_run(self._roll(segment), records, sizes)
+            else:
+                offsets = self._write_over_segments(segment, records, sizes, free)
+        except BaseException:
+            self._withdraw(start)
+            raise
+        self.max_offset = self.segments.max_offset
+        if self.sync_flush:
+            self._wake.set()
+        return Appended(start, offsets, self.max_offset)
+
+    def _write_run(self, segment: Segment, records: Sequence[bytes], sizes: list[int]) -> list[int]:
+        buffer = bytearray().join(records)
+        if len(buffer) > segment.size - segment.wrote - BLANK.size:
+            raise NotWritable(f"{len(buffer)} bytes do not fit a segment of {segment.size}")
+        offset = segment.start + segment.wrote
+        at = PHYSICAL_OFFSET_AT
+        offsets: list[int] = []
+        for size in sizes:
+            _PATCH_PHYSICAL_OFFSET(buffer, at, offset)
+            offsets.append(offset)
+            offset += size
+            at += size
+        segment.append(buffer)
+        return offsets
+
+    def _write_over_segments(self, segment: Segment, records: Sequence[bytes], sizes: list[int], free: int) -> list[int]:
+        offsets: list[int] = []
+        first = 0
+        for index, size in enumerate(sizes):
+            if size > free:
+                if index > first:
+                    offsets += self._write_run(segment, records[first:index], sizes[first:index])
+                segment = self._roll(segment)
+                first, free = index, segment.size - BLANK.size
+            free -= size
+        return offsets + self._write_run(segment, records[first:], sizes[first:])
+
+    def _roll(self, segment: Segment) -> Segment:
+        remaining = segment.size - segment.wrote
+        segment.file.write(BLANK.codec.pack(remaining, MAGIC_BLANK), segment.wrote)
+        segment.wrote = segment.size
+        return self.segments.last()
+
+    def _withdraw(self, end: int) -> None:
+        """Forget what a failed append has written behind `end`; the next append writes over it."""
+        files = self.segments.files
+        while len(files) > 1 and files[-1].start > end:
+            self.segments.remove(files[-1])
+        if files and files[-1].start <= end:
+            files[-1].wrote = end - files[-1].start
+
+    def append_raw(self, offset: int, data: Buffer) -> None:
+        if self.failure is not None:
+            raise NotWritable(self.failure)
+        if self.segments.files and offset != self.max_offset:
+            raise OffsetGap(offset, self.max_offset)
+        empty = not self.segments.files
+        segment = self.segments.last(offset)
+        if empty:
+            segment.wrote = offset - segment.start
+        if segment.wrote + len(data) > segment.size:
+            raise OffsetGap(offset + len(data), segment.start + segment.size)
+        segment.append(data)
+        if empty:
+            self.flushed_offset = offset
+        self.max_offset = segment.end
+        if self.sync_flush:
+            self._wake.set()
+
+    async def truncate(self, offset: int) -> None:
+        async with self._sync_lock:
+            self._pending.fail(PutStatus.UNKNOWN_ERROR)
+            self.segments.truncate(offset)
+            self.max_offset = self.segments.max_offset
+            self.flushed_offset = min(self.flushed_offset, self.max_offset)
+
+    def when_done(self, end: int, deadline: float, done: Callable[[PutStatus], None]) -> None:
+        if not self.sync_flush or end <= self.flushed_offset:
+            done(PutStatus.PUT_OK)
+        else:
+            self._pending.add(end, deadline, done)
+
+    def record(self, offset: int, size: int) -> memoryview | None:
+        segments = self.segments
+        files = segments.files
+        if not files:
+            return None
+        index = (offset - files[0].start) // segments.segment_size
+        if not 0 <= index < len(files):
+            return None
+        segment = files[index]
+        at = offset - segment.start
+        if at + size > segment.wrote:
+            return None
+        return segment.view[at : at + size]
+
+    def slice_from(self, offset: int, size_max: int) -> memoryview:
+        segment = self.segments.find(offset)
+        if segment is None:
+            return memoryview(b"")
+        at = offset - segment.start
+        return segment.view[at : min(segment.wrote, at + size_max)]
+
+    def segment_end(self, offset: int) -> int:
+        return offset - offset % self.segments.segment_size + self.segments.segment_size
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._expire_pending)
+            task_status.started()
+            while True:
+                if self.sync_flush:
+                    await self._wake.wait()
+                    self._wake = trio.Event()
+                else:
+                    await trio.sleep(self.flush_interval_seconds)
+                if self.failure is None:
+                    await self.flush()
+                else:
+                    await trio.sleep(HEAL_SECONDS)
+                    await self.heal()
+
+    async def flush(self) -> None:
+        """Sync what has been appended and complete its waiters.
+
+        Durability: on return, everything appended before the call is on the medium, unless `failure` says otherwise.
+        """
+        async with self._sync_lock:
+            start, target = self.flushed_offset, self.max_offset
+            if start >= target or self.failure is not None:
+                return
+            try:
+                await self._workers.run(self.segments.sync, start, target)
+            except OSError as error:
+                self._stop(f"the disk failed to sync [{start}, {target}): {error.strerror or error}")
+                return
+            self._reach(target)
+
+    def _reach(self, target: int) -> None:
+        assert self.flushed_offset <= target <= self.max_offset
+        self.flushed_offset = target
+        self._pending.reach(target)
+        for listener in self.on_flushed:
+            listener(target)
+
+    def _stop(self, reason: str) -> None:
+        # What the failed sync covered may or may not be on the medium, and a second sync of the same pages can succeed
+        # without having written them: nobody waiting may be told PUT_OK on the strength of it.
+        log.error("log_sync_failed", reason=reason, flushed_offset=self.flushed_offset, max_offset=self.max_offset)
+        self.failure = reason
+        self._pending.fail(PutStatus.FLUSH_DISK_TIMEOUT)
+        self._wake.set()
+
+    async def heal(self) -> None:
+        """Bring a log back whose sync failed: verify the unsynced bytes, write and sync them anew."""
+        async with self._sync_lock:
+            start, end = self.flushed_offset, self.max_offset
+            try:
+                await self._workers.run(self._rewrite, start, end)
+            except OSError as error:
+                log.warning("log_still_failing", reason=str(error.strerror or error))
+                self._wake.set()
+                return
+            log.info("log_healed", rewritten_bytes=end - start)
+            self.failure = None
+            self._reach(end)
+
+    def _rewrite(self, start: int, end: int) -> None:
+        offset = start
+        while offset < end:
+            segment = self.segments.find(offset)
+            assert segment is not None
+            at, stop = offset - segment.start, min(segment.wrote, end - segment.start)
+            self._verify(segment, at, stop)
+            segment.file.write(bytes(segment.view[at:stop]), at)
+            offset = segment.start + segment.size if stop == segment.size else segment.start + stop
+        self.segments.created = True
+        self.segments.sync(start, end)
+
+    def _verify(self, segment: Segment, at: int, stop: int) -> None:
+        while at < stop:
+            check, span = check_record(segment.view, at, stop)
+            if check is Check.BLANK:
+                return
+            if span is None:
+                raise OSError(errno.EIO, f"unsynced record at {segment.start + at} reads back damaged")
+            at += span.size
+
+    async def _expire_pending(self) -> None:
+        while True:
+            await trio.sleep(EXPIRE_SECONDS)
+            if self._pending:
+                self._pending.expire(self._clock.monotonic())
+
+
+def open_local_log(
+    disk: Disk,
+    clock: Clock,
+    workers: Workers,
+    *,
+    directory: str,
+    segment_size: int,
+    sync_flush: bool,
+    flush_interval_seconds: float = 0.5,
+) -> LocalLog:
+    """Load the segments of `directory`; every byte counts as written until recovery has said where the log ends.
+
+    Raises:
+        WrongSegmentSize: a file has another size. Nothing stays open.
+    """
+    segments = Segments(disk, directory, segment_size)
+    segments.load()
+    return LocalLog(segments, clock, workers, sync_flush, flush_interval_seconds)

@@ -1,0 +1,276 @@
+"""Consume queues: per topic and queue, 20 bytes for each message, in order (RocketMQ ConsumeQueue).
+
+Unit n of a queue lies at byte n x 20 of its endless run of files. Units are derived from the log and can always be rebuilt from
+it. New units gather in memory for the length of one dispatch round; `write` puts them down in one write.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import attrs
+import structlog
+
+from ..message.fields import Field, Layout
+from ..world.disk import Disk
+from .segments import Segment, Segments
+
+log = structlog.get_logger()
+
+UNIT = Layout(
+    "consume queue unit",
+    (
+        Field("physical_offset", "q", "where the record lies in the commit log"),
+        Field("size", "i", "bytes of the record"),
+        Field("tags_code", "q", "hash of the tag, or the due time in the delay topic"),
+    ),
+)
+UNIT_SIZE = UNIT.size
+assert UNIT_SIZE == 20
+
+PRE_BLANK_SIZE = 0x7FFFFFFF
+"""Size in the units that fill the first file before a queue's first message."""
+
+_pack = UNIT.codec.pack
+_PRE_BLANK = _pack(0, PRE_BLANK_SIZE, 0)
+_OFFSET_AND_SIZE = struct.Struct(">qi")
+
+Unit = tuple[int, int, int]
+"""Physical offset, record size, tags code."""
+
+
+@attrs.define(eq=False)
+class ConsumeQueue:
+    """One queue of one topic."""
+
+    topic: str
+    queue_id: int
+    segments: Segments
+    min_offset: int = 0
+    """First unit whose record is still in the log."""
+    max_offset: int = 0
+    """Next unit to be written, counting those still in memory."""
+    physical_end: int = 0
+    """End of the last record in this queue; records below it are duplicates."""
+    _gathered: bytearray = attrs.field(factory=bytearray)
+    _unsynced_from: int = -1
+
+    def put(self, queue_offset: int, physical_offset: int, size: int, tags_code: int) -> bool:
+        """Gather one unit; returns False for a duplicate, which is dropped."""
+        if queue_offset == self.max_offset:
+            self._gathered += _pack(physical_offset, size, tags_code)
+            self.max_offset = queue_offset + 1
+            self.physical_end = physical_offset + size
+            return True
+        if physical_offset + size <= self.physical_end or queue_offset < self.max_offset:
+            return False
+        self._skip_to(queue_offset)
+        return self.put(queue_offset, physical_offset, size, tags_code)
+
+    def _skip_to(self, queue_offset: int) -> None:
+        # The log does not begin at this queue's first message (a fresh slave, an expired head), or a unit is missing.
+        self.write()
+        if self.segments.files:
+            log.error(
+                "queue_offset_gap", topic=self.topic, queue_id=self.queue_id, expected=self.max_offset, found=queue_offset
+            )
+            while self.max_offset < queue_offset:
+                count = min(queue_offset - self.max_offset, self._units_per_file)
+                self._gathered += _PRE_BLANK * count
+                self.max_offset += count
+                self.write()
+            return
+        start = queue_offset * UNIT_SIZE
+        segment = self.segments.last(start)
+        segment.append(_PRE_BLANK * ((start - segment.start) // UNIT_SIZE))
+        self.min_offset = self.max_offset = queue_offset
+
+    def write(self) -> None:
+        """Write the gathered units.
+
+        Raises:
+            OSError: the disk refused; the units stay gathered and `write` may be called again.
+        """
+        gathered = self._gathered
+        if self._unsynced_from < 0 and gathered:
+            self._unsynced_from = self.segments.max_offset
+        while gathered:
+            segment = self.segments.last()
+            room = segment.size - segment.wrote
+            segment.append(gathered[:room])
+            del gathered[:room]
+
+    def sync(self) -> None:
+        """Force written units to the medium; blocks."""
+        start, self._unsynced_from = self._unsynced_from, -1
+        if start >= 0:
+            try:
+                self.segments.sync(start, self.segments.max_offset)
+            except OSError:
+                self._unsynced_from = start
+                raise
+
+    def units(self, offset: int, count: int) -> bytes:
+        """Raw units from `offset` on: at most `count`, all of one file; empty when there are none."""
+        at = offset * UNIT_SIZE
+        segment = self.segments.find(at)
+        if segment is None:
+            return b""
+        inside = at - segment.start
+        return segment.file.read(inside, min(count * UNIT_SIZE, segment.wrote - inside))
+
+    def unit(self, offset: int) -> Unit | None:
+        """One unit, or None outside the queue."""
+        if not self.min_offset <= offset < self.max_offset:
+            return None
+        raw = self.units(offset, 1)
+        return UNIT.codec.unpack(raw) if raw else None
+
+    @property
+    def _units_per_file(self) -> int:
+        return self.segments.segment_size // UNIT_SIZE
+
+    def recover(self) -> None:
+        """Find the end: the first unit without an offset and a size, looked for from the third file from the end on."""
+        files = self.segments.files
+        for index in range(max(len(files) - 3, 0), len(files)):
+            segment = files[index]
+            segment.wrote = _valid_bytes(segment)
+            if segment.wrote:
+                offset, size = _OFFSET_AND_SIZE.unpack(segment.file.read(segment.wrote - UNIT_SIZE, _OFFSET_AND_SIZE.size))
+                if size != PRE_BLANK_SIZE:
+                    self.physical_end = offset + size
+            if segment.wrote < segment.size:
+                if index + 1 < len(files) or any(segment.file.read(segment.wrote, segment.size)):
+                    self.segments.truncate(segment.end)
+                break
+        self.max_offset = self.segments.max_offset // UNIT_SIZE
+        self.min_offset = self.segments.min_offset // UNIT_SIZE
+
+    def truncate(self, physical_offset: int) -> None:
+        """Drop the units of records at or beyond `physical_offset`."""
+        self._gathered.clear()
+        low, high = self.segments.min_offset // UNIT_SIZE, self.segments.max_offset // UNIT_SIZE
+        while low < high:
+            middle = (low + high) // 2
+            offset, size, _ = UNIT.codec.unpack(self.units(middle, 1))
+            if size != PRE_BLANK_SIZE and offset >= physical_offset:
+                high = middle
+            else:
+                low = middle + 1
+        if low * UNIT_SIZE < self.segments.max_offset:
+            self.segments.truncate(low * UNIT_SIZE)
+        self.max_offset = self.segments.max_offset // UNIT_SIZE
+        self.min_offset = min(self.min_offset, self.max_offset)
+        last = self.units(self.max_offset - 1, 1) if self.max_offset else b""
+        offset, size, _ = UNIT.codec.unpack(last) if last else (0, 0, 0)
+        self.physical_end = 0 if size == PRE_BLANK_SIZE else offset + size
+
+    def correct_min_offset(self, log_min_offset: int) -> None:
+        """Move `min_offset` to the first unit whose record is at or behind `log_min_offset`."""
+        low, high = self.segments.min_offset // UNIT_SIZE, self.segments.max_offset // UNIT_SIZE
+        while low < high:
+            middle = (low + high) // 2
+            offset, size, _ = UNIT.codec.unpack(self.units(middle, 1))
+            if size == PRE_BLANK_SIZE or offset < log_min_offset:
+                low = middle + 1
+            else:
+                high = middle
+        self.min_offset = low
+
+    def expire(self, log_min_offset: int) -> int:
+        """Delete files whose last record is no longer in the log, never the last file; returns how many."""
+        deleted = 0
+        files = self.segments.files
+        while len(files) > 1:
+            offset, size = _OFFSET_AND_SIZE.unpack(files[0].file.read(files[0].size - UNIT_SIZE, _OFFSET_AND_SIZE.size))
+            if size != PRE_BLANK_SIZE and offset >= log_min_offset:
+                break
+            self.segments.remove(files[0])
+            deleted += 1
+        self.correct_min_offset(log_min_offset)
+        return deleted
+
+    def delete(self) -> None:
+        """Remove all files of the queue."""
+        self._gathered.clear()
+        for segment in list(self.segments.files):
+            self.segments.remove(segment)
+
+
+def _valid_bytes(segment: Segment) -> int:
+    """Bytes of the units before the first one without an offset and a size."""
+    low, high = 0, segment.size // UNIT_SIZE
+    # Units are written in order and what is cut is zeroed, so zeros begin once: a binary search finds where.
+    while low < high:
+        middle = (low + high) // 2
+        if _is_valid(segment.file.read(middle * UNIT_SIZE, UNIT_SIZE)):
+            low = middle + 1
+        else:
+            high = middle
+    # A power cut may have left a hole before the last units. Twenty zeros in a row are in no valid unit nor across two: at most
+    # 19 lie between the last byte of a size and the first of the next.
+    hole = segment.file.read(0, low * UNIT_SIZE).find(bytes(UNIT_SIZE))
+    return low * UNIT_SIZE if hole < 0 else -(-hole // UNIT_SIZE) * UNIT_SIZE
+
+
+def _is_valid(raw: bytes) -> bool:
+    offset, size, _ = UNIT.codec.unpack(raw)
+    return bool(offset >= 0 and size > 0)
+
+
+@attrs.define(eq=False)
+class ConsumeQueues:
+    """All queues of a store."""
+
+    disk: Disk
+    directory: str
+    file_size: int
+    table: dict[tuple[str, int], ConsumeQueue] = attrs.field(factory=dict[tuple[str, int], ConsumeQueue])
+    """By topic and queue id."""
+
+    def load(self) -> None:
+        """Open every queue there is and find its end.
+
+        Raises:
+            WrongSegmentSize: a file has another size. Nothing stays open.
+        """
+        try:
+            for topic in self.disk.list_directory(self.directory):
+                for name in self.disk.list_directory(f"{self.directory}/{topic}"):
+                    if name.isdigit():
+                        self.of(topic, int(name))
+        except BaseException:
+            self.close()
+            raise
+
+    def of(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """The queue, opened, or made if it does not exist yet."""
+        queue = self.table.get((topic, queue_id))
+        if queue is None:
+            size = self.file_size - self.file_size % UNIT_SIZE
+            segments = Segments(self.disk, f"{self.directory}/{topic}/{queue_id}", size)
+            segments.load()
+            queue = ConsumeQueue(topic, queue_id, segments)
+            queue.recover()
+            self.table[topic, queue_id] = queue
+        return queue
+
+    def ids(self, topic: str) -> list[int]:
+        """Queues of a topic that have been written to."""
+        return sorted(queue_id for name, queue_id in self.table if name == topic)
+
+    def delete(self, topic: str) -> list[ConsumeQueue]:
+        """Remove the queues of a topic and their files."""
+        deleted = [self.table.pop((topic, queue_id)) for queue_id in self.ids(topic)]
+        for queue in deleted:
+            queue.delete()
+        path = f"{self.directory}/{topic}"
+        if self.disk.exists(path):
+            self.disk.remove_tree(path)
+        return deleted
+
+    def close(self) -> None:
+        for queue in self.table.values():
+            queue.segments.close()
+        self.table.clear()

@@ -1,0 +1,265 @@
+"""Deriving consume queues and the key index from the log (RocketMQ ReputMessageService).
+
+Invariant: records reach the queues in log order, each once, and none at or beyond the log's readable offset. What a put has
+just encoded is handed over (`offer`) so that it need not be parsed again; whatever was not offered (recovery, a slave's raw
+bytes, an overrun) is read back from the log. Both ways end in the same `derive`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+import attrs
+import structlog
+import trio
+
+from ..message.flags import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_ROLLBACK
+from ..message.layout import Check, check_record, properties_of, topic_of
+from ..message.properties import DELAY, KEYS, TAGS, UNIQUE_KEY, decode_properties
+from ..message.strings import string_hash
+from .append_log import AppendLog
+from .config import SCHEDULE_TOPIC
+from .consumequeue import ConsumeQueue
+
+events = structlog.get_logger()
+
+OFFERED_MAX = 65_536
+"""Offered records that wait to become readable; beyond it they are read back from the log instead."""
+ROUND_RECORDS_MAX = 1024
+"""Records of one turn of the event loop: a few milliseconds."""
+PAUSE_SECONDS = 0.001
+"""Pause between rounds, RocketMQ's own: lets a busy log gather a batch, so that each queue is written once for many records."""
+TAGS_CACHED_MAX = 10_000
+
+
+@attrs.define(eq=False)
+class Derivable:
+    """What the queues and the index need of one record."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    size: int
+    tags_code: int
+    store_timestamp: int
+    sys_flag: int
+    unique_key: str
+    keys: str
+
+
+Arrival = tuple[str, int, int, int]
+"""Topic, queue id, next queue offset, tags code."""
+
+
+class KeyIndex(Protocol):
+    """Where keys of records are put down."""
+
+    def put_batch(self, entries: Sequence[tuple[str, str, str, int, int]]) -> None:
+        """Entries are (topic, unique key, keys, physical offset, store timestamp)."""
+        ...
+
+
+@attrs.define(eq=False)
+class TagsCodes:
+    """The tags code of a record: the hash of its tag, or in the delay topic its due time."""
+
+    delay_levels_ms: tuple[int, ...]
+    _hashes: dict[str, int] = attrs.field(factory=dict[str, int])
+
+    def of(self, topic: str, properties: dict[str, str], store_timestamp: int) -> int:
+        """Compute it from the decoded properties."""
+        if topic == SCHEDULE_TOPIC and DELAY in properties:
+            level = properties[DELAY]
+            return store_timestamp + self.delay_ms(int(level) if level.isdigit() else 0)
+        tag = properties.get(TAGS)
+        if tag is None:
+            return 0
+        code = self._hashes.get(tag)
+        if code is None:
+            if len(self._hashes) >= TAGS_CACHED_MAX:
+                self._hashes.clear()
+            code = self._hashes[tag] = string_hash(tag)
+        return code
+
+    def delay_ms(self, level: int) -> int:
+        """Delay of a level; above the highest counts as the highest, an impossible one as a second."""
+        return self.delay_levels_ms[min(level, len(self.delay_levels_ms)) - 1] if level > 0 else 1000
+
+
+def scan(
+    log: AppendLog, start: int, end: int, tags_codes: TagsCodes, *, check_crc: bool = False
+) -> Iterator[tuple[int, Derivable | None]]:
+    """Read records of [start, end) back from the log.
+
+    Yields (position behind the record, its parts); (position, None) where a filler leads to the next segment. Stops at the
+    first position without a whole, sound record.
+    """
+    header = log.header_size
+    position = start
+    while position < end:
+        view = log.slice_from(position, end - position)
+        at, limit = 0, len(view)
+        while at < limit:
+            check, span = check_record(view, at + header, limit, check_crc=check_crc)
+            if check is Check.BLANK:
+                at = log.segment_end(position) - position
+                yield position + at, None
+                break
+            if span is None:
+                return
+            at += header + span.size
+            topic = topic_of(view, span)
+            properties = decode_properties(properties_of(view, span))
+            yield (
+                position + at,
+                Derivable(
+                    topic,
+                    span.queue_id,
+                    span.queue_offset,
+                    span.physical_offset,
+                    span.size,
+                    tags_codes.of(topic, properties, span.store_timestamp),
+                    span.store_timestamp,
+                    span.sys_flag,
+                    properties.get(UNIQUE_KEY, ""),
+                    properties.get(KEYS, ""),
+                ),
+            )
+        if at == 0:
+            return
+        position += at
+
+
+@attrs.define(eq=False)
+class Dispatcher:
+    """Drives the derivation and says where it stands."""
+
+    log: AppendLog
+    tags_codes: TagsCodes
+    queue_of: Callable[[str, int], ConsumeQueue]
+    index: KeyIndex | None
+    dispatched_offset: int = 0
+    """Every record before it is in its queue and in the index."""
+    last_store_timestamp: int = 0
+    on_arrival: list[Callable[[list[Arrival]], None]] = attrs.field(factory=list[Callable[[list[Arrival]], None]])
+    on_failure: Callable[[OSError], None] = lambda _: None
+    on_success: Callable[[], None] = lambda: None
+    dirty: set[ConsumeQueue] = attrs.field(factory=set[ConsumeQueue])
+    """Queues with units not yet synced."""
+    _offered: deque[tuple[int, int, list[Derivable]]] = attrs.field(factory=deque[tuple[int, int, list[Derivable]]])
+    _offered_count: int = 0
+    _touched: set[ConsumeQueue] = attrs.field(factory=set[ConsumeQueue])
+    _wake: trio.Event = attrs.field(factory=trio.Event)
+
+    @property
+    def behind_bytes(self) -> int:
+        """Readable bytes that are not derived yet."""
+        return max(self.log.readable_offset - self.dispatched_offset, 0)
+
+    def offer(self, start: int, end: int, records: list[Derivable]) -> None:
+        """Hand over the records of one append, which covers the log from `start` to `end`."""
+        if self._offered_count < OFFERED_MAX:
+            self._offered.append((start, end, records))
+            self._offered_count += len(records)
+        self._wake.set()
+
+    def wake(self) -> None:
+        """More of the log has become readable."""
+        self._wake.set()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Derive whatever becomes readable, until cancelled."""
+        task_status.started()
+        while True:
+            await self._wake.wait()
+            self._wake = trio.Event()
+            while self.behind_bytes:
+                try:
+                    progressed = self.round()
+                except OSError as error:
+                    self.on_failure(error)
+                    progressed = False
+                if not progressed:
+                    await trio.sleep(1.0)
+                await trio.sleep(PAUSE_SECONDS)
+
+    def round(self) -> bool:
+        """Derive one slice; returns whether it got anywhere.
+
+        Raises:
+            OSError: a queue or the index could not be written. The slice is derived again by the next round; entries that
+                did get through are then recognised as duplicates.
+        """
+        start, readable = self.dispatched_offset, self.log.readable_offset
+        records: list[Derivable] = []
+        position = start
+        offered = self._offered
+        while offered and len(records) < ROUND_RECORDS_MAX:
+            batch_start, batch_end, batch = offered[0]
+            if batch_start > position or batch_end > readable:
+                break
+            offered.popleft()
+            self._offered_count -= len(batch)
+            if batch_end > position:  # else it has been read back meanwhile
+                position = batch_end
+                records += batch
+        if not records:
+            stop = min(readable, offered[0][0]) if offered else readable
+            for after, record in scan(self.log, start, stop, self.tags_codes):
+                position = after
+                if record is not None:
+                    records.append(record)
+                    if len(records) >= ROUND_RECORDS_MAX:
+                        break
+        if position == start:
+            return self._skip_damaged(start)
+        try:
+            arrivals = self.derive(records)
+        except OSError:
+            self._offered.clear()
+            self._offered_count = 0
+            raise
+        self.dispatched_offset = position
+        self.on_success()
+        if arrivals:
+            for listener in self.on_arrival:
+                listener(arrivals)
+        return True
+
+    def derive(self, records: list[Derivable]) -> list[Arrival]:
+        """Put records into their queues and the index, and write those down."""
+        arrivals: list[Arrival] = []
+        touched = self._touched
+        queue_of = self.queue_of
+        indexed: list[tuple[str, str, str, int, int]] = []
+        for record in records:
+            kind = record.sys_flag & TRANSACTION_MASK
+            if kind in (0, TRANSACTION_COMMIT):
+                queue = queue_of(record.topic, record.queue_id)
+                if queue.put(record.queue_offset, record.physical_offset, record.size, record.tags_code):
+                    touched.add(queue)
+                    arrivals.append((record.topic, record.queue_id, record.queue_offset + 1, record.tags_code))
+            if kind != TRANSACTION_ROLLBACK and (record.unique_key or record.keys):
+                indexed.append((record.topic, record.unique_key, record.keys, record.physical_offset, record.store_timestamp))
+        for queue in list(touched):
+            queue.write()
+            touched.discard(queue)
+            self.dirty.add(queue)
+        if self.index is not None and indexed:
+            self.index.put_batch(indexed)
+        if records:
+            self.last_store_timestamp = records[-1].store_timestamp
+        return arrivals
+
+    def _skip_damaged(self, start: int) -> bool:
+        # Readable bytes that are no record: a slave may hold a part of one, more bytes will complete it. On the log of a master
+        # it is damage done after recovery; RocketMQ goes on behind it, and so do we, at the next segment, saying so.
+        end = self.log.segment_end(start)
+        if self.log.readable_offset < end:
+            return False
+        events.error("damaged_record_skipped", physical_offset=start, next_offset=end)
+        self.dispatched_offset = end
+        return True

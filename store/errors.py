@@ -1,0 +1,63 @@
+"""Errors of the store.
+
+StoreError
+├── StoreInUse           another broker holds the directory
+├── WrongSegmentSize     a file is not as long as the configuration says
+├── DamagedLog           a record that was safely on the medium is no longer whole
+├── NotWritable          the log takes nothing now; says why
+└── OffsetGap            raw bytes do not join the end of the log
+"""
+
+from __future__ import annotations
+
+
+class StoreError(Exception):
+    """Base of all."""
+
+
+class StoreInUse(StoreError):
+    """Another process, or another broker in this one, holds the lock of `path`."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"the store {path} is in use by another broker; nothing was opened")
+        self.path = path
+
+
+class WrongSegmentSize(StoreError):
+    """The file `path` has `found` bytes where all of its kind have `expected`."""
+
+    def __init__(self, path: str, expected: int, found: int) -> None:
+        super().__init__(
+            f"{path} has {found} bytes, the configuration says {expected}: set the configured size to what the store was "
+            "made with, or move the file away if it does not belong there; nothing was opened"
+        )
+        self.path = path
+        self.expected = expected
+        self.found = found
+
+
+class DamagedLog(StoreError):
+    """The log in `path` was synced up to `synced_offset`, but the record at `offset` is not whole any more."""
+
+    def __init__(self, path: str, offset: int, synced_offset: int) -> None:
+        super().__init__(
+            f"{path}: the record at physical offset {offset} is damaged although everything before {synced_offset} had been "
+            "synced: the medium or somebody else changed it. Nothing was cut. Restore the file from a slave or a backup, "
+            f"or give up everything from there on with `ledgermq store cut --at {offset}`"
+        )
+        self.path = path
+        self.offset = offset
+        self.synced_offset = synced_offset
+
+
+class NotWritable(StoreError):
+    """The log takes nothing now. Nothing was appended."""
+
+
+class OffsetGap(StoreError):
+    """Raw bytes for `offset` do not join the log, which ends at `expected`. Nothing was appended."""
+
+    def __init__(self, offset: int, expected: int) -> None:
+        super().__init__(f"bytes for physical offset {offset} do not join the log, which ends at {expected}")
+        self.offset = offset
+        self.expected = expected

@@ -1,0 +1,507 @@
+"""The message store: put, get, query, over one log and what is derived from it (RocketMQ DefaultMessageStore).
+
+Invariant: a queue's offsets are given out in log order, without gaps, and only to records that are in the log. `put` is
+synchronous, so nothing can come between giving out an offset and appending its record. Everything runs on the event loop;
+only syncing and recovery run on worker threads.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import attrs
+import structlog
+import trio
+
+from ..message.flags import TRANSACTION_COMMIT, TRANSACTION_MASK
+from ..message.layout import TOPIC_BYTES_MAX, encode_record, span_of
+from ..message.properties import KEYS, PROPERTIES_BYTES_MAX, UNIQUE_KEY, decode_properties
+from ..world.real import World
+from .append_log import AppendLog
+from .config import StoreConfig
+from .consumequeue import UNIT, UNIT_SIZE, ConsumeQueue, ConsumeQueues, Unit
+from .dispatch import Derivable, Dispatcher
+from .errors import NotWritable
+from .index import IndexFiles
+from .statuses import GetStatus, PutStatus
+
+if TYPE_CHECKING:
+    from .cleaning import Cleaner
+
+log = structlog.get_logger()
+
+WHOLE_RECORD_EXTRA = 65_536
+"""A record may be longer than `max_message_size` by this: topic, properties and the fixed part."""
+FILTERED_UNITS_MAX_BYTES = 16_000
+
+
+@attrs.define(eq=False)
+class IncomingMessage:
+    """One message to be put; times in ms, hosts packed by `encode_host`."""
+
+    topic: str
+    queue_id: int
+    body: bytes
+    properties: str
+    flag: int
+    sys_flag: int
+    born_timestamp: int
+    born_host: bytes
+    reconsume_times: int = 0
+    prepared_transaction_offset: int = 0
+    decoded: dict[str, str] | None = None
+    """`properties` decoded, if the caller has done that already."""
+
+
+@attrs.define(eq=False)
+class PutBatch:
+    """How a put went, message by message."""
+
+    statuses: list[PutStatus]
+    queue_offsets: list[int]
+    physical_offsets: list[int]
+    end: int = 0
+    """What the messages that were appended wait for; 0 if none were."""
+    remark: str = ""
+    """Why, where a status is not PUT_OK."""
+
+
+@attrs.frozen
+class PutResult:
+    """How the put of one message went."""
+
+    status: PutStatus
+    queue_offset: int
+    physical_offset: int
+    remark: str
+
+
+@attrs.define(eq=False)
+class GetResult:
+    """What a get found; `slices` are whole records, valid until the event loop runs on."""
+
+    status: GetStatus
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    slices: list[memoryview] = attrs.field(factory=list[memoryview])
+    size: int = 0
+    suggest_slave: bool = False
+
+
+@attrs.frozen
+class QueryResult:
+    """Records found by key, and how far the index is."""
+
+    slices: list[memoryview]
+    last_update_ms: int
+    last_update_offset: int
+
+
+@attrs.define(eq=False)
+class Writability:
+    """Why the store takes no messages, if it does not (RocketMQ's running flags)."""
+
+    shut_down: bool = False
+    slave: bool = False
+    disk_full: bool = False
+    queue_error: str | None = None
+
+    @property
+    def refusal(self) -> str | None:
+        """The reason, for the producer; None when puts are welcome."""
+        if self.shut_down:
+            return "the broker is shutting down"
+        if self.slave:
+            return "the broker is a slave; send to its master"
+        if self.disk_full:
+            return "the disk is full beyond diskSpaceWarningLevelRatio; messages are taken again when space has been freed"
+        if self.queue_error is not None:
+            return f"consume queues cannot be written: {self.queue_error}"
+        return None
+
+
+@attrs.define(eq=False)
+class MessageStore:
+    """One broker's messages."""
+
+    config: StoreConfig
+    world: World
+    log: AppendLog
+    store_host: bytes
+    dispatcher: Dispatcher
+    queues: ConsumeQueues
+    index: IndexFiles | None
+    writability: Writability = attrs.field(factory=Writability)
+    next_offsets: dict[tuple[str, int], int] = attrs.field(factory=dict[tuple[str, int], int])
+    """The queue offset table: what the next message of each queue gets."""
+    cleaner: Cleaner | None = None
+    """Carries out retention while the store is open."""
+    _last_timestamp: int = 0
+    _topics_encoded: dict[str, bytes] = attrs.field(factory=dict[str, bytes])
+
+    # ---------------------------------------------------------------- put
+
+    def put(self, messages: Sequence[IncomingMessage], *, together: bool = False) -> PutBatch:
+        """Append messages in order, as far as each is legal.
+
+        Args:
+            together: all or none, in one segment, as the items of a client's batch.
+
+        Returns:
+            One status per message. PUT_OK means appended; whether that is enough is what `log.when_done(batch.end, ...)` tells,
+            to be asked if `log.waits` and the message does not carry WAIT=false.
+        """
+        count = len(messages)
+        batch = PutBatch([PutStatus.PUT_OK] * count, [-1] * count, [-1] * count)
+        refusal = self.writability.refusal
+        if refusal is not None:
+            return _refuse(batch, PutStatus.SERVICE_NOT_AVAILABLE, refusal)
+        legal = self._check(messages, batch)
+        if not legal or (together and len(legal) < count):
+            return batch if not together else _refuse(batch, PutStatus.MESSAGE_ILLEGAL, batch.remark)
+        self._append(messages, legal, batch, together=together)
+        return batch
+
+    def _check(self, messages: Sequence[IncomingMessage], batch: PutBatch) -> list[int]:
+        body_max = self.config.max_message_size
+        legal: list[int] = []
+        for at, message in enumerate(messages):
+            if len(message.body) > body_max:
+                batch.remark = f"the body has {len(message.body)} bytes, maxMessageSize is {body_max}; it was not stored"
+            elif len(message.properties) * 3 > PROPERTIES_BYTES_MAX < len(message.properties.encode()):
+                batch.remark = (
+                    f"the properties have {len(message.properties.encode())} bytes, {PROPERTIES_BYTES_MAX} are allowed; "
+                    "the message was not stored"
+                )
+            elif not 0 < len(self._encoded(message.topic)) <= TOPIC_BYTES_MAX:
+                batch.remark = (
+                    f"the topic has {len(message.topic.encode())} bytes, 1 to {TOPIC_BYTES_MAX} are allowed; "
+                    "the message was not stored"
+                )
+            else:
+                legal.append(at)
+                continue
+            batch.statuses[at] = PutStatus.MESSAGE_ILLEGAL
+        return legal
+
+    def _encoded(self, topic: str) -> bytes:
+        encoded = self._topics_encoded.get(topic)
+        if encoded is None:
+            if len(self._topics_encoded) > 100_000:
+                self._topics_encoded.clear()
+            encoded = self._topics_encoded[topic] = topic.encode()
+        return encoded
+
+    def _append(self, messages: Sequence[IncomingMessage], legal: list[int], batch: PutBatch, *, together: bool) -> None:
+        now = self._last_timestamp = max(self.world.clock.wall_ms(), self._last_timestamp)
+        next_offsets, tags_codes = self.next_offsets, self.dispatcher.tags_codes
+        records: list[bytes] = []
+        derivables: list[Derivable] = []
+        before: dict[tuple[str, int], int] = {}
+        for at in legal:
+            message = messages[at]
+            topic, queue_id = message.topic, message.queue_id
+            key = (topic, queue_id)
+            offset = next_offsets.get(key, 0)
+            kind = message.sys_flag & TRANSACTION_MASK
+            if kind in (0, TRANSACTION_COMMIT):
+                before.setdefault(key, offset)
+                next_offsets[key] = offset + 1
+            else:
+                offset = 0
+            record = encode_record(
+                topic=self._topics_encoded[topic],
+                queue_id=queue_id,
+                queue_offset=offset,
+                body=message.body,
+                properties=message.properties.encode(),
+                flag=message.flag,
+                sys_flag=message.sys_flag,
+                born_timestamp=message.born_timestamp,
+                born_host=message.born_host,
+                store_timestamp=now,
+                store_host=self.store_host,
+                reconsume_times=message.reconsume_times,
+                prepared_transaction_offset=message.prepared_transaction_offset,
+            )
+            decoded = message.decoded
+            if decoded is None:
+                decoded = decode_properties(message.properties)
+            records.append(record)
+            batch.queue_offsets[at] = offset
+            derivables.append(
+                Derivable(
+                    topic,
+                    queue_id,
+                    offset,
+                    0,
+                    len(record),
+                    tags_codes.of(topic, decoded, now),
+                    now,
+                    message.sys_flag,
+                    decoded.get(UNIQUE_KEY, ""),
+                    decoded.get(KEYS, ""),
+                )
+            )
+        try:
+            appended = self.log.append(records, together=together)
+        except (OSError, NotWritable) as error:
+            next_offsets.update(before)
+            self._append_failed(batch, legal, error)
+            return
+        for at, derivable, offset in zip(legal, derivables, appended.offsets, strict=True):
+            derivable.physical_offset = batch.physical_offsets[at] = offset
+        batch.end = appended.end
+        self.dispatcher.offer(appended.start, appended.end, derivables)
+
+    def _append_failed(self, batch: PutBatch, legal: list[int], error: Exception) -> None:
+        if isinstance(error, OSError):
+            log.error("append_failed", reason=error.strerror or str(error), errno=error.errno)
+            batch.remark = f"the log could not be written ({error.strerror or error}); the message was not stored"
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                self.writability.disk_full = True
+        else:
+            batch.remark = f"the log takes no messages: {error}; the message was not stored"
+        for at in legal:
+            batch.statuses[at] = PutStatus.SERVICE_NOT_AVAILABLE
+            batch.queue_offsets[at] = -1
+
+    async def put_one(self, message: IncomingMessage, *, wait: bool = True) -> PutResult:
+        """Put one message and wait for what the mode promises.
+
+        Durability: on return, what `status` says.
+        Cancellation: may leave the message in the log, whole.
+        """
+        batch = self.put([message])
+        status = batch.statuses[0]
+        if status is PutStatus.PUT_OK and wait and self.log.waits:
+            finished = trio.Event()
+            outcome: list[PutStatus] = []
+
+            def done(result: PutStatus) -> None:
+                outcome.append(result)
+                finished.set()
+
+            self.log.when_done(batch.end, self.put_deadline(), done)
+            await finished.wait()
+            status = outcome[0]
+        else:
+            await trio.lowlevel.checkpoint()
+        return PutResult(status, batch.queue_offsets[0], batch.physical_offsets[0], batch.remark)
+
+    def put_deadline(self) -> float:
+        """When a put that is made now gives up waiting, by the monotonic clock."""
+        return self.world.clock.monotonic() + self.config.sync_flush_timeout / 1000
+
+    # ---------------------------------------------------------------- get
+
+    def get(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_messages: int,
+        *,
+        tags: frozenset[int] | None = None,
+        max_bytes: int = 128 << 20,
+    ) -> GetResult:
+        """Read messages of one queue from `offset` on (RocketMQ getMessage).
+
+        Args:
+            tags: hashes of wanted tags; None wants all.
+            max_bytes: of records; the first record is always given, however large.
+        """
+        queue = self.queues.table.get((topic, queue_id))
+        if queue is None or queue.max_offset == 0:
+            status = GetStatus.NO_MATCHED_LOGIC_QUEUE if queue is None else GetStatus.NO_MESSAGE_IN_QUEUE
+            return GetResult(status, self._corrected(offset, 0), 0, 0)
+        low, high = queue.min_offset, queue.max_offset
+        if offset < low:
+            return GetResult(GetStatus.OFFSET_TOO_SMALL, self._corrected(offset, low), low, high)
+        if offset == high:
+            return GetResult(GetStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
+        if offset > high:
+            return GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, self._corrected(offset, high), low, high)
+        units_max = max(self.config.max_filter_message_size, max_messages * UNIT_SIZE) // UNIT_SIZE
+        raw = queue.units(offset, max_messages if tags is None else units_max)
+        if not raw:
+            next_file = queue.segments.segment_size // UNIT_SIZE
+            next_offset = offset - offset % next_file + next_file
+            return GetResult(GetStatus.OFFSET_FOUND_NULL, self._corrected(offset, next_offset), low, high)
+        return self._walk(GetResult(GetStatus.NO_MATCHED_MESSAGE, offset, low, high), raw, max_messages, max_bytes, tags)
+
+    def _walk(self, result: GetResult, raw: bytes, max_messages: int, max_bytes: int, tags: frozenset[int] | None) -> GetResult:
+        config, record_of, slices = self.config, self.log.record, result.slices
+        log_end = self.log.max_offset
+        memory = config.memory_bytes * config.access_message_in_memory_max_ratio // 100
+        in_memory_from = log_end - memory
+        size_sum, visited, physical_offset = 0, 0, log_end
+        removed = False
+        for physical_offset, size, code in UNIT.codec.iter_unpack(raw):
+            if slices:
+                if physical_offset >= in_memory_from:
+                    bytes_max = config.max_transfer_bytes_on_message_in_memory
+                    count_max = config.max_transfer_count_on_message_in_memory
+                else:
+                    bytes_max = config.max_transfer_bytes_on_message_in_disk
+                    count_max = config.max_transfer_count_on_message_in_disk
+                count = len(slices)
+                if count >= max_messages or count >= count_max or size_sum + size > min(bytes_max, max_bytes):
+                    break
+            visited += 1
+            if tags is not None and code not in tags:
+                continue
+            record = record_of(physical_offset, size)
+            if record is None:
+                removed = True
+                continue
+            slices.append(record)
+            size_sum += size
+        result.size = size_sum
+        result.next_offset += visited
+        result.suggest_slave = log_end - physical_offset > memory
+        if slices:
+            result.status = GetStatus.FOUND
+        elif removed:
+            result.status = GetStatus.MESSAGE_WAS_REMOVING
+        return result
+
+    def _corrected(self, asked: int, right: int) -> int:
+        # A slave may be behind its master: it does not correct a consumer that knows more.
+        return asked if self.writability.slave and not self.config.offset_check_in_slave else right
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """First queue offset whose message is still there; 0 for an unknown queue."""
+        queue = self.queues.table.get((topic, queue_id))
+        return queue.min_offset if queue else 0
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """Next queue offset to become visible; 0 for an unknown queue."""
+        queue = self.queues.table.get((topic, queue_id))
+        return queue.max_offset if queue else 0
+
+    def unit(self, topic: str, queue_id: int, offset: int) -> Unit | None:
+        """Physical offset, size and tags code of one message."""
+        queue = self.queues.table.get((topic, queue_id))
+        return queue.unit(offset) if queue else None
+
+    def units(self, topic: str, queue_id: int, offset: int, count: int) -> list[Unit]:
+        """Units from `offset` on, at most `count`; fewer at the end of a queue file."""
+        queue = self.queues.table.get((topic, queue_id))
+        if queue is None or not queue.min_offset <= offset < queue.max_offset:
+            return []
+        return list(UNIT.codec.iter_unpack(queue.units(offset, count)))
+
+    def physical_offset_of(self, topic: str, queue_id: int, offset: int) -> int | None:
+        """Where a message lies in the log."""
+        unit = self.unit(topic, queue_id, offset)
+        return unit[0] if unit else None
+
+    def message_at(self, physical_offset: int) -> memoryview | None:
+        """The record at a physical offset, or None if there is none."""
+        if not self.log.min_offset <= physical_offset < self.log.readable_offset:
+            return None
+        view = self.log.slice_from(physical_offset, self.config.max_message_size + WHOLE_RECORD_EXTRA)
+        span = span_of(view, 0, len(view))
+        # A number made up by a client may point into a body that looks like a record.
+        if span is None or span.physical_offset != physical_offset:
+            return None
+        return view[: span.size]
+
+    def store_time(self, topic: str, queue_id: int, offset: int) -> int:
+        """When a message was stored, ms; -1 if it is not there."""
+        unit = self.unit(topic, queue_id, offset)
+        return self._store_time_at(unit[0], unit[1]) if unit else -1
+
+    def _store_time_at(self, physical_offset: int, size: int) -> int:
+        view = self.log.record(physical_offset, size)
+        span = span_of(view, 0, len(view)) if view is not None else None
+        return span.store_timestamp if span else -1
+
+    def earliest_store_time(self, topic: str | None = None, queue_id: int = 0) -> int:
+        """Store time of the oldest message of a queue, or without a topic of the whole log; -1 if there is none."""
+        if topic is not None:
+            return self.store_time(topic, queue_id, self.min_offset(topic, queue_id))
+        view = self.log.slice_from(self.log.min_offset, self.config.max_message_size + WHOLE_RECORD_EXTRA)
+        span = span_of(view, 0, len(view))
+        return span.store_timestamp if span else -1
+
+    def offset_by_time(self, topic: str, queue_id: int, timestamp: int, *, upper: bool = False) -> int:
+        """Queue offset by store time (RocketMQ 5.x rules).
+
+        Returns:
+            The first message stored at or after `timestamp` (after all: the max offset); with `upper` the last one stored at
+            or before it (before all: 0).
+        """
+        queue = self.queues.table.get((topic, queue_id))
+        if queue is None:
+            return 0
+        low, high = queue.min_offset, queue.max_offset
+        limit = timestamp + 1 if upper else timestamp
+        while low < high:
+            middle = (low + high) // 2
+            if self.store_time(topic, queue_id, middle) < limit:
+                low = middle + 1
+            else:
+                high = middle
+        if upper:
+            return max(low - 1, 0)
+        return low
+
+    def is_in_memory(self, topic: str, queue_id: int, offset: int) -> bool:
+        """Whether a message is young enough to count as being in the page cache."""
+        unit = self.unit(topic, queue_id, offset)
+        memory = self.config.memory_bytes * self.config.access_message_in_memory_max_ratio // 100
+        return unit is not None and self.log.max_offset - unit[0] <= memory
+
+    def query(self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int) -> QueryResult:
+        """Records by key, oldest first; hash collisions are left in, as RocketMQ does, for the client to drop."""
+        if self.index is None:
+            return QueryResult([], 0, 0)
+        count_max = min(count_max, self.config.max_msgs_num_batch)
+        found = (self.message_at(offset) for offset in self.index.query(topic, key, count_max, begin_ms, end_ms))
+        return QueryResult(
+            [record for record in found if record is not None], self.index.end_timestamp, self.index.end_physical_offset
+        )
+
+    # ---------------------------------------------------------------- queues
+
+    def topics(self) -> set[str]:
+        """Topics that have queues."""
+        return {topic for topic, _ in self.queues.table}
+
+    def queue_ids(self, topic: str) -> list[int]:
+        """Queues of a topic that have been written to."""
+        return self.queues.ids(topic)
+
+    def delete_topic(self, topic: str) -> None:
+        """Remove a topic's queues and offsets; its records stay in the log until their segments expire."""
+        self.dispatcher.dirty.difference_update(self.queues.delete(topic))
+        for key in [key for key in self.next_offsets if key[0] == topic]:
+            del self.next_offsets[key]
+
+    @property
+    def dispatch_behind_bytes(self) -> int:
+        return self.dispatcher.behind_bytes
+
+    @property
+    def writable(self) -> bool:
+        return self.writability.refusal is None
+
+    def disk_ratio(self) -> float:
+        """Used share of the commit log's file system, 0..1."""
+        return self.world.disk.usage(self.config.commit_log_directory).ratio
+
+
+def _refuse(batch: PutBatch, status: PutStatus, remark: str) -> PutBatch:
+    batch.statuses = [status] * len(batch.statuses)
+    batch.remark = remark
+    return batch
+
+
+def queue_offsets_of(queues: Iterable[ConsumeQueue]) -> dict[tuple[str, int], int]:
+    """The queue offset table as the queues have it."""
+    return {(queue.topic, queue.queue_id): queue.max_offset for queue in queues}

@@ -1,0 +1,274 @@
+"""Opening and closing a store: lock, load, recover, run, and leave it so that the next start finds everything.
+
+Order of opening: lock, commit log, queues, checkpoint, index, recovery, queue offset table, abort file, tasks. A failure
+anywhere closes what was opened and changes nothing more. The abort file stands from the last step of opening to the last of
+closing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import attrs
+import structlog
+import trio
+
+from ..message.layout import encode_host, span_of
+from ..world.real import World
+from .append_log import AppendLog
+from .checkpoint import Checkpoint
+from .cleaning import Cleaner
+from .commitlog import LocalLog, open_local_log
+from .config import StoreConfig
+from .consumequeue import ConsumeQueues
+from .dispatch import Dispatcher, TagsCodes
+from .errors import StoreInUse
+from .index import IndexFiles
+from .message_store import MessageStore, queue_offsets_of
+from .recovery import Recovered, RecoveryMark, recover
+
+log = structlog.get_logger()
+
+CHECKPOINT_SECONDS = 1.0
+QUEUES_SYNCED_AT_ONCE = 64
+"""Queues synced per checkpoint while there are more dirty ones; the rest follow, and the mark waits for them."""
+CLOSE_DISPATCH_SECONDS = 5.0
+
+WrapLog = Callable[[LocalLog], AppendLog]
+
+
+@attrs.define(eq=False)
+class _Opened:
+    store: MessageStore
+    local: LocalLog
+    checkpoint: Checkpoint
+    recovered: Recovered
+    clean_exit: bool
+
+
+@asynccontextmanager
+async def open_message_store(
+    world: World,
+    config: StoreConfig,
+    *,
+    store_host: tuple[str, int] = ("127.0.0.1", 10911),
+    wrap_log: WrapLog = lambda local: local,
+) -> AsyncIterator[MessageStore]:
+    """Open the store of `config.store_path_root_dir`, making it if there is none.
+
+    Args:
+        store_host: address that message ids carry; clients must be able to reach it.
+        wrap_log: puts another mode around the local log (classic HA).
+
+    Raises:
+        StoreInUse: another broker has it open. Nothing was changed.
+        WrongSegmentSize, DamagedLog: see there. Nothing was cut.
+        OSError: the disk refused.
+    Durability: on leaving, everything appended is synced and the next start has nothing to recover.
+    Cancellation: leaves the store as a clean exit does.
+    """
+    root = config.store_path_root_dir
+    world.disk.make_directories(root)
+    try:
+        lock = world.disk.lock(f"{root}/lock")
+    except BlockingIOError:
+        raise StoreInUse(root) from None
+    try:
+        opened = await world.workers.run(_open, world, config, store_host, wrap_log)
+        store = opened.store
+        try:
+            log.info(
+                "store_opened",
+                path=root,
+                clean_exit=opened.clean_exit,
+                read_from=opened.recovered.start,
+                end=opened.recovered.end,
+                records_read=opened.recovered.records,
+                torn=opened.recovered.torn,
+                queues=len(store.queues.table),
+            )
+            cleaner = store.cleaner = Cleaner(store, opened.local)
+            _touch(world, f"{root}/abort")
+            async with trio.open_nursery() as nursery:
+                await nursery.start(store.log.run)
+                await nursery.start(store.dispatcher.run)
+                nursery.start_soon(_Keeper(opened).run)
+                nursery.start_soon(cleaner.run)
+                yield store
+                nursery.cancel_scope.cancel()
+        finally:
+            with trio.CancelScope(shield=True):
+                await _Keeper(opened).close()
+    finally:
+        lock.release()
+
+
+def _touch(world: World, path: str) -> None:
+    if not world.disk.exists(path):
+        world.disk.open(path, create_size=0).close()
+
+
+def _open(world: World, config: StoreConfig, store_host: tuple[str, int], wrap_log: WrapLog) -> _Opened:
+    disk, root = world.disk, config.store_path_root_dir
+    clean_exit = not disk.exists(f"{root}/abort")
+    checkpoint = Checkpoint(disk, f"{root}/checkpoint")
+    checkpoint.load()
+    mark = RecoveryMark.decode(checkpoint.mark)
+    # After a mere crash of the process all written bytes are still in the page cache; only after a crash of the machine may
+    # bytes that were written, but not synced, be missing in any order.
+    kept_all = clean_exit or (mark is not None and mark.boot_id == disk.boot_id() != "")
+    local = open_local_log(
+        disk,
+        world.clock,
+        world.workers,
+        directory=config.commit_log_directory,
+        segment_size=config.mapped_file_size_commit_log,
+        sync_flush=config.sync_flush,
+        flush_interval_seconds=config.flush_interval_commit_log / 1000,
+    )
+    queues = ConsumeQueues(disk, f"{root}/consumequeue", config.mapped_file_size_consume_queue)
+    index: IndexFiles | None = None
+    try:
+        queues.load()
+        lost_from: int | None = None
+        if config.message_index_enable:
+            index = IndexFiles(
+                disk,
+                f"{root}/index",
+                world.clock,
+                slot_count=config.max_hash_slot_num,
+                entry_count=config.max_index_num,
+            )
+            lost_from = index.load(None if kept_all else checkpoint.index_timestamp)
+        store = _assemble(world, config, store_host, wrap_log(local), queues, index)
+        recovered = recover(
+            local,
+            list(queues.table.values()),
+            store.dispatcher,
+            checkpoint,
+            mark,
+            clean_exit=clean_exit,
+            check_crc=config.check_crc_on_recover,
+            index_lost_from=lost_from,
+        )
+    except BaseException:
+        _close_files(local, queues, index)
+        raise
+    store.next_offsets.update(queue_offsets_of(queues.table.values()))
+    local.on_flushed.append(lambda _: store.dispatcher.wake())
+    return _Opened(store, local, checkpoint, recovered, clean_exit)
+
+
+def _assemble(
+    world: World,
+    config: StoreConfig,
+    store_host: tuple[str, int],
+    log_: AppendLog,
+    queues: ConsumeQueues,
+    index: IndexFiles | None,
+) -> MessageStore:
+    dispatcher = Dispatcher(log_, TagsCodes(config.delay_levels_ms), queues.of, index)
+    store = MessageStore(config, world, log_, encode_host(*store_host), dispatcher, queues, index)
+
+    def failed(error: OSError) -> None:
+        if store.writability.queue_error is None:
+            log.error("dispatch_failed", reason=error.strerror or str(error))
+        store.writability.queue_error = error.strerror or str(error)
+
+    def succeeded() -> None:
+        store.writability.queue_error = None
+
+    dispatcher.on_failure, dispatcher.on_success = failed, succeeded
+    return store
+
+
+def _close_files(local: LocalLog, queues: ConsumeQueues, index: IndexFiles | None) -> None:
+    local.segments.close()
+    queues.close()
+    if index is not None:
+        index.close()
+
+
+@attrs.define(eq=False)
+class _Keeper:
+    """Moves the checkpoint and the recovery mark along behind what is on the medium."""
+
+    opened: _Opened
+
+    async def run(self) -> None:
+        while True:
+            await trio.sleep(CHECKPOINT_SECONDS)
+            try:
+                await self.save()
+            except OSError as error:
+                log.warning("checkpoint_failed", reason=error.strerror or str(error))
+
+    async def save(self) -> None:
+        """Sync queues that have new units, then write down how far everything is.
+
+        Raises:
+            OSError: the disk refused; the old checkpoint and mark stand.
+        """
+        store, local = self.opened.store, self.opened.local
+        dispatcher, run = store.dispatcher, store.world.workers.run
+        dispatched, timestamp = dispatcher.dispatched_offset, dispatcher.last_store_timestamp
+        mark = self._mark(min(local.flushed_offset, dispatched))
+        dirty = list(dispatcher.dirty)[:QUEUES_SYNCED_AT_ONCE]
+        complete = len(dirty) == len(dispatcher.dirty)
+        for queue in dirty:
+            dispatcher.dirty.discard(queue)
+            try:
+                await run(queue.sync)
+            except OSError:
+                dispatcher.dirty.add(queue)
+                raise
+        if store.index is not None and store.index.full_unsynced:
+            forced = await run(store.index.sync_full)
+            self.opened.checkpoint.index_timestamp = forced or self.opened.checkpoint.index_timestamp
+        if complete and timestamp:
+            checkpoint = self.opened.checkpoint
+            checkpoint.physical_timestamp = checkpoint.logical_timestamp = timestamp
+            checkpoint.mark = mark.encode()
+            await run(checkpoint.save)
+
+    def _mark(self, position: int) -> RecoveryMark:
+        """A mark at `position`, naming the last record before it that a queue knows."""
+        store = self.opened.store
+        boot_id = store.world.disk.boot_id()
+        last = max(
+            (queue for queue in store.queues.table.values() if queue.physical_end <= position),
+            key=lambda queue: queue.physical_end,
+            default=None,
+        )
+        unit = last.unit(last.max_offset - 1) if last is not None else None
+        if unit is None:
+            return RecoveryMark(position, position, -1, 0, 0, boot_id)
+        offset, size, _ = unit
+        view = self.opened.local.record(offset, size)
+        span = span_of(view, 0, len(view)) if view is not None else None
+        return RecoveryMark(position, position, offset, size, span.store_timestamp if span else 0, boot_id)
+
+    async def close(self) -> None:
+        """Finish dispatch, sync everything, remove the abort file; what cannot be synced leaves the abort file standing."""
+        store, local = self.opened.store, self.opened.local
+        store.writability.shut_down = True
+        root = store.config.store_path_root_dir
+        try:
+            await local.flush()
+            with trio.move_on_after(CLOSE_DISPATCH_SECONDS):
+                while store.dispatcher.behind_bytes and store.dispatcher.round():
+                    await trio.lowlevel.checkpoint()
+            while store.dispatcher.dirty:
+                await self.save()
+            if store.index is not None:
+                forced = await store.world.workers.run(store.index.sync)
+                self.opened.checkpoint.index_timestamp = forced or self.opened.checkpoint.index_timestamp
+            await self.save()
+            if local.failure is None and not store.dispatcher.behind_bytes:
+                store.world.disk.remove(f"{root}/abort")
+        except OSError as error:
+            log.error("store_not_closed_cleanly", path=root, reason=error.strerror or str(error))
+        finally:
+            _close_files(local, store.queues, store.index)
+        log.info("store_closed", path=root, end=local.max_offset)

@@ -1,0 +1,50 @@
+"""Puts that wait for a position to be reached: the pure core of group commit and of group transfer.
+
+Waiters come in log order with one timeout, so both their ends and their deadlines ascend, and one queue serves both: no task,
+no timer and no search per put.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+import attrs
+
+from .statuses import PutStatus
+
+Done = Callable[[PutStatus], None]
+
+
+@attrs.define(eq=False)
+class PendingPuts:
+    """Waiting puts, oldest first."""
+
+    timeout_status: PutStatus
+    """What a put is told when its deadline passes."""
+    _waiting: deque[tuple[int, float, Done]] = attrs.field(factory=deque[tuple[int, float, Done]])
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, end: int, deadline: float, done: Done) -> None:
+        """Wait until `end` is reached; `done` must not raise."""
+        self._waiting.append((end, deadline, done))
+
+    def reach(self, position: int) -> None:
+        """Complete whoever waits for `position` or less."""
+        waiting = self._waiting
+        while waiting and waiting[0][0] <= position:
+            waiting.popleft()[2](PutStatus.PUT_OK)
+
+    def expire(self, now: float) -> None:
+        """Tell whoever has waited past the deadline."""
+        waiting = self._waiting
+        while waiting and waiting[0][1] <= now:
+            waiting.popleft()[2](self.timeout_status)
+
+    def fail(self, status: PutStatus) -> None:
+        """Tell all that there is nothing to wait for."""
+        waiting, self._waiting = self._waiting, deque()
+        for _, _, done in waiting:
+            done(status)

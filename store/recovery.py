@@ -1,0 +1,214 @@
+"""Finding the end of a log after any kind of exit, and making queues and index agree with it, in numbered passes.
+
+1. Queues: each finds its own end (`ConsumeQueue.recover`), without looking at the log.
+2. Start: where the log has to be read from. Our own mark (`RecoveryMark`) says up to where log and queues are known to be on
+   the medium; it counts only if the record it names is still there, whole. Else RocketMQ's rule: the newest segment whose
+   first record is sound and old enough for the checkpoint (after a crash) or held by the queues (after a clean stop).
+3. Queues forget whatever lies at or behind the start: they are derived again, not trusted.
+4. The log is read from the start; every sound record is derived; the first unsound one is the end.
+5. The log is cut at the end, and what is cut reads as zeros, so that no later scan takes old bytes for new records.
+
+It blocks, so it runs on a worker thread, before anybody else uses the store.
+"""
+
+from __future__ import annotations
+
+import zlib
+
+import attrs
+import structlog
+
+from ..message.fields import Field, Layout
+from ..message.layout import Check, check_record
+from .checkpoint import Checkpoint
+from .commitlog import LocalLog
+from .consumequeue import ConsumeQueue
+from .dispatch import Derivable, Dispatcher, scan
+from .errors import DamagedLog
+
+log = structlog.get_logger()
+
+DERIVE_AT_ONCE = 4096
+LEFTOVER_BYTES = 64 * 1024
+"""How far behind the end is looked for something that was cut off."""
+
+
+MARK = Layout(
+    "recovery mark",
+    (
+        Field("flushed_offset", "q", "all bytes of the log before it are on the medium"),
+        Field("dispatched_offset", "q", "all queue units of records before it are too"),
+        Field("record_offset", "q", "a record that ends at or before both, to recognise the log by; -1 for none"),
+        Field("record_size", "i", "its size"),
+        Field("record_store_timestamp", "q", "and its store timestamp"),
+        Field("boot_id", "36s", "start of the machine under which all this was written"),
+        Field("crc", "I", "CRC-32 of the fields before"),
+    ),
+)
+_CRC_AT = MARK.offsets["crc"]
+
+
+@attrs.frozen
+class RecoveryMark:
+    """What is known to be on the medium; lies in the checkpoint file behind RocketMQ's fields, which have no room for it."""
+
+    flushed_offset: int
+    dispatched_offset: int
+    record_offset: int
+    record_size: int
+    record_store_timestamp: int
+    boot_id: str
+    """While the machine has not been started anew, whatever was written is still there, synced or not."""
+
+    @classmethod
+    def decode(cls, encoded: bytes) -> RecoveryMark | None:
+        """Read a mark; None if the bytes are not one."""
+        if len(encoded) < MARK.size or not any(encoded):
+            return None
+        fields = MARK.unpack(encoded)
+        if fields.pop("crc") != zlib.crc32(encoded[:_CRC_AT]):
+            return None
+        boot_id = fields.pop("boot_id").rstrip(b"\0").decode("ascii", "replace")
+        return cls(**fields, boot_id=boot_id)
+
+    def encode(self) -> bytes:
+        """Encode the mark with its checksum."""
+        fields = attrs.asdict(self) | {"boot_id": self.boot_id.encode("ascii"), "crc": 0}
+        encoded = MARK.pack(**fields)[:_CRC_AT]
+        return encoded + zlib.crc32(encoded).to_bytes(4, "big")
+
+    @property
+    def start(self) -> int:
+        return min(self.flushed_offset, self.dispatched_offset)
+
+
+@attrs.frozen
+class Recovered:
+    """What recovery found."""
+
+    start: int
+    end: int
+    records: int
+    """Records read back between the two."""
+    torn: bool
+    """Whether something other than zeros lay behind the end."""
+
+
+def recover(
+    local: LocalLog,
+    queues: list[ConsumeQueue],
+    dispatcher: Dispatcher,
+    checkpoint: Checkpoint,
+    mark: RecoveryMark | None,
+    *,
+    clean_exit: bool,
+    check_crc: bool,
+    index_lost_from: int | None = None,
+) -> Recovered:
+    """Run passes 2 to 5 (pass 1 happened when the queues were opened).
+
+    Args:
+        index_lost_from: records from there on have to be indexed anew.
+
+    Raises:
+        DamagedLog: a record that had been synced is no longer whole. Nothing was cut.
+        OSError: the disk refused.
+    """
+    files = local.segments.files
+    if not files:
+        for queue in queues:
+            queue.truncate(0)
+        return Recovered(0, 0, 0, torn=False)
+    start = _start(local, queues, checkpoint, mark, clean_exit=clean_exit)
+    if index_lost_from is not None:
+        start = max(min(start, index_lost_from), local.min_offset)
+    for queue in queues:
+        if queue.physical_end > start:
+            queue.truncate(start)
+    end, records = _read_back(local, dispatcher, start, check_crc=check_crc)
+    if mark is not None and end < mark.flushed_offset and _anything_at(local, end):
+        raise DamagedLog(local.segments.directory, end, mark.flushed_offset)
+    torn = _cut(local, end, clean_exit=clean_exit)
+    local.max_offset = local.flushed_offset = end
+    dispatcher.dispatched_offset = end
+    for queue in queues:
+        queue.correct_min_offset(local.min_offset)
+    return Recovered(start, end, records, torn)
+
+
+def _start(
+    local: LocalLog,
+    queues: list[ConsumeQueue],
+    checkpoint: Checkpoint,
+    mark: RecoveryMark | None,
+    *,
+    clean_exit: bool,
+) -> int:
+    queues_end = max((queue.physical_end for queue in queues), default=-1)
+    if mark is not None and _is_there(local, mark, queues_end):
+        return max(mark.start, local.min_offset)
+    for segment in reversed(local.segments.files):
+        check, span = check_record(segment.view, 0, segment.size)
+        if check is not Check.RECORD or span is None or span.store_timestamp == 0:
+            continue
+        if clean_exit and span.physical_offset <= queues_end:
+            return segment.start
+        if not clean_exit and span.store_timestamp <= checkpoint.recovery_time:
+            return segment.start
+    return local.min_offset
+
+
+def _is_there(local: LocalLog, mark: RecoveryMark, queues_end: int) -> bool:
+    if mark.record_offset < 0 or not mark.record_offset + mark.record_size <= mark.start:
+        return False
+    if queues_end < mark.record_offset + mark.record_size:
+        return False  # somebody took the queues away to have them built anew
+    view = local.slice_from(mark.record_offset, mark.record_size)
+    check, span = check_record(view, 0, len(view))
+    return (
+        check is Check.RECORD
+        and span is not None
+        and (span.size, span.physical_offset, span.store_timestamp)
+        == (mark.record_size, mark.record_offset, mark.record_store_timestamp)
+    )
+
+
+def _read_back(local: LocalLog, dispatcher: Dispatcher, start: int, *, check_crc: bool) -> tuple[int, int]:
+    end, count = start, 0
+    batch: list[Derivable] = []
+    limit = local.segments.max_offset
+    for position, record in scan(local, start, limit, dispatcher.tags_codes, check_crc=check_crc):
+        if record is None:
+            # A filler leads on only if there is a file for it to lead to: else the log ends where the filler begins.
+            if local.segments.find(position) is None:
+                break
+        elif record.physical_offset != position - record.size:
+            break
+        else:
+            batch.append(record)
+            count += 1
+        end = position
+        if len(batch) >= DERIVE_AT_ONCE:
+            dispatcher.derive(batch)
+            batch = []
+    dispatcher.derive(batch)
+    return end, count
+
+
+def _anything_at(local: LocalLog, end: int) -> bool:
+    view = local.slice_from(end, LEFTOVER_BYTES)
+    return any(view)
+
+
+def _cut(local: LocalLog, end: int, *, clean_exit: bool) -> bool:
+    segment = local.segments.find(end)
+    if segment is None:  # the log ends exactly where its last segment does
+        return False
+    at = end - segment.start
+    leftover = any(segment.view[at : at + LEFTOVER_BYTES]) or local.segments.files[-1] is not segment
+    if leftover:
+        log.warning("torn_tail_truncated", physical_offset=end, segment=segment.path)
+    if leftover or not clean_exit:
+        local.segments.truncate(end)
+    segment.wrote = at
+    return leftover

@@ -1,0 +1,164 @@
+"""An ordered run of files of one size, each named by the offset of its first byte (RocketMQ MappedFileQueue).
+
+Invariant: `start <= offset < start + size` finds a byte's file; files are consecutive. Writes go to the last file and past its
+`wrote` position only; cutting the run makes what is cut read as zeros, so that no later scan can take old bytes for new ones.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from ..message.fields import Buffer
+from ..world.disk import Disk, DiskFile
+from .errors import WrongSegmentSize
+
+NAME_DIGITS = 20
+
+
+@attrs.define(eq=False)
+class Segment:
+    """One file of the run."""
+
+    path: str
+    start: int
+    size: int
+    file: DiskFile
+    wrote: int = 0
+    """Next byte to write, counted inside the file."""
+    _view: memoryview | None = None
+
+    @property
+    def end(self) -> int:
+        """End of what has been written, as an offset in the run."""
+        return self.start + self.wrote
+
+    @property
+    def view(self) -> memoryview:
+        """The file's bytes."""
+        if self._view is None:
+            self._view = self.file.view()
+        return self._view
+
+    def append(self, buffer: Buffer) -> None:
+        """Write at the end; the caller has seen to it that there is room."""
+        self.file.write(buffer, self.wrote)
+        self.wrote += len(buffer)
+
+    def cut(self, position: int) -> None:
+        """Make everything from `position` inside the file read as zeros, synced."""
+        self._view = None
+        self.file.truncate(position)
+        self.file.truncate(self.size)
+        self.file.sync()
+        self.wrote = position
+
+    def close(self) -> None:
+        self._view = None
+        self.file.close()
+
+
+@attrs.define(eq=False)
+class Segments:
+    """The run."""
+
+    disk: Disk
+    directory: str
+    segment_size: int
+    files: list[Segment] = attrs.field(factory=list[Segment])
+    created: bool = False
+    """A file was made since the directory was last synced."""
+
+    def load(self) -> None:
+        """Open what is there; every file counts as full until recovery has looked at it.
+
+        Raises:
+            WrongSegmentSize: a file has another size than configured. Nothing stays open.
+        """
+        names = [name for name in self.disk.list_directory(self.directory) if name.isdigit() and len(name) == NAME_DIGITS]
+        try:
+            for name in names:
+                path = f"{self.directory}/{name}"
+                found = self.disk.size(path)
+                if found != self.segment_size:
+                    if found == 0 and name == names[-1]:
+                        self.disk.remove(path)  # made, but the crash came before it got its size
+                        break
+                    raise WrongSegmentSize(path, self.segment_size, found)  # noqa: TRY301
+                self.files.append(Segment(path, int(name), self.segment_size, self.disk.open(path), wrote=self.segment_size))
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def min_offset(self) -> int:
+        return self.files[0].start if self.files else 0
+
+    @property
+    def max_offset(self) -> int:
+        return self.files[-1].end if self.files else 0
+
+    def find(self, offset: int) -> Segment | None:
+        """The file that holds `offset`."""
+        if not self.files:
+            return None
+        index = (offset - self.files[0].start) // self.segment_size
+        return self.files[index] if 0 <= index < len(self.files) else None
+
+    def create(self, start: int) -> Segment:
+        """Make the file that begins at `start`, a multiple of the segment size behind the last one.
+
+        Raises:
+            OSError: the disk refused. Nothing was made.
+        """
+        self.disk.make_directories(self.directory)
+        path = f"{self.directory}/{start:020d}"
+        if self.disk.exists(path):  # a creation that failed half-way left it; nothing in it counts
+            self.disk.remove(path)
+        segment = Segment(path, start, self.segment_size, self.disk.open(path, create_size=self.segment_size))
+        self.files.append(segment)
+        self.created = True
+        return segment
+
+    def last(self, start_if_none: int = 0) -> Segment:
+        """The file to append to: the last one, or a new one when there is none or it is full."""
+        if not self.files:
+            return self.create(start_if_none - start_if_none % self.segment_size)
+        last = self.files[-1]
+        return self.create(last.start + self.segment_size) if last.wrote == self.segment_size else last
+
+    def truncate(self, offset: int) -> None:
+        """Cut the run at `offset`: later files go, the one that holds it reads as zeros from there on."""
+        while self.files and self.files[-1].start >= offset and len(self.files) > 1:
+            self.remove(self.files[-1])
+        if self.files:
+            last = self.files[-1]
+            last.cut(min(max(offset - last.start, 0), self.segment_size))
+            self.disk.sync_directory(self.directory)
+
+    def remove(self, segment: Segment) -> None:
+        """Delete a file of the run, the first or the last."""
+        self.files.remove(segment)
+        segment.close()
+        self.disk.remove(segment.path)
+
+    def sync(self, start: int, end: int) -> None:
+        """Force the bytes of [start, end) to the medium, and the directory if files were made.
+
+        Raises:
+            OSError: as `DiskFile.sync`.
+        """
+        created, self.created = self.created, False
+        try:
+            if created:
+                self.disk.sync_directory(self.directory)
+            for segment in list(self.files):
+                if segment.start < end and segment.start + segment.size > start:
+                    segment.file.sync()
+        except OSError:
+            self.created = self.created or created
+            raise
+
+    def close(self) -> None:
+        for segment in self.files:
+            segment.close()
+        self.files.clear()
