@@ -130,8 +130,12 @@ class ConsumeQueue:
     def _units_per_file(self) -> int:
         return self.segments.segment_size // UNIT_SIZE
 
-    def recover(self) -> None:
-        """Find the end: the first unit without an offset and a size, looked for from the third file from the end on."""
+    def recover(self, *, kept_all: bool) -> None:
+        """Find the end: the first unit without an offset and a size, looked for from the third file from the end on.
+
+        Args:
+            kept_all: no written byte can have been lost, so nothing is looked for behind the end.
+        """
         files = self.segments.files
         for index in range(max(len(files) - 3, 0), len(files)):
             segment = files[index]
@@ -141,7 +145,8 @@ class ConsumeQueue:
                 if size != PRE_BLANK_SIZE:
                     self.physical_end = offset + size
             if segment.wrote < segment.size:
-                if index + 1 < len(files) or any(segment.file.read(segment.wrote, segment.size)):
+                torn = not kept_all and segment.file.read(segment.wrote, segment.size).strip(b"\0")
+                if torn or index + 1 < len(files):
                     self.segments.truncate(segment.end)
                 break
         self.max_offset = self.segments.max_offset // UNIT_SIZE
@@ -229,8 +234,8 @@ class ConsumeQueues:
     table: dict[tuple[str, int], ConsumeQueue] = attrs.field(factory=dict[tuple[str, int], ConsumeQueue])
     """By topic and queue id."""
 
-    def load(self) -> None:
-        """Open every queue there is and find its end.
+    def load(self, *, kept_all: bool) -> None:
+        """Open every queue there is and find its end (see `ConsumeQueue.recover`).
 
         Raises:
             WrongSegmentSize: a file has another size. Nothing stays open.
@@ -239,21 +244,21 @@ class ConsumeQueues:
             for topic in self.disk.list_directory(self.directory):
                 for name in self.disk.list_directory(f"{self.directory}/{topic}"):
                     if name.isdigit():
-                        self.of(topic, int(name))
+                        self._open(topic, int(name), kept_all=kept_all)
         except BaseException:
             self.close()
             raise
 
     def of(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """The queue, opened, or made if it does not exist yet."""
-        queue = self.table.get((topic, queue_id))
-        if queue is None:
-            size = self.file_size - self.file_size % UNIT_SIZE
-            segments = Segments(self.disk, f"{self.directory}/{topic}/{queue_id}", size)
-            segments.load()
-            queue = ConsumeQueue(topic, queue_id, segments)
-            queue.recover()
-            self.table[topic, queue_id] = queue
+        """The queue, made if it does not exist yet."""
+        return self.table.get((topic, queue_id)) or self._open(topic, queue_id, kept_all=True)
+
+    def _open(self, topic: str, queue_id: int, *, kept_all: bool) -> ConsumeQueue:
+        size = self.file_size - self.file_size % UNIT_SIZE
+        segments = Segments(self.disk, f"{self.directory}/{topic}/{queue_id}", size)
+        segments.load()
+        queue = self.table[topic, queue_id] = ConsumeQueue(topic, queue_id, segments)
+        queue.recover(kept_all=kept_all)
         return queue
 
     def ids(self, topic: str) -> list[int]:

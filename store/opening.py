@@ -130,7 +130,7 @@ def _open(world: World, config: StoreConfig, store_host: tuple[str, int], wrap_l
     queues = ConsumeQueues(disk, f"{root}/consumequeue", config.mapped_file_size_consume_queue)
     index: IndexFiles | None = None
     try:
-        queues.load()
+        queues.load(kept_all=kept_all)
         lost_from: int | None = None
         if config.message_index_enable:
             index = IndexFiles(
