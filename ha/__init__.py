@@ -1,0 +1,1 @@
+"""How a broker's log gets onto other nodes: classic master and slaves (RocketMQ HAService)."""

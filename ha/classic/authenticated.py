@@ -1,0 +1,478 @@
+"""Our own HA protocol: both sides prove that they know the secret and agree where their logs part, then transfer.
+
+Handshake: slave TAG; master challenge; slave hello with MAC; master welcome with MAC; slave first report, which must be
+exactly the offset that both computed. From then on data frames one way and reports the other, each with a checksum. A report
+counts only up to what was sent on this connection, so nothing that a slave says can acknowledge what it was not given.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable
+from enum import Enum, auto
+
+import attrs
+
+from ...message.fields import Buffer
+from ..errors import HaProtocolError, HaRefused, WrongDialect
+from .epochs import EpochList, common_point
+from .layout import (
+    BARE_HEADER,
+    CRC_SIZE,
+    DATA,
+    DATA_KIND,
+    ENVELOPE,
+    FRAME_BODY_MAX,
+    HANDSHAKE_PART_MAX,
+    KIND_CHALLENGE,
+    KIND_HELLO,
+    KIND_REFUSAL,
+    KIND_WELCOME,
+    MAC_SIZE,
+    NONCE_SIZE,
+    REPORT,
+    REPORT_KIND,
+    TAG,
+    Hello,
+    NodeIdentity,
+    Welcome,
+    decode_hello,
+    decode_welcome,
+    encode_data_header,
+    encode_hello,
+    encode_report,
+    encode_welcome,
+    envelope,
+    mac,
+    same_mac,
+)
+from .pieces import Pieces
+from .protocol import (
+    EpochBegun,
+    JoinedMaster,
+    LogAbandoned,
+    LogBounds,
+    LogReceived,
+    MasterFact,
+    SlaveFact,
+    SlaveJoined,
+    SlaveReported,
+    TailDropped,
+    TransferLimits,
+)
+
+BATCH_MAX = 1024 * 1024
+"""Log bytes of one frame at most: large enough that the frame costs nothing, small enough for one turn of the event loop."""
+BATCH_SECONDS_MAX = 0.05
+"""A frame that takes longer to leave is halved: acknowledgements come per frame, so a slow link wants small ones."""
+
+_AS_SLAVE, _AS_MASTER, _AS_REFUSAL = b"ledgermq ha slave", b"ledgermq ha master", b"ledgermq ha refusal"
+
+
+class Stage(Enum):
+    """How far a connection has got."""
+
+    GREETING = auto()
+    HANDSHAKE = auto()
+    REQUEST = auto()
+    """The welcome is out; the slave's first report must follow."""
+    TRANSFER = auto()
+
+
+def rejoin_point(slave: Hello, master: Welcome) -> int | None:
+    """Where a slave goes on: up to there both logs are equal, and the master still has what follows.
+
+    None: the slave's log joins nothing that the master has, and it begins anew at the master's `fresh_start`.
+
+    Raises:
+        HaRefused: the two logs have no history in common.
+    """
+    if slave.max_offset == slave.min_offset:
+        return None
+    point = common_point(slave.epochs, slave.max_offset, master.epochs, master.max_offset)
+    if point is None:
+        raise HaRefused(
+            "the two logs share no epoch, so one does not continue the other: move the store of the node that is to be the "
+            "slave away and let it begin empty (or, if both were run with haProtocol = rocketmq so far, do so once more)"
+        )
+    return point if max(slave.min_offset + 1, master.min_offset) <= point else None
+
+
+@attrs.define(eq=False)
+class AuthenticatedMaster:
+    """The master's end."""
+
+    log: LogBounds
+    limits: TransferLimits
+    fresh_start: Callable[[bool], int]
+    """Where a slave with an empty log begins; told whether that slave asks for the first segment."""
+    opened_at: float
+    identity: NodeIdentity
+    secret: bytes
+    nonce: bytes
+    """32 unpredictable bytes, never used before."""
+    epochs: EpochList
+    confirmed: Callable[[], int]
+    """End of what enough nodes hold; the slave is told with every frame."""
+    stage: Stage = Stage.GREETING
+    next_offset: int = -1
+    _farewell: bytes = b""
+    _slave: Hello | None = None
+    _expected: int = -1
+    _fresh: bool = False
+    _batch: int = attrs.field(init=False)
+    _inbox: Pieces = attrs.field(factory=Pieces)
+    _last_read: float = attrs.field(init=False)
+    _last_write: float = attrs.field(init=False)
+    _last_size: int = 0
+
+    def __attrs_post_init__(self) -> None:
+        self._last_read = self._last_write = self.opened_at
+        self._batch = min(self.limits.batch_size, BATCH_MAX)
+
+    @property
+    def ready(self) -> bool:
+        return self.stage is Stage.TRANSFER
+
+    def receive(self, received: Buffer, now: float) -> tuple[list[MasterFact], bytes]:
+        if len(received):
+            self._last_read = now
+        self._inbox.feed(received)
+        answer = b""
+        if self.stage is Stage.GREETING:
+            answer += self._greet()
+        if self.stage is Stage.HANDSHAKE:
+            answer += self._handshake()
+        if self.stage in (Stage.REQUEST, Stage.TRANSFER):
+            return self._reports(), answer
+        return [], answer
+
+    def _greet(self) -> bytes:
+        if self._inbox.size < len(TAG):
+            return b""
+        greeting = self._inbox.read(len(TAG))
+        if greeting[:-1] == TAG[:-1] and greeting != TAG:
+            raise HaProtocolError(f"version {greeting[-1]} of the HA protocol; this node speaks version {TAG[-1]}")
+        if greeting != TAG:
+            if greeting[0] & 0x80:
+                raise HaProtocolError("neither the HA protocol nor RocketMQ's: its first bytes are no greeting and no offset")
+            # An Apache slave takes this for a heartbeat at an impossible offset; ours learns from it what to set.
+            self._farewell = BARE_HEADER.pack(offset=struct.unpack(">q", TAG)[0], size=0)
+            raise WrongDialect("rocketmq")
+        self.stage = Stage.HANDSHAKE
+        return envelope(KIND_CHALLENGE, self.nonce)
+
+    def _handshake(self) -> bytes:
+        part = _next_part(self._inbox)
+        if part is None:
+            return b""
+        kind, body = part
+        if kind != KIND_HELLO or len(body) < MAC_SIZE:
+            raise HaProtocolError(f"part {kind} of the handshake instead of a hello")
+        body, proof = body[:-MAC_SIZE], body[-MAC_SIZE:]
+        if not same_mac(proof, mac(self.secret, _AS_SLAVE, self.nonce, body)):
+            raise self._refusal(b"", "the slave does not know the secret: set the same haSecret on both nodes")
+        slave = decode_hello(body)
+        welcome = Welcome(
+            self.identity.node,
+            self.log.min_offset,
+            self.log.max_offset,
+            self.fresh_start(slave.from_first),
+            self.epochs,
+        )
+        try:
+            self._judge(slave)
+            point = rejoin_point(slave, welcome)
+        except HaRefused as refusal:
+            raise self._refusal(slave.nonce, str(refusal)) from refusal
+        self._slave, self._fresh = slave, point is None
+        self._expected = welcome.fresh_start if point is None else point
+        self.stage = Stage.REQUEST
+        answer = encode_welcome(welcome)
+        return envelope(KIND_WELCOME, answer + mac(self.secret, _AS_MASTER, slave.nonce, self.nonce, answer))
+
+    def _judge(self, slave: Hello) -> None:
+        who, own = slave.identity, self.identity
+        if (who.cluster, who.broker_name) != (own.cluster, own.broker_name):
+            raise HaRefused(
+                f"a slave of {who.cluster}/{who.broker_name} at the master of {own.cluster}/{own.broker_name}: "
+                "brokerClusterName and brokerName must be the same"
+            )
+        if who.node == own.node:
+            raise HaRefused("the slave's store is a copy of the master's, identity included: remove haIdentity.json from it")
+        if who.broker_id <= 0 or who.broker_id == own.broker_id:
+            raise HaRefused(f"a slave with brokerId {who.broker_id}: give it one of its own, above 0")
+        if slave.segment_size != self.limits.segment_size:
+            raise HaRefused(
+                f"the slave cuts its log every {slave.segment_size} bytes, the master every {self.limits.segment_size}: "
+                "set mappedFileSizeCommitLog to the same value on both, and let the slave begin with an empty store"
+            )
+
+    def _refusal(self, slave_nonce: bytes, reason: str) -> HaRefused:
+        text = reason.encode()
+        self._farewell = envelope(KIND_REFUSAL, text + mac(self.secret, _AS_REFUSAL, slave_nonce, self.nonce, text))
+        return HaRefused(reason)
+
+    def _reports(self) -> list[MasterFact]:
+        # Reports may come many at once; each is checked, the last one stands for all.
+        facts: list[MasterFact] = []
+        last: SlaveReported | None = None
+        while self._inbox.size >= REPORT.size:
+            packed = self._inbox.read(REPORT.size)
+            kind, appended, flushed, crc = REPORT.codec.unpack(packed)
+            if kind != REPORT_KIND or crc != zlib.crc32(packed[:-CRC_SIZE]):
+                raise HaProtocolError("a damaged report")
+            if self.stage is Stage.REQUEST:
+                facts.append(self._start(appended))
+                continue
+            if not 0 <= appended <= self.next_offset or flushed > appended:
+                raise HaProtocolError(
+                    f"a report of {appended} appended and {flushed} flushed, "
+                    f"but only what lies before {self.next_offset} was sent"
+                )
+            last = SlaveReported(appended, flushed)
+        if last is not None:
+            facts.append(last)
+        return facts
+
+    def _start(self, appended: int) -> SlaveJoined:
+        assert self._slave is not None
+        if appended != self._expected:
+            raise HaProtocolError(f"the slave wants to go on at {appended}, its log parts from ours at {self._expected}")
+        self.next_offset = appended
+        self.stage = Stage.TRANSFER
+        who = self._slave.identity
+        return SlaveJoined(who.node, who.broker_id, appended, fresh=self._fresh)
+
+    def farewell(self) -> bytes:
+        return self._farewell
+
+    def next_size(self) -> int:
+        if self.next_offset < self.log.min_offset:
+            raise HaRefused(
+                f"the slave needs offset {self.next_offset}, the log begins at {self.log.min_offset} by now; it is filled anew "
+                "when it connects again"
+            )
+        epoch_end = next((entry.start for entry in self.epochs if entry.start > self.next_offset), None)
+        return self._batch if epoch_end is None else min(self._batch, epoch_end - self.next_offset)
+
+    def _adapt(self, now: float) -> None:
+        """Choose the size of a frame by how long the last one took to leave, if it was a full one."""
+        if self._last_size < self._batch:
+            return
+        if now - self._last_write > BATCH_SECONDS_MAX:
+            self._batch = max(self._batch // 2, min(self.limits.batch_size, BATCH_MAX))
+        else:
+            self._batch = min(self._batch * 2, BATCH_MAX)
+
+    def frame(self, body: memoryview, now: float) -> bytes:
+        self._adapt(now)
+        header = self._header(body)
+        self.next_offset += len(body)
+        self._last_write, self._last_size = now, len(body)
+        return header
+
+    def _header(self, body: Buffer) -> bytes:
+        epoch = self.epochs.at(self.next_offset)
+        return encode_data_header(
+            body,
+            offset=self.next_offset,
+            epoch=epoch.number if epoch is not None else 0,
+            confirmed=self.confirmed(),
+            master_end=self.log.max_offset,
+        )
+
+    def heartbeat(self, now: float) -> bytes:
+        if not self.ready or now - self._last_write < self.limits.heartbeat_seconds:
+            return b""
+        self._last_write = now
+        return self._header(b"")
+
+    def silent_for(self, now: float) -> float | None:
+        if not self.ready:
+            age = now - self.opened_at
+            return age if age > self.limits.handshake_seconds else None
+        silence = now - self._last_read
+        return silence if silence > self.limits.housekeeping_seconds else None
+
+
+@attrs.define(eq=False)
+class AuthenticatedSlave:
+    """The slave's end."""
+
+    log: LogBounds
+    limits: TransferLimits
+    opened_at: float
+    identity: NodeIdentity
+    secret: bytes
+    nonce: bytes
+    """32 unpredictable bytes, never used before."""
+    epochs: EpochList
+    """Those of the own log; kept up to date as bytes come."""
+    from_first: bool = False
+    confirmed: int = 0
+    """What the master had said to be confirmed, on earlier connections too; never beyond the end of the own log."""
+    master_end: int = 0
+    """End of the master's log, as it said last."""
+    stage: Stage = Stage.GREETING
+    _end: int = attrs.field(init=False)
+    """End of the log once all facts so far are carried out."""
+    _hello: Hello | None = None
+    _challenge: bytes = b""
+    _master_epochs: EpochList = attrs.field(factory=EpochList)
+    _inbox: Pieces = attrs.field(factory=Pieces)
+    _last_read: float = attrs.field(init=False)
+    _last_report: float = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._last_read = self._last_report = self.opened_at
+        self._end = self.log.max_offset
+
+    @property
+    def joined(self) -> bool:
+        return self.stage is Stage.TRANSFER
+
+    def opening(self) -> bytes:
+        return TAG
+
+    def receive(self, received: Buffer, now: float) -> tuple[list[SlaveFact], bytes]:
+        if len(received):
+            self._last_read = now
+        self._inbox.feed(received)
+        facts: list[SlaveFact] = []
+        answer = b""
+        while self.stage is not Stage.TRANSFER:
+            part = _next_part(self._inbox)
+            if part is None:
+                return facts, answer
+            if self.stage is Stage.GREETING:
+                answer += self._answer_challenge(*part)
+            else:
+                self._take_welcome(*part, facts)
+                answer += self.report(now)
+        self._frames(facts)
+        return facts, answer
+
+    def _answer_challenge(self, kind: int, body: bytes) -> bytes:
+        if kind != KIND_CHALLENGE or len(body) != NONCE_SIZE:
+            raise HaProtocolError(f"part {kind} of the handshake with {len(body)} bytes instead of a challenge")
+        self._challenge = body
+        self._hello = Hello(
+            self.identity,
+            self.nonce,
+            self.limits.segment_size,
+            self.log.min_offset,
+            self.log.max_offset,
+            self.from_first,
+            self.epochs,
+        )
+        self.stage = Stage.HANDSHAKE
+        hello = encode_hello(self._hello)
+        return envelope(KIND_HELLO, hello + mac(self.secret, _AS_SLAVE, body, hello))
+
+    def _take_welcome(self, kind: int, body: bytes, facts: list[SlaveFact]) -> None:
+        if kind not in (KIND_WELCOME, KIND_REFUSAL) or len(body) < MAC_SIZE:
+            raise HaProtocolError(f"part {kind} of the handshake instead of a welcome")
+        body, proof = body[:-MAC_SIZE], body[-MAC_SIZE:]
+        label = _AS_MASTER if kind == KIND_WELCOME else _AS_REFUSAL
+        if not same_mac(proof, mac(self.secret, label, self.nonce, self._challenge, body)):
+            raise HaRefused("the master does not know our secret: set the same haSecret on both nodes")
+        if kind == KIND_REFUSAL:
+            raise HaRefused(f"the master refused: {body.decode('utf-8', 'replace')}")
+        assert self._hello is not None
+        welcome = decode_welcome(body)
+        point = rejoin_point(self._hello, welcome)
+        start = welcome.fresh_start if point is None else point
+        if point is None and self._end > self.log.min_offset:
+            facts.append(self._abandoned(start, welcome))
+        elif point is not None and point < self._end:
+            facts.append(TailDropped(point, self._end, *self._promises(point)))
+        self._end = start
+        self._master_epochs = welcome.epochs
+        self.epochs = welcome.epochs.truncated(start)
+        self.master_end = welcome.max_offset
+        self.confirmed = min(self.confirmed, start)
+        facts.append(JoinedMaster(start, self.epochs))
+        self.stage = Stage.TRANSFER
+
+    def _promises(self, start: int) -> tuple[int, int]:
+        return max(start, min(self.confirmed, self._end)), self.epochs.promised_end(start, self._end)
+
+    def _abandoned(self, start: int, welcome: Welcome) -> LogAbandoned:
+        common = common_point(self.epochs, self._end, welcome.epochs, welcome.max_offset)
+        common = self.log.min_offset if common is None else max(common, self.log.min_offset)
+        return LogAbandoned(start, self.log.min_offset, self._end, common < self._end, *self._promises(common))
+
+    def _frames(self, facts: list[SlaveFact]) -> None:
+        inbox = self._inbox
+        while inbox.size >= DATA.size:
+            header = inbox.peek(DATA.size)
+            kind, size, offset, epoch, confirmed, master_end, crc = DATA.codec.unpack(header)
+            if kind != DATA_KIND or not 0 <= size <= FRAME_BODY_MAX:
+                raise HaProtocolError("what follows is not a data frame")
+            if inbox.size < DATA.size + size:
+                return
+            inbox.take(DATA.size)
+            body = inbox.take(size)
+            found = zlib.crc32(header[:-CRC_SIZE])
+            for piece in body:
+                found = zlib.crc32(piece, found)
+            if found != crc:
+                raise HaProtocolError(f"a damaged data frame: CRC {crc:08x} expected, {found:08x} found")
+            self._check(offset, size)
+            if size:
+                self._begin_epoch(epoch, offset, facts)
+                facts.append(LogReceived(offset, body))
+                self._end += size
+            self.master_end = master_end
+            self.confirmed = max(self.confirmed, min(confirmed, self._end))
+
+    def _check(self, offset: int, size: int) -> None:
+        if offset != self._end:
+            raise HaProtocolError(f"a data frame for offset {offset}, this log ends at {self._end}")
+        if offset % self.limits.segment_size + size > self.limits.segment_size:
+            raise HaProtocolError(f"{size} bytes at offset {offset} cross a segment border")
+
+    def _begin_epoch(self, number: int, offset: int, facts: list[SlaveFact]) -> None:
+        last = self.epochs.last
+        if last is not None and last.number == number:
+            return
+        known = EpochList(tuple(entry for entry in self._master_epochs if entry.number <= number))
+        begins = known.last
+        if begins is None or begins.number != number or begins.start > offset or (last is not None and number < last.number):
+            raise HaProtocolError(f"a data frame at {offset} of epoch {number}, which the master's list does not put there")
+        self.epochs = known
+        facts.append(EpochBegun(known))
+
+    def report(self, now: float) -> bytes:
+        if not self.joined:
+            # The first report is asked for when the welcome has been taken, and the stage says so by then.
+            return b""
+        self._last_report = now
+        return encode_report(self._end, min(self.log.flushed_offset, self._end))
+
+    def report_due(self, now: float) -> bool:
+        return self.joined and now - self._last_report >= self.limits.heartbeat_seconds
+
+    def silent_for(self, now: float) -> float | None:
+        if not self.joined:
+            age = now - self.opened_at
+            return age if age > self.limits.handshake_seconds else None
+        silence = now - self._last_read
+        return silence if silence > self.limits.housekeeping_seconds else None
+
+
+def _next_part(inbox: Pieces) -> tuple[int, bytes] | None:
+    """The next part of the handshake, or None while it is not whole."""
+    if inbox.size < BARE_HEADER.size:
+        return None
+    tag, size = struct.unpack(">8si", inbox.peek(BARE_HEADER.size))
+    if tag == TAG and size == 0:
+        raise WrongDialect("rocketmq")
+    if tag != TAG or not 0 < size <= HANDSHAKE_PART_MAX:
+        raise HaProtocolError("what came is no part of the handshake")
+    if inbox.size < ENVELOPE.size + size:
+        return None
+    kind = ENVELOPE.unpack(inbox.read(ENVELOPE.size))["kind"]
+    return kind, inbox.read(size)

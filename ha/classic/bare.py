@@ -1,0 +1,184 @@
+"""RocketMQ's HA protocol as it is: 8-byte reports one way, 12-byte headers and log bytes the other (HAConnection).
+
+Nobody says who he is and nothing is checked, so the little that can be known is held to: a report beyond what was sent, an
+offset that the log does not have and a frame that does not join are refused with what a person has to do. The peer may speak
+our dialect; its tag is recognised, and both sides learn which key to set.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+
+import attrs
+
+from ...message.fields import Buffer
+from ..errors import HaProtocolError, HaRefused, WrongDialect
+from .layout import BARE_HEADER, BARE_REPORT, FRAME_BODY_MAX, TAG
+from .pieces import Pieces
+from .protocol import (
+    JoinedMaster,
+    LogBounds,
+    LogReceived,
+    MasterFact,
+    SlaveFact,
+    SlaveJoined,
+    SlaveReported,
+    TransferLimits,
+)
+
+TAG_AS_OFFSET: int = struct.unpack(">q", TAG)[0]
+_ECHO = BARE_HEADER.pack(offset=TAG_AS_OFFSET, size=0)
+"""A heartbeat at the offset that a peer of our dialect seemed to report: by it that peer knows whom it talks to."""
+
+
+@attrs.define(eq=False)
+class BareMaster:
+    """The master's end (HAConnection)."""
+
+    log: LogBounds
+    limits: TransferLimits
+    fresh_start: Callable[[bool], int]
+    """Where a slave with an empty log begins; asked with False, for a bare slave has no say in it."""
+    opened_at: float
+    next_offset: int = -1
+    _held: bytes = b""
+    _farewell: bytes = b""
+    _last_read: float = attrs.field(init=False)
+    _last_write: float = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._last_read = self._last_write = self.opened_at
+
+    @property
+    def ready(self) -> bool:
+        return self.next_offset >= 0
+
+    def receive(self, received: Buffer, now: float) -> tuple[list[MasterFact], bytes]:
+        """Take the last whole report and skip those before it, as RocketMQ's ReadSocketService does."""
+        self._last_read = now
+        held = self._held + received
+        whole = len(held) & ~7
+        self._held = held[whole:]
+        if not whole:
+            return [], b""
+        offset = BARE_REPORT.unpack(held, whole - BARE_REPORT.size)["offset"]
+        if held[:8] == TAG:
+            self._farewell = _ECHO
+            raise WrongDialect("ledgermq")
+        if offset < 0:
+            raise HaProtocolError(f"a report of offset {offset}")
+        if self.ready:
+            if offset > self.next_offset:
+                raise HaProtocolError(f"a report of offset {offset}, but only what lies before {self.next_offset} was sent")
+            return [SlaveReported(offset, offset)], b""
+        return [self._start(offset)], b""
+
+    def _start(self, offset: int) -> SlaveJoined:
+        if offset == 0:
+            self.next_offset = self.fresh_start(False)
+            return SlaveJoined(None, None, self.next_offset, fresh=True)
+        if not self.log.min_offset <= offset <= self.log.max_offset:
+            raise HaRefused(
+                f"the slave's log ends at {offset}, the master's reaches from {self.log.min_offset} to {self.log.max_offset}: "
+                "the bare protocol cannot repair that; stop the slave, move its store away and let it begin empty, "
+                "or set haProtocol = ledgermq on both nodes"
+            )
+        self.next_offset = offset
+        return SlaveJoined(None, None, offset, fresh=False)
+
+    def farewell(self) -> bytes:
+        return self._farewell
+
+    def next_size(self) -> int:
+        if self.next_offset < self.log.min_offset:
+            raise HaRefused(
+                f"the slave needs offset {self.next_offset}, the master's log begins at {self.log.min_offset} by now: "
+                "stop the slave, move its store away and let it begin empty"
+            )
+        return self.limits.batch_size
+
+    def frame(self, body: memoryview, now: float) -> bytes:
+        header = BARE_HEADER.codec.pack(self.next_offset, len(body))
+        self.next_offset += len(body)
+        self._last_write = now
+        return header
+
+    def heartbeat(self, now: float) -> bytes:
+        if not self.ready or now - self._last_write < self.limits.heartbeat_seconds:
+            return b""
+        self._last_write = now
+        return BARE_HEADER.codec.pack(self.next_offset, 0)
+
+    def silent_for(self, now: float) -> float | None:
+        silence = now - self._last_read
+        return silence if silence > self.limits.housekeeping_seconds else None
+
+
+@attrs.define(eq=False)
+class BareSlave:
+    """The slave's end (HAClient). It reports at once after connecting, which every master of the protocol takes."""
+
+    log: LogBounds
+    limits: TransferLimits
+    opened_at: float
+    joined: bool = False
+    _end: int = attrs.field(init=False)
+    """End of the log once all facts so far are carried out."""
+    _inbox: Pieces = attrs.field(factory=Pieces)
+    _last_read: float = attrs.field(init=False)
+    _last_report: float = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._last_read = self._last_report = self.opened_at
+        self._end = self.log.max_offset if self.log.max_offset > self.log.min_offset else 0
+
+    def opening(self) -> bytes:
+        return self.report(self.opened_at)
+
+    def receive(self, received: Buffer, now: float) -> tuple[list[SlaveFact], bytes]:
+        if len(received):
+            self._last_read = now
+        facts: list[SlaveFact] = []
+        inbox = self._inbox
+        inbox.feed(received)
+        while inbox.size >= BARE_HEADER.size:
+            offset, size = BARE_HEADER.codec.unpack(inbox.peek(BARE_HEADER.size))
+            self._check(offset, size)
+            if inbox.size < BARE_HEADER.size + size:
+                break
+            inbox.take(BARE_HEADER.size)
+            if not self.joined:
+                self.joined = True
+                facts.append(JoinedMaster(offset, None))
+            if size:
+                facts.append(LogReceived(offset, inbox.take(size)))
+                self._end = offset + size
+        return facts, b""
+
+    def _check(self, offset: int, size: int) -> None:
+        if offset == TAG_AS_OFFSET:
+            raise WrongDialect("ledgermq")
+        if offset < 0 or not 0 <= size <= FRAME_BODY_MAX:
+            raise HaProtocolError(f"a header with offset {offset} and size {size}")
+        if self._end not in (0, offset):
+            raise HaRefused(
+                f"the master sends from offset {offset}, this log ends at {self._end}: the bare protocol cannot repair that; "
+                "move this slave's store away and let it begin empty, or set haProtocol = ledgermq on both nodes"
+            )
+        if offset % self.limits.segment_size + size > self.limits.segment_size:
+            raise HaRefused(
+                f"{size} bytes at offset {offset} cross a segment border here: set mappedFileSizeCommitLog "
+                f"(here {self.limits.segment_size}) to the master's value, with an empty store"
+            )
+
+    def report(self, now: float) -> bytes:
+        self._last_report = now
+        return BARE_REPORT.codec.pack(self._end)
+
+    def report_due(self, now: float) -> bool:
+        return now - self._last_report >= self.limits.heartbeat_seconds
+
+    def silent_for(self, now: float) -> float | None:
+        silence = now - self._last_read
+        return silence if silence > self.limits.housekeeping_seconds else None

@@ -1,0 +1,97 @@
+"""Epochs: which master wrote which stretch of the log, and where two logs part.
+
+An epoch begins each time a node becomes master, at the end of its log. Two logs hold the same bytes up to some point inside
+the newest epoch that both know with the same number, start and writer (RocketMQ AutoSwitch, consistent point; the writer is
+ours: it keeps two nodes apart that became master at the same offset). Invariant: numbers ascend, starts never descend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import attrs
+
+from ..errors import CorruptEpochs
+
+EPOCHS_MAX = 1000
+"""Entries kept and sent; a node that missed more restarts of its master than this has to be filled anew."""
+
+
+@attrs.frozen
+class Epoch:
+    """One stretch of the log."""
+
+    number: int
+    start: int
+    """Physical offset of its first byte."""
+    writer: bytes
+    """Node that was master, 16 bytes."""
+    replicas: int
+    """Copies, the master's included, that a put of this epoch waited for; 1 = the master's alone."""
+
+
+@attrs.frozen
+class EpochList:
+    """All epochs of one log, oldest first."""
+
+    entries: tuple[Epoch, ...] = ()
+
+    def __attrs_post_init__(self) -> None:
+        for earlier, later in zip(self.entries, self.entries[1:], strict=False):
+            if later.number <= earlier.number or later.start < earlier.start:
+                raise CorruptEpochs(
+                    f"epoch {later.number} at {later.start} cannot follow epoch {earlier.number} at {earlier.start}"
+                )
+
+    def __iter__(self) -> Iterator[Epoch]:
+        return iter(self.entries)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    @property
+    def last(self) -> Epoch | None:
+        return self.entries[-1] if self.entries else None
+
+    def truncated(self, offset: int) -> EpochList:
+        """The list of a log that ends at `offset`: epochs that begin there or later have no bytes and go."""
+        return EpochList(tuple(entry for entry in self.entries if entry.start < offset))
+
+    def begun(self, log_start: int, log_end: int, writer: bytes, replicas: int) -> EpochList:
+        """The list after `writer` became master of a log with these bounds.
+
+        A log whose beginning is in no epoch (it was written before there were epochs) gets one for what it holds.
+        """
+        entries = self.truncated(log_end).entries
+        if not entries and log_end > log_start:
+            entries = (Epoch(1, log_start, writer, replicas),)
+        number = max((self.last.number if self.last else 0), entries[-1].number if entries else 0) + 1
+        return EpochList((*entries, Epoch(number, log_end, writer, replicas))[-EPOCHS_MAX:])
+
+    def at(self, offset: int) -> Epoch | None:
+        """The epoch that the byte at `offset` belongs to."""
+        return next((entry for entry in reversed(self.entries) if entry.start <= offset), None)
+
+    def end_of(self, epoch: Epoch, log_end: int) -> int:
+        """Where `epoch` ends: the start of the next one, or the end of the log."""
+        position = self.entries.index(epoch)
+        return self.entries[position + 1].start if position + 1 < len(self.entries) else log_end
+
+    def promised_end(self, start: int, log_end: int) -> int:
+        """End of the last stretch of [start, log_end) whose puts waited for a slave; `start` when there is none."""
+        promised = start
+        for entry in self.entries:
+            end = min(self.end_of(entry, log_end), log_end)
+            if entry.replicas > 1 and end > start:
+                promised = max(promised, end)
+        return promised
+
+
+def common_point(own: EpochList, own_end: int, other: EpochList, other_end: int) -> int | None:
+    """Up to where two logs hold the same bytes, or None when they share no epoch."""
+    others = {entry.number: entry for entry in other}
+    for entry in reversed(own.entries):
+        twin = others.get(entry.number)
+        if twin is not None and (twin.start, twin.writer) == (entry.start, entry.writer):
+            return min(own.end_of(entry, own_end), other.end_of(twin, other_end))
+    return None

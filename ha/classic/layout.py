@@ -1,0 +1,284 @@
+"""What travels on the HA port, byte for byte, in both dialects.
+
+Bare (RocketMQ HAConnection, HAClient): reports of 8 bytes one way, headers of 12 bytes and log bytes the other; no greeting,
+no checksum. Authenticated (ours): a greeting that no bare peer can send or misread, a handshake of enveloped parts, then
+reports and data frames with checksums. `TAG` read as a bare offset is negative: no bare master acknowledges a put by it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import struct
+import zlib
+
+import attrs
+
+from ...message.fields import Buffer, Field, Layout
+from ..errors import HaProtocolError
+from .epochs import EPOCHS_MAX, Epoch, EpochList
+
+# --- bare dialect ---
+
+BARE_REPORT = Layout(
+    "bare report, slave to master",
+    (Field("offset", "q", "end of the slave's log: the next byte it needs"),),
+)
+BARE_HEADER = Layout(
+    "bare data header, master to slave",
+    (
+        Field("offset", "q", "physical offset of the first byte that follows"),
+        Field("size", "i", "bytes of log that follow; 0 is a heartbeat"),
+    ),
+)
+assert BARE_REPORT.size == 8
+assert BARE_HEADER.size == 12
+
+# --- authenticated dialect: handshake ---
+
+TAG = b"\x89LMQHA\r\x01"
+"""First bytes of either side; the last one is the version. As a bare offset it is negative: see above."""
+
+NONCE_SIZE = 32
+MAC_SIZE = 32
+NODE_SIZE = 16
+
+ENVELOPE = Layout(
+    "handshake envelope",
+    (
+        Field("tag", "8s", "tells our dialect from the bare one"),
+        Field("size", "i", "bytes that follow the envelope, MAC included; 0 = a bare master's heartbeat that echoes the tag"),
+        Field("kind", "i", "1 challenge, 2 hello, 3 welcome, 4 refusal"),
+    ),
+)
+CHALLENGE = Layout("challenge, master to slave", (Field("nonce", "32s", "the slave's MAC must cover it"),))
+HELLO = Layout(
+    "hello, slave to master; then cluster, broker name and epochs",
+    (
+        Field("nonce", "32s", "the master's MAC must cover it"),
+        Field("node", "16s", "random, kept with the store: one node counts once, however many connections it has"),
+        Field("broker_id", "q", "above 0 on a slave"),
+        Field("segment_size", "q", "both sides cut the log alike or not at all"),
+        Field("min_offset", "q", "beginning of the slave's log"),
+        Field("max_offset", "q", "end of the slave's log"),
+        Field("flags", "i", "1 = an empty log is to be filled from the master's first segment, not its last"),
+        Field("cluster_size", "h", "bytes of the cluster name"),
+        Field("broker_name_size", "h", "bytes of the broker name"),
+        Field("epoch_count", "h", "epochs that follow the names"),
+    ),
+)
+WELCOME = Layout(
+    "welcome, master to slave; then epochs",
+    (
+        Field("node", "16s", "who is master"),
+        Field("min_offset", "q", "beginning of the master's log"),
+        Field("max_offset", "q", "end of the master's log"),
+        Field("fresh_start", "q", "where a slave begins that has nothing the master could continue"),
+        Field("epoch_count", "h", "epochs that follow"),
+    ),
+)
+EPOCH = Layout(
+    "one epoch of a log",
+    (
+        Field("number", "i", "ascends along the log"),
+        Field("start", "q", "physical offset of its first byte"),
+        Field("writer", "16s", "node that was master"),
+        Field("replicas", "i", "copies a put waited for; 1 = the master's alone"),
+    ),
+)
+
+KIND_CHALLENGE, KIND_HELLO, KIND_WELCOME, KIND_REFUSAL = 1, 2, 3, 4
+FLAG_FROM_FIRST = 1
+HANDSHAKE_PART_MAX = 64 * 1024
+"""Bytes that an envelope may announce: names and a full list of epochs fit, a stranger's memory bomb does not."""
+
+assert ENVELOPE.size == 16
+assert HELLO.size + 2 * 255 + EPOCHS_MAX * EPOCH.size + MAC_SIZE <= HANDSHAKE_PART_MAX
+assert struct.unpack(">q", TAG)[0] < -1  # -1 is what a bare master keeps for "no report yet"
+
+# --- authenticated dialect: transfer ---
+
+REPORT = Layout(
+    "report, slave to master",
+    (
+        Field("kind", "4s", "HARP"),
+        Field("appended", "q", "end of the slave's log"),
+        Field("flushed", "q", "of which on the medium"),
+        Field("crc", "I", "CRC-32 of the fields before"),
+    ),
+)
+DATA = Layout(
+    "data header, master to slave; then log bytes",
+    (
+        Field("kind", "4s", "HADT"),
+        Field("size", "i", "bytes of log that follow; 0 is a heartbeat"),
+        Field("offset", "q", "physical offset of the first byte that follows"),
+        Field("epoch", "i", "epoch that these bytes belong to; a frame never spans two"),
+        Field("confirmed", "q", "end of what enough nodes hold for the master's puts to be answered"),
+        Field("master_end", "q", "end of the master's log"),
+        Field("crc", "I", "CRC-32 of the fields before and the log bytes"),
+    ),
+)
+REPORT_KIND, DATA_KIND = b"HARP", b"HADT"
+CRC_SIZE = 4
+FRAME_BODY_MAX = 4 * 1024 * 1024
+"""Log bytes of one frame; RocketMQ's slave has a 4 MiB buffer, so no master sends as much."""
+
+assert REPORT.size == 24
+assert DATA.size == 40
+
+_CRC = struct.Struct(">I")
+
+
+@attrs.frozen
+class NodeIdentity:
+    """Who a node is to the others of its broker name."""
+
+    cluster: str
+    broker_name: str
+    broker_id: int
+    node: bytes
+    """16 random bytes, kept with the store."""
+
+
+@attrs.frozen
+class Hello:
+    """What a slave says about itself."""
+
+    identity: NodeIdentity
+    nonce: bytes
+    segment_size: int
+    min_offset: int
+    max_offset: int
+    from_first: bool
+    epochs: EpochList
+
+
+@attrs.frozen
+class Welcome:
+    """What a master says about its log."""
+
+    node: bytes
+    min_offset: int
+    max_offset: int
+    fresh_start: int
+    epochs: EpochList
+
+
+def mac(secret: bytes, *parts: bytes) -> bytes:
+    """HMAC-SHA256 over parts whose lengths both sides know."""
+    return hmac.digest(secret, b"".join(parts), hashlib.sha256)
+
+
+def same_mac(one: bytes, other: bytes) -> bool:
+    """Compare without telling by time where they differ."""
+    return hmac.compare_digest(one, other)
+
+
+def envelope(kind: int, body: bytes) -> bytes:
+    """One part of the handshake."""
+    return ENVELOPE.pack(tag=TAG, size=len(body), kind=kind) + body
+
+
+def encode_hello(hello: Hello) -> bytes:
+    """The body of a hello, without its MAC."""
+    cluster, name = hello.identity.cluster.encode(), hello.identity.broker_name.encode()
+    return (
+        HELLO.pack(
+            nonce=hello.nonce,
+            node=hello.identity.node,
+            broker_id=hello.identity.broker_id,
+            segment_size=hello.segment_size,
+            min_offset=hello.min_offset,
+            max_offset=hello.max_offset,
+            flags=FLAG_FROM_FIRST if hello.from_first else 0,
+            cluster_size=len(cluster),
+            broker_name_size=len(name),
+            epoch_count=len(hello.epochs),
+        )
+        + cluster
+        + name
+        + _encode_epochs(hello.epochs)
+    )
+
+
+def decode_hello(body: bytes) -> Hello:
+    """Read the body of a hello.
+
+    Raises:
+        HaProtocolError: it does not add up.
+    """
+    try:
+        head = HELLO.unpack(body)
+        names_at, name_at = HELLO.size, HELLO.size + head["cluster_size"]
+        epochs_at = name_at + head["broker_name_size"]
+        if head["cluster_size"] < 0 or head["broker_name_size"] < 0:
+            raise HaProtocolError("a hello with a negative size")
+        return Hello(
+            identity=NodeIdentity(
+                body[names_at:name_at].decode(), body[name_at:epochs_at].decode(), head["broker_id"], head["node"]
+            ),
+            nonce=head["nonce"],
+            segment_size=head["segment_size"],
+            min_offset=head["min_offset"],
+            max_offset=head["max_offset"],
+            from_first=bool(head["flags"] & FLAG_FROM_FIRST),
+            epochs=_decode_epochs(body, epochs_at, head["epoch_count"]),
+        )
+    except (struct.error, UnicodeDecodeError) as error:
+        raise HaProtocolError(f"a hello that does not add up: {error}") from error
+
+
+def encode_welcome(welcome: Welcome) -> bytes:
+    """The body of a welcome, without its MAC."""
+    return WELCOME.pack(
+        node=welcome.node,
+        min_offset=welcome.min_offset,
+        max_offset=welcome.max_offset,
+        fresh_start=welcome.fresh_start,
+        epoch_count=len(welcome.epochs),
+    ) + _encode_epochs(welcome.epochs)
+
+
+def decode_welcome(body: bytes) -> Welcome:
+    """Read the body of a welcome.
+
+    Raises:
+        HaProtocolError: it does not add up.
+    """
+    try:
+        head = WELCOME.unpack(body)
+    except struct.error as error:
+        raise HaProtocolError(f"a welcome that does not add up: {error}") from error
+    return Welcome(
+        head["node"],
+        head["min_offset"],
+        head["max_offset"],
+        head["fresh_start"],
+        _decode_epochs(body, WELCOME.size, head["epoch_count"]),
+    )
+
+
+def _encode_epochs(epochs: EpochList) -> bytes:
+    return b"".join(
+        EPOCH.pack(number=entry.number, start=entry.start, writer=entry.writer, replicas=entry.replicas) for entry in epochs
+    )
+
+
+def _decode_epochs(body: bytes, position: int, count: int) -> EpochList:
+    if count < 0 or position + count * EPOCH.size != len(body):
+        raise HaProtocolError(f"{count} epochs do not fill the {len(body) - position} bytes that are there")
+    entries = (EPOCH.unpack(body, position + index * EPOCH.size) for index in range(count))
+    return EpochList(tuple(Epoch(**entry) for entry in entries))
+
+
+def encode_report(appended: int, flushed: int) -> bytes:
+    """One whole report."""
+    fields = REPORT.pack(kind=REPORT_KIND, appended=appended, flushed=flushed, crc=0)[:-CRC_SIZE]
+    return fields + _CRC.pack(zlib.crc32(fields))
+
+
+def encode_data_header(body: Buffer, *, offset: int, epoch: int, confirmed: int, master_end: int) -> bytes:
+    """The header of a data frame that `body` follows."""
+    fields = DATA.codec.pack(DATA_KIND, len(body), offset, epoch, confirmed, master_end, 0)[:-CRC_SIZE]
+    return fields + _CRC.pack(zlib.crc32(body, zlib.crc32(fields)))
