@@ -103,10 +103,14 @@ class Channel:
         Raises:
             ConnectionLost: the connection has ended. Nothing was sent.
         """
-        await self._room_for_one()
         command.opaque = self._core.next_opaque()
         command.flag |= ONEWAY_FLAG
-        self._queue((encode_frame(command),))
+        await self.post((encode_frame(command),))
+
+    async def post(self, frame: Sequence[bytes]) -> None:
+        """Send the parts of one encoded oneway request, as `send` does."""
+        await self._room_for_one()
+        self._queue(frame)
         await trio.lowlevel.checkpoint_if_cancelled()
 
     def answer(self, command: RemotingCommand) -> None:

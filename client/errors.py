@@ -1,0 +1,230 @@
+"""Errors of the client.
+
+ClientError
+├── InvalidArgument              what was asked for can be refused without asking anybody (also a ValueError)
+│   └── MessageTooLarge          body or properties pass their limit
+├── NoRoute                      no queue to send to or to read from; `reason` says which of five reasons it is
+├── Unreachable                  no connection to a broker or name server
+├── NoAnswer                     the connection or the time ended before the answer came
+├── BadAnswer                    an answer that lacks what it must have
+├── SendTimeout                  the total time of a send is over
+├── Closed                       the client was closed while the call was out
+└── Refused                      a server answered with a code; one subclass per family of codes, see `REFUSALS`
+
+Three class attributes answer what every caller asks: `retriable` (the same call may succeed later or elsewhere),
+`invalid_metadata` (ask for the route again first), `may_have_been_stored` (after a failed send, the message may be in the log).
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from ..remoting.codes import ResponseCode
+
+
+class ClientError(Exception):
+    """Base of all."""
+
+    retriable = False
+    invalid_metadata = False
+    may_have_been_stored = False
+
+
+class InvalidArgument(ClientError, ValueError):
+    """A topic, group, message or option that no broker would take. Nothing was sent."""
+
+
+class MessageTooLarge(InvalidArgument):
+    """`part` of a message has `size` bytes; `size_max` are allowed. Nothing was sent."""
+
+    def __init__(self, part: str, size: int, size_max: int) -> None:
+        super().__init__(f"{part} of {size} bytes passes the limit of {size_max}")
+        self.part = part
+        self.size = size
+        self.size_max = size_max
+
+
+class NoRouteReason(Enum):
+    """Why there is no queue, with the cure."""
+
+    NAME_SERVER_UNREACHABLE = "no name server answers: check the addresses, and that it runs"
+    NO_BROKER = "the name server knows no broker: start one, or check which name servers it registers with"
+    TOPIC_UNKNOWN = "no broker has the topic and none creates it: create it, or set autoCreateTopicEnable"
+    NO_MASTER = "every broker with the topic has lost its master: restart a master"
+    NO_PERMISSION = "the topic's permissions allow it on no broker: change its perm"
+
+
+class NoRoute(ClientError):
+    """No queue of `topic` can be used, for `reason`. Nothing was sent."""
+
+    retriable = True
+    invalid_metadata = True
+
+    def __init__(self, topic: str, reason: NoRouteReason, detail: str = "") -> None:
+        super().__init__(f"no route for topic {topic!r}: {reason.value}{f' ({detail})' if detail else ''}")
+        self.topic = topic
+        self.reason = reason
+
+
+class Unreachable(ClientError):
+    """`address` cannot be reached. Nothing was sent to it."""
+
+    retriable = True
+    invalid_metadata = True
+
+    def __init__(self, address: str, detail: str) -> None:
+        super().__init__(f"{address} cannot be reached: {detail}")
+        self.address = address
+
+
+class NoAnswer(ClientError):
+    """`address` was asked and did not answer; it may have done what was asked."""
+
+    retriable = True
+    may_have_been_stored = True
+
+    def __init__(self, address: str, detail: str) -> None:
+        super().__init__(f"{address} did not answer: {detail}")
+        self.address = address
+
+
+class BadAnswer(ClientError):
+    """`address` answered success without the fields that belong to it; it has done what was asked."""
+
+    may_have_been_stored = True
+
+    def __init__(self, address: str, detail: str) -> None:
+        super().__init__(f"{address} answered without {detail}")
+        self.address = address
+
+
+class SendTimeout(ClientError):
+    """No broker acknowledged a message within `timeout_ms`, over `attempts` attempts.
+
+    A broker that was asked may have stored the message, unless `may_have_been_stored` is False.
+    """
+
+    retriable = True
+    may_have_been_stored = True
+
+    def __init__(self, topic: str, timeout_ms: int, attempts: int, *, may_have_been_stored: bool) -> None:
+        super().__init__(f"no broker acknowledged a message for {topic!r} within {timeout_ms} ms ({attempts} attempts)")
+        self.topic = topic
+        self.timeout_ms = timeout_ms
+        self.attempts = attempts
+        self.may_have_been_stored = may_have_been_stored
+
+
+class Closed(ClientError):
+    """The client is closed."""
+
+
+class Refused(ClientError):
+    """`address` answered `code` with `remark`."""
+
+    def __init__(self, code: int, remark: str | None, address: str) -> None:
+        name = ResponseCode(code).name if code in _KNOWN_CODES else "unknown code"
+        super().__init__(f"{address} answered {code} ({name}): {remark or 'no remark'}")
+        self.code = code
+        self.remark = remark or ""
+        self.address = address
+
+
+class SystemError(Refused):  # noqa: A001 - RocketMQ's name; users see it as `errors.SystemError`
+    """Code 1: something unexpected in the broker; older brokers also answer it to bad requests."""
+
+    retriable = True
+    may_have_been_stored = True
+
+
+class SystemBusy(Refused):
+    """Code 2, 215: the broker sheds load. Nothing was done."""
+
+    retriable = True
+
+
+class NotSupported(Refused):
+    """Code 3: the server does not know this request."""
+
+
+class MessageIllegal(Refused):
+    """Code 13: a limit of size, topic, properties or timer. Nothing was stored."""
+
+
+class ServiceNotAvailable(Refused):
+    """Code 14, 1500: not writable now (starting, stopping, slave, disk full). Nothing was stored."""
+
+    retriable = True
+    invalid_metadata = True
+
+
+class NoPermission(Refused):
+    """Code 16: broker, topic or group forbid it. Nothing was done."""
+
+    retriable = True
+    invalid_metadata = True
+
+
+class TopicNotExist(Refused):
+    """Code 17: the server does not know the topic."""
+
+    retriable = True
+    invalid_metadata = True
+
+
+class NotFound(Refused):
+    """Code 22, 208: no such offset, message or entry."""
+
+
+class SubscriptionRefused(Refused):
+    """Code 23 to 28: a filter expression, a subscription or a group that the broker cannot use (yet)."""
+
+    retriable = True
+
+
+class InvalidParameter(Refused):
+    """Code 29: a parameter outside its range."""
+
+
+class NotOnline(Refused):
+    """Code 206, 207: the group has no member online, or the member did not answer."""
+
+
+class NotLeader(Refused):
+    """Code 501: another broker leads this queue now. Nothing was stored."""
+
+    retriable = True
+    invalid_metadata = True
+
+
+_KNOWN_CODES = frozenset(int(code) for code in ResponseCode)
+
+REFUSALS: dict[int, type[Refused]] = {
+    1: SystemError,
+    2: SystemBusy,
+    3: NotSupported,
+    13: MessageIllegal,
+    14: ServiceNotAvailable,
+    16: NoPermission,
+    17: TopicNotExist,
+    22: NotFound,
+    23: SubscriptionRefused,
+    24: SubscriptionRefused,
+    25: SubscriptionRefused,
+    26: SubscriptionRefused,
+    27: SubscriptionRefused,
+    28: SubscriptionRefused,
+    29: InvalidParameter,
+    206: NotOnline,
+    207: NotOnline,
+    208: NotFound,
+    215: SystemBusy,
+    501: NotLeader,
+    1500: ServiceNotAvailable,
+}
+"""Response code to error class; codes that are missing here become a plain `Refused`, which is not retriable."""
+
+
+def refusal(code: int, remark: str | None, address: str) -> Refused:
+    """Make the error for an answer that is not a success."""
+    return REFUSALS.get(code, Refused)(code, remark, address)

@@ -1,0 +1,78 @@
+"""Who of a consumer group reads which queues: the allocation strategies of RocketMQ.
+
+Every member computes the same division on its own from the same two sorted lists; nobody coordinates. A member that the broker
+does not list (yet) gets nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
+
+from ..message.message import MessageQueue
+
+Strategy = Callable[[str, Sequence[MessageQueue], Sequence[str]], list[MessageQueue]]
+"""Takes our client id, all queues of a topic, all client ids of the group (both sorted); returns our queues."""
+
+VIRTUAL_NODES = 10
+
+
+def allocate(
+    strategy: Strategy, client_id: str, queues: Iterable[MessageQueue], client_ids: Iterable[str]
+) -> list[MessageQueue]:
+    """Apply `strategy` to unsorted input, as every member must."""
+    members = sorted(set(client_ids))
+    return strategy(client_id, sorted(queues), members) if client_id in members else []
+
+
+def average(client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]) -> list[MessageQueue]:
+    """Neighbouring queues to one member, the first members getting one more where it does not divide (RocketMQ `AVG`).
+
+    >>> average("b", [MessageQueue("t", "x", i) for i in range(3)], ["a", "b"])
+    [MessageQueue(topic='t', broker_name='x', queue_id=2)]
+    """
+    index, members = client_ids.index(client_id), len(client_ids)
+    share, rest = divmod(len(queues), members)
+    start = index * share + min(index, rest)
+    return list(queues[start : start + share + (index < rest)])
+
+
+def average_by_circle(client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]) -> list[MessageQueue]:
+    """One queue after the other to one member after the other (RocketMQ `AVG_BY_CIRCLE`)."""
+    return list(queues[client_ids.index(client_id) :: len(client_ids)])
+
+
+def consistent_hash(client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]) -> list[MessageQueue]:
+    """To the next member on a ring of hashes, so that a member that comes or goes moves few queues (`CONSISTENT_HASH`)."""
+    ring = sorted((_ring_position(f"{member}-{node}"), member) for member in client_ids for node in range(VIRTUAL_NODES))
+    positions = [position for position, _ in ring]
+
+    def owner(queue: MessageQueue) -> str:
+        # Java members of the group must find the same owner, so the key is what their queue prints as.
+        key = f"MessageQueue [topic={queue.topic}, brokerName={queue.broker_name}, queueId={queue.queue_id}]"
+        return ring[bisect_left(positions, _ring_position(key)) % len(ring)][1]
+
+    return [queue for queue in queues if owner(queue) == client_id]
+
+
+def _ring_position(text: str) -> int:
+    return int.from_bytes(hashlib.md5(text.encode(), usedforsecurity=False).digest()[:4], "big")
+
+
+def by_configuration(own: Iterable[MessageQueue]) -> Strategy:
+    """Always `own`, whoever else is there (RocketMQ `CONFIG`)."""
+    chosen = frozenset(own)
+
+    def configured(_: str, queues: Sequence[MessageQueue], __: Sequence[str]) -> list[MessageQueue]:
+        return [queue for queue in queues if queue in chosen]
+
+    return configured
+
+
+STRATEGIES: dict[str, Strategy] = {
+    "average": average,
+    "circle": average_by_circle,
+    "consistent_hash": consistent_hash,
+}
+"""The strategies by the names that `open_consumer` takes."""

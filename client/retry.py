@@ -1,0 +1,84 @@
+"""When a failed send is tried again, where, and for how long: decisions only, no waiting.
+
+One send has a total time. Each attempt gets a share of what is left of it, so that one broker that never answers cannot use
+it up while another broker is there. Failures after which the message may be in a log cost one of `retries`, because each such
+retry may store it twice; failures that certainly stored nothing are retried, with growing pauses, while the time lasts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+
+from ..message.message import MessageQueue
+from .errors import ClientError, NoPermission, TopicNotExist
+
+SEND_TIMEOUT_SECONDS = 3.0
+RETRIES = 2
+PAUSE_SECONDS = 0.02
+PAUSE_SECONDS_MAX = 0.5
+SHARE_SECONDS_MIN = 0.05
+
+
+def attempt_seconds(left_seconds: float, retries_left: int, *, elsewhere: bool) -> float:
+    """How long one attempt may take: all that is left, or a fair share of it if another broker could be tried."""
+    if not elsewhere or retries_left <= 0:
+        return left_seconds
+    return min(left_seconds, max(left_seconds / (retries_left + 1), SHARE_SECONDS_MIN))
+
+
+@attrs.define
+class Attempts:
+    """The attempts of one send after its first failure.
+
+    Args:
+        retries_left: how many more failures that may have stored the message are put up with.
+    """
+
+    retries_left: int
+    made: int = 1
+    may_have_been_stored: bool = False
+    _pause: float = PAUSE_SECONDS
+
+    def again(self, failure: ClientError, *, elsewhere: bool, lot: float) -> float | None:
+        """Take a failure; return the seconds to pause before the next attempt, or None to give up.
+
+        Args:
+            elsewhere: whether another broker can be tried next; then there is no pause.
+            lot: a random number in 0..1 that spreads the pauses of many senders.
+        """
+        self.may_have_been_stored |= failure.may_have_been_stored
+        if not failure.retriable:
+            return None
+        if failure.may_have_been_stored or isinstance(failure, NoPermission | TopicNotExist):
+            # The two refusals are about configuration: another broker may differ, the same one will not within seconds.
+            if self.retries_left <= 0:
+                return None
+            self.retries_left -= 1
+        self.made += 1
+        if elsewhere:
+            return 0.0
+        pause = self._pause * (0.5 + lot)
+        self._pause = min(self._pause * 2, PAUSE_SECONDS_MAX)
+        return pause
+
+
+def choose_queue(queues: Sequence[MessageQueue], counter: int, avoid: frozenset[str], last_broker: str | None = None) -> int:
+    """Choose the queue for an attempt; return its index.
+
+    Walks on from `counter`: a queue of a broker that is neither to be avoided nor the last one tried; else one that is not the
+    last one tried; else the plain next. So the same broker is never tried twice in a row when there is another.
+    """
+    count = len(queues)
+    second = None
+    for step in range(count):
+        at = (counter + step) % count
+        broker_name = queues[at].broker_name
+        if broker_name == last_broker:
+            continue
+        if broker_name not in avoid:
+            return at
+        if second is None:
+            second = at
+    return counter % count if second is None else second

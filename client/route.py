@@ -1,0 +1,176 @@
+"""Where topics live: route answers of a name server as values, and the table of broker addresses made from them.
+
+Invariant: the table holds no address that no route mentions any more (RocketMQ `cleanOfflineBroker`). Names: RocketMQ
+`TopicRouteData`, `BrokerData`, `QueueData`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import attrs
+
+from ..message.flags import PERM_READ, PERM_WRITE
+from ..message.message import MessageQueue
+from ..message.units import MASTER_ID
+from ..world.network import Address
+from .errors import NoRouteReason
+
+AUTO_CREATE_TOPIC = "TBW102"
+"""The template from which brokers create topics that are sent to."""
+
+AUTO_CREATE_QUEUES = 4
+"""RocketMQ's `defaultTopicQueueNums` of clients."""
+
+
+@attrs.frozen
+class BrokerRoute:
+    """One broker name and the addresses of its members; id 0 is the master."""
+
+    name: str
+    cluster: str
+    addresses: Mapping[int, Address]
+
+
+@attrs.frozen
+class QueueRoute:
+    """What one broker name has of a topic."""
+
+    broker_name: str
+    read_queues: int
+    write_queues: int
+    perm: int
+
+
+@attrs.frozen
+class TopicRoute:
+    """Where one topic lives."""
+
+    topic: str
+    brokers: tuple[BrokerRoute, ...]
+    queues: tuple[QueueRoute, ...]
+    order_configuration: str = ""
+
+    def publish_queues(self) -> list[MessageQueue]:
+        """Queues that can be sent to: writable, and their broker has a master; in the order that all clients agree on."""
+        with_master = {broker.name for broker in self.brokers if MASTER_ID in broker.addresses}
+        if self.order_configuration:
+            return [queue for queue in self._ordered_queues() if queue.broker_name in with_master]
+        return [
+            MessageQueue(self.topic, queue.broker_name, queue_id)
+            for queue in sorted(self.queues, key=lambda queue: queue.broker_name)
+            if queue.perm & PERM_WRITE and queue.broker_name in with_master
+            for queue_id in range(queue.write_queues)
+        ]
+
+    def subscribe_queues(self) -> list[MessageQueue]:
+        """Queues that can be read: readable, and their broker has any member."""
+        reachable = {broker.name for broker in self.brokers if broker.addresses}
+        return sorted(
+            MessageQueue(self.topic, queue.broker_name, queue_id)
+            for queue in self.queues
+            if queue.perm & PERM_READ and queue.broker_name in reachable
+            for queue_id in range(queue.read_queues)
+        )
+
+    def why_not_publishable(self) -> NoRouteReason:
+        """The reason when `publish_queues` is empty."""
+        writable = any(queue.perm & PERM_WRITE and queue.write_queues for queue in self.queues)
+        return NoRouteReason.NO_MASTER if writable else NoRouteReason.NO_PERMISSION
+
+    def as_template_for(self, topic: str) -> TopicRoute:
+        """Make the route of `topic` that its first send will create from this one."""
+        queues = tuple(
+            attrs.evolve(
+                queue,
+                read_queues=min(queue.read_queues, AUTO_CREATE_QUEUES),
+                write_queues=min(queue.write_queues, AUTO_CREATE_QUEUES),
+            )
+            for queue in self.queues
+        )
+        return attrs.evolve(self, topic=topic, queues=queues)
+
+    def _ordered_queues(self) -> Iterable[MessageQueue]:
+        # `b1:4;b2:4` replaces the queues of the route for producers.
+        for item in self.order_configuration.split(";"):
+            broker_name, _, count = item.partition(":")
+            if count.isdigit():
+                yield from (MessageQueue(self.topic, broker_name, queue_id) for queue_id in range(int(count)))
+
+
+def parse_route(topic: str, body: Mapping[str, Any]) -> TopicRoute:
+    """Read a TopicRouteData body.
+
+    Raises:
+        ValueError: an address that is none.
+        KeyError, TypeError: another shape.
+    """
+    brokers = sorted(map(parse_broker, body.get("brokerDatas") or ()), key=lambda broker: broker.name)
+    queues = sorted(
+        (
+            QueueRoute(item["brokerName"], int(item["readQueueNums"]), int(item["writeQueueNums"]), int(item["perm"]))
+            for item in body.get("queueDatas") or ()
+        ),
+        key=lambda queue: queue.broker_name,
+    )
+    return TopicRoute(topic, tuple(brokers), tuple(queues), body.get("orderTopicConf") or "")
+
+
+def parse_broker(item: Mapping[str, Any]) -> BrokerRoute:
+    """Read one BrokerData object; raises as `parse_route` does."""
+    addresses = {int(broker_id): Address.parse(address) for broker_id, address in item["brokerAddrs"].items()}
+    return BrokerRoute(item["brokerName"], item.get("cluster") or "", addresses)
+
+
+@attrs.define
+class RouteTable:
+    """All routes of one client, and the addresses that follow from them."""
+
+    routes: dict[str, TopicRoute] = attrs.field(factory=dict)
+    _brokers: dict[str, BrokerRoute] = attrs.field(factory=dict)
+
+    def update(self, route: TopicRoute) -> bool:
+        """Take a route; return whether anything in it is new. For a broker that several routes name, the latest counts."""
+        changed = self.routes.get(route.topic) != route
+        self.routes[route.topic] = route
+        for broker in route.brokers:
+            self._brokers[broker.name] = broker
+        self._forget_offline_brokers()
+        return changed
+
+    def forget(self, topic: str) -> None:
+        """Drop the route of a topic that is gone."""
+        self.routes.pop(topic, None)
+        self._forget_offline_brokers()
+
+    def master(self, broker_name: str) -> Address | None:
+        """Where to send to; None while there is no master."""
+        broker = self._brokers.get(broker_name)
+        return None if broker is None else broker.addresses.get(MASTER_ID)
+
+    def member(self, broker_name: str, broker_id: int, avoid: frozenset[Address] = frozenset()) -> tuple[Address, int] | None:
+        """Where to read from: the asked member, else the one after it, else any; members in `avoid` only if all are."""
+        broker = self._brokers.get(broker_name)
+        if broker is None or not broker.addresses:
+            return None
+        usable = {each: address for each, address in broker.addresses.items() if address not in avoid}
+        usable = usable or dict(broker.addresses)
+        for wanted in (broker_id, broker_id + 1) if broker_id != MASTER_ID else (broker_id,):
+            if wanted in usable:
+                return usable[wanted], wanted
+        chosen = min(usable)
+        return usable[chosen], chosen
+
+    def masters(self) -> list[Address]:
+        """Addresses of all masters."""
+        return [broker.addresses[MASTER_ID] for broker in self._brokers.values() if MASTER_ID in broker.addresses]
+
+    def members(self) -> list[Address]:
+        """Addresses of all brokers, slaves too."""
+        return [address for broker in self._brokers.values() for address in broker.addresses.values()]
+
+    def _forget_offline_brokers(self) -> None:
+        named = {broker.name for route in self.routes.values() for broker in route.brokers}
+        for name in self._brokers.keys() - named:
+            del self._brokers[name]

@@ -1,0 +1,304 @@
+"""From a message to the frame of a send request, and from the answer to a `SendResult`. Pure.
+
+Sending is the hot path, so a frame is one bytes formatting: everything that does not change between messages of one queue is in
+the queue's template already. Names and letters: RocketMQ SEND_MESSAGE_V2 (310) and SEND_BATCH_MESSAGE (320).
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterable
+from enum import Enum
+
+import attrs
+import orjson
+
+from ..message.batch import encode_batch
+from ..message.message import DLQ_PREFIX, RETRY_PREFIX, Message, MessageQueue
+from ..message.properties import (
+    DELAY,
+    KEYS,
+    NAME_END,
+    PROPERTIES_BYTES_MAX,
+    PROPERTY_END,
+    SHARDING_KEY,
+    TAGS,
+    UNIQUE_KEY,
+    WAIT,
+)
+from ..remoting.codes import RequestCode
+from ..remoting.command import ONEWAY_FLAG, OUR_LANGUAGE, PROTOCOL_VERSION, RemotingCommand
+from ..world.network import Address
+from .errors import BadAnswer, InvalidArgument, MessageTooLarge, refusal
+from .route import AUTO_CREATE_QUEUES, AUTO_CREATE_TOPIC
+
+MESSAGE_BYTES_MAX = 4 * 1024 * 1024
+"""RocketMQ's `maxMessageSize` of clients."""
+
+TOPIC_CHARACTERS_MAX = 127
+LONG_TOPIC_CHARACTERS_MAX = 255  # retry and dead-letter topics
+GROUP_CHARACTERS_MAX = 255
+DELAY_LEVEL_MAX = 18
+KEY_SEPARATOR = " "
+
+_NAME = re.compile(r"[A-Za-z0-9%|_-]+")
+_OWN_FIELDS = {TAGS: "tag", KEYS: "keys", DELAY: "delay_level", WAIT: "wait_stored"}
+_FRAME_HEAD = struct.Struct(">iI")
+_PROPERTIES_CHARACTERS_SAFE = PROPERTIES_BYTES_MAX // 4  # no UTF-8 character takes more than four bytes
+
+
+class SendStatus(Enum):
+    """What was true when the broker answered; RocketMQ's four put statuses. The message is stored in each of them."""
+
+    SEND_OK = 0
+    """Everything the broker promises in its mode: written, and flushed or replicated if it is set up so."""
+    FLUSH_DISK_TIMEOUT = 10
+    """Written, but not confirmed on the medium."""
+    SLAVE_NOT_AVAILABLE = 11
+    """Written, but no slave is there to take it."""
+    FLUSH_SLAVE_TIMEOUT = 12
+    """Written, but not confirmed by a slave."""
+
+
+_STATUSES = {status.value: status for status in SendStatus}
+
+
+@attrs.frozen
+class SendResult:
+    """An acknowledged message.
+
+    `message_id` is the unique id, given by the client before sending; `offset_message_id` says where the broker stored it (a
+    delayed message: where it waits). `queue_offset` is its number in `queue`.
+    """
+
+    message_id: str
+    queue: MessageQueue
+    queue_offset: int
+    status: SendStatus
+    offset_message_id: str
+    transaction_id: str | None = None
+
+
+@attrs.define(eq=False)
+class Target:
+    """One queue with everything a send to it needs."""
+
+    queue: MessageQueue
+    address: Address
+    single: bytes
+    batch: bytes
+
+
+@attrs.define(eq=False)
+class Publication:
+    """The queues of one topic that can be sent to, and whose turn it is."""
+
+    topic: str
+    queues: tuple[MessageQueue, ...]
+    targets: tuple[Target, ...]
+    broker_count: int
+    counter: int
+
+
+def check_topic(topic: str) -> None:
+    """Refuse what every broker refuses.
+
+    Raises:
+        InvalidArgument: empty, too long, or a character outside `A-Z a-z 0-9 % | - _`.
+    """
+    longest = LONG_TOPIC_CHARACTERS_MAX if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) else TOPIC_CHARACTERS_MAX
+    _check_name("topic", topic, longest)
+
+
+def check_group(group: str) -> None:
+    """Refuse what every broker refuses; raises as `check_topic` does."""
+    _check_name("group", group, GROUP_CHARACTERS_MAX)
+
+
+def _check_name(what: str, name: str, longest: int) -> None:
+    if not 1 <= len(name) <= longest:
+        raise InvalidArgument(f"{what} {name[:32]!r}: 1 to {longest} characters are allowed (got {len(name)})")
+    if not _NAME.fullmatch(name):
+        raise InvalidArgument(f"{what} {name!r}: only the characters A-Z a-z 0-9 % | - _ are allowed")
+
+
+def property_text(message: Message, unique_id: str, key: str | None = None) -> str:
+    """Write the property string of a message.
+
+    Raises:
+        InvalidArgument: a separator inside a name or value, a space inside a key, a name that has a field of its own.
+        MessageTooLarge: over 32767 bytes.
+    """
+    wait = "true" if message.wait_stored else "false"
+    text = f"{UNIQUE_KEY}{NAME_END}{unique_id}{PROPERTY_END}{WAIT}{NAME_END}{wait}{PROPERTY_END}"
+    if message.tag is None and not message.keys and not message.delay_level and not message.properties and key is None:
+        return text
+    count = 2
+    if message.tag is not None:
+        text += f"{TAGS}{NAME_END}{message.tag}{PROPERTY_END}"
+        count += 1
+    if message.keys:
+        text += f"{KEYS}{NAME_END}{_joined_keys(message.keys)}{PROPERTY_END}"
+        count += 1
+    if message.delay_level:
+        if not 0 <= message.delay_level <= DELAY_LEVEL_MAX:
+            raise InvalidArgument(f"delay_level must be 0..{DELAY_LEVEL_MAX} (got {message.delay_level})")
+        text += f"{DELAY}{NAME_END}{message.delay_level}{PROPERTY_END}"
+        count += 1
+    if key is not None and SHARDING_KEY not in message.properties:
+        text += f"{SHARDING_KEY}{NAME_END}{key}{PROPERTY_END}"
+        count += 1
+    for name, value in message.properties.items():
+        if name in _OWN_FIELDS:
+            raise InvalidArgument(f"property {name!r} is set through the field {_OWN_FIELDS[name]!r} of the message")
+        text += f"{name}{NAME_END}{value}{PROPERTY_END}"
+        count += 1
+    if text.count(NAME_END) != count or text.count(PROPERTY_END) != count:
+        raise InvalidArgument("tag, keys and properties must not hold U+0001 or U+0002")
+    if len(text) > _PROPERTIES_CHARACTERS_SAFE and (size := len(text.encode("utf-8", "replace"))) > PROPERTIES_BYTES_MAX:
+        raise MessageTooLarge("properties", size, PROPERTIES_BYTES_MAX)
+    return text
+
+
+def _joined_keys(keys: Iterable[str]) -> str:
+    if isinstance(keys, str):
+        raise InvalidArgument(f"keys is a sequence of texts (got the text {keys!r})")
+    joined = KEY_SEPARATOR.join(keys)
+    for key in keys:
+        if not key or len(key.split()) != 1 or key.strip() != key:
+            raise InvalidArgument(f"key {key!r}: a key is not empty and has no white space")
+    return joined
+
+
+def target_of(group: str, queue: MessageQueue, address: Address) -> Target:
+    """Prepare the templates of one queue; `%` fields: sysFlag, born ms, flag, properties (JSON text), flag bits, opaque."""
+    return Target(
+        queue,
+        address,
+        _template(RequestCode.SEND_MESSAGE_V2, group, queue, batch=False),
+        _template(RequestCode.SEND_BATCH_MESSAGE, group, queue, batch=True),
+    )
+
+
+def _template(code: RequestCode, group: str, queue: MessageQueue, *, batch: bool) -> bytes:
+    def quoted(text: str) -> bytes:
+        return orjson.dumps(text).replace(b"%", b"%%")
+
+    return b"".join(
+        (
+            b'{"code":%d,"extFields":{"a":' % code,
+            quoted(group),
+            b',"b":',
+            quoted(queue.topic),
+            b',"c":"%b","d":"%d","e":"%d",' % (AUTO_CREATE_TOPIC.encode(), AUTO_CREATE_QUEUES, queue.queue_id),
+            b'"f":"%d","g":"%d","h":"%d","i":%b,"j":"0","k":"false",',
+            b'"m":"%b","n":' % (b"true" if batch else b"false"),
+            quoted(queue.broker_name),
+            b'},"flag":%d,"language":"',
+            OUR_LANGUAGE.encode(),
+            b'","opaque":%d,"serializeTypeCurrentRPC":"JSON",',
+            b'"version":%d}' % PROTOCOL_VERSION,
+        )
+    )
+
+
+def frame_parts(
+    template: bytes,
+    sys_flag: int,
+    born_ms: int,
+    flag: int,
+    properties: bytes,
+    opaque: int,
+    body: bytes,
+    *,
+    oneway: bool = False,
+) -> tuple[bytes, bytes, bytes]:
+    """Fill a template; the three parts of the frame are not joined, so that the body is not copied here."""
+    header = template % (sys_flag, born_ms, flag, properties, ONEWAY_FLAG if oneway else 0, opaque)
+    return _FRAME_HEAD.pack(4 + len(header) + len(body), len(header)), header, body
+
+
+def json_text(properties: str) -> bytes:
+    """A property string as JSON text.
+
+    Raises:
+        InvalidArgument: half a surrogate pair, which no encoding carries.
+    """
+    try:
+        return orjson.dumps(properties)
+    except orjson.JSONEncodeError as error:
+        raise InvalidArgument(f"tag, keys or properties: {error}") from error
+
+
+@attrs.frozen
+class Batch:
+    """Messages of one topic, encoded as the body of one request."""
+
+    topic: str
+    unique_ids: tuple[str, ...]
+    body: bytes
+    wait_stored: bool
+
+
+def encode_messages(messages: Iterable[Message], unique_ids: Iterable[str], size_max: int) -> Batch:
+    """Encode messages as one batch.
+
+    Raises:
+        InvalidArgument: several topics, a delay, or none at all; besides what `property_text` refuses.
+        MessageTooLarge: together over `size_max`. Send them in several batches.
+    """
+    topics: set[str] = set()
+    ids, items, wait_stored = [], [], False
+    for message, unique_id in zip(messages, unique_ids, strict=False):
+        if message.delay_level:
+            raise InvalidArgument("a message of a batch cannot be delayed; send it alone")
+        topics.add(message.topic)
+        ids.append(unique_id)
+        wait_stored |= message.wait_stored
+        try:
+            properties = property_text(message, unique_id).encode()
+        except UnicodeEncodeError as error:
+            raise InvalidArgument(f"tag, keys or properties: {error}") from error
+        items.append((message.flag, message.body, properties))
+    if len(topics) != 1:
+        raise InvalidArgument(f"a batch has messages of exactly one topic (got {sorted(topics)})")
+    body = encode_batch(items)
+    if len(body) > size_max:
+        raise MessageTooLarge("batch", len(body), size_max)
+    return Batch(topics.pop(), tuple(ids), body, wait_stored)
+
+
+def batch_properties(*, wait_stored: bool) -> bytes:
+    """The property string of a batch itself, as JSON text."""
+    return json_text(f"{WAIT}{NAME_END}{'true' if wait_stored else 'false'}{PROPERTY_END}")
+
+
+def result_of(answer: RemotingCommand, unique_id: str, queue: MessageQueue, address: Address) -> SendResult:
+    """Read the answer to a send.
+
+    Raises:
+        Refused: the broker did not store the message.
+        BadAnswer: stored, but the answer does not say where.
+    """
+    status = _STATUSES.get(answer.code)
+    if status is None:
+        raise refusal(answer.code, answer.remark, str(address))
+    ext = answer.ext
+    try:
+        return SendResult(unique_id, queue, int(ext["queueOffset"]), status, ext["msgId"], ext.get("transactionId"))
+    except (KeyError, ValueError) as error:
+        raise BadAnswer(str(address), f"msgId and queueOffset: {error}") from error
+
+
+def results_of(answer: RemotingCommand, batch: Batch, queue: MessageQueue, address: Address) -> list[SendResult]:
+    """Read the answer to a batch; raises as `result_of` does."""
+    first = result_of(answer, "", queue, address)
+    # A batch answers one id per message; brokers with batch queues (5.x) answer a single one.
+    offset_ids = first.offset_message_id.split(",")
+    if len(offset_ids) != len(batch.unique_ids):
+        offset_ids = [first.offset_message_id] * len(batch.unique_ids)
+    return [
+        SendResult(unique_id, queue, first.queue_offset + index, first.status, offset_id, first.transaction_id)
+        for index, (unique_id, offset_id) in enumerate(zip(batch.unique_ids, offset_ids, strict=True))
+    ]

@@ -1,0 +1,325 @@
+"""The trio shell that every client stands on: connections, name servers, routes, heartbeats, and what servers ask of us.
+
+One session belongs to one producer, consumer or admin client and ends with it: leaving `open_session` leaves no task and no
+socket behind (RocketMQ `MQClientInstance`, without its sharing). Times come from RocketMQ: routes and heartbeats every 30 s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+
+import attrs
+import orjson
+import structlog
+import trio
+
+from ..remoting.channel import Channel, open_channel
+from ..remoting.codes import RequestCode, ResponseCode
+from ..remoting.command import RemotingCommand
+from ..remoting.errors import CallTimeout, ConnectionLost
+from ..world.network import Address
+from ..world.real import World
+from .errors import ClientError, InvalidArgument, NoAnswer, NoRoute, NoRouteReason, TopicNotExist, Unreachable, refusal
+from .route import AUTO_CREATE_TOPIC, RouteTable, TopicRoute, parse_route
+from .subscription import Member, heartbeat
+
+log = structlog.get_logger()
+
+CALL_SECONDS = 3.0
+CONNECT_SECONDS = 3.0
+ROUTE_POLL_SECONDS = 30.0
+HEARTBEAT_SECONDS = 30.0
+FAREWELL_SECONDS = 1.0
+"""What a client takes at most to say goodbye, even when it is cancelled."""
+
+REST_SECONDS = 5.0
+"""How long an address that refused a connection is avoided by readers that have another."""
+
+DEFAULT_NAMESRV_PORT = 9876
+
+PeerHandler = Callable[[Channel, RemotingCommand], RemotingCommand | None]
+
+
+def parse_name_servers(namesrv: str | Iterable[str]) -> tuple[Address, ...]:
+    """Read `host:port;host:port`, or several such texts; without a port it is 9876.
+
+    Raises:
+        InvalidArgument: an address that is none, or no address at all.
+    """
+    texts = [namesrv] if isinstance(namesrv, str) else list(namesrv)
+    parts = [part.strip() for text in texts for part in text.replace(",", ";").split(";")]
+    try:
+        addresses = tuple(Address.parse(part if ":" in part else f"{part}:{DEFAULT_NAMESRV_PORT}") for part in parts if part)
+    except ValueError as error:
+        raise InvalidArgument(f"name server: {error}") from error
+    if not addresses:
+        raise InvalidArgument("a client needs the address of at least one name server")
+    return addresses
+
+
+@attrs.define(eq=False)
+class Session:
+    """One client of the cluster."""
+
+    world: World
+    name_servers: tuple[Address, ...]
+    nursery: trio.Nursery
+    instance: str
+    """Tells clients of one host apart, in their client id."""
+    routes: RouteTable = attrs.field(factory=RouteTable)
+    topics: set[str] = attrs.field(factory=set)
+    """Topics whose routes are kept up to date."""
+    producer_groups: set[str] = attrs.field(factory=set)
+    members: list[Member] = attrs.field(factory=list)
+    handlers: dict[int, PeerHandler] = attrs.field(factory=dict)
+    """What servers may ask of us, by request code."""
+    on_route: list[Callable[[TopicRoute], None]] = attrs.field(factory=list)
+    """Called with every route that is new."""
+    local_host: str | None = None
+    heartbeat_seconds: float = HEARTBEAT_SECONDS
+    route_poll_seconds: float = ROUTE_POLL_SECONDS
+    _channels: dict[Address, Channel] = attrs.field(factory=dict)
+    _connecting: dict[Address, trio.Lock] = attrs.field(factory=dict)
+    _resting: dict[Address, float] = attrs.field(factory=dict)
+    _name_server: int = 0
+
+    @property
+    def client_id(self) -> str:
+        """How brokers and other members know us: `ip@instance`."""
+        return f"{self.local_host or '127.0.0.1'}@{self.instance}"
+
+    async def channel(self, address: Address) -> Channel:
+        """The connection to `address`, opened if need be; concurrent callers share one attempt.
+
+        Raises:
+            Unreachable: no connection came about.
+        """
+        channel = self._channels.get(address)
+        if channel is not None and not channel.closed:
+            return channel
+        # The lock makes a hundred senders that lost their broker open one connection, not a hundred.
+        async with self._connecting.setdefault(address, trio.Lock()):
+            channel = self._channels.get(address)
+            if channel is not None and not channel.closed:
+                return channel
+            try:
+                channel = await open_channel(
+                    address,
+                    network=self.world.network,
+                    nursery=self.nursery,
+                    on_request=self._answer_peer,
+                    on_close=self._forget_channel,
+                    connect_seconds=CONNECT_SECONDS,
+                )
+            except ConnectionLost as error:
+                self.let_rest(address)
+                raise Unreachable(str(address), str(error)) from error
+            self._resting.pop(address, None)
+            self._channels[address] = channel
+            self.local_host = self.local_host or channel.local.host
+        if address not in self.name_servers:
+            self.nursery.start_soon(self._send_heartbeat, address)
+        return channel
+
+    async def call(self, address: Address, command: RemotingCommand, timeout_seconds: float = CALL_SECONDS) -> RemotingCommand:
+        """Ask `address` and return its answer, whatever its code.
+
+        Raises:
+            Unreachable: no connection. Nothing was asked.
+            NoAnswer: asked, but no answer came.
+        """
+        channel = await self.channel(address)
+        try:
+            return await channel.call(command, timeout_seconds)
+        except (CallTimeout, ConnectionLost) as error:
+            raise NoAnswer(str(address), str(error)) from error
+
+    async def ask(self, address: Address, command: RemotingCommand, timeout_seconds: float = CALL_SECONDS) -> RemotingCommand:
+        """Ask `address` and return its answer; raises like `call`, and `Refused` for a code that is not success."""
+        answer = await self.call(address, command, timeout_seconds)
+        if answer.code != ResponseCode.SUCCESS:
+            raise refusal(answer.code, answer.remark, str(address))
+        return answer
+
+    async def ask_name_server(self, command: RemotingCommand, timeout_seconds: float = CALL_SECONDS) -> RemotingCommand:
+        """Ask the name server that answered last, else the others in turn.
+
+        Raises:
+            Unreachable, NoAnswer: none of them answered.
+            Refused: the one that answered did not answer success.
+        """
+        failure: ClientError | None = None
+        for _ in self.name_servers:
+            address = self.name_servers[self._name_server % len(self.name_servers)]
+            try:
+                return await self.ask(address, command, timeout_seconds)
+            except (Unreachable, NoAnswer) as error:
+                failure = error
+                self._name_server += 1
+        assert failure is not None
+        raise failure
+
+    async def refresh_route(self, topic: str) -> TopicRoute:
+        """Ask for the route of `topic`, remember it, and tell `on_route` if it is new.
+
+        Raises:
+            NoRoute: unknown topic, or no name server. What was known stays known.
+        """
+        command = RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
+        try:
+            answer = await self.ask_name_server(command)
+            route = parse_route(topic, orjson.loads(answer.body))
+        except TopicNotExist as error:
+            raise NoRoute(topic, NoRouteReason.TOPIC_UNKNOWN) from error
+        except (Unreachable, NoAnswer) as error:
+            raise NoRoute(topic, NoRouteReason.NAME_SERVER_UNREACHABLE, str(error)) from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise NoRoute(topic, NoRouteReason.NAME_SERVER_UNREACHABLE, f"its answer is not a route: {error}") from error
+        self._take_route(route)
+        return route
+
+    async def route_to_create(self, topic: str) -> TopicRoute:
+        """The route by which a first send creates `topic`, made from that of the template topic.
+
+        Raises:
+            NoRoute: brokers do not create topics, or there are none.
+        """
+        try:
+            template = await self.refresh_route(AUTO_CREATE_TOPIC)
+        except NoRoute as error:
+            if error.reason is NoRouteReason.TOPIC_UNKNOWN:
+                known = await self.ask_name_server(RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO))
+                # The body is not strict JSON; whether it names any broker shows without reading it.
+                no_broker = b'"brokerName"' not in known.body
+                reason = NoRouteReason.NO_BROKER if no_broker else NoRouteReason.TOPIC_UNKNOWN
+                raise NoRoute(topic, reason) from error
+            raise NoRoute(topic, error.reason, str(error)) from error
+        return template.as_template_for(topic)
+
+    def let_rest(self, address: Address) -> None:
+        """Note that `address` did not take a connection, so that readers look elsewhere for a while."""
+        self._resting[address] = trio.current_time() + REST_SECONDS
+
+    def resting(self) -> frozenset[Address]:
+        """Addresses that are better left alone now."""
+        if self._resting:
+            now = trio.current_time()
+            self._resting = {address: until for address, until in self._resting.items() if until > now}
+        return frozenset(self._resting)
+
+    def open_channels(self) -> list[Channel]:
+        """Connections to brokers that are open now."""
+        return [
+            channel for address, channel in self._channels.items() if not channel.closed and address not in self.name_servers
+        ]
+
+    async def heartbeat_everywhere(self) -> None:
+        """Tell all brokers that we are here, and wait for their answers; failures are logged."""
+        addresses = self.routes.members() if self.members else self.routes.masters()
+        async with trio.open_nursery() as nursery:
+            for address in dict.fromkeys(addresses):
+                nursery.start_soon(self._send_heartbeat, address)
+
+    async def send_heartbeats(self) -> None:
+        """Send heartbeats until cancelled."""
+        while True:
+            await trio.sleep(self.heartbeat_seconds)
+            await self.heartbeat_everywhere()
+
+    async def poll_routes(self) -> None:
+        """Keep the routes of `topics` up to date until cancelled; what a name server does not know (now) is kept."""
+        while True:
+            await trio.sleep(self.route_poll_seconds)
+            for topic in sorted(self.topics):
+                try:
+                    await self.refresh_route(topic)
+                except NoRoute as error:
+                    log.warning("route_not_refreshed", topic=topic, reason=error.reason.name)
+            if self.topics <= self.routes.routes.keys():
+                self.routes.forget(AUTO_CREATE_TOPIC)  # it served its turn, and would keep its brokers alive in the table
+            self._close_offline_channels()
+
+    async def unregister(self) -> None:
+        """Tell the brokers we are connected to that we leave."""
+        groups = [("producerGroup", group) for group in sorted(self.producer_groups)]
+        groups += [("consumerGroup", member.group) for member in self.members]
+        async with trio.open_nursery() as nursery:
+            for channel in self.open_channels():
+                nursery.start_soon(self._unregister, channel, groups)
+
+    async def _unregister(self, channel: Channel, groups: list[tuple[str, str]]) -> None:
+        for name, group in groups:
+            command = RemotingCommand(RequestCode.UNREGISTER_CLIENT, {"clientID": self.client_id, name: group})
+            try:
+                await channel.call(command, FAREWELL_SECONDS)
+            except (CallTimeout, ConnectionLost) as error:
+                log.debug("unregister_failed", broker=str(channel.address), reason=str(error))
+                return
+
+    async def _send_heartbeat(self, address: Address) -> None:
+        if not self.producer_groups and not self.members:
+            return
+        try:
+            # With the channel first, so that the client id has our own address in it.
+            channel = await self.channel(address)
+            body = orjson.dumps(heartbeat(self.client_id, sorted(self.producer_groups), self.members))
+            answer = await channel.call(RemotingCommand(RequestCode.HEART_BEAT, body=body), CALL_SECONDS)
+        except (Unreachable, CallTimeout, ConnectionLost) as error:
+            log.warning("heartbeat_failed", broker=str(address), reason=str(error))
+            return
+        if answer.code != ResponseCode.SUCCESS:
+            log.warning("heartbeat_refused", broker=str(address), code=answer.code, remark=answer.remark)
+
+    def _take_route(self, route: TopicRoute) -> None:
+        if self.routes.update(route):
+            log.debug("route_changed", topic=route.topic, brokers=[broker.name for broker in route.brokers])
+            for tell in self.on_route:
+                tell(route)
+
+    def _close_offline_channels(self) -> None:
+        known = {*self.name_servers, *self.routes.members()}
+        for address, channel in list(self._channels.items()):
+            if address not in known:
+                log.info("offline_broker_dropped", broker=str(address))
+                channel.close()
+
+    def _forget_channel(self, channel: Channel) -> None:
+        if self._channels.get(channel.address) is channel:
+            del self._channels[channel.address]
+
+    def _answer_peer(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
+        handler = self.handlers.get(request.code)
+        if handler is None:
+            remark = f"request code {request.code} is not supported by this client"
+            return request.response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)
+        return handler(channel, request)
+
+
+@asynccontextmanager
+async def open_session(
+    namesrv: str | Iterable[str], world: World, *, instance_name: str | None = None
+) -> AsyncIterator[Session]:
+    """A session for the length of an `async with` block.
+
+    An exception of the block leaves it as it is, not inside the group that a nursery makes of it.
+    Cancellation: says goodbye to the brokers within `FAREWELL_SECONDS`, then closes everything.
+    """
+    name_servers = parse_name_servers(namesrv)
+    lots = world.randomness
+    instance = instance_name or f"{lots.getrandbits(16)}#{lots.getrandbits(48)}"
+    failure: BaseException | None = None
+    async with trio.open_nursery() as nursery:
+        session = Session(world, name_servers, nursery, instance)
+        session._name_server = lots.randrange(len(name_servers))  # noqa: SLF001 - its own constructor
+        nursery.start_soon(session.poll_routes)
+        nursery.start_soon(session.send_heartbeats)
+        try:
+            yield session
+        except BaseException as error:  # noqa: BLE001 - raised again outside the nursery
+            failure = error
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + FAREWELL_SECONDS):
+            await session.unregister()
+        nursery.cancel_scope.cancel()
+    if failure is not None:
+        raise failure

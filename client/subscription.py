@@ -1,0 +1,121 @@
+"""What a consumer wants of a topic, and how it says so in a heartbeat (RocketMQ `SubscriptionData`, `HeartbeatData`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from typing import Any
+
+import attrs
+
+from ..message.strings import string_hash
+from .errors import InvalidArgument
+
+ALL = "*"
+TAG_EXPRESSION = "TAG"
+SQL_EXPRESSION = "SQL92"
+
+
+class ConsumeFrom(Enum):
+    """Where a group starts in a queue for which it has no offset yet."""
+
+    LAST = "CONSUME_FROM_LAST_OFFSET"
+    FIRST = "CONSUME_FROM_FIRST_OFFSET"
+    TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
+
+
+class MessageModel(Enum):
+    """Whether the members of a group share the messages, or each gets all."""
+
+    CLUSTERING = "CLUSTERING"
+    BROADCASTING = "BROADCASTING"
+
+
+@attrs.frozen
+class Subscription:
+    """One topic and the filter on it."""
+
+    topic: str
+    expression: str = ALL
+    expression_type: str = TAG_EXPRESSION
+    version: int = 0
+
+    @property
+    def tags(self) -> frozenset[str]:
+        """The tags that are wanted; none means all messages."""
+        if self.expression_type != TAG_EXPRESSION or self.expression in ("", ALL):
+            return frozenset()
+        return frozenset(tag for tag in (part.strip() for part in self.expression.split("||")) if tag)
+
+    def wire(self) -> dict[str, Any]:
+        """The JSON object of this subscription."""
+        tags = sorted(self.tags)
+        return {
+            "classFilterMode": False,
+            "codeSet": [string_hash(tag) for tag in tags],
+            "expressionType": self.expression_type,
+            "subString": self.expression,
+            "subVersion": self.version,
+            "tagsSet": tags,
+            "topic": self.topic,
+        }
+
+
+def subscriptions_of(topics: str | Iterable[str] | Mapping[str, str | Subscription], version: int) -> list[Subscription]:
+    """Read what `open_consumer` takes: one topic, several, or topics with their expressions.
+
+    Raises:
+        InvalidArgument: no topic, or an expression that selects nothing.
+    """
+    if isinstance(topics, str):
+        topics = [topics]
+    wanted = dict(topics) if isinstance(topics, Mapping) else dict.fromkeys(topics, ALL)
+    if not wanted:
+        raise InvalidArgument("a consumer needs at least one topic")
+    subscriptions = []
+    for topic, expression in wanted.items():
+        if isinstance(expression, Subscription):
+            subscription = attrs.evolve(expression, topic=topic, version=version)
+        else:
+            subscription = Subscription(topic, expression.strip() or ALL, version=version)
+        if subscription.expression_type == TAG_EXPRESSION and subscription.expression != ALL and not subscription.tags:
+            raise InvalidArgument(f"expression {subscription.expression!r} of topic {topic!r} names no tag")
+        subscriptions.append(subscription)
+    return subscriptions
+
+
+def sql(expression: str) -> Subscription:
+    """Filter one topic by SQL92, as in `topics={"orders": sql("price > 10")}`; the broker must allow it."""
+    return Subscription("", expression, SQL_EXPRESSION)
+
+
+@attrs.frozen
+class Member:
+    """A client as member of a consumer group, as its heartbeats tell it."""
+
+    group: str
+    subscriptions: tuple[Subscription, ...]
+    model: MessageModel
+    consume_from: ConsumeFrom
+    passive: bool = True
+    """Whether messages are handed to it (push), or it asks for them (pull)."""
+
+    def wire(self) -> dict[str, Any]:
+        """The JSON object of this member."""
+        return {
+            "groupName": self.group,
+            "consumeType": "CONSUME_PASSIVELY" if self.passive else "CONSUME_ACTIVELY",
+            "messageModel": self.model.value,
+            "consumeFromWhere": self.consume_from.value,
+            "subscriptionDataSet": [subscription.wire() for subscription in self.subscriptions],
+            "unitMode": False,
+        }
+
+
+def heartbeat(client_id: str, producer_groups: Iterable[str], members: Iterable[Member]) -> dict[str, Any]:
+    """The HeartbeatData object."""
+    return {
+        "clientID": client_id,
+        "producerDataSet": [{"groupName": group} for group in producer_groups],
+        "consumerDataSet": [member.wire() for member in members],
+    }

@@ -1,0 +1,77 @@
+"""Unique message ids in RocketMQ's Java layout, so that its tools read the send time out of them.
+
+`ip (4 or 16) | process (2) | instance (4) | ms since the first of the month (4) | counter (2)`, as upper-case hex. Two ids of
+one generator never agree: the counter runs on across milliseconds, and at most 65,536 ids leave in one of them.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from datetime import UTC, datetime
+
+import attrs
+
+_COUNTER_MASK = 0xFFFF
+
+
+@attrs.define
+class UniqueIds:
+    """Makes ids for one client.
+
+    Args:
+        host: the client's own numeric address.
+        process: 16 bits that tell processes of one host apart.
+        instance: 32 bits that tell clients of one process apart.
+    """
+
+    host: str
+    process: int
+    instance: int
+    _prefix: str = attrs.field(init=False)
+    _month_start_ms: int = attrs.field(init=False, default=0)
+    _month_end_ms: int = attrs.field(init=False, default=0)
+    _counter: int = attrs.field(init=False, default=0)
+    _newest_ms: int = attrs.field(init=False, default=0)
+    _left: int = attrs.field(init=False, default=_COUNTER_MASK + 1)
+
+    def __attrs_post_init__(self) -> None:
+        packed = ipaddress.ip_address(self.host).packed
+        self._prefix = packed.hex().upper() + f"{self.process & 0xFFFF:04X}{self.instance & 0xFFFFFFFF:08X}"
+
+    def next(self, wall_ms: int) -> str:
+        """Make the next id; `wall_ms` may stand still or jump back, the id is new all the same."""
+        if wall_ms <= self._newest_ms:
+            # The clock stands still or went back. Ids of the newest millisecond go on until its counter has gone round.
+            wall_ms = self._newest_ms
+            self._left -= 1
+            if self._left == 0:
+                wall_ms += 1
+        if wall_ms > self._newest_ms:
+            self._newest_ms = wall_ms
+            self._left = _COUNTER_MASK + 1
+        if wall_ms >= self._month_end_ms:
+            self._month_start_ms, self._month_end_ms = _month_around(wall_ms)
+        self._counter = self._counter + 1 & _COUNTER_MASK
+        return "%s%08X%04X" % (self._prefix, wall_ms - self._month_start_ms, self._counter)  # noqa: UP031 - three times faster
+
+
+def _month_around(wall_ms: int) -> tuple[int, int]:
+    """First and last-plus-one millisecond of the month, by UTC."""
+    first = datetime.fromtimestamp(wall_ms / 1000, UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    after = first.replace(year=first.year + first.month // 12, month=first.month % 12 + 1)
+    return int(first.timestamp()) * 1000, int(after.timestamp()) * 1000
+
+
+def sent_at_ms(unique_id: str, wall_ms: int) -> int:
+    """Read the send time back out of an id that was made at most a month before `wall_ms`.
+
+    Raises:
+        ValueError: not an id of this layout.
+    """
+    if len(unique_id) not in (32, 56):
+        raise ValueError(f"a unique id has 32 or 56 hex digits (got {len(unique_id)})")
+    elapsed = int(unique_id[-12:-4], 16)
+    start = _month_around(wall_ms)[0]
+    if start + elapsed > wall_ms:
+        start = _month_around(start - 1)[0]
+    return start + elapsed
