@@ -1,0 +1,66 @@
+"""`ledgermq broker`: run a broker."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+from ..broker.broker import Broker, open_broker
+from ..broker.config import KEYS, BrokerConfig, config_of
+from ..broker.errors import BadConfig, BrokerError
+from ..remoting.java_properties import read_properties
+from ..world.real import real_world
+from .serving import LOG_LEVELS, log_to_stderr, serve
+
+
+def _key_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Make every key of broker.conf a flag, as RocketMQ spells it and in dashes; the help names the file instead."""
+    for key, name in KEYS.items():
+        dashed = "--" + re.sub("_+", "-", name)
+        spellings = [f"--{key}"] if f"--{key}" == dashed else [f"--{key}", dashed]
+        function = click.option(*spellings, f"key_{name}", hidden=True)(function)
+    return function
+
+
+@click.command("broker")
+@click.option(
+    "-c", "--config", "file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="RocketMQ's broker.conf."
+)
+@click.option("-n", "--namesrv", envvar="LEDGERMQ_NAMESRV", help="Name servers, HOST:PORT;HOST:PORT.")
+@click.option("-p", "print_config", is_flag=True, help="Print the configuration and end.")
+@click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True)
+@_key_options
+def command(file: Path | None, namesrv: str | None, print_config: bool, log_level: str, **keys: str | None) -> None:
+    """Run a broker until Ctrl-C or SIGTERM.
+
+    Every key of broker.conf is a flag too, in RocketMQ's spelling (--listenPort 10911) or in dashes (--listen-port 10911);
+    -p shows all keys. A flag wins over the file, and the file over $LEDGERMQ_NAMESRV.
+    """
+    config = _config(file, namesrv, {name.removeprefix("key_"): value for name, value in keys.items() if value is not None})
+    if print_config:
+        click.echo(config.to_properties(), nl=False)
+        return
+    log_to_stderr(log_level)
+    serve(open_broker(config, real_world()), _announce, BrokerError)
+
+
+def _config(file: Path | None, namesrv: str | None, given: dict[str, str]) -> BrokerConfig:
+    entries: dict[str, str] = {}
+    source = click.get_current_context().get_parameter_source("namesrv")
+    if namesrv is not None and source is click.core.ParameterSource.ENVIRONMENT:
+        entries["namesrvAddr"] = namesrv
+    try:
+        if file is not None:
+            entries |= read_properties(file.read_text())
+        if namesrv is not None and source is not click.core.ParameterSource.ENVIRONMENT:
+            entries["namesrvAddr"] = namesrv
+        return config_of(entries | {key: given[name] for key, name in KEYS.items() if name in given})
+    except (BadConfig, UnicodeDecodeError) as error:
+        raise click.UsageError(str(error)) from error
+
+
+def _announce(broker: Broker) -> str:
+    return f"The broker[{broker.config.broker_name}, {broker.address}] boot success"

@@ -1,0 +1,65 @@
+"""The root of the command `ledgermq`; each group of commands is imported only when it is asked for."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import attrs
+import click
+
+CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
+
+
+@attrs.frozen
+class LazyCommand:
+    """A command by name: where it is defined, and what the overview says about it."""
+
+    module: str
+    summary: str
+
+
+COMMANDS = {
+    "namesrv": LazyCommand("namesrv", "Run a name server."),
+    "broker": LazyCommand("broker", "Run a broker."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command when it is run, not when it is listed."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - the signature is click's
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        lazy = COMMANDS.get(cmd_name)
+        if lazy is None:
+            return None
+        command: click.Command = getattr(import_module(f"ledgermq.cli.{lazy.module}"), "command")  # noqa: B009
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, lazy.summary) for name, lazy in COMMANDS.items()])
+
+
+def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted and not context.resilient_parsing:
+        from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - only --version pays for it
+
+        try:
+            number = version("ledgermq")
+        except PackageNotFoundError:
+            number = "(not installed)"
+        click.echo(f"ledgermq {number}")
+        context.exit()
+
+
+@click.group(cls=LazyGroup, context_settings=CONTEXT)
+@click.option("--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version, help="Show the version.")
+def main(**_: Any) -> None:
+    """Run and use LedgerMQ, a message broker that speaks RocketMQ's protocol."""
+
+
+if __name__ == "__main__":
+    main(prog_name="ledgermq")

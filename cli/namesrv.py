@@ -1,0 +1,52 @@
+"""`ledgermq namesrv`: run a name server."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from ..message.errors import JsonError
+from ..namesrv.config import NamesrvConfig, read_namesrv_conf
+from ..namesrv.errors import BadNamesrvConfig
+from ..namesrv.server import Namesrv, open_namesrv
+from ..world.real import real_world
+from .serving import LOG_LEVELS, log_to_stderr, serve
+
+
+@click.command("namesrv")
+@click.option(
+    "-c", "--config", "file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="RocketMQ's namesrv.conf."
+)
+@click.option("--host", help="The address to listen on; all by default.")
+@click.option("--port", type=click.IntRange(0, 65535), help="9876 by default; 0 takes a free one.")
+@click.option("-p", "print_config", is_flag=True, help="Print the configuration and end.")
+@click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True)
+def command(file: Path | None, host: str | None, port: int | None, print_config: bool, log_level: str) -> None:
+    """Run a name server until Ctrl-C or SIGTERM."""
+    config = _config(file, host, port)
+    if print_config:
+        click.echo(config.to_properties(), nl=False)
+        return
+    log_to_stderr(log_level)
+    serve(open_namesrv(config, real_world()), _announce, JsonError)
+
+
+def _config(file: Path | None, host: str | None, port: int | None) -> NamesrvConfig:
+    home = os.path.expanduser("~/namesrv")
+    entries = {"kvConfigPath": f"{home}/kvConfig.json", "configStorePath": f"{home}/namesrv.properties"}
+    try:
+        if file is not None:
+            entries |= read_namesrv_conf(file.read_text()).entries()
+    except (BadNamesrvConfig, UnicodeDecodeError) as error:
+        raise click.BadParameter(f"{file}: {error}", param_hint="-c") from error
+    if host is not None:
+        entries["bindAddress"] = host
+    if port is not None:
+        entries["listenPort"] = str(port)
+    return NamesrvConfig().with_entries(entries)
+
+
+def _announce(namesrv: Namesrv) -> str:
+    return f"The name server boot success, listening on {namesrv.config.bind_address}:{namesrv.port}"

@@ -1,0 +1,74 @@
+"""Running servers from the command line: logging, signals, the line that says they are ready."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from typing import TypeVar, cast
+
+import click
+import structlog
+import trio
+
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
+Server = TypeVar("Server")
+
+
+def log_to_stderr(level: str) -> None:
+    """Let facts of at least `level` go to standard error: in colour on a terminal, one JSON object a line elsewhere."""
+    processors: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso"),
+    ]
+    if sys.stderr.isatty():
+        processors.append(structlog.dev.ConsoleRenderer())
+    else:
+        processors += (structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer())
+    structlog.configure(
+        processors=processors,
+        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+
+
+def serve(opened: AbstractAsyncContextManager[Server], announce: Callable[[Server], str], *expected: type[Exception]) -> None:
+    """Run a server until SIGTERM or SIGINT, then let it stop in order.
+
+    Raises:
+        click.ClickException: it could not start or go on, for one of the `expected` reasons or an OSError.
+    """
+    reasons: tuple[type[Exception], ...] = (OSError, *expected)
+    try:
+        trio.run(_serve, opened, announce)
+    except* reasons as group:
+        raise click.ClickException(str(_first(group))) from group
+
+
+def _first(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup):
+        error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
+    return error
+
+
+async def _serve(opened: AbstractAsyncContextManager[Server], announce: Callable[[Server], str]) -> None:
+    stop = trio.Event()
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_stop_on_signal, signals, stop, nursery.cancel_scope)
+            async with opened as server:
+                print(announce(server), flush=True)
+                await stop.wait()
+            nursery.cancel_scope.cancel()
+
+
+async def _stop_on_signal(signals: AsyncIterator[int], stop: trio.Event, scope: trio.CancelScope) -> None:
+    async for _ in signals:
+        if stop.is_set():  # asked twice: do not wait for order
+            scope.cancel()
+        stop.set()
