@@ -84,6 +84,11 @@ class TagsCodes:
             code = self._hashes[tag] = string_hash(tag)
         return code
 
+    @property
+    def level_max(self) -> int:
+        """The highest delay level there is."""
+        return len(self.delay_levels_ms)
+
     def delay_ms(self, level: int) -> int:
         """Delay of a level; above the highest counts as the highest, an impossible one as a second."""
         return self.delay_levels_ms[min(level, len(self.delay_levels_ms)) - 1] if level > 0 else 1000

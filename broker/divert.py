@@ -1,0 +1,66 @@
+"""Where a message goes instead of the topic it names: into the delay topic, or from a retry topic to the dead letters.
+
+Pure: both work on the message as it is about to be put (RocketMQ HookUtils, handleRetryAndDLQ).
+"""
+
+from __future__ import annotations
+
+from ..message.message import DLQ_PREFIX, RETRY_PREFIX
+from ..message.properties import (
+    DELAY,
+    REAL_QUEUE_ID,
+    REAL_TOPIC,
+    TIMER_DELAY_MS,
+    TIMER_DELAY_SEC,
+    TIMER_DELIVER_MS,
+    decode_properties,
+    encode_properties,
+)
+from ..remoting.command import RemotingCommand
+from ..store.config import SCHEDULE_TOPIC
+from ..store.message_store import IncomingMessage
+from .groups import GroupTable
+from .topics import TopicTable
+
+VERSION_WITH_MAX_RECONSUME_TIMES = 121
+"""Clients from V3_4_9 on bring their own limit of retries."""
+
+
+def set_properties(message: IncomingMessage, decoded: dict[str, str]) -> None:
+    """Give a message that is about to be put other properties."""
+    message.decoded = decoded
+    message.properties = encode_properties(decoded)
+
+
+def divert_delayed(message: IncomingMessage, decoded: dict[str, str], level_max: int) -> None:
+    """Send a message with a delay level into the delay topic; level 0 and below leave it alone.
+
+    Raises:
+        ValueError: the level is not a number. The message is as it was.
+    """
+    level = min(int(decoded[DELAY]), level_max)
+    for timer in (TIMER_DELIVER_MS, TIMER_DELAY_SEC, TIMER_DELAY_MS):
+        decoded.pop(timer, None)  # a delay level wins over a timer
+    if level <= 0:
+        return
+    real = {DELAY: str(level), REAL_TOPIC: message.topic, REAL_QUEUE_ID: str(message.queue_id)}
+    set_properties(message, decoded | real)
+    message.topic = SCHEDULE_TOPIC
+    message.queue_id = level - 1
+
+
+def redirect_retry(message: IncomingMessage, request: RemotingCommand, topics: TopicTable, groups: GroupTable) -> None:
+    """Send a message that has been retried often enough to its group's dead letters, undelayed."""
+    group = message.topic.removeprefix(RETRY_PREFIX)
+    config = groups.find(group)
+    limit = config.retry_max_times if config is not None else 0
+    if request.version >= VERSION_WITH_MAX_RECONSUME_TIMES and request.ext.get("l"):
+        limit = int(request.ext["l"])
+    if message.reconsume_times < limit or config is None:
+        return
+    decoded = decode_properties(message.properties)
+    decoded.pop(DELAY, None)
+    set_properties(message, decoded)
+    message.topic = DLQ_PREFIX + group
+    message.queue_id = 0
+    topics.create_for_group(message.topic, 1)
