@@ -1,0 +1,167 @@
+"""What every implementation of an interface must do, as checks that a test runs on each of them.
+
+Each check is a function of an empty place to work in; it raises AssertionError with the sentence that does not hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..world.disk import Disk
+
+
+def check_disk(disk: Disk, root: str) -> None:
+    """Run all checks of `Disk`, each in a directory of its own under `root`."""
+    for check in DISK_CHECKS:
+        directory = f"{root}/{check.__name__}"
+        disk.make_directories(directory)
+        check(disk, directory)
+
+
+def created_file_is_zero_and_sized(disk: Disk, directory: str) -> None:
+    """A new file has the asked size and reads as zeros."""
+    file = disk.open(f"{directory}/a", create_size=10_000)
+    assert file.size == disk.size(f"{directory}/a") == 10_000
+    assert file.read(0, 20_000) == bytes(10_000)
+    file.close()
+
+
+def create_refuses_what_exists(disk: Disk, directory: str) -> None:
+    """Making a file that exists, or opening one that does not, is an error of its own kind."""
+    disk.open(f"{directory}/a", create_size=1).close()
+    _raises(FileExistsError, lambda: disk.open(f"{directory}/a", create_size=1))
+    _raises(FileNotFoundError, lambda: disk.open(f"{directory}/b"))
+    _raises(FileNotFoundError, lambda: disk.open(f"{directory}/none/b", create_size=1))
+    _raises(FileNotFoundError, lambda: disk.size(f"{directory}/b"))
+
+
+def written_bytes_show_at_once(disk: Disk, directory: str) -> None:
+    """A write shows in `read`, in a view taken before, and through another opening of the file."""
+    file = disk.open(f"{directory}/a", create_size=2000)
+    view = file.view()
+    other = disk.open(f"{directory}/a")
+    file.write(b"hello", 509)
+    file.write(memoryview(bytearray(b"world")), 1995)
+    assert bytes(view[509:514]) == b"hello"
+    assert other.read(507, 9) == b"\0\0hello\0\0"
+    assert other.read(1990, 100) == b"\0\0\0\0\0world"
+    assert view.readonly
+    assert len(view) == 2000
+    view.release()
+    file.close()
+    other.close()
+
+
+def writing_past_the_end_makes_a_file_longer(disk: Disk, directory: str) -> None:
+    """The gap reads as zeros."""
+    file = disk.open(f"{directory}/a", create_size=0)
+    file.write(b"x", 700)
+    assert file.size == disk.size(f"{directory}/a") == 701
+    assert file.read(0, 1000) == bytes(700) + b"x"
+    file.close()
+
+
+def truncate_cuts_and_extends_with_zeros(disk: Disk, directory: str) -> None:
+    """What was cut does not come back."""
+    file = disk.open(f"{directory}/a", create_size=3000)
+    file.write(b"\xff" * 3000, 0)
+    file.truncate(600)
+    assert file.size == 600
+    file.truncate(3000)
+    file.sync()
+    assert file.read(0, 3000) == b"\xff" * 600 + bytes(2400)
+    file.close()
+
+
+def views_outlive_close_and_removal(disk: Disk, directory: str) -> None:
+    """A slice that is on its way to a client stays readable."""
+    file = disk.open(f"{directory}/a", create_size=1000)
+    file.write(b"kept", 0)
+    part = file.view()[:4]
+    file.close()
+    file.close()
+    disk.remove(f"{directory}/a")
+    assert bytes(part) == b"kept"
+    assert not disk.exists(f"{directory}/a")
+
+
+def names_are_listed_sorted(disk: Disk, directory: str) -> None:
+    """Files and directories together; an absent directory has none."""
+    disk.make_directories(f"{directory}/b/inner")
+    disk.make_directories(f"{directory}/b")
+    for name in ("c", "a"):
+        disk.open(f"{directory}/{name}", create_size=0).close()
+    assert disk.list_directory(directory) == ["a", "b", "c"]
+    assert disk.list_directory(f"{directory}/absent") == []
+    assert disk.is_directory(f"{directory}/b")
+    assert not disk.is_directory(f"{directory}/a")
+    assert not disk.is_directory(f"{directory}/absent")
+
+
+def replace_takes_the_place_of_the_target(disk: Disk, directory: str) -> None:
+    """The target holds the source's bytes, the source's name is gone, open files keep theirs."""
+    for name in ("old", "new"):
+        file = disk.open(f"{directory}/{name}", create_size=0)
+        file.write(name.encode(), 0)
+        file.close()
+    open_old = disk.open(f"{directory}/old")
+    disk.replace(f"{directory}/new", f"{directory}/old")
+    disk.sync_directory(directory)
+    assert disk.list_directory(directory) == ["old"]
+    reopened = disk.open(f"{directory}/old")
+    assert (reopened.read(0, 9), open_old.read(0, 9)) == (b"new", b"old")
+    reopened.close()
+    open_old.close()
+    _raises(FileNotFoundError, lambda: disk.replace(f"{directory}/new", f"{directory}/old"))
+
+
+def trees_are_removed_whole(disk: Disk, directory: str) -> None:
+    """With files and directories inside."""
+    disk.make_directories(f"{directory}/a/b")
+    disk.open(f"{directory}/a/b/c", create_size=1).close()
+    disk.remove_tree(f"{directory}/a")
+    assert disk.list_directory(directory) == []
+    _raises(FileNotFoundError, lambda: disk.remove_tree(f"{directory}/a"))
+    _raises(FileNotFoundError, lambda: disk.remove(f"{directory}/a/b/c"))
+
+
+def a_lock_is_held_once(disk: Disk, directory: str) -> None:
+    """A second attempt fails without waiting; after release it succeeds."""
+    lock = disk.lock(f"{directory}/lock")
+    _raises(BlockingIOError, lambda: disk.lock(f"{directory}/lock"))
+    lock.release()
+    disk.lock(f"{directory}/lock").release()
+    file = disk.open(f"{directory}/lock")
+    assert file.read(0, 4) == b"lock"
+    file.close()
+
+
+def usage_adds_up(disk: Disk, directory: str) -> None:
+    """Used and free are parts of the total."""
+    usage = disk.usage(directory)
+    assert 0 <= usage.ratio <= 1
+    assert usage.used + usage.free <= usage.total
+    assert disk.boot_id() == disk.boot_id()
+
+
+DISK_CHECKS: tuple[Callable[[Disk, str], None], ...] = (
+    created_file_is_zero_and_sized,
+    create_refuses_what_exists,
+    written_bytes_show_at_once,
+    writing_past_the_end_makes_a_file_longer,
+    truncate_cuts_and_extends_with_zeros,
+    views_outlive_close_and_removal,
+    names_are_listed_sorted,
+    replace_takes_the_place_of_the_target,
+    trees_are_removed_whole,
+    a_lock_is_held_once,
+    usage_adds_up,
+)
+
+
+def _raises(kind: type[Exception], function: Callable[[], object]) -> None:
+    try:
+        function()
+    except kind:
+        return
+    raise AssertionError(f"{kind.__name__} was expected, and nothing was raised")

@@ -1,0 +1,33 @@
+"""Clocks that drift and jump, on top of trio's own time, which the mock clock makes virtual."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import attrs
+import trio
+
+START_MS = 1_700_000_000_000
+
+
+@attrs.define
+class SimClock:
+    """One machine's clocks."""
+
+    now: Callable[[], float] = trio.current_time
+    """Seconds of true time."""
+    start_ms: int = START_MS
+    drift: float = 0.0
+    """Seconds that both clocks gain in a second of true time."""
+    jumped_ms: int = 0
+    """What jumps have added to the wall clock so far."""
+
+    def wall_ms(self) -> int:
+        return self.start_ms + self.jumped_ms + int(self.monotonic() * 1000)
+
+    def monotonic(self) -> float:
+        return self.now() * (1 + self.drift)
+
+    def jump(self, milliseconds: int) -> None:
+        """Set the wall clock forward, or back with a negative number."""
+        self.jumped_ms += milliseconds

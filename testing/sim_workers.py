@@ -1,0 +1,38 @@
+"""Worker threads without threads: work is done in line, after and before a while of virtual time.
+
+Real threads would let the mock clock jump while they run; here a slow disk is a drawn delay.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+import attrs
+import trio
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@attrs.define(eq=False)
+class SimWorkers:
+    """Runs what it is given at a moment drawn inside the delay."""
+
+    lots: random.Random = attrs.field(factory=lambda: random.Random(0))  # noqa: S311 - never secrets
+    delay_seconds_max: float = 0.0
+    """Each piece of work takes up to this long; the event loop runs on meanwhile."""
+
+    async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        delay = self.delay_seconds_max * self.lots.random() ** 3
+        part = self.lots.random()
+        await _sleep_whole(delay * part)
+        result = function(*args, **kwargs)
+        await _sleep_whole(delay * (1 - part))
+        return result
+
+
+async def _sleep_whole(seconds: float) -> None:
+    with trio.CancelScope(shield=True):
+        await trio.sleep(seconds)
