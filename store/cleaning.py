@@ -67,7 +67,7 @@ class Cleaner:
             self.local.segments.remove(segment)
             log.info("segment_deleted", path=segment.path, reason=deletion.reason.value if deletion.reason else "")
         if deletion.names:
-            self._follow()
+            self.follow_log()
         self._mark_disk(disk_full(self.store.disk_ratio(), rules), ratio)
 
     def _ages(self) -> list[FileAge]:
@@ -77,7 +77,12 @@ class Cleaner:
             for segment in self.local.segments.files
         ]
 
-    def _follow(self) -> None:
+    def follow_log(self) -> None:
+        """Drop what queues and index say about records that are gone from the log.
+
+        Raises:
+            OSError: a file could not be deleted; the next round tries again.
+        """
         low = self.local.min_offset
         for queue in self.store.queues.table.values():
             queue.expire(low)
