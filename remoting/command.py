@@ -213,7 +213,18 @@ def _decode_json(header: bytes, body: bytes) -> RemotingCommand:
     code, opaque, flag, version = get("code", 0), get("opaque", 0), get("flag", 0), get("version", 0)
     if not (type(code) is type(opaque) is type(flag) is type(version) is int):
         raise RemoteProtocolError("code, opaque, flag and version of a header are integers")
-    return RemotingCommand(code, ext, body, opaque, flag, get("remark"), get("language"), version)
+    remark, language = get("remark"), get("language")
+    # Java takes a name that it does not know, or a number, for an unknown language.
+    return RemotingCommand(
+        code,
+        ext,
+        body,
+        opaque,
+        flag,
+        remark if type(remark) is str else None,
+        language if type(language) is str else None,
+        version,
+    )
 
 
 def _texts(ext: dict[str, Any]) -> dict[str, str]:

@@ -1,0 +1,78 @@
+"""In-memory connections for the trio shells: everything runs on trio's own clock, which tests may replace by a mock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+import pytest
+import trio
+import trio.testing
+from trio.abc import Listener, Stream
+
+from ledgermq.world.network import Address
+
+
+@attrs.frozen
+class TrioClock:
+    """The clock of the running event loop."""
+
+    def wall_ms(self) -> int:
+        return round(trio.current_time() * 1000)
+
+    def monotonic(self) -> float:
+        return trio.current_time()
+
+
+@attrs.define(eq=False)
+class MemoryListener(Listener[Stream]):
+    """Hands out the server's ends of pairs."""
+
+    _receive: trio.MemoryReceiveChannel[Stream]
+
+    async def accept(self) -> Stream:
+        return await self._receive.receive()
+
+    async def aclose(self) -> None:
+        await self._receive.aclose()
+
+
+@attrs.define(eq=False)
+class MemoryNetwork:
+    """One listening place, reached whatever the address; keeps both ends of every connection."""
+
+    clients: list[trio.StapledStream[trio.testing.MemorySendStream, trio.testing.MemoryReceiveStream]] = attrs.field(
+        factory=list[trio.StapledStream[trio.testing.MemorySendStream, trio.testing.MemoryReceiveStream]]
+    )
+    _send: trio.MemorySendChannel[Stream] | None = None
+
+    async def open_stream(self, address: Address) -> Stream:
+        if self._send is None:
+            raise ConnectionRefusedError(111, "Connection refused")
+        ours, theirs = trio.testing.memory_stream_pair()
+        self.clients.append(ours)
+        await self._send.send(theirs)
+        return ours
+
+    async def open_listeners(self, host: str, port: int) -> Sequence[Listener[Stream]]:
+        self._send, receive = trio.open_memory_channel[Stream](100)
+        return [MemoryListener(receive)]
+
+    def peer_address(self, stream: Stream) -> Address:
+        return Address("127.0.0.1", 40000)
+
+    def local_address(self, stream: Stream) -> Address:
+        return Address("127.0.0.1", 40000)
+
+    def listener_port(self, listener: Listener[Stream]) -> int:
+        return 9876
+
+
+@pytest.fixture
+def network() -> MemoryNetwork:
+    return MemoryNetwork()
+
+
+@pytest.fixture
+def clock() -> TrioClock:
+    return TrioClock()
