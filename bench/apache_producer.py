@@ -9,7 +9,7 @@ import statistics
 import time
 
 from apache_client import producer_lines, start_producer
-from harness import CpuMeter, Options, Report, Values, started, take_turns
+from harness import CpuMeter, Options, Report, Values, started, take_turns, warm_up
 from processes import Process
 from servers import QUEUES, TOPIC, Cluster, Side
 from wire import Connection
@@ -36,6 +36,7 @@ def main() -> None:
                     return _flood(clusters[side], connection, options, found.threads, report)
                 return _steady(clusters[side], connection, options, found.threads)
 
+        warm_up(clusters, options.warmup)
         take_turns(options, report, measure)
     report.show()
 

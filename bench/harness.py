@@ -17,6 +17,7 @@ from pathlib import Path
 
 import attrs
 from processes import Process, machine_cpu_seconds, own_cpu_seconds
+from raw_sender import RawSender
 from servers import TOPIC, Cluster, Side
 from wire import Connection
 
@@ -24,6 +25,7 @@ Values = Mapping[str, float]
 
 # Cores that processes outside the benchmark kept busy meanwhile: what makes a run doubtful.
 OTHERS = "cores used by others"
+_WARMUP_WINDOW = 64
 
 
 @attrs.define
@@ -172,6 +174,13 @@ def await_route(cluster: Cluster, broker: Connection, topic: str = TOPIC, timeou
                 raise TimeoutError(f"no route to {topic} within {timeout:.0f} s")
             broker.create_topic(topic, 8)
             time.sleep(0.2)
+
+
+def warm_up(clusters: Mapping[Side, Cluster], seconds: float) -> None:
+    """Load each broker in turn, for a JVM's compiler to see the send path; nothing is counted."""
+    for cluster in clusters.values():
+        with RawSender(cluster.broker_address) as sender:
+            sender.run(_WARMUP_WINDOW, seconds=seconds)
 
 
 def take_turns(options: Options, report: Report, measure: Callable[[Side], Values]) -> None:

@@ -5,11 +5,9 @@ The client is `raw_sender.py`; a lone send waits for its answer before the next 
 
 import argparse
 
-from harness import CpuMeter, Options, Report, Values, started, take_turns
+from harness import CpuMeter, Options, Report, Values, started, take_turns, warm_up
 from raw_sender import RawSender, percentile
 from servers import Cluster, Side
-
-_WARMUP_WINDOW = 64
 
 
 def _extend(parser: argparse.ArgumentParser) -> None:
@@ -29,9 +27,7 @@ def main() -> None:
         report = Report(f"raw socket, 1 KiB bodies, 8 queues, {mode.upper()}_FLUSH", path)
 
         with started(options.sides, {"flushDiskType": f"{mode.upper()}_FLUSH"}) as clusters:
-            for cluster in clusters.values():
-                with RawSender(cluster.broker_address) as sender:
-                    sender.run(_WARMUP_WINDOW, seconds=options.warmup)
+            warm_up(clusters, options.warmup)
 
             def measure(side: Side, clusters: dict[Side, Cluster] = clusters) -> Values:
                 return _measure(clusters[side], options.seconds, windows, found.lone)
