@@ -118,7 +118,6 @@ class BrokerConfig:
     trace_on: bool = True
     reject_transaction_message: bool = False
     notify_consumer_ids_changed_enable: bool = True
-    enable_property_filter: bool = False
 
     # pulling
     long_polling_enable: bool = True

@@ -39,12 +39,13 @@ def divert_delayed(message: IncomingMessage, decoded: dict[str, str], level_max:
         ValueError: the level is not a number. The message is as it was.
     """
     level = min(int(decoded[DELAY]), level_max)
-    for timer in (TIMER_DELIVER_MS, TIMER_DELAY_SEC, TIMER_DELAY_MS):
-        decoded.pop(timer, None)  # a delay level wins over a timer
     if level <= 0:
         return
+    properties = decode_properties(message.properties)  # `decoded` may lack what the broker has added
+    for timer in (TIMER_DELIVER_MS, TIMER_DELAY_SEC, TIMER_DELAY_MS):
+        properties.pop(timer, None)  # a delay level wins over a timer
     real = {DELAY: str(level), REAL_TOPIC: message.topic, REAL_QUEUE_ID: str(message.queue_id)}
-    set_properties(message, decoded | real)
+    set_properties(message, properties | real)
     message.topic = SCHEDULE_TOPIC
     message.queue_id = level - 1
 

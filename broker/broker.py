@@ -1,0 +1,263 @@
+"""A broker as a whole: its tables, its tasks, the order in which they start and stop (RocketMQ BrokerController).
+
+Start: listen, open the store, load the tables, register the handlers, serve, start the tasks, register with name servers;
+whoever connects before serving waits in the backlog. Stop: leave the name servers' routes, take no more messages, answer what
+waits, write the tables, close connections, close the store; a client that is cut off finds the route gone already.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+import attrs
+import structlog
+import trio
+from trio.abc import Listener, Stream
+
+from ..remoting.dispatcher import Dispatcher
+from ..remoting.server import RemotingServer
+from ..store.message_store import MessageStore
+from ..store.opening import open_message_store
+from ..world.real import World, real_world
+from . import admin, admin_config, admin_queries, admin_runtime, inspection, relay
+from .client_requests import ClientRequests
+from .clients import SCAN_SECONDS, Consumers, Producers
+from .config import BrokerConfig
+from .delay import DelayDelivery
+from .groups import GroupTable
+from .locks import QueueLocks
+from .offsets import ConsumerOffsets
+from .persistence import Persistence, encoded
+from .pull import PullService
+from .registration import Registration
+from .retry import SendBack
+from .send import SEND_CODES, SendHandler
+from .slave_sync import SlaveSync
+from .stats import Stats
+from .topics import TopicTable
+
+log = structlog.get_logger()
+
+HOUSEKEEPING_SECONDS = 1.0
+SETTLE_SECONDS = 0.3
+"""How long a stop waits for answers that wait for a flush or a slave."""
+STOP_SECONDS = 0.9
+VIP_PORT_DISTANCE = 2
+"""Old clients send to the listen port less this."""
+
+OnMaster = Callable[[str, str], None]
+"""Told the master's address and its HA address."""
+
+
+@attrs.define(eq=False)
+class Broker:
+    """One running broker."""
+
+    config: BrokerConfig
+    world: World
+    store: MessageStore
+    host: str
+    """The address that clients are given."""
+    port: int
+    topics: TopicTable
+    groups: GroupTable
+    offsets: ConsumerOffsets
+    persistence: Persistence
+    stats: Stats
+    started_ms: int
+    dispatcher: Dispatcher = attrs.field(factory=Dispatcher)
+    producers: Producers = attrs.field(factory=Producers)
+    consumers: Consumers = attrs.field(factory=Consumers)
+    locks: QueueLocks = attrs.field(factory=QueueLocks)
+    master_address: str = ""
+    """Where a slave's master is, once a name server has told."""
+    master_ha_address: str = ""
+    on_master: list[OnMaster] = attrs.field(factory=list[OnMaster])
+    server: RemotingServer = attrs.field(init=False)
+    sends: SendHandler = attrs.field(init=False)
+    pulls: PullService = attrs.field(init=False)
+    delay: DelayDelivery = attrs.field(init=False)
+    registration: Registration = attrs.field(init=False)
+    clients: ClientRequests = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.server = RemotingServer(self.dispatcher, self.world.network, self.world.clock)
+        self.pulls = PullService(self)
+        self.delay = DelayDelivery(self)
+        self.registration = Registration(self)
+        self.clients = ClientRequests(self)
+
+    @property
+    def address(self) -> str:
+        """Where clients reach this broker, `host:port`."""
+        return f"{self.host}:{self.port}"
+
+    @property
+    def ha_address(self) -> str:
+        """Where slaves fetch the log, `host:port`."""
+        return f"{self.config.broker_ip2 or self.host}:{self.config.ha_listen_port or self.port + 1}"
+
+    def learn_master(self, address: str, ha_address: str) -> None:
+        """Take a name server's word for where a slave's master is."""
+        if (address, ha_address) != (self.master_address, self.master_ha_address):
+            self.master_address, self.master_ha_address = address, ha_address
+            log.info("master_found", address=address, ha_address=ha_address)
+            for tell in self.on_master:
+                tell(address, ha_address)
+
+    def _register_handlers(self) -> None:
+        self.sends = SendHandler(self.config, self.store, self.topics, self.groups, self.stats, self.world.randomness)
+        self.dispatcher.register_run(SEND_CODES, self.sends.handle)
+        self.pulls.register()
+        self.clients.register()
+        SendBack(self).register()
+        SlaveSync(self).register()
+        for module in (admin, admin_config, admin_queries, admin_runtime, inspection, relay):
+            module.register(self)
+
+    def _load_tables(self) -> None:
+        keep, config = self.persistence.keep, self.config
+        self.offsets.load(self.persistence.load("consumerOffset.json"))
+        self.delay.load(self.persistence.load("delayOffset.json"))
+        topics_file = keep("topics.json", self.topics.to_json, lambda: self.topics.version.counter)
+        groups_file = keep("subscriptionGroup.json", self.groups.to_json, lambda: self.groups.version.counter)
+        keep(
+            "consumerOffset.json",
+            lambda: encoded(self.offsets.to_json()),
+            lambda: self.offsets.changes,
+            config.flush_consumer_offset_interval / 1000,
+        )
+        keep(
+            "delayOffset.json",
+            self.delay.durable_json,
+            self.delay.durable_changes,
+            config.flush_delay_offset_interval / 1000,
+        )
+        self.topics.on_change.append(lambda _: topics_file.wake())
+        self.groups.on_change.append(groups_file.wake)
+
+    async def _start(self, nursery: trio.Nursery, listeners: list[Listener[Stream]]) -> None:
+        self.dispatcher.nursery = nursery
+        await nursery.start(self.server.serve, listeners)
+        self.persistence.start(nursery)
+        nursery.start_soon(self._keep_house)
+        nursery.start_soon(self.pulls.run)
+        nursery.start_soon(self.delay.run)
+        await nursery.start(self.registration.run)
+
+    async def _keep_house(self) -> None:
+        clock = self.world.clock
+        scan_at = clock.monotonic() + SCAN_SECONDS
+        while True:
+            await trio.sleep(HOUSEKEEPING_SECONDS)
+            now = clock.monotonic()
+            self.pulls.sweep(now)
+            self.stats.tick(clock.wall_ms())
+            if now >= scan_at:
+                scan_at = now + SCAN_SECONDS
+                self.clients.expire(now)
+
+    async def _stop(self) -> None:
+        await self.registration.unregister()
+        self.store.writability.shut_down = True
+        store_log = self.store.log
+        if store_log.waits:
+            settled = trio.Event()
+            deadline = self.world.clock.monotonic() + SETTLE_SECONDS
+            store_log.when_done(store_log.max_offset, deadline, lambda _: settled.set())
+            with trio.move_on_after(SETTLE_SECONDS):
+                await settled.wait()
+        await trio.lowlevel.checkpoint()  # the writers send what has been answered
+        self.persistence.write_all()
+
+
+@asynccontextmanager
+async def open_broker(config: BrokerConfig, world: World | None = None) -> AsyncIterator[Broker]:
+    """Run a broker for the length of an `async with` block.
+
+    Entering returns when the broker serves and every name server that answers at once knows it. A listen port of 0 takes a free
+    one, without a VIP port beside it.
+
+    Raises:
+        OSError: a port is taken, or the disk refused.
+        StoreError: the store cannot be opened; nothing of it was changed.
+    Durability: on leaving, everything is on the medium.
+    Cancellation: stops as leaving does, in under a second.
+    """
+    world = world or real_world()
+    listeners = await _listen(config, world)
+    try:
+        port = world.network.listener_port(listeners[0])
+        host = config.broker_ip1 or world.network.own_host()
+        async with open_message_store(world, config.store_config(), store_host=(_numeric(host, world), port)) as store:
+            store.writability.slave = config.is_slave
+            broker = _assemble(config, world, store, host, port)
+            async with trio.open_nursery() as nursery:
+                await broker._start(nursery, listeners)  # noqa: SLF001
+                log.info("broker_started", name=config.broker_name, address=broker.address, store=config.store_path_root_dir)
+                try:
+                    yield broker
+                finally:
+                    with trio.CancelScope(shield=True), trio.move_on_after(STOP_SECONDS):
+                        await broker._stop()  # noqa: SLF001
+                    nursery.cancel_scope.cancel()
+        # Deliveries of delayed messages are on the medium now.
+        broker.persistence.write_all()
+        log.info("broker_stopped", name=config.broker_name, address=broker.address)
+    finally:
+        with trio.CancelScope(shield=True):
+            for listener in listeners:
+                await listener.aclose()
+
+
+def start_broker(config: BrokerConfig | None = None, world: World | None = None) -> AbstractAsyncContextManager[Broker]:
+    """Run a broker inside this program, with RocketMQ's defaults where nothing else is said; see `open_broker`."""
+    return open_broker(config or BrokerConfig(), world)
+
+
+def _assemble(config: BrokerConfig, world: World, store: MessageStore, host: str, port: int) -> Broker:
+    now_ms = world.clock.wall_ms
+    persistence = Persistence(world.disk, world.workers, f"{config.store_path_root_dir}/config")
+    broker = Broker(
+        config=config,
+        world=world,
+        store=store,
+        host=host,
+        port=port,
+        topics=TopicTable.of(config, now_ms, persistence.load("topics.json")),
+        groups=GroupTable.of(config, now_ms, persistence.load("subscriptionGroup.json")),
+        offsets=ConsumerOffsets(),
+        persistence=persistence,
+        stats=Stats(config.broker_cluster_name, now_ms()),
+        started_ms=now_ms(),
+    )
+    broker._load_tables()  # noqa: SLF001
+    broker._register_handlers()  # noqa: SLF001
+    return broker
+
+
+async def _listen(config: BrokerConfig, world: World) -> list[Listener[Stream]]:
+    ports = [config.listen_port]
+    if config.listen_port > VIP_PORT_DISTANCE:
+        ports.append(config.listen_port - VIP_PORT_DISTANCE)
+    listeners: list[Listener[Stream]] = []
+    try:
+        for port in ports:
+            listeners += await world.network.open_listeners(config.bind_address, port)
+    except BaseException:
+        with trio.CancelScope(shield=True):
+            for listener in listeners:
+                await listener.aclose()
+        raise
+    return listeners
+
+
+def _numeric(host: str, world: World) -> str:
+    """The address that message ids carry; a broker that clients know by name still has a number."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return world.network.own_host()
+    return host

@@ -1,0 +1,233 @@
+"""Delayed messages, out of the delay topic when they are due (RocketMQ ScheduleMessageService); `divert` puts them in.
+
+A delayed message waits in queue level - 1 of `SCHEDULE_TOPIC_XXXX`; its tags code there is its due time by the wall clock. A
+copy is put into the real topic when that has come, never before. Per level only the first waiting message is looked at, so
+idle levels cost nothing; while any message waits the clock is read once a second, because wall clocks jump.
+Delivery is at least once: after a crash up to `flushDelayOffsetInterval` of deliveries are repeated.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import structlog
+import trio
+
+from ..message.layout import decode_record, encode_host
+from ..message.properties import DELAY, REAL_QUEUE_ID, REAL_TOPIC, WAIT, encode_properties
+from ..store.config import SCHEDULE_TOPIC
+from ..store.message_store import IncomingMessage
+from ..store.statuses import PutStatus
+from .data_version import DataVersion
+from .hold import Arrival
+from .topics import HALF_TOPIC, OP_HALF_TOPIC
+
+if TYPE_CHECKING:
+    from .broker import Broker
+
+log = structlog.get_logger()
+
+BATCH_MAX = 64
+"""Messages delivered in one turn of the event loop."""
+CLOCK_CHECK_SECONDS = 1.0
+"""A wall clock that jumps forward is noticed after at most this."""
+RETRY_SECONDS = 1.0
+"""Pause after a put that failed."""
+_NEVER_DELIVERABLE = (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED)
+
+
+def delivery_of(record: memoryview) -> IncomingMessage | None:
+    """The message that a delayed record becomes; None if it must not be delivered."""
+    stored = decode_record(record)
+    properties = dict(stored.properties)
+    topic, queue_id = properties.get(REAL_TOPIC), properties.get(REAL_QUEUE_ID, "0")
+    if topic is None or topic in (HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC) or not queue_id.isdecimal():
+        return None
+    properties.pop(DELAY, None)
+    properties[WAIT] = "false"
+    return IncomingMessage(
+        topic=topic,
+        queue_id=int(queue_id),
+        body=stored.body,
+        properties=encode_properties(properties),
+        flag=stored.flag,
+        sys_flag=stored.sys_flag,
+        born_timestamp=stored.born_timestamp,
+        born_host=encode_host(*stored.born_host),
+        reconsume_times=stored.reconsume_times,
+        prepared_transaction_offset=stored.prepared_transaction_offset,
+        decoded=properties,
+    )
+
+
+@attrs.define(eq=False)
+class _Level:
+    """One level's queue."""
+
+    level: int
+    delay_ms: int
+    offset: int = 0
+    """The next one to deliver."""
+    due_ms: int | None = None
+    """When the message at `offset` is due, once it has been looked at; None while the queue is not known to hold one."""
+    ahead_ms: int = 0
+    """How far the due times of waiting messages lie beyond any that the clock, which went back, would give now."""
+
+    def due_of(self, due_ms: int, now_ms: int) -> int:
+        """When a message with this tags code is due: never more than the whole delay from now."""
+        latest = now_ms + self.delay_ms
+        if due_ms <= latest:
+            return due_ms
+        # The clock went back after the message was stored. All that were stored before are taken back alike.
+        self.ahead_ms = max(self.ahead_ms, due_ms - latest)
+        return due_ms - self.ahead_ms
+
+
+@attrs.define(eq=False)
+class DelayDelivery:
+    """Delivers the delayed messages of one broker."""
+
+    broker: Broker
+    version: DataVersion = attrs.field(factory=DataVersion)
+    changes: int = 0
+    """Counts deliveries."""
+    _levels: list[_Level] = attrs.field(init=False)
+    _wake: trio.Event = attrs.field(factory=trio.Event)
+    _durable: dict[str, Any] = attrs.field(init=False)
+    _durable_changes: int = 0
+    _candidate: tuple[dict[str, Any], int, int] | None = None
+    """Positions, `changes` and log end of a moment; durable once the log is flushed up to there."""
+
+    def __attrs_post_init__(self) -> None:
+        delays = self.broker.store.config.delay_levels_ms
+        self._levels = [_Level(level, delay_ms) for level, delay_ms in enumerate(delays, 1)]
+        self._durable = self.to_json()
+        self.broker.store.dispatcher.on_arrival.append(self.arrived)
+
+    def offsets(self) -> dict[int, int]:
+        """Level → next queue offset to deliver."""
+        return {level.level: level.offset for level in self._levels}
+
+    def load(self, stored: Any) -> None:
+        """Take over positions of a file or a master, inside what the queues hold."""
+        table: Mapping[Any, Any] = (stored or {}).get("offsetTable") or {}
+        store = self.broker.store
+        for level in self._levels:
+            low = store.min_offset(SCHEDULE_TOPIC, level.level - 1)
+            high = store.max_offset(SCHEDULE_TOPIC, level.level - 1)
+            level.offset = min(max(int(table.get(str(level.level), 0)), low), high)
+            level.due_ms = None
+        self._durable = self.to_json()
+        self._wake.set()
+
+    def to_json(self) -> dict[str, Any]:
+        """What slaves get."""
+        return {"dataVersion": self.version.to_json(), "offsetTable": self.offsets()}
+
+    def durable_json(self) -> dict[str, Any]:
+        """What may be written down: positions whose deliveries a power cut cannot take back any more."""
+        return self._durable
+
+    def durable_changes(self) -> int:
+        """Move `durable_json` on as far as the medium allows, and count its changes."""
+        log_ = self.broker.store.log
+        if self._candidate is None and self._durable_changes != self.changes:
+            self._candidate = self.to_json(), self.changes, log_.max_offset
+        if self._candidate is not None and log_.flushed_offset >= self._candidate[2]:
+            self._durable, self._durable_changes, _ = self._candidate
+            self._candidate = None
+        return self._durable_changes
+
+    def arrived(self, arrivals: list[Arrival]) -> None:
+        """Wake up if a level that was empty has a message now."""
+        for topic, queue_id, _, _ in arrivals:
+            if topic == SCHEDULE_TOPIC and queue_id < len(self._levels) and self._levels[queue_id].due_ms is None:
+                self._wake.set()
+                return
+
+    async def run(self) -> None:
+        """Deliver what becomes due, until cancelled; a slave leaves that to its master."""
+        while True:
+            pause = self.round()
+            if pause == 0:
+                await trio.lowlevel.checkpoint()
+                continue
+            with trio.move_on_after(pause):
+                await self._wake.wait()
+            self._wake = trio.Event()
+
+    def round(self) -> float:
+        """Deliver one batch per level that has one due; return for how many seconds there is nothing to do."""
+        now = self.broker.world.clock.wall_ms()
+        if self.broker.config.is_slave:
+            return CLOCK_CHECK_SECONDS
+        pause = float("inf")
+        for level in self._levels:
+            pause = min(pause, self._round_of(level, now))
+        return pause
+
+    def _round_of(self, level: _Level, now: int) -> float:
+        if level.due_ms is not None:
+            level.due_ms = min(level.due_ms, now + level.delay_ms)
+            if level.due_ms > now:
+                return min((level.due_ms - now) / 1000, CLOCK_CHECK_SECONDS)
+        units = self._waiting(level)
+        if not units:
+            level.due_ms, level.ahead_ms = None, 0
+            return float("inf")
+        count = 1 if level.due_ms is not None else 0  # the first has been judged above
+        level.due_ms = None
+        for _, _, tags_code in units[count:]:
+            due_ms = level.due_of(tags_code, now)
+            if due_ms > now:
+                level.due_ms = due_ms
+                break
+            count += 1
+        if count == 0:
+            return min(((level.due_ms or now) - now) / 1000, CLOCK_CHECK_SECONDS)
+        return self._deliver(level, units[:count])
+
+    def _waiting(self, level: _Level) -> list[tuple[int, int, int]]:
+        store, queue_id = self.broker.store, level.level - 1
+        low = store.min_offset(SCHEDULE_TOPIC, queue_id)
+        if level.offset < low:
+            log.warning("delayed_messages_expired", level=level.level, first=level.offset, next=low)
+            level.offset, level.due_ms = low, None
+        return store.units(SCHEDULE_TOPIC, queue_id, level.offset, BATCH_MAX)
+
+    def _deliver(self, level: _Level, units: list[tuple[int, int, int]]) -> float:
+        store = self.broker.store
+        steps: list[IncomingMessage | None] = []
+        for physical_offset, size, _ in units:
+            record = store.log.record(physical_offset, size)
+            steps.append(None if record is None else delivery_of(record))
+        messages = [message for message in steps if message is not None]
+        batch = store.put(messages) if messages else None
+        statuses = iter(batch.statuses if batch is not None else ())
+        delivered: Counter[str] = Counter()
+        sizes: Counter[str] = Counter()
+        done = 0
+        for message in steps:
+            if message is not None:
+                status = next(statuses)
+                if status in _NEVER_DELIVERABLE:
+                    log.error("delayed_message_undeliverable", topic=message.topic, status=status.name)
+                elif not status.stored:
+                    break
+                else:
+                    delivered[message.topic] += 1
+                    sizes[message.topic] += len(message.body)
+            done += 1
+        for topic, count in delivered.items():
+            self.broker.stats.topic_put(topic, count, sizes[topic])
+        if done:
+            level.offset += done
+            self.changes += 1
+        if done == len(steps):
+            return 0
+        log.warning("delayed_delivery_failed", level=level.level, reason=batch.remark if batch is not None else "")
+        level.due_ms = None
+        return RETRY_SECONDS

@@ -1,0 +1,200 @@
+"""The group table: what consumer groups may do here (RocketMQ SubscriptionGroupManager).
+
+Invariant: every change takes the next version and is told to `on_change` in the same call. Settings of newer versions that we
+do not act on are kept and shown as they came. Pure but for the clock it is handed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Self
+
+import attrs
+
+from .config import BrokerConfig
+from .data_version import DataVersion
+
+GROUP_CHARACTERS_MAX = 120
+"""`%RETRY%` and the name together must be a topic."""
+_NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
+
+SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
+TOOLS_GROUP = "TOOLS_CONSUMER"
+_SYSTEM_GROUPS = (
+    TOOLS_GROUP,
+    "FILTERSRV_CONSUMER",
+    "SELF_TEST_C_GROUP",
+    "CID_ONS-HTTP-PROXY",
+    "CID_ONSAPI_PULL",
+    "CID_ONSAPI_PERMISSION",
+    "CID_ONSAPI_OWNER",
+    "CID_RMQ_SYS_TRANS",
+)
+
+# What newer versions know beside our fields, with their defaults.
+_LATER_DEFAULTS: dict[str, Any] = {
+    "consumeMessageOrderly": False,
+    "groupRetryPolicy": {"type": "CUSTOMIZED"},
+    "groupSysFlag": 0,
+    "consumeTimeoutMinute": 15,
+    "attributes": {},
+}
+
+
+def group_name_fault(group: str) -> str | None:
+    """Tell what is wrong with the name of a group, if anything."""
+    if not group:
+        return "a group has a name"
+    if len(group) > GROUP_CHARACTERS_MAX:
+        return f"a group has at most {GROUP_CHARACTERS_MAX} characters (got {len(group)})"
+    if not _NAME.fullmatch(group):
+        return f"a group consists of A-Z a-z 0-9 % | - _ (got {group!r})"
+    return None
+
+
+def _later_defaults() -> dict[str, Any]:
+    return dict(_LATER_DEFAULTS)
+
+
+@attrs.frozen
+class GroupConfig:
+    """One consumer group (RocketMQ SubscriptionGroupConfig)."""
+
+    group_name: str
+    consume_enable: bool = True
+    consume_from_min_enable: bool = True
+    consume_broadcast_enable: bool = True
+    retry_queue_nums: int = 1
+    retry_max_times: int = 16
+    broker_id: int = 0
+    which_broker_when_consume_slowly: int = 1
+    notify_consumer_ids_changed_enable: bool = True
+    others: Mapping[str, Any] = attrs.field(factory=_later_defaults)
+    """Settings under their JSON names that we keep for their owners."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            **self.others,
+            "groupName": self.group_name,
+            "consumeEnable": self.consume_enable,
+            "consumeFromMinEnable": self.consume_from_min_enable,
+            "consumeBroadcastEnable": self.consume_broadcast_enable,
+            "retryQueueNums": self.retry_queue_nums,
+            "retryMaxTimes": self.retry_max_times,
+            "brokerId": self.broker_id,
+            "whichBrokerWhenConsumeSlowly": self.which_broker_when_consume_slowly,
+            "notifyConsumerIdsChangedEnable": self.notify_consumer_ids_changed_enable,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """Read a group of a file or a peer; what is absent keeps RocketMQ's default.
+
+        Raises:
+            KeyError, TypeError, ValueError: no name, or a number that is none.
+        """
+        given = {key: item for key, item in value.items() if item is not None}
+        take = given.pop
+        return cls(
+            str(take("groupName")),
+            bool(take("consumeEnable", True)),
+            bool(take("consumeFromMinEnable", True)),
+            bool(take("consumeBroadcastEnable", True)),
+            int(take("retryQueueNums", 1)),
+            int(take("retryMaxTimes", 16)),
+            int(take("brokerId", 0)),
+            int(take("whichBrokerWhenConsumeSlowly", 1)),
+            bool(take("notifyConsumerIdsChangedEnable", True)),
+            {**_LATER_DEFAULTS, **given},
+        )
+
+
+@attrs.define(eq=False)
+class GroupTable:
+    """All consumer groups that this broker knows."""
+
+    _now_ms: Callable[[], int]
+    auto_create: bool = True
+    groups: dict[str, GroupConfig] = attrs.field(factory=dict)
+    forbidden: dict[str, dict[str, int]] = attrs.field(factory=dict)
+    """Group, topic → bits; bit 0 forbids the group to read the topic (5.x `forbiddenTable`)."""
+    version: DataVersion = attrs.field(factory=DataVersion)
+    on_change: list[Callable[[], None]] = attrs.field(factory=list)
+
+    @classmethod
+    def of(cls, config: BrokerConfig, now_ms: Callable[[], int], stored: Any = None) -> Self:
+        """Make the table of what `subscriptionGroup.json` held and the system groups, which are always there."""
+        table = cls(now_ms, config.auto_create_subscription_group)
+        table.version = DataVersion(0, now_ms())
+        if isinstance(stored, dict):
+            table.load(stored)  # pyright: ignore[reportUnknownArgumentType]
+        for name in _SYSTEM_GROUPS:
+            table.groups.setdefault(name, GroupConfig(name))
+        return table
+
+    def load(self, stored: Mapping[str, Any]) -> None:
+        """Take over a whole table as a file or a master wrote it."""
+        configs = [GroupConfig.from_json(value) for value in (stored.get("subscriptionGroupTable") or {}).values()]
+        self.groups = {config.group_name: config for config in configs}
+        self.forbidden = {
+            str(group): {str(topic): int(bits) for topic, bits in topics.items()}
+            for group, topics in (stored.get("forbiddenTable") or {}).items()
+        }
+        self.version = DataVersion.from_json(stored.get("dataVersion"))
+        self._tell()
+
+    def get(self, group: str) -> GroupConfig | None:
+        return self.groups.get(group)
+
+    def find(self, group: str) -> GroupConfig | None:
+        """The group, created if it is unknown and groups may appear by being used."""
+        config = self.groups.get(group)
+        if config is not None:
+            return config
+        may_create = self.auto_create or group.startswith(SYSTEM_GROUP_PREFIX)
+        if not may_create or group_name_fault(group) is not None:
+            return None
+        config = GroupConfig(group)
+        self.put(config)
+        return config
+
+    def put(self, *configs: GroupConfig) -> None:
+        """Create or replace groups."""
+        for config in configs:
+            self.groups[config.group_name] = config
+        self._changed()
+
+    def delete(self, group: str) -> bool:
+        """Forget a group; tell whether it was there."""
+        self.forbidden.pop(group, None)
+        if self.groups.pop(group, None) is None:
+            return False
+        self._changed()
+        return True
+
+    def is_forbidden(self, group: str, topic: str) -> bool:
+        """Whether the group was forbidden to read the topic."""
+        return bool(self.forbidden) and bool(self.forbidden.get(group, {}).get(topic, 0) & 1)
+
+    def set_forbidden(self, group: str, topic: str, *, forbidden: bool) -> None:
+        """Forbid or allow the group to read the topic."""
+        bits = self.forbidden.setdefault(group, {})
+        bits[topic] = bits.get(topic, 0) & ~1 | int(forbidden)
+        self._changed()
+
+    def to_json(self) -> dict[str, Any]:
+        """What slaves and `subscriptionGroup.json` get."""
+        return {
+            "dataVersion": self.version.to_json(),
+            "forbiddenTable": {group: dict(topics) for group, topics in self.forbidden.items()},
+            "subscriptionGroupTable": {name: config.to_json() for name, config in self.groups.items()},
+        }
+
+    def _changed(self) -> None:
+        self.version = self.version.next(self._now_ms())
+        self._tell()
+
+    def _tell(self) -> None:
+        for tell in self.on_change:
+            tell()

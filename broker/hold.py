@@ -1,0 +1,135 @@
+"""Held pulls: requests that wait for a message on a queue (RocketMQ PullRequestHoldService).
+
+Arrivals wake those whose filter matches; the others wait on. Deadlines are swept together in coarse slots, as RocketMQ's are,
+so ten thousand idle consumers cost one timer. Bounds: `per_owner_max` and `total_max`; beyond them `hold` declines.
+Invariant: a held pull is in its queue's list, its owner's set and one slot, or in none of them. Pure: time is handed in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from typing import Generic, TypeVar
+
+import attrs
+
+Request = TypeVar("Request")
+
+SLOT_SECONDS = 1.0
+PER_OWNER_MAX = 16_384
+"""One consumer process holds one pull for each of its queues; some own thousands."""
+TOTAL_MAX = 200_000
+"""About 100 MiB."""
+
+Arrival = tuple[str, int, int, int]
+"""Topic, queue id, next offset of the queue, tags code of the message before it."""
+
+
+@attrs.define(eq=False)
+class HeldPull(Generic[Request]):
+    """One waiting request."""
+
+    topic: str
+    queue_id: int
+    offset: int
+    """The first offset that is wanted."""
+    codes: frozenset[int] | None
+    """Hashes of wanted tags; None for all."""
+    deadline: float
+    owner: Hashable
+    request: Request
+
+
+@attrs.define(eq=False)
+class HeldPulls(Generic[Request]):
+    """All held pulls of a broker."""
+
+    per_owner_max: int = PER_OWNER_MAX
+    total_max: int = TOTAL_MAX
+    _queues: dict[tuple[str, int], dict[HeldPull[Request], None]] = attrs.field(factory=dict)
+    _owners: dict[Hashable, dict[HeldPull[Request], None]] = attrs.field(factory=dict)
+    _slots: dict[int, dict[HeldPull[Request], None]] = attrs.field(factory=dict)
+    _count: int = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def waiting_on(self, topic: str, queue_id: int) -> int:
+        """How many wait on a queue."""
+        return len(self._queues.get((topic, queue_id), ()))
+
+    def hold(self, pull: HeldPull[Request]) -> bool:
+        """Keep a pull until it is woken, due or dropped; False if there is no room for it."""
+        of_owner = self._owners.get(pull.owner)
+        if self._count >= self.total_max or (of_owner is not None and len(of_owner) >= self.per_owner_max):
+            return False
+        if of_owner is None:
+            of_owner = self._owners[pull.owner] = {}
+        of_owner[pull] = None
+        self._queues.setdefault((pull.topic, pull.queue_id), {})[pull] = None
+        self._slots.setdefault(_slot_of(pull.deadline), {})[pull] = None
+        self._count += 1
+        return True
+
+    def arrived(self, arrivals: Iterable[Arrival]) -> list[HeldPull[Request]]:
+        """Release the pulls that these messages are for."""
+        queues = self._queues
+        woken: list[HeldPull[Request]] = []
+        if not queues:
+            return woken
+        for topic, queue_id, next_offset, tags_code in arrivals:
+            waiting = queues.get((topic, queue_id))
+            if waiting is None:
+                continue
+            matched = [
+                pull for pull in waiting if next_offset > pull.offset and (pull.codes is None or tags_code in pull.codes)
+            ]
+            for pull in matched:
+                self._remove(pull)
+            woken += matched
+        return woken
+
+    def due(self, now: float) -> list[HeldPull[Request]]:
+        """Release the pulls whose time is up."""
+        current = _slot_of(now)
+        over = [slot for slot in self._slots if slot < current]
+        pulls = [pull for slot in sorted(over) for pull in self._slots[slot]]
+        for pull in pulls:
+            self._remove(pull)
+        return pulls
+
+    def of_topic(self, topic: str) -> list[HeldPull[Request]]:
+        """Release all pulls of a topic, as when it is deleted."""
+        pulls = [pull for key, waiting in self._queues.items() if key[0] == topic for pull in waiting]
+        for pull in pulls:
+            self._remove(pull)
+        return pulls
+
+    def everything(self) -> list[HeldPull[Request]]:
+        """Release all pulls, as when the broker stops or changes its role."""
+        pulls = [pull for waiting in self._queues.values() for pull in waiting]
+        for pull in pulls:
+            self._remove(pull)
+        return pulls
+
+    def drop(self, owner: Hashable) -> int:
+        """Forget the pulls of a closed connection; return how many there were."""
+        pulls = list(self._owners.get(owner, ()))
+        for pull in pulls:
+            self._remove(pull)
+        return len(pulls)
+
+    def _remove(self, pull: HeldPull[Request]) -> None:
+        for table, key in (
+            (self._queues, (pull.topic, pull.queue_id)),
+            (self._owners, pull.owner),
+            (self._slots, _slot_of(pull.deadline)),
+        ):
+            entries: dict[HeldPull[Request], None] = table[key]  # type: ignore[index]
+            del entries[pull]
+            if not entries:
+                del table[key]  # type: ignore[arg-type]
+        self._count -= 1
+
+
+def _slot_of(moment: float) -> int:
+    return int(moment / SLOT_SECONDS)

@@ -1,0 +1,55 @@
+"""Who may consume a queue in order: leases of (group, queue) to one client (RocketMQ RebalanceLockManager).
+
+A lease lasts `LEASE_SECONDS` from its last renewal; an expired one may be taken over by anyone. Pure: time is handed in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import attrs
+
+from ..message.message import MessageQueue
+
+LEASE_SECONDS = 60.0
+
+
+@attrs.define(eq=False)
+class QueueLocks:
+    """Leases by group and queue."""
+
+    _leases: dict[str, dict[MessageQueue, tuple[str, float]]] = attrs.field(factory=dict)
+    """Group → queue → (client, when renewed)."""
+
+    def lock(self, group: str, client_id: str, queues: Iterable[MessageQueue], now: float) -> list[MessageQueue]:
+        """Take or renew leases; return the queues that the client holds now."""
+        leases = self._leases.setdefault(group, {})
+        held: list[MessageQueue] = []
+        for queue in queues:
+            owner, renewed = leases.get(queue, (client_id, now))
+            if owner == client_id or now - renewed > LEASE_SECONDS:
+                leases[queue] = client_id, now
+                held.append(queue)
+        return held
+
+    def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
+        """Give leases back; those of others are left alone."""
+        leases = self._leases.get(group, {})
+        for queue in queues:
+            if leases.get(queue, ("", 0.0))[0] == client_id:
+                del leases[queue]
+        if not leases:
+            self._leases.pop(group, None)
+
+    def expire(self, now: float) -> None:
+        """Forget leases that anyone could take."""
+        for group, leases in list(self._leases.items()):
+            for queue in [queue for queue, (_, renewed) in leases.items() if now - renewed > LEASE_SECONDS]:
+                del leases[queue]
+            if not leases:
+                del self._leases[group]
+
+    def owner(self, group: str, queue: MessageQueue, now: float) -> str | None:
+        """Which client holds the queue, if any."""
+        owner, renewed = self._leases.get(group, {}).get(queue, (None, now))
+        return None if now - renewed > LEASE_SECONDS else owner

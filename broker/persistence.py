@@ -1,0 +1,111 @@
+"""The tables' files under `config/`: read at the start, written when and as often as RocketMQ writes them.
+
+Topics and groups are written as soon as they change (changes of one moment together), offsets at intervals, everything at a
+clean stop. A value is taken on the event loop, between two requests; only its writing runs on a worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import orjson
+import structlog
+import trio
+
+from ..store.json_file import JsonFile
+from ..world.disk import Disk
+from ..world.workers import Workers
+
+log = structlog.get_logger()
+
+RETRY_SECONDS = 5.0
+"""Pause after a write that failed."""
+
+
+@attrs.define(eq=False)
+class Table:
+    """One table's file."""
+
+    name: str
+    file: JsonFile
+    take: Callable[[], Any]
+    """Returns what is to be written."""
+    changes: Callable[[], int]
+    """Counts changes of the table."""
+    interval_seconds: float
+    """0: written at every change, after `wake`."""
+    written: int = 0
+    """`changes` as of the last write."""
+    _wake: trio.Event = attrs.field(factory=trio.Event)
+
+    def wake(self) -> None:
+        self._wake.set()
+
+    async def keep(self, workers: Workers) -> None:
+        """Write the file whenever it must be, until cancelled."""
+        while True:
+            if self.interval_seconds:
+                await trio.sleep(self.interval_seconds)
+            else:
+                await self._wake.wait()
+                self._wake = trio.Event()
+            if self.changes() == self.written:
+                continue
+            try:
+                changes, value = self.changes(), self.take()
+                await workers.run(self.file.save, value)
+                self.written = changes
+            except OSError as error:
+                log.error("table_not_written", table=self.name, path=self.file.path, reason=error.strerror or str(error))
+                await trio.sleep(RETRY_SECONDS)
+                self._wake.set()
+
+    def write(self) -> None:
+        """Write the file now, if it is behind."""
+        changes = self.changes()
+        if changes != self.written:
+            try:
+                self.file.save(self.take())
+                self.written = changes
+            except OSError as error:
+                log.error("table_not_written", table=self.name, path=self.file.path, reason=error.strerror or str(error))
+
+
+@attrs.define(eq=False)
+class Persistence:
+    """All files of one broker's tables."""
+
+    _disk: Disk
+    _workers: Workers
+    _directory: str
+    tables: dict[str, Table] = attrs.field(factory=dict)
+
+    def load(self, name: str) -> Any | None:
+        """What the file of a table holds."""
+        return self._file(name).load()
+
+    def keep(self, name: str, take: Callable[[], Any], changes: Callable[[], int], interval_seconds: float = 0.0) -> Table:
+        """Keep a file of this name from now on; what the table holds now counts as written."""
+        table = Table(name, self._file(name), take, changes, interval_seconds, changes())
+        self.tables[name] = table
+        return table
+
+    def start(self, nursery: trio.Nursery) -> None:
+        """Start the tasks that write."""
+        for table in self.tables.values():
+            nursery.start_soon(table.keep, self._workers)
+
+    def write_all(self) -> None:
+        """Write every file that is behind."""
+        for table in self.tables.values():
+            table.write()
+
+    def _file(self, name: str) -> JsonFile:
+        return JsonFile(self._disk, f"{self._directory}/{name}")
+
+
+def encoded(value: Any) -> orjson.Fragment:
+    """Encode a large table at once: fast, and a value that no later change reaches."""
+    return orjson.Fragment(orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS))

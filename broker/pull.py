@@ -1,0 +1,303 @@
+"""Pulling: requests 11 and 361, their checks, their answers, and how they wait (RocketMQ PullMessageProcessor).
+
+An answer's body is slices of the log, put together once; nothing is decoded. A pull that finds nothing new is held until a
+message arrives that it wants or its time is up, and is then answered whatever the second look brings.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from typing import TYPE_CHECKING
+
+import attrs
+import structlog
+import trio
+
+from ..message.flags import PERM_READ, PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
+from ..remoting.codes import RequestCode, ResponseCode
+from ..remoting.command import OUR_LANGUAGE, PROTOCOL_VERSION, RemotingCommand, Wire, encode_frame
+from ..remoting.errors import RequestRefused
+from ..remoting.server import ServerConnection
+from ..store.message_store import GetResult
+from ..store.statuses import GetStatus
+from .groups import GroupConfig
+from .hold import Arrival, HeldPull, HeldPulls
+from .subscription import BadExpression, Subscription
+
+if TYPE_CHECKING:
+    from .broker import Broker
+
+log = structlog.get_logger()
+
+MESSAGES_MAX = 1024
+"""More are never given in one answer, whatever is asked."""
+WOKEN_PER_TURN_MAX = 64
+"""Held pulls answered in one turn of the event loop; a busy queue may have thousands of broadcasting readers."""
+_JAVA_INT_MAX = 0x7FFFFFFF
+
+_FRAME_HEAD = struct.Struct(">iI")
+_HEADER = (
+    b'{"code":%%d,"extFields":{"maxOffset":"%%d","minOffset":"%%d","nextBeginOffset":"%%d","suggestWhichBrokerId":"%%d"},'
+    b'"flag":1,"language":"%b","opaque":%%d,"remark":"%%b","serializeTypeCurrentRPC":"JSON","version":%d}'
+) % (OUR_LANGUAGE.encode(), PROTOCOL_VERSION)
+
+_REMARKS = {status: status.name.encode() for status in GetStatus}
+
+_CODES = {
+    GetStatus.FOUND: ResponseCode.SUCCESS,
+    GetStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetStatus.NO_MATCHED_LOGIC_QUEUE: ResponseCode.PULL_NOT_FOUND,
+    GetStatus.NO_MESSAGE_IN_QUEUE: ResponseCode.PULL_NOT_FOUND,
+    GetStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
+    GetStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
+    GetStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
+    GetStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+}
+
+
+def code_of(status: GetStatus, offset: int) -> ResponseCode:
+    """The answer's code for what the store found at `offset`."""
+    if offset != 0 and status in (GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSAGE_IN_QUEUE):
+        return ResponseCode.PULL_OFFSET_MOVED
+    return _CODES[status]
+
+
+@attrs.define(eq=False)
+class Pull:
+    """What a pull needs after its checks; this much is kept of one that is held."""
+
+    connection: ServerConnection
+    opaque: int
+    wire: Wire
+    is_oneway: bool
+    group: GroupConfig
+    topic: str
+    queue_id: int
+    offset: int
+    messages_max: int
+    bytes_max: int
+    codes: frozenset[int] | None
+
+
+@attrs.define(eq=False)
+class PullService:
+    """Answers pulls of one broker."""
+
+    broker: Broker
+    holds: HeldPulls[Pull] = attrs.field(factory=HeldPulls[Pull])
+    _woken: deque[Pull] = attrs.field(factory=deque[Pull])
+    _wake: trio.Event = attrs.field(factory=trio.Event)
+
+    def register(self) -> None:
+        """Take over the requests, the store's arrivals and the end of connections."""
+        dispatcher = self.broker.dispatcher
+        dispatcher.register(RequestCode.PULL_MESSAGE, self.handle)
+        dispatcher.register(RequestCode.LITE_PULL_MESSAGE, self.handle)
+        dispatcher.on_close.append(self.connection_closed)
+        self.broker.store.dispatcher.on_arrival.append(self.arrived)
+
+    def handle(self, connection: ServerConnection, request: RemotingCommand) -> None:
+        """Check a pull, commit what it carries, then answer it or hold it.
+
+        Raises:
+            RequestRefused: with the code of the first check that failed.
+        """
+        broker = self.broker
+        config = broker.config
+        sys_flag = request.integer("sysFlag")
+        pull = self._checked(connection, request, sys_flag)
+        if sys_flag & PULL_COMMIT_OFFSET and not config.is_slave:
+            broker.offsets.commit(pull.group.group_name, pull.topic, pull.queue_id, request.integer("commitOffset"))
+        result = self._read(pull)
+        code = code_of(result.status, pull.offset)
+        if code is not ResponseCode.PULL_NOT_FOUND or not sys_flag & PULL_SUSPEND:
+            self._answer(pull, result, code)
+            return
+        suspend_ms = request.integer("suspendTimeoutMillis") if config.long_polling_enable else config.short_polling_time_mills
+        deadline = broker.world.clock.monotonic() + suspend_ms / 1000
+        held = HeldPull(pull.topic, pull.queue_id, pull.offset, pull.codes, deadline, connection, pull)
+        if not self.holds.hold(held):
+            raise RequestRefused(
+                ResponseCode.SYSTEM_BUSY, f"[OVERLOAD] {len(self.holds)} pulls are held already; this one was not taken"
+            )
+
+    def _checked(self, connection: ServerConnection, request: RemotingCommand, sys_flag: int) -> Pull:
+        broker = self.broker
+        if not broker.config.broker_permission & PERM_READ:
+            raise RequestRefused(ResponseCode.NO_PERMISSION, f"the broker {broker.config.broker_name} may not be read")
+        group_name, topic_name = request.text("consumerGroup"), request.text("topic")
+        group = broker.groups.find(group_name)
+        if group is None:
+            raise RequestRefused(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"the consumer group {group_name!r} does not exist; create it first"
+            )
+        if not group.consume_enable:
+            raise RequestRefused(ResponseCode.NO_PERMISSION, f"the consumer group {group_name} may not consume")
+        topic = broker.topics.topics.get(topic_name)
+        if topic is None:
+            raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"the topic {topic_name!r} does not exist; create it first")
+        if not topic.perm & PERM_READ:
+            raise RequestRefused(ResponseCode.NO_PERMISSION, f"the topic {topic_name} may not be read")
+        if broker.groups.is_forbidden(group_name, topic_name):
+            raise RequestRefused(ResponseCode.NO_PERMISSION, f"the group {group_name} may not read the topic {topic_name}")
+        queue_id = request.integer("queueId")
+        if not 0 <= queue_id < topic.read_queue_nums:
+            raise RequestRefused(
+                ResponseCode.INVALID_PARAMETER,
+                f"queueId {queue_id} is not one of the {topic.read_queue_nums} read queues of {topic_name}",
+            )
+        if sys_flag & PULL_SUBSCRIPTION:
+            codes = self._codes_of_request(request, topic_name)
+        else:
+            codes = self._codes_of_heartbeats(group, topic_name, request.integer("subVersion", 0))
+        return Pull(
+            connection,
+            request.opaque,
+            request.wire,
+            request.is_oneway,
+            group,
+            topic_name,
+            queue_id,
+            request.integer("queueOffset"),
+            min(max(request.integer("maxMsgNums"), 1), MESSAGES_MAX),
+            max(request.integer("maxMsgBytes", _JAVA_INT_MAX), 100),
+            codes,
+        )
+
+    def _codes_of_request(self, request: RemotingCommand, topic: str) -> frozenset[int] | None:
+        try:
+            subscription = Subscription.parse(topic, request.ext.get("subscription"), 0, request.ext.get("expressionType"))
+        except BadExpression as error:
+            raise RequestRefused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from error
+        if not subscription.is_tag:
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, expression_refusal(subscription))
+        return subscription.codes
+
+    def _codes_of_heartbeats(self, group: GroupConfig, topic: str, version: int) -> frozenset[int] | None:
+        living = self.broker.consumers.groups.get(group.group_name)
+        if living is None:
+            raise RequestRefused(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST, f"no consumer of the group {group.group_name} has sent a heartbeat"
+            )
+        if living.is_broadcasting and not group.consume_broadcast_enable:
+            raise RequestRefused(ResponseCode.NO_PERMISSION, f"the group {group.group_name} may not consume by broadcast")
+        subscription = living.subscriptions.get(topic)
+        if subscription is None:
+            raise RequestRefused(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the group {group.group_name} has not subscribed to {topic}"
+            )
+        if subscription.version < version:
+            raise RequestRefused(
+                ResponseCode.SUBSCRIPTION_NOT_LATEST,
+                f"the subscription of {group.group_name} to {topic} is newer than its last heartbeat",
+            )
+        if not subscription.is_tag:
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, expression_refusal(subscription))
+        return subscription.codes
+
+    def _read(self, pull: Pull) -> GetResult:
+        return self.broker.store.get(
+            pull.topic, pull.queue_id, pull.offset, pull.messages_max, tags=pull.codes, max_bytes=pull.bytes_max
+        )
+
+    def _answer(self, pull: Pull, result: GetResult, code: ResponseCode) -> None:
+        broker, group = self.broker, pull.group
+        config = broker.config
+        broker_id = 0
+        if config.slave_read_enable:
+            broker_id = group.which_broker_when_consume_slowly if result.suggest_slave else group.broker_id
+        if code is ResponseCode.SUCCESS:
+            broker.stats.group_get(group.group_name, pull.topic, pull.queue_id, len(result.slices), result.size)
+        else:
+            broker.stats.get_missed()
+            if code is ResponseCode.PULL_OFFSET_MOVED:
+                if config.is_slave and not config.offset_check_in_slave:
+                    # A slave may be behind: the master knows whether the offset is really wrong.
+                    code, broker_id = ResponseCode.PULL_RETRY_IMMEDIATELY, group.broker_id
+                log.debug(
+                    "pull_offset_moved",
+                    group=group.group_name,
+                    topic=pull.topic,
+                    queue_id=pull.queue_id,
+                    asked=pull.offset,
+                    next_offset=result.next_offset,
+                )
+        if not pull.is_oneway:
+            pull.connection.push(encode_answer(pull, result, code, broker_id))
+
+    def connection_closed(self, connection: ServerConnection) -> None:
+        self.holds.drop(connection)
+
+    def arrived(self, arrivals: list[Arrival]) -> None:
+        """Wake the pulls that new messages are for."""
+        woken = self.holds.arrived(arrivals)
+        if woken:
+            self._wake_all([held.request for held in woken])
+
+    def sweep(self, now: float) -> None:
+        """Answer the pulls whose time is up."""
+        over = self.holds.due(now)
+        if over:
+            self._wake_all([held.request for held in over])
+
+    def topic_changed(self, topic: str) -> None:
+        """Answer the pulls of a topic that has been changed or deleted; they come back and are checked anew."""
+        self._wake_all([held.request for held in self.holds.of_topic(topic)])
+
+    def _wake_all(self, pulls: list[Pull]) -> None:
+        if len(pulls) <= WOKEN_PER_TURN_MAX and not self._woken:
+            for pull in pulls:
+                self._look_again(pull)
+            return
+        self._woken.extend(pulls)
+        self._wake.set()
+
+    def _look_again(self, pull: Pull) -> None:
+        result = self._read(pull)
+        self._answer(pull, result, code_of(result.status, pull.offset))
+
+    async def run(self) -> None:
+        """Answer woken pulls that were too many for one turn, until cancelled."""
+        woken = self._woken
+        while True:
+            await self._wake.wait()
+            self._wake = trio.Event()
+            while woken:
+                for _ in range(min(len(woken), WOKEN_PER_TURN_MAX)):
+                    self._look_again(woken.popleft())
+                await trio.lowlevel.checkpoint()
+
+
+def expression_refusal(subscription: Subscription) -> str:
+    """Why a filter that is no tag expression is refused."""
+    return (
+        f"this broker filters by tags only: the subscription to {subscription.topic} is of type "
+        f"{subscription.expression_type} ({subscription.expression!r})"
+    )
+
+
+def encode_answer(pull: Pull, result: GetResult, code: ResponseCode, broker_id: int) -> bytes:
+    """Encode the whole frame of an answer."""
+    slices = result.slices if code is ResponseCode.SUCCESS else []
+    if pull.wire is not Wire.JSON:
+        ext = {
+            "maxOffset": result.max_offset,
+            "minOffset": result.min_offset,
+            "nextBeginOffset": result.next_offset,
+            "suggestWhichBrokerId": broker_id,
+        }
+        request = RemotingCommand(RequestCode.PULL_MESSAGE, opaque=pull.opaque, wire=pull.wire)
+        return encode_frame(request.response(code, ext, b"".join(slices), result.status.name))
+    header = _HEADER % (
+        code,
+        result.max_offset,
+        result.min_offset,
+        result.next_offset,
+        broker_id,
+        pull.opaque,
+        _REMARKS[result.status],
+    )
+    size = 4 + len(header) + (result.size if slices else 0)
+    return b"".join((_FRAME_HEAD.pack(size, len(header)), header, *slices))

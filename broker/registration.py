@@ -1,0 +1,246 @@
+"""How name servers come to know this broker (RocketMQ BrokerOuterAPI, registerBrokerAll).
+
+One task per name server, so that a dead one delays nobody: register in full on connecting and every period, and the changed
+topics alone as soon as they change. A lost name server is tried again with growing pauses. What a name server answers (who the
+master is, which topics are ordered) is taken over.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import orjson
+import structlog
+import trio
+
+from ..message.errors import JsonError
+from ..message.flags import PERM_READ_WRITE
+from ..message.json import loads
+from ..remoting.channel import Channel, open_channel
+from ..remoting.codes import RequestCode, ResponseCode
+from ..remoting.command import RemotingCommand, wire_fields
+from ..remoting.errors import RemotingError
+from ..world.network import Address
+
+if TYPE_CHECKING:
+    from .broker import Broker
+
+log = structlog.get_logger()
+
+PERIOD_MS_MIN, PERIOD_MS_MAX = 10_000, 60_000
+FIRST_PAUSE_SECONDS = 0.5
+CONNECT_SECONDS = 3.0
+START_SECONDS = 1.0
+"""How long a start waits for the first registrations; name servers that are slower are registered with later."""
+STOP_SECONDS = 0.3
+"""How long a stop gives all name servers together to take the broker off their routes."""
+_CRC_MASK = 0x7FFFFFFF
+
+
+@attrs.define(eq=False)
+class _Link:
+    """The way to one name server."""
+
+    address: Address
+    changed: set[str] = attrs.field(factory=set[str])
+    """Topics that it has not been told of."""
+    wake: trio.Event = attrs.field(factory=trio.Event)
+    tried: trio.Event = attrs.field(factory=trio.Event)
+    """Set after the first attempt, however it went."""
+    is_registered: bool = False
+
+
+@attrs.define(eq=False)
+class Registration:
+    """Keeps one broker registered with all its name servers."""
+
+    broker: Broker
+    _links: list[_Link] = attrs.field(init=False)
+    _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+
+    def __attrs_post_init__(self) -> None:
+        self._links = [_Link(address) for address in self.broker.config.name_servers]
+        self.broker.topics.on_change.append(self.topics_changed)
+
+    def topics_changed(self, names: Iterable[str]) -> None:
+        """Tell every name server about these topics as soon as the event loop turns."""
+        for link in self._links:
+            link.changed.update(names)
+            link.wake.set()
+
+    def republish(self) -> None:
+        """Register in full again, as after a change of the broker's own permissions."""
+        for link in self._links:
+            link.is_registered = False
+            link.wake.set()
+
+    @property
+    def registered_with(self) -> list[Address]:
+        """Name servers that know this broker."""
+        return [link.address for link in self._links if link.is_registered]
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Stay registered until cancelled; started once every name server has been tried, or `START_SECONDS` have passed."""
+        with self._scope:
+            async with trio.open_nursery() as nursery:
+                for link in self._links:
+                    nursery.start_soon(self._keep, link)
+                with trio.move_on_after(START_SECONDS):
+                    for link in self._links:
+                        await link.tried.wait()
+                task_status.started()
+
+    async def _keep(self, link: _Link) -> None:
+        pause = FIRST_PAUSE_SECONDS
+        told = False
+        while True:
+            reason = ""
+            async with trio.open_nursery() as nursery:
+                try:
+                    await self._serve(link, nursery)
+                except RemotingError as error:
+                    reason = str(error)
+                nursery.cancel_scope.cancel()
+            if link.is_registered:
+                pause, told = FIRST_PAUSE_SECONDS, False
+            link.is_registered = False
+            if not told:
+                log.warning("name_server_lost", address=str(link.address), reason=reason)
+                told = True
+            link.tried.set()
+            await trio.sleep(pause)
+            pause = min(pause * 2, self.period_seconds)
+
+    @property
+    def period_seconds(self) -> float:
+        return min(max(self.broker.config.register_name_server_period, PERIOD_MS_MIN), PERIOD_MS_MAX) / 1000
+
+    async def _serve(self, link: _Link, nursery: trio.Nursery) -> None:
+        """Stay registered over one connection; ends with the error that ends the connection."""
+        channel = await open_channel(
+            link.address,
+            network=self.broker.world.network,
+            nursery=nursery,
+            on_close=lambda _: link.wake.set(),
+            connect_seconds=CONNECT_SECONDS,
+        )
+        while True:
+            link.changed.clear()
+            if not link.is_registered or await self._is_outdated(channel):
+                await self._register(channel)
+            if not link.is_registered:
+                log.info("broker_registered", address=str(link.address), topics=len(self.broker.topics.topics))
+            link.is_registered = True
+            link.tried.set()
+            with trio.move_on_after(self.period_seconds):
+                await self._tell_changes(link, channel)
+
+    async def _tell_changes(self, link: _Link, channel: Channel) -> None:
+        while True:
+            await link.wake.wait()
+            link.wake = trio.Event()
+            if not link.is_registered:
+                return
+            if channel.closed or link.changed:
+                names, link.changed = link.changed, set()
+                try:
+                    await self._register(channel, names)
+                except BaseException:
+                    link.changed |= names
+                    raise
+
+    async def _is_outdated(self, channel: Channel) -> bool:
+        """Ask whether the name server needs the whole table again; asking keeps the broker alive there."""
+        broker = self.broker
+        if broker.config.force_register or broker.config.is_slave:
+            return True  # a slave lives on what a full registration answers
+        body = orjson.dumps(broker.topics.version.to_json())
+        answer = await self._call(channel, RemotingCommand(RequestCode.QUERY_DATA_VERSION, self._identity(), body))
+        return answer.code != ResponseCode.SUCCESS or answer.boolean("changed", default=True)
+
+    async def _register(self, channel: Channel, names: Iterable[str] | None = None) -> None:
+        """Register all topics, or some; if the name server does not take some, all.
+
+        Raises:
+            RemotingError: no answer.
+        """
+        broker = self.broker
+        body = b'{"filterServerList":[],"topicConfigSerializeWrapper":%b}' % self._wrapper(names)
+        ext = {
+            **self._identity(),
+            **wire_fields(
+                {
+                    "haServerAddr": broker.ha_address,
+                    "bodyCrc32": zlib.crc32(body) & _CRC_MASK,
+                    "compressed": False,
+                }
+            ),
+        }
+        answer = await self._call(channel, RemotingCommand(RequestCode.REGISTER_BROKER, ext, body))
+        if answer.code != ResponseCode.SUCCESS:
+            if names is not None:
+                await self._register(channel)
+                return
+            log.warning("registration_refused", address=str(channel.address), code=answer.code, remark=answer.remark)
+            return
+        if names is None:
+            self._learn(answer)
+
+    def _wrapper(self, names: Iterable[str] | None) -> bytes:
+        topics, allowed = self.broker.topics, self.broker.config.broker_permission
+        if allowed & PERM_READ_WRITE == PERM_READ_WRITE:
+            return topics.wrapper(names)
+        # A broker that may not be read or written says so in every topic, so that clients leave it alone.
+        table = {
+            name: attrs.evolve(topics.topics[name], perm=topics.topics[name].perm & (allowed | ~PERM_READ_WRITE)).to_json()
+            for name in (topics.topics if names is None else names)
+            if name in topics.topics
+        }
+        return orjson.dumps({"dataVersion": topics.version.to_json(), "topicConfigTable": table})
+
+    def _learn(self, answer: RemotingCommand) -> None:
+        broker = self.broker
+        if broker.config.is_slave and (answer.ext.get("masterAddr") or answer.ext.get("haServerAddr")):
+            broker.learn_master(answer.ext.get("masterAddr", ""), answer.ext.get("haServerAddr", ""))
+        if not answer.body:
+            return
+        try:
+            body = loads(answer.body)
+        except JsonError as error:
+            log.warning("registration_answer_unreadable", reason=str(error))
+            return
+        table: Any = body.get("table") if isinstance(body, dict) else None  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+        if isinstance(table, dict) and not broker.config.is_slave:
+            broker.topics.mark_ordered(map(str, table))  # pyright: ignore[reportUnknownArgumentType]
+
+    def _identity(self) -> dict[str, str]:
+        broker = self.broker
+        return {
+            "brokerName": broker.config.broker_name,
+            "brokerAddr": broker.address,
+            "clusterName": broker.config.broker_cluster_name,
+            "brokerId": str(broker.config.broker_id),
+        }
+
+    async def _call(self, channel: Channel, command: RemotingCommand) -> RemotingCommand:
+        return await channel.call(command, self.broker.config.register_broker_timeout_mills / 1000)
+
+    async def unregister(self) -> None:
+        """Stop registering, and take the broker off the routes of every name server that can be reached at once."""
+        self._scope.cancel()
+        with trio.move_on_after(STOP_SECONDS):
+            async with trio.open_nursery() as nursery:
+                for address in self.registered_with:
+                    nursery.start_soon(self._unregister_from, address)
+
+    async def _unregister_from(self, address: Address) -> None:
+        async with trio.open_nursery() as nursery:
+            try:
+                channel = await open_channel(address, network=self.broker.world.network, nursery=nursery)
+                await self._call(channel, RemotingCommand(RequestCode.UNREGISTER_BROKER, self._identity()))
+            except RemotingError as error:
+                log.info("not_unregistered", address=str(address), reason=str(error))
+            nursery.cancel_scope.cancel()

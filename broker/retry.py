@@ -1,0 +1,144 @@
+"""Messages that a consumer could not handle: back to its retry topic, later, or to its dead letter topic for good.
+
+CONSUMER_SEND_MSG_BACK (36) copies the message (RocketMQ SendMessageProcessor). The copy is a delayed message: the level grows
+with the number of failures. Clients that send to the retry topic themselves are kept to the same rules by `divert`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import attrs
+
+from ..message.layout import decode_record, encode_host
+from ..message.message import StoredMessage
+from ..message.properties import (
+    DELAY,
+    DLQ_ORIGIN_MESSAGE_ID,
+    DLQ_ORIGIN_TOPIC,
+    ORIGIN_MESSAGE_ID,
+    RETRY_TOPIC,
+    WAIT,
+    encode_properties,
+)
+from ..remoting.codes import RequestCode, ResponseCode
+from ..remoting.command import RemotingCommand
+from ..remoting.errors import RequestRefused
+from ..remoting.server import ServerConnection
+from ..store.message_store import IncomingMessage
+from ..store.statuses import PutStatus
+from .divert import VERSION_WITH_MAX_RECONSUME_TIMES, divert_delayed
+from .groups import GroupConfig
+from .topics import DLQ_QUEUES, dlq_topic, retry_topic
+
+if TYPE_CHECKING:
+    from .broker import Broker
+
+FIRST_RETRY_LEVEL = 3
+"""Delay level after the first failure; each further one adds one."""
+
+_STORED_CODES = {
+    PutStatus.PUT_OK: ResponseCode.SUCCESS,
+    PutStatus.FLUSH_DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,
+    PutStatus.FLUSH_SLAVE_TIMEOUT: ResponseCode.FLUSH_SLAVE_TIMEOUT,
+    PutStatus.SLAVE_NOT_AVAILABLE: ResponseCode.SLAVE_NOT_AVAILABLE,
+}
+
+
+def retries_max(group: GroupConfig, request: RemotingCommand) -> int:
+    """How often a message is tried again: the client's word if it is new enough to have one, else the group's."""
+    asked = request.integer("maxReconsumeTimes", -1) if request.version >= VERSION_WITH_MAX_RECONSUME_TIMES else -1
+    return asked if asked >= 0 else group.retry_max_times
+
+
+@attrs.define(eq=False)
+class SendBack:
+    """Answers CONSUMER_SEND_MSG_BACK."""
+
+    broker: Broker
+
+    def register(self) -> None:
+        self.broker.dispatcher.register(RequestCode.CONSUMER_SEND_MSG_BACK, self.handle)
+
+    def handle(self, connection: ServerConnection, request: RemotingCommand) -> RemotingCommand | None:
+        """Copy a failed message to where it is tried again, or to where it is kept for people.
+
+        Durability: the answer comes when the copy is as safe as the broker's mode promises, for the consumer commits past the
+        original then.
+        """
+        broker = self.broker
+        name = request.text("group")
+        group = broker.groups.find(name)
+        if group is None:
+            raise RequestRefused(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"the consumer group {name!r} does not exist; create it first"
+            )
+        if broker.config.is_slave:
+            raise RequestRefused(ResponseCode.NO_PERMISSION, "this broker is a slave; send the message back to its master")
+        if group.retry_queue_nums <= 0:
+            return request.response()
+        record = broker.store.message_at(request.integer("offset"))
+        if record is None:
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR, f"there is no message at commit log offset {request.integer('offset')}"
+            )
+        stored = decode_record(record)
+        original_topic = stored.properties.get(RETRY_TOPIC, stored.topic)
+        message = self._copy(group, stored, request)
+        batch = broker.store.put([message])
+        if not batch.statuses[0].stored:
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR, f"the message could not be sent back: {batch.statuses[0].name} {batch.remark}"
+            )
+        if message.topic == dlq_topic(name):
+            broker.stats.dead_letter_put(name, original_topic)
+        else:
+            broker.stats.send_back(name, original_topic)
+        if not broker.store.log.waits:
+            return request.response()
+        broker.store.log.when_done(batch.end, broker.store.put_deadline(), _answer_later(connection, request))
+        return None
+
+    def _copy(self, group: GroupConfig, stored: StoredMessage, request: RemotingCommand) -> IncomingMessage:
+        broker = self.broker
+        level = request.integer("delayLevel", 0)
+        dead = level < 0 or stored.reconsume_times >= retries_max(group, request)
+        properties = dict(stored.properties)
+        properties.setdefault(RETRY_TOPIC, stored.topic)
+        properties.setdefault(ORIGIN_MESSAGE_ID, stored.message_id)
+        properties[WAIT] = "false"
+        properties.pop(DELAY, None)
+        if dead:
+            topic, queue_nums = dlq_topic(group.group_name), DLQ_QUEUES
+            properties.setdefault(DLQ_ORIGIN_TOPIC, properties[RETRY_TOPIC])
+            properties.setdefault(DLQ_ORIGIN_MESSAGE_ID, properties[ORIGIN_MESSAGE_ID])
+        else:
+            topic, queue_nums = retry_topic(group.group_name), group.retry_queue_nums
+            properties[DELAY] = str(level or FIRST_RETRY_LEVEL + stored.reconsume_times)
+        config = broker.topics.create_for_group(topic, queue_nums, 2 if request.boolean("unitMode") else 0)
+        if not config.is_writable:
+            raise RequestRefused(ResponseCode.NO_PERMISSION, f"the topic {topic} may not be written")
+        message = IncomingMessage(
+            topic=topic,
+            queue_id=0 if dead else broker.world.randomness.randrange(max(config.write_queue_nums, 1)),
+            body=stored.body,
+            properties=encode_properties(properties),
+            flag=stored.flag,
+            sys_flag=stored.sys_flag,
+            born_timestamp=stored.born_timestamp,
+            born_host=encode_host(*stored.born_host),
+            reconsume_times=stored.reconsume_times + 1,
+            decoded=properties,
+        )
+        if DELAY in properties:
+            divert_delayed(message, properties, broker.store.dispatcher.tags_codes.level_max)
+        return message
+
+
+def _answer_later(connection: ServerConnection, request: RemotingCommand) -> Callable[[PutStatus], None]:
+    def done(status: PutStatus) -> None:
+        # A consumer takes any code but SUCCESS for a failure and sends once more: a copy too many, never one too few.
+        connection.answer(request, _STORED_CODES.get(status, ResponseCode.SYSTEM_ERROR), remark=status.name)
+
+    return done

@@ -1,0 +1,273 @@
+"""The topic table: what topics exist here, with how many queues and which permissions (RocketMQ TopicConfigManager).
+
+Invariant: every change takes the next version and is told to `on_change` in the same call, so that files and name servers
+follow. The JSON of each topic is kept encoded, for registrations carry all of them. Pure but for the clock it is handed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Self
+
+import attrs
+import orjson
+
+from ..message.flags import PERM_INHERIT, PERM_READ, PERM_READ_WRITE, PERM_WRITE
+from ..message.message import DLQ_PREFIX, RETRY_PREFIX
+from ..store.config import SCHEDULE_TOPIC
+from .config import BrokerConfig
+from .data_version import DataVersion
+
+TEMPLATE_TOPIC = "TBW102"
+"""The template of topics that are created by the first send."""
+SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
+BENCHMARK_TOPIC = "BenchmarkTest"
+OFFSET_MOVED_TOPIC = "OFFSET_MOVED_EVENT"
+TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
+HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
+OP_HALF_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+TRANS_CHECK_MAX_TIME_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
+SYSTEM_PREFIX = "rmq_sys_"
+REPLY_TOPIC_SUFFIX = "_REPLY_TOPIC"
+
+NOT_FOR_CLIENTS = frozenset(
+    (SCHEDULE_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC)
+)
+"""Topics that no client may send to."""
+_SYSTEM_TOPICS = NOT_FOR_CLIENTS | {TEMPLATE_TOPIC, BENCHMARK_TOPIC, TRACE_TOPIC}
+
+TOPIC_CHARACTERS_MAX = 127
+"""Also for retry and dead letter topics: the record format that every client reads has no room for more."""
+_NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
+
+SINGLE_TAG = "SINGLE_TAG"
+DLQ_QUEUES = 1
+
+
+def topic_name_fault(topic: str) -> str | None:
+    """Tell what is wrong with the name of a topic, if anything."""
+    if not topic:
+        return "a topic has a name"
+    if len(topic) > TOPIC_CHARACTERS_MAX:
+        return f"a topic has at most {TOPIC_CHARACTERS_MAX} characters (got {len(topic)})"
+    if not _NAME.fullmatch(topic):
+        return f"a topic consists of A-Z a-z 0-9 % | - _ (got {topic!r})"
+    return None
+
+
+def _no_attributes() -> dict[str, str]:
+    return {}
+
+
+@attrs.frozen
+class TopicConfig:
+    """One topic, as it is registered and stored."""
+
+    topic_name: str
+    read_queue_nums: int = 16
+    write_queue_nums: int = 16
+    perm: int = PERM_READ_WRITE
+    topic_filter_type: str = SINGLE_TAG
+    topic_sys_flag: int = 0
+    order: bool = False
+    attributes: Mapping[str, str] = attrs.field(factory=_no_attributes)
+
+    @property
+    def is_readable(self) -> bool:
+        return bool(self.perm & PERM_READ)
+
+    @property
+    def is_writable(self) -> bool:
+        return bool(self.perm & PERM_WRITE)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "attributes": dict(self.attributes),
+            "order": self.order,
+            "perm": self.perm,
+            "readQueueNums": self.read_queue_nums,
+            "topicFilterType": self.topic_filter_type,
+            "topicName": self.topic_name,
+            "topicSysFlag": self.topic_sys_flag,
+            "writeQueueNums": self.write_queue_nums,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """Read a topic of a file or a peer; what is absent keeps RocketMQ's default.
+
+        Raises:
+            KeyError, TypeError, ValueError: no name, or a number that is none.
+        """
+        return cls(
+            str(value["topicName"]),
+            int(value.get("readQueueNums", 16)),
+            int(value.get("writeQueueNums", 16)),
+            int(value.get("perm", PERM_READ_WRITE)),
+            str(value.get("topicFilterType") or SINGLE_TAG),
+            int(value.get("topicSysFlag", 0)),
+            bool(value.get("order")),
+            {str(key): str(text) for key, text in (value.get("attributes") or {}).items()},
+        )
+
+
+def system_topics(config: BrokerConfig) -> list[TopicConfig]:
+    """The topics that exist from the start."""
+    cluster, broker = config.broker_cluster_name, config.broker_name
+    template = config.default_topic_queue_nums
+    inherited = PERM_READ_WRITE | PERM_INHERIT
+    topics = [
+        TopicConfig(SELF_TEST_TOPIC, 1, 1),
+        TopicConfig(BENCHMARK_TOPIC, 1024, 1024),
+        TopicConfig(cluster, 16, 16, inherited if config.cluster_topic_enable else PERM_INHERIT),
+        TopicConfig(broker, 1, 1, inherited if config.broker_topic_enable else PERM_INHERIT),
+        TopicConfig(OFFSET_MOVED_TOPIC, 1, 1),
+        TopicConfig(SCHEDULE_TOPIC, 18, 18),
+        TopicConfig(cluster + REPLY_TOPIC_SUFFIX, 1, 1),
+    ]
+    if config.auto_create_topic_enable:
+        topics.append(TopicConfig(TEMPLATE_TOPIC, template, template, inherited))
+    if config.trace_topic_enable:
+        topics.append(TopicConfig(TRACE_TOPIC, 1, 1))
+    return topics
+
+
+@attrs.define(eq=False)
+class TopicTable:
+    """All topics of this broker."""
+
+    _now_ms: Callable[[], int]
+    _own_names: frozenset[str] = frozenset()
+    """System topics that are named after this broker and its cluster."""
+    topics: dict[str, TopicConfig] = attrs.field(factory=dict)
+    version: DataVersion = attrs.field(factory=DataVersion)
+    on_change: list[Callable[[list[str]], None]] = attrs.field(factory=list)
+    """Called with the names of topics that were put or deleted."""
+    _encoded: dict[str, bytes] = attrs.field(factory=dict)
+    _all_encoded: bytes | None = None
+
+    @classmethod
+    def of(cls, config: BrokerConfig, now_ms: Callable[[], int], stored: Any = None) -> Self:
+        """Make the table of what `topics.json` held and the system topics, which are always there."""
+        cluster, broker = config.broker_cluster_name, config.broker_name
+        table = cls(now_ms, frozenset((cluster, broker, cluster + REPLY_TOPIC_SUFFIX)))
+        table.version = DataVersion(0, now_ms())
+        if isinstance(stored, dict):
+            table.load(stored)  # pyright: ignore[reportUnknownArgumentType]
+        if not config.auto_create_topic_enable:
+            table.topics.pop(TEMPLATE_TOPIC, None)  # it exists exactly while topics are created by sending
+        for topic in system_topics(config):
+            table.topics[topic.topic_name] = topic
+        return table
+
+    def load(self, stored: Mapping[str, Any]) -> None:
+        """Take over a whole table as a file or a master wrote it; topics that it lacks are dropped."""
+        configs = [TopicConfig.from_json(value) for value in (stored.get("topicConfigTable") or {}).values()]
+        gone = self.topics.keys() - {config.topic_name for config in configs}
+        self.topics = {config.topic_name: config for config in configs}
+        self.version = DataVersion.from_json(stored.get("dataVersion"))
+        self._encoded.clear()
+        self._all_encoded = None
+        self._tell([*self.topics, *gone])
+
+    def get(self, topic: str) -> TopicConfig | None:
+        return self.topics.get(topic)
+
+    def is_system(self, topic: str) -> bool:
+        """Whether the topic is the broker's own, not to be created or deleted by anyone."""
+        return topic in _SYSTEM_TOPICS or topic in self._own_names or topic.startswith(SYSTEM_PREFIX)
+
+    def put(self, *configs: TopicConfig) -> None:
+        """Create or replace topics."""
+        for config in configs:
+            self.topics[config.topic_name] = config
+        self._changed([config.topic_name for config in configs])
+
+    def delete(self, topic: str) -> bool:
+        """Forget a topic; tell whether it was there."""
+        if self.topics.pop(topic, None) is None:
+            return False
+        self._changed([topic])
+        return True
+
+    def create_by_send(self, topic: str, template: str, queue_nums: int, sys_flag: int = 0) -> TopicConfig | None:
+        """Find the topic of a send, or create it after `template` if that passes its permissions on.
+
+        Args:
+            queue_nums: what the producer wants; the template's number bounds it.
+        """
+        config = self.topics.get(topic)
+        if config is not None:
+            return config
+        model = self.topics.get(template)
+        if model is None or not model.perm & PERM_INHERIT or topic_name_fault(topic) is not None:
+            return None
+        queues = max(min(queue_nums, model.write_queue_nums), 0)
+        config = TopicConfig(topic, queues, queues, model.perm & ~PERM_INHERIT, model.topic_filter_type, sys_flag)
+        self.put(config)
+        return config
+
+    def create_for_group(self, topic: str, queue_nums: int, sys_flag: int = 0) -> TopicConfig:
+        """Find a group's retry or dead letter topic, or create it."""
+        config = self.topics.get(topic)
+        if config is None:
+            config = TopicConfig(topic, queue_nums, queue_nums, PERM_READ_WRITE, topic_sys_flag=sys_flag)
+            self.put(config)
+        return config
+
+    def mark_ordered(self, ordered: Iterable[str]) -> None:
+        """Take the name server's word for which topics are ordered; the others are not."""
+        names = set(ordered)
+        changed = [
+            attrs.evolve(config, order=not config.order)
+            for config in self.topics.values()
+            if config.order != (config.topic_name in names)
+        ]
+        if changed:
+            self.put(*changed)
+
+    def encoded(self, names: Iterable[str] | None = None) -> bytes:
+        """The JSON of `topicConfigTable`: of all topics, or of those of `names` that exist."""
+        if names is not None:
+            return self._join(name for name in names if name in self.topics)
+        if self._all_encoded is None:
+            self._all_encoded = self._join(self.topics)
+        return self._all_encoded
+
+    def _join(self, names: Iterable[str]) -> bytes:
+        return b"{" + b",".join(map(self._entry, names)) + b"}"
+
+    def _entry(self, name: str) -> bytes:
+        entry = self._encoded.get(name)
+        if entry is None:
+            entry = self._encoded[name] = orjson.dumps(name) + b":" + orjson.dumps(self.topics[name].to_json())
+        return entry
+
+    def wrapper(self, names: Iterable[str] | None = None) -> bytes:
+        """The JSON that registrations, slaves and `topics.json` carry: version and table."""
+        version = orjson.dumps(self.version.to_json())
+        return b'{"dataVersion":%b,"topicConfigTable":%b}' % (version, self.encoded(names))
+
+    def to_json(self) -> orjson.Fragment:
+        """What `topics.json` gets, encoded already."""
+        return orjson.Fragment(self.wrapper())
+
+    def _changed(self, names: list[str]) -> None:
+        self.version = self.version.next(self._now_ms())
+        for name in names:
+            self._encoded.pop(name, None)
+        self._all_encoded = None
+        self._tell(names)
+
+    def _tell(self, names: list[str]) -> None:
+        for tell in self.on_change:
+            tell(names)
+
+
+def retry_topic(group: str) -> str:
+    return RETRY_PREFIX + group
+
+
+def dlq_topic(group: str) -> str:
+    return DLQ_PREFIX + group
