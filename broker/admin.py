@@ -1,0 +1,311 @@
+"""Topics, groups and files as an administrator changes them (RocketMQ AdminBrokerProcessor).
+
+Handlers of mqadmin's and admin clients' requests that create, change, delete and clean; each either does all that it was asked
+to or refuses with a remark and does nothing. Names from the wire are checked before they reach a table or a path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+import attrs
+import structlog
+
+from ..message.flags import PERM_INHERIT, PERM_READ_WRITE
+from ..message.json import dumps, loads
+from ..remoting.codes import RequestCode, ResponseCode
+from ..remoting.command import RemotingCommand
+from ..remoting.errors import RequestRefused
+from ..remoting.server import ServerConnection
+from ..store.cleaning import Cleaner
+from .groups import GroupConfig, group_name_fault
+from .topics import SINGLE_TAG, TopicConfig, topic_name_fault
+
+if TYPE_CHECKING:
+    from .broker import Broker
+
+log = structlog.get_logger()
+
+QUEUE_NUMS_MAX = 65_535
+"""Each queue costs a file and a place in every route; nobody has needed more."""
+PERM_MASK = PERM_READ_WRITE | PERM_INHERIT
+FILTER_TYPES = (SINGLE_TAG, "MULTI_TAG")
+
+TOPIC_ATTRIBUTES: Mapping[str, Collection[str] | None] = {
+    "queue.type": ("SimpleCQ",),
+    "cleanup.policy": ("DELETE",),
+    "message.type": ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", "UNSPECIFIED"),
+    "reserve.time": None,
+}
+"""Attribute keys of topics and the values that mean something here; None takes a number."""
+
+
+def register(broker: Broker) -> None:
+    """Let the broker answer the requests of this module."""
+    administration = Administration(broker)
+    for code, handler in (
+        (RequestCode.UPDATE_AND_CREATE_TOPIC, administration.put_topic),
+        (RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, administration.put_topics),
+        (RequestCode.DELETE_TOPIC_IN_BROKER, administration.delete_topic),
+        (RequestCode.GET_TOPIC_CONFIG, administration.show_topic),
+        (RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, administration.put_group),
+        (RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, administration.put_groups),
+        (RequestCode.DELETE_SUBSCRIPTIONGROUP, administration.delete_group),
+        (RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, administration.show_group),
+        (RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN, administration.forbid_group),
+        (RequestCode.CLONE_GROUP_OFFSET, administration.clone_offsets),
+        (RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, administration.clean_queues),
+        (RequestCode.CLEAN_UNUSED_TOPIC, administration.clean_topics),
+        (RequestCode.DELETE_EXPIRED_COMMITLOG, administration.delete_expired_segments),
+    ):
+        broker.dispatcher.register(code, handler)
+
+
+@attrs.define(eq=False)
+class Administration:
+    """The handlers, over one broker."""
+
+    broker: Broker
+
+    # ---------------------------------------------------------------- topics
+
+    def put_topic(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+        """17: create or change one topic."""
+        topic = request.text("topic")
+        given = {
+            "topicName": topic,
+            "readQueueNums": request.integer("readQueueNums"),
+            "writeQueueNums": request.integer("writeQueueNums"),
+            "perm": request.integer("perm"),
+            "topicFilterType": request.text("topicFilterType", SINGLE_TAG),
+            "topicSysFlag": request.integer("topicSysFlag", 0),
+            "order": request.boolean("order"),
+        }
+        self.broker.topics.put(self._topic(given, parse_attributes(request.text("attributes", ""))))
+        return request.response()
+
+    def put_topics(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+        """18: create or change topics, all or none."""
+        configs: list[TopicConfig] = []
+        for given in _listed(request, "topicConfigList"):
+            attributes = cast("dict[str, Any]", given.get("attributes") or {})
+            configs.append(self._topic(given, {key: str(value) for key, value in attributes.items()}))
+        if configs:
+            self.broker.topics.put(*configs)
+        return request.response()
+
+    def _topic(self, given: Mapping[str, Any], changes: Mapping[str, str]) -> TopicConfig:
+        try:
+            config = TopicConfig.from_json(given)
+        except (KeyError, TypeError, ValueError) as error:
+            raise _invalid(f"a topic of the request is not one: {error!r}") from error
+        name = config.topic_name
+        fault = topic_name_fault(name)
+        if fault is not None:
+            raise _invalid(fault)
+        if self.broker.topics.is_system(name):
+            raise _invalid(f"{name} is a topic of the system; it cannot be created or changed")
+        for count in (config.read_queue_nums, config.write_queue_nums):
+            if not 0 <= count <= QUEUE_NUMS_MAX:
+                raise _invalid(f"a topic has 0 to {QUEUE_NUMS_MAX} queues (got {count})")
+        if config.perm & ~PERM_MASK:
+            raise _invalid(f"perm is made of 4 (read), 2 (write) and 1 (inherit) (got {config.perm})")
+        if config.topic_filter_type not in FILTER_TYPES:
+            raise _invalid(f"topicFilterType is one of {', '.join(FILTER_TYPES)} (got {config.topic_filter_type!r})")
+        known = self.broker.topics.get(name)
+        attributes = altered_attributes(known.attributes if known is not None else {}, changes)
+        for key, value in attributes.items():
+            _check_topic_attribute(key, value)
+        return attrs.evolve(config, attributes=attributes)
+
+    def delete_topic(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+        """215: forget a topic with its messages' queues and every group's offsets on it."""
+        topic = request.text("topic")
+        fault = topic_name_fault(topic)
+        if fault is not None:
+            raise _invalid(fault)
+        if self.broker.topics.is_system(topic):
+            raise _invalid(f"{topic} is a topic of the system; it cannot be deleted")
+        self._forget_topic(topic)
+        return request.response()
+
+    def _forget_topic(self, topic: str) -> None:
+        broker = self.broker
+        broker.topics.delete(topic)
+        broker.offsets.forget_topic(topic)
+        broker.stats.forget_topic(topic)
+        broker.store.delete_topic(topic)
+        log.info("topic_deleted", topic=topic)
+
+    def show_topic(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+        """351: one topic's settings."""
+        topic = request.text("topic")
+        config = self.broker.topics.get(topic)
+        if config is None:
+            raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"there is no topic {topic!r} on this broker")
+        return request.response(body=dumps(config.to_json()))
+
+    # ---------------------------------------------------------------- groups
+
+    def put_group(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+        """200: create or change one group."""
+        given = loads(request.body or b"{}")
+        if not isinstance(given, dict):
+            raise _invalid("the body is not a group")
+        self.broker.groups.put(self._group(cast("dict[str, Any]", given)))
+        return request.response()
+
+    def put_groups(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+        """225: create or change groups, all or none."""
+        configs = [self._group(given) for given in _listed(request, "groupConfigList")]
+        if configs:
+            self.broker.groups.put(*configs)
+        return request.response()
+
+    def _group(self, given: Mapping[str, Any]) -> GroupConfig:
+        try:
+            config = GroupConfig.from_json(given)
+        except (KeyError, TypeError, ValueError) as error:
+            raise _invalid(f"a group of the request is not one: {error!r}") from error
+        fault = group_name_fault(config.group_name)
+        if fault is not None:
+            raise _invalid(fault)
+        if config.retry_queue_nums < 0 or config.retry_queue_nums > QUEUE_NUMS_MAX:
+            raise _invalid(f"retryQueueNums is 0 to {QUEUE_NUMS_MAX} (got {config.retry_queue_nums})")
+        known = self.broker.groups.get(config.group_name)
+        before: Mapping[str, str] = known.others.get("attributes") or {} if known is not None else {}
+        changes: Mapping[str, str] = config.others.get("attributes") or {}
+        return attrs.evolve(config, others={**config.others, "attributes": altered_attributes(before, changes)})
+
+    def delete_group(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+        """207: forget a group's settings and, if asked, where it stands."""
+        group = request.text("groupName")
+        self.broker.groups.delete(group)
+        self.broker.stats.forget_group(group)
+        # 5.x and 4.9 spell the field differently.
+        if request.boolean("cleanOffset") or request.boolean("removeOffset"):
+            self.broker.offsets.forget_group(group)
+        log.info("group_deleted", group=group)
+        return request.response()
+
+    def show_group(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+        """352: one group's settings; of a group that would appear by being used, those that it would have."""
+        group = request.text("group")
+        groups = self.broker.groups
+        config = groups.get(group)
+        if config is None:
+            if not groups.auto_create or group_name_fault(group) is not None:
+                raise RequestRefused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"there is no group {group!r} on this broker")
+            config = GroupConfig(group)
+        return request.response(body=dumps(config.to_json()))
+
+    def forbid_group(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+        """353: forbid or allow a group to read a topic, and tell how it stands."""
+        group, topic = request.text("group"), request.text("topic")
+        fault = group_name_fault(group) or topic_name_fault(topic)
+        if fault is not None:
+            raise _invalid(fault)
+        if "readable" in request.ext:
+            self.broker.groups.set_forbidden(group, topic, forbidden=not request.boolean("readable"))
+        readable = not self.broker.groups.is_forbidden(group, topic)
+        return request.response(body=dumps({"group": group, "readable": readable, "topic": topic}))
+
+    def clone_offsets(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+        """314: let one group stand where another stands, on one topic or on all that it has consumed."""
+        source, target = request.text("srcGroup"), request.text("destGroup")
+        fault = group_name_fault(target)
+        if fault is not None:
+            raise _invalid(fault)
+        offsets, living = self.broker.offsets, self.broker.consumers.get(source)
+        topic = request.text("topic", "")
+        for name in [topic] if topic else sorted(offsets.topics_of(source)):
+            if self.broker.topics.get(name) is None:
+                continue
+            if living is not None and not request.boolean("offline") and name not in living.subscriptions:
+                continue  # the group no longer consumes it
+            offsets.clone(source, target, name)
+        return request.response()
+
+    # ---------------------------------------------------------------- files
+
+    def clean_queues(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+        """306: delete queue files whose messages have expired."""
+        self._cleaner().follow_log()
+        return request.response()
+
+    def clean_topics(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+        """316: delete the queues of topics that no longer exist."""
+        broker = self.broker
+        for topic in sorted(broker.store.topics() - broker.topics.topics.keys()):
+            if not broker.topics.is_system(topic):
+                broker.store.delete_topic(topic)
+                log.info("unused_topic_deleted", topic=topic)
+        return request.response()
+
+    def delete_expired_segments(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+        """329: delete what has expired of the log now, not at `deleteWhen`."""
+        self._cleaner().delete_expired()
+        return request.response()
+
+    def _cleaner(self) -> Cleaner:
+        cleaner = self.broker.store.cleaner
+        if cleaner is None:
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, "the store has not been opened for cleaning")
+        return cleaner
+
+
+def parse_attributes(text: str) -> dict[str, str]:
+    """Read `+key=value,-key` as mqadmin writes it; keys keep their sign.
+
+    Raises:
+        RequestRefused: an item has no sign, or `+` without a value.
+    """
+    changes: dict[str, str] = {}
+    for item in filter(None, (part.strip() for part in text.split(","))):
+        key, separator, value = item.partition("=")
+        if item[0] not in "+-" or len(key) < 2 or (item[0] == "+" and not separator):
+            raise _invalid(f"attributes are changed by +key=value and -key (got {item!r})")
+        changes[key.strip()] = value.strip()
+    return changes
+
+
+def altered_attributes(before: Mapping[str, str], changes: Mapping[str, str]) -> dict[str, str]:
+    """Apply changes: `+key` and a bare `key`, as in what this broker itself shows, set; `-key` deletes.
+
+    Raises:
+        RequestRefused: there is no such key to delete. Nothing was changed.
+    """
+    after = dict(before)
+    for signed, value in changes.items():
+        if not signed.startswith("-"):
+            after[signed.removeprefix("+")] = value
+        elif after.pop(signed[1:], None) is None:
+            raise _invalid(f"there is no attribute {signed[1:]!r} to delete")
+    return after
+
+
+def _check_topic_attribute(key: str, value: str) -> None:
+    if key not in TOPIC_ATTRIBUTES:
+        raise _invalid(f"topics have the attributes {', '.join(TOPIC_ATTRIBUTES)} (got {key!r})")
+    values = TOPIC_ATTRIBUTES[key]
+    if values is None:
+        if not value.removeprefix("-").isdecimal():
+            raise _invalid(f"{key} is a number (got {value!r})")
+    elif value not in values:
+        raise _invalid(f"{key} is one of {', '.join(values)} here (got {value!r})")
+
+
+def _listed(request: RemotingCommand, name: str) -> list[dict[str, Any]]:
+    body = loads(request.body or b"{}")
+    items: Any = cast("dict[str, Any]", body).get(name) if isinstance(body, dict) else None
+    if not isinstance(items, list):
+        raise _invalid(f"the body has no list {name}")
+    listed: list[Any] = items
+    if not all(isinstance(item, dict) for item in listed):
+        raise _invalid(f"an item of {name} is no object")
+    return listed
+
+
+def _invalid(remark: str) -> RequestRefused:
+    return RequestRefused(ResponseCode.INVALID_PARAMETER, remark)

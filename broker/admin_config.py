@@ -1,0 +1,136 @@
+"""The broker's settings, shown and changed while it runs (RocketMQ AdminBrokerProcessor): requests 25 and 26.
+
+A change is taken whole or not at all. What is fixed at the start (who and where the broker is, its files, its role) is refused
+by name, and so is what we do not know: a typing error must not look like success. `broker.conf` itself is left as it is.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import attrs
+import structlog
+
+from ..message.json import dumps
+from ..remoting.codes import RequestCode, ResponseCode
+from ..remoting.command import RemotingCommand
+from ..remoting.errors import RequestRefused
+from ..remoting.java_properties import read_properties
+from ..remoting.server import ServerConnection
+from ..store.config import StoreConfig
+from .config import KEYS, BrokerConfig, config_of
+from .data_version import DataVersion
+from .errors import BadConfig
+from .topics import TEMPLATE_TOPIC, system_topics
+
+if TYPE_CHECKING:
+    from .broker import Broker
+
+log = structlog.get_logger()
+
+CHANGEABLE = frozenset(
+    (
+        "brokerPermission",
+        "registerNameServerPeriod",
+        "forceRegister",
+        "autoCreateTopicEnable",
+        "autoCreateSubscriptionGroup",
+        "maxMessageSize",
+        "notifyConsumerIdsChangedEnable",
+        "longPollingEnable",
+        "shortPollingTimeMills",
+        "slaveReadEnable",
+        "maxTransferBytesOnMessageInMemory",
+        "maxTransferCountOnMessageInMemory",
+        "maxTransferBytesOnMessageInDisk",
+        "maxTransferCountOnMessageInDisk",
+        "accessMessageInMemoryMaxRatio",
+        "maxFilterMessageSize",
+        "defaultQueryMaxNum",
+        "offsetCheckInSlave",
+        "syncFlushTimeout",
+        "fileReservedTime",
+        "deleteWhen",
+        "diskMaxUsedSpaceRatio",
+        "cleanFileForciblyEnable",
+        "deleteFileBatchMax",
+    )
+)
+"""Keys that whoever uses them reads each time; the others are built into what runs."""
+
+assert KEYS.keys() >= CHANGEABLE
+
+_STORE_FIELDS = frozenset(field.name for field in attrs.fields(StoreConfig))
+
+
+def register(broker: Broker) -> None:
+    """Let the broker answer the requests of this module."""
+    settings = Settings(broker, DataVersion(0, broker.world.clock.wall_ms()))
+    broker.dispatcher.register(RequestCode.UPDATE_BROKER_CONFIG, settings.change)
+    broker.dispatcher.register(RequestCode.GET_BROKER_CONFIG, settings.show)
+
+
+@attrs.define(eq=False)
+class Settings:
+    """The handlers, over one broker."""
+
+    broker: Broker
+    version: DataVersion
+
+    def show(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+        """26: every setting as properties text."""
+        version = dumps(self.version.to_json()).decode()
+        return request.response(ext={"version": version}, body=self.broker.config.to_properties().encode())
+
+    def change(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+        """25: change settings until the next start."""
+        try:
+            entries = read_properties(request.body.decode())
+        except UnicodeDecodeError as error:
+            raise RequestRefused(ResponseCode.INVALID_PARAMETER, f"the body is not UTF-8: {error.reason}") from error
+        broker = self.broker
+        changed = changed_config(broker.config, entries)
+        if changed == broker.config:
+            return request.response()
+        before, broker.config = broker.config, changed
+        broker.sends.config = changed
+        broker.groups.auto_create = changed.auto_create_subscription_group
+        if changed.auto_create_topic_enable != before.auto_create_topic_enable:
+            self._offer_template()
+        of_store = [name for key in entries if (name := KEYS[key]) in _STORE_FIELDS]
+        broker.store.config = attrs.evolve(broker.store.config, **{name: getattr(changed, name) for name in of_store})
+        self.version = self.version.next(broker.world.clock.wall_ms())
+        log.info("broker_config_changed", entries=entries)
+        return request.response()
+
+    def _offer_template(self) -> None:
+        # The template topic exists exactly while topics are created by sending.
+        topics = self.broker.topics
+        for topic in system_topics(self.broker.config):
+            if topic.topic_name == TEMPLATE_TOPIC:
+                topics.put(topic)
+                return
+        topics.delete(TEMPLATE_TOPIC)
+
+
+def changed_config(config: BrokerConfig, entries: dict[str, str]) -> BrokerConfig:
+    """Put entries over a configuration, as far as they may change while the broker runs.
+
+    Raises:
+        RequestRefused: one of them may not, is unknown or has a bad value. Nothing was changed.
+    """
+    present = config.entries()
+    unknown = [key for key in entries if key not in KEYS]
+    if unknown:
+        raise RequestRefused(ResponseCode.INVALID_PARAMETER, f"this broker has no setting {', '.join(sorted(unknown))}")
+    wanted = {key: value for key, value in entries.items() if present.get(key) != value.strip()}
+    fixed = sorted(wanted.keys() - CHANGEABLE)
+    if fixed:
+        raise RequestRefused(
+            ResponseCode.NO_PERMISSION,
+            f"{', '.join(fixed)} cannot be changed while the broker runs; change broker.conf and start it again",
+        )
+    try:
+        return config_of(wanted, config)
+    except BadConfig as error:
+        raise RequestRefused(ResponseCode.INVALID_PARAMETER, str(error)) from error

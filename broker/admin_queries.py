@@ -1,0 +1,94 @@
+"""Messages by key and by position, and the queues' own entries (RocketMQ QueryMessageProcessor): requests 12, 33 and 321."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from ..message.json import dumps
+from ..remoting.codes import RequestCode, ResponseCode
+from ..remoting.command import FRAME_SIZE_MAX, RemotingCommand
+from ..remoting.errors import RequestRefused
+from ..remoting.server import ServerConnection
+
+if TYPE_CHECKING:
+    from .broker import Broker
+
+ANSWER_BYTES_MAX = FRAME_SIZE_MAX - 64 * 1024
+"""Records in one answer; clients close the connection over a frame beyond `FRAME_SIZE_MAX`."""
+UNITS_MAX = 1000
+"""Queue entries in one answer; tools ask for ten at a time."""
+
+
+def register(broker: Broker) -> None:
+    """Let the broker answer the requests of this module."""
+    queries = Queries(broker)
+    broker.dispatcher.register(RequestCode.QUERY_MESSAGE, queries.by_key)
+    broker.dispatcher.register(RequestCode.VIEW_MESSAGE_BY_ID, queries.by_position)
+    broker.dispatcher.register(RequestCode.QUERY_CONSUME_QUEUE, queries.queue_entries)
+
+
+@attrs.define(eq=False)
+class Queries:
+    """The handlers, over one broker."""
+
+    broker: Broker
+
+    def by_key(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+        """12: records whose KEYS or UNIQ_KEY has the key; as many as fit one frame."""
+        count_max = request.integer("maxNum")
+        if request.boolean("_UNIQUE_KEY_QUERY"):
+            count_max = self.broker.config.default_query_max_num
+        result = self.broker.store.query(
+            request.text("topic"),
+            request.text("key"),
+            count_max,
+            request.integer("beginTimestamp"),
+            request.integer("endTimestamp"),
+        )
+        ext = {
+            "indexLastUpdatePhyoffset": result.last_update_offset,
+            "indexLastUpdateTimestamp": result.last_update_ms,
+        }
+        records: list[memoryview] = []
+        room = ANSWER_BYTES_MAX
+        for record in result.slices:
+            room -= len(record)
+            if room < 0:
+                break
+            records.append(record)
+        if not records:
+            remark = "no message has this key, or none within the time range"
+            return request.response(ResponseCode.QUERY_NOT_FOUND, ext, remark=remark)
+        return request.response(ext=ext, body=b"".join(records))
+
+    def by_position(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+        """33: the record at a physical offset, as message ids carry it."""
+        offset = request.integer("offset")
+        record = self.broker.store.message_at(offset)
+        if record is None:
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"there is no message at the physical offset {offset}")
+        return request.response(body=bytes(record))
+
+    def queue_entries(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+        """321: entries of a queue as they are stored, and whether a group's filter would let them pass."""
+        store = self.broker.store
+        topic, queue_id, start = request.text("topic"), request.integer("queueId"), request.integer("index")
+        if queue_id not in store.queue_ids(topic):
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"the queue {queue_id} of {topic!r} has no entries here")
+        low, high = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
+        living = self.broker.consumers.get(request.text("consumerGroup", ""))
+        subscription = living.subscriptions.get(topic) if living is not None else None
+        entries: list[dict[str, Any]] = []
+        wanted = min(max(request.integer("count"), 0), UNITS_MAX)
+        for physical_offset, size, tags_code in store.units(topic, queue_id, max(start, low), wanted):
+            passes = subscription is not None and (subscription.codes is None or tags_code in subscription.codes)
+            entries.append({"eval": passes, "physicOffset": physical_offset, "physicSize": size, "tagsCode": tags_code})
+        body = {
+            "maxQueueIndex": high,
+            "minQueueIndex": low,
+            "queueData": entries,
+            "subscriptionData": subscription.to_json() if subscription is not None else None,
+        }
+        return request.response(body=dumps(body))

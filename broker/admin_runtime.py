@@ -1,0 +1,182 @@
+"""How the broker is doing, as tools show it (RocketMQ GET_BROKER_RUNTIME_INFO, GET_BROKER_HA_STATUS): requests 28 and 907.
+
+All values are texts under RocketMQ's names. Tools of both generations break on some that are missing, so what we do not have
+(thread pools and their queues, the timer wheel) is given as the zero that a quiet broker shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from ..message.json import dumps
+from ..remoting.codes import RequestCode
+from ..remoting.command import PROTOCOL_VERSION, RemotingCommand
+from ..remoting.server import ServerConnection
+from ..store.config import SCHEDULE_TOPIC
+from .stats import Totals
+
+if TYPE_CHECKING:
+    from .broker import Broker
+
+VERSION_DESCRIPTION = "V4_9_8"
+"""The name of `PROTOCOL_VERSION`."""
+assert PROTOCOL_VERSION == 409
+
+RATE_SECONDS = (10, 60, 600)
+
+_ZERO = dict.fromkeys(
+    (
+        # thread pools: every request is handled as it arrives
+        *(
+            f"{pool}ThreadPoolQueue{what}"
+            for pool in ("send", "pull", "litePull", "query", "ack")
+            for what in ("Size", "Capacity", "HeadWaitTimeMills")
+        ),
+        "EndTransactionQueueSize",
+        "EndTransactionThreadPoolQueueCapacity",
+        # locks and buffers that we do not have
+        "pageCacheLockTimeMills",
+        "dispatchMaxBuffer",
+        "remainTransientStoreBufferNumbs",
+        # the timer wheel
+        "timerReadBehind",
+        "timerOffsetBehind",
+        "timerCongestNum",
+        # times of single operations: not measured
+        "getMessageEntireTimeMax",
+        "putMessageEntireTimeMax",
+        "startAcceptSendRequestTimeStamp",
+    ),
+    "0",
+) | {
+    "remainHowManyDataToCommit": "0 B",
+    "timerEnqueueTps": "0.0",
+    "timerDequeueTps": "0.0",
+    "putLatency99": "0.00",
+    "putLatency999": "0.00",
+    "putMessageDistributeTime": "",
+}
+
+
+def register(broker: Broker) -> None:
+    """Let the broker answer the requests of this module."""
+    runtime = Runtime(broker)
+    broker.dispatcher.register(RequestCode.GET_BROKER_RUNTIME_INFO, runtime.show)
+    broker.dispatcher.register(RequestCode.GET_BROKER_HA_STATUS, runtime.ha_status)
+
+
+@attrs.define(eq=False)
+class Runtime:
+    """The handlers, over one broker."""
+
+    broker: Broker
+
+    def show(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+        """28: everything at once."""
+        return request.response(body=dumps({"table": self.values()}))
+
+    def values(self) -> dict[str, str]:
+        """All values by RocketMQ's keys."""
+        return {**_ZERO, **self._of_broker(), **self._of_traffic(), **self._of_store(), **self._of_delay()}
+
+    def _of_broker(self) -> dict[str, str]:
+        broker = self.broker
+        started_ms = broker.stats.started_ms
+        return {
+            "brokerActive": "true",
+            "brokerVersion": str(PROTOCOL_VERSION),
+            "brokerVersionDesc": VERSION_DESCRIPTION,
+            "bootTimestamp": str(started_ms),
+            "runtime": _duration_text(broker.world.clock.wall_ms() - started_ms),
+        }
+
+    def _of_traffic(self) -> dict[str, str]:
+        stats = self.broker.stats
+        now, today, yesterday = stats.totals(), stats.today_morning, stats.yesterday_morning
+        transferred = self._rates(lambda totals: totals.got)
+        return {
+            "putTps": self._rates(lambda totals: totals.put),
+            "getFoundTps": self._rates(lambda totals: totals.found),
+            "getMissTps": self._rates(lambda totals: totals.missed),
+            "getTotalTps": self._rates(lambda totals: totals.found + totals.missed),
+            # Both spellings: clients up to 4.9 ask for the first, later ones for the second.
+            "getTransferedTps": transferred,
+            "getTransferredTps": transferred,
+            "msgPutTotalTodayNow": str(now.put),
+            "msgPutTotalTodayMorning": str(today.put),
+            "msgPutTotalYesterdayMorning": str(yesterday.put),
+            "msgGetTotalTodayNow": str(now.got),
+            "msgGetTotalTodayMorning": str(today.got),
+            "msgGetTotalYesterdayMorning": str(yesterday.got),
+            "putMessageTimesTotal": str(now.put),
+            "putMessageFailedTimes": str(now.put_failed),
+            "putMessageSizeTotal": str(now.put_size),
+            "putMessageAverageSize": str(now.put_size / max(now.put, 1)),
+        }
+
+    def _rates(self, what: Callable[[Totals], int]) -> str:
+        return " ".join(str(self.broker.stats.per_second(what, seconds)) for seconds in RATE_SECONDS)
+
+    def _of_store(self) -> dict[str, str]:
+        store = self.broker.store
+        disk, directory = store.world.disk, store.config.commit_log_directory
+        usage = disk.usage(directory)
+        return {
+            "commitLogMinOffset": str(store.log.min_offset),
+            "commitLogMaxOffset": str(store.log.max_offset),
+            "commitLogDiskRatio": f"{usage.ratio:.2f}",
+            f"commitLogDiskRatio_{directory}": f"{usage.ratio:.2f}",
+            "consumeQueueDiskRatio": f"{disk.usage(store.config.store_path_root_dir).ratio:.2f}",
+            "commitLogDirCapacity": f"Total : {_size_text(usage.total)}, Free : {_size_text(usage.free)}.",
+            "remainHowManyDataToFlush": _size_text(store.log.max_offset - store.log.flushed_offset),
+            "dispatchBehindBytes": str(store.dispatch_behind_bytes),
+            "earliestMessageTimeStamp": str(store.earliest_store_time()),
+        }
+
+    def _of_delay(self) -> dict[str, str]:
+        # Per level: the next offset to deliver and the end of its queue, of levels that were ever used.
+        store, values = self.broker.store, dict[str, str]()
+        for level, offset in self.broker.delay.offsets().items():
+            high = store.max_offset(SCHEDULE_TOPIC, level - 1)
+            if high > 0:
+                values[f"scheduleMessageOffset_{level}"] = f"{offset},{high}"
+        return values
+
+    def ha_status(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+        """907: who follows this broker. It has no slaves in this mode."""
+        config, store = self.broker.config, self.broker.store
+        body: dict[str, Any] = {
+            "haClientRuntimeInfo": {
+                "lastReadTimestamp": 0,
+                "lastWriteTimestamp": 0,
+                "masterFlushOffset": 0,
+                "maxOffset": 0,
+                "transferredByteInSecond": 0,
+            },
+            "haConnectionInfo": [],
+            "inSyncSlaveNums": 0,
+            "master": not config.is_slave,
+            "masterCommitLogMaxOffset": store.log.max_offset,
+        }
+        return request.response(body=dumps(body))
+
+
+def _duration_text(milliseconds: int) -> str:
+    minutes, seconds = divmod(max(milliseconds, 0) // 1000, 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    return f"[ {days} days, {hours} hours, {minutes} minutes, {seconds} seconds ]"
+
+
+def _size_text(size: int) -> str:
+    if size < 1024:
+        return f"{size} B"
+    value = float(size)
+    for unit in ("KiB", "MiB", "GiB", "TiB"):
+        value /= 1024
+        if value < 1024 or unit == "TiB":
+            return f"{value:.1f} {unit}"
+    raise AssertionError(unit)

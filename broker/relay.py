@@ -1,0 +1,185 @@
+"""What administrators ask of a client through the broker that it is connected to (RocketMQ Broker2Client): 307, 309, 222, 223.
+
+The client's own answer goes back as it came. Nothing is kept: a client that is gone or too slow is an answer, not a retry.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+import attrs
+import structlog
+import trio
+
+from ..message.errors import BadMessageId, JsonError
+from ..message.json import dumps, loads, message_queue_of
+from ..message.message import MessageId, MessageQueue
+from ..remoting.codes import RequestCode, ResponseCode
+from ..remoting.command import RemotingCommand
+from ..remoting.errors import CallTimeout, ConnectionLost, RequestRefused
+from ..remoting.server import ServerConnection
+from .clients import ConsumerGroup, Member
+from .inspection import not_online
+
+if TYPE_CHECKING:
+    from .broker import Broker
+
+log = structlog.get_logger()
+
+CALL_SECONDS = 10.0
+"""What RocketMQ gives a client; tools wait a little longer."""
+LATEST = -1
+"""As a timestamp to reset to: the end of the queue. As a queue or offset: not given."""
+
+
+def register(broker: Broker) -> None:
+    """Let the broker answer the requests of this module."""
+    relay = Relay(broker)
+    broker.dispatcher.register_waiting(RequestCode.GET_CONSUMER_RUNNING_INFO, relay.running_info)
+    broker.dispatcher.register_waiting(RequestCode.CONSUME_MESSAGE_DIRECTLY, relay.consume_directly)
+    broker.dispatcher.register_waiting(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, relay.consumer_status)
+    broker.dispatcher.register(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, relay.reset_offsets)
+
+
+@attrs.define(eq=False)
+class Relay:
+    """The handlers, over one broker."""
+
+    broker: Broker
+
+    # ---------------------------------------------------------------- passed on as they are
+
+    async def running_info(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+        """307: what one consumer has to tell about itself."""
+        return await self._pass_on(request, dict(request.ext))
+
+    async def consume_directly(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+        """309: let one consumer consume one stored message now."""
+        broker = self.broker
+        try:
+            offset = MessageId.parse(request.text("msgId")).physical_offset
+        except BadMessageId as error:
+            raise RequestRefused(ResponseCode.INVALID_PARAMETER, str(error)) from error
+        record = broker.store.message_at(offset)
+        if record is None:
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"there is no message at the physical offset {offset}")
+        topic, group = broker.topics.get(request.ext.get("topic", "")), broker.groups.get(request.text("consumerGroup"))
+        ext = {
+            **request.ext,
+            "brokerName": broker.config.broker_name,
+            "topicSysFlag": str(topic.topic_sys_flag if topic is not None else 0),
+            "groupSysFlag": str(group.others.get("groupSysFlag") or 0 if group is not None else 0),
+        }
+        return await self._pass_on(request, ext, bytes(record))
+
+    async def _pass_on(self, request: RemotingCommand, ext: dict[str, str], body: bytes = b"") -> RemotingCommand:
+        group, client_id = request.text("consumerGroup"), request.text("clientId")
+        living = self.broker.consumers.get(group)
+        member = living.find(client_id) if living is not None else None
+        if member is None:
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"no consumer {client_id!r} of the group {group!r} is connected")
+        try:
+            answer = await member.connection.call(RemotingCommand(request.code, ext, body), CALL_SECONDS)
+        except CallTimeout as error:
+            raise RequestRefused(ResponseCode.CONSUME_MSG_TIMEOUT, f"the consumer {client_id}: {error}") from error
+        except ConnectionLost as error:
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"the consumer {client_id}: {error}") from error
+        return request.response(answer.code, answer.ext, answer.body, answer.remark)
+
+    # ---------------------------------------------------------------- where consumers stand
+
+    async def consumer_status(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+        """223: where the consumers of a group say that they stand on a topic; those that do not answer are left out."""
+        group, topic = request.text("group"), request.text("topic")
+        wanted = request.text("clientAddr", "")
+        living = self.broker.consumers.get(group)
+        if living is None:
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"no consumer of the group {group!r} is connected")
+        tables: dict[str, dict[MessageQueue, Any]] = {}
+        async with trio.open_nursery() as nursery:
+            for member in living.members.values():
+                if not wanted or wanted == member.client_id:
+                    nursery.start_soon(self._ask_status, member, group, topic, tables)
+        return request.response(body=dumps({"consumerTable": tables, "messageQueueTable": {}}))
+
+    async def _ask_status(self, member: Member, group: str, topic: str, tables: dict[str, dict[MessageQueue, Any]]) -> None:
+        command = RemotingCommand(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, {"topic": topic, "group": group})
+        try:
+            answer = await member.connection.call(command, CALL_SECONDS)
+            body = cast("dict[str, Any]", loads(answer.body) if answer.code == ResponseCode.SUCCESS and answer.body else {})
+            offsets = cast("dict[str, Any]", body.get("messageQueueTable") or {})
+            tables[member.client_id] = {message_queue_of(key): offset for key, offset in offsets.items()}
+        except (CallTimeout, ConnectionLost, JsonError, AttributeError) as error:
+            log.warning("consumer_status_missing", group=group, client_id=member.client_id, reason=str(error))
+
+    def reset_offsets(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+        """222: move a group to a time, or one queue to an offset.
+
+        Living consumers are told and move by themselves: they would overwrite anything stored here. For a group without any the
+        offsets are stored here, and the answer says that nobody was told (206), upon which tools store the same once more.
+        """
+        group, topic = request.text("group"), request.text("topic")
+        targets = self._targets(request, group, topic)
+        living = self.broker.consumers.get(group)
+        if living is None:
+            for queue_id, offset in targets.items():
+                self.broker.offsets.commit(group, topic, queue_id, offset)
+            log.info("offsets_reset", group=group, topic=topic, consumers=0)
+            refusal = not_online(group)
+            raise RequestRefused(refusal.code, f"{refusal.remark}; its stored offsets on {topic} were reset")
+        table = {MessageQueue(topic, self.broker.config.broker_name, at): offset for at, offset in targets.items()}
+        self._tell_reset(living, request, table)
+        log.info("offsets_reset", group=group, topic=topic, consumers=len(living.members))
+        return request.response(body=dumps({"offsetTable": table}))
+
+    def _targets(self, request: RemotingCommand, group: str, topic: str) -> dict[int, int]:
+        broker, store = self.broker, self.broker.store
+        config = broker.topics.get(topic)
+        if config is None:
+            raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"there is no topic {topic!r} on this broker")
+        committed = broker.offsets.of(group, topic)
+        if broker.groups.get(group) is None and not committed:
+            raise RequestRefused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"there is no group {group!r} on this broker")
+        timestamp, forced = request.integer("timestamp", LATEST), request.boolean("isForce")
+        wanted, explicit = request.integer("queueId", LATEST), request.integer("offset", LATEST)
+        if wanted >= config.read_queue_nums:
+            raise RequestRefused(
+                ResponseCode.INVALID_PARAMETER, f"{topic} has {config.read_queue_nums} queues (got queueId {wanted})"
+            )
+        targets: dict[int, int] = {}
+        for queue_id in range(config.read_queue_nums) if wanted < 0 else (wanted,):
+            low, high = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
+            if explicit >= 0 and wanted >= 0:
+                if not low <= explicit <= high:
+                    raise RequestRefused(
+                        ResponseCode.INVALID_PARAMETER, f"queue {queue_id} holds offsets {low} to {high} (got {explicit})"
+                    )
+                targets[queue_id] = explicit
+                continue
+            target = high if timestamp == LATEST else store.offset_by_time(topic, queue_id, timestamp)
+            # Without force a group only ever moves back.
+            targets[queue_id] = target if forced else min(target, committed.get(queue_id, target))
+        return targets
+
+    def _tell_reset(self, living: ConsumerGroup, request: RemotingCommand, table: dict[MessageQueue, int]) -> None:
+        ext = {
+            "topic": request.text("topic"),
+            "group": request.text("group"),
+            "timestamp": str(request.integer("timestamp", LATEST)),
+            "isForce": "true" if request.boolean("isForce") else "false",
+        }
+        body = dumps({"offsetTable": table})
+        # The C++ client knows only a list.
+        listed = dumps(
+            {
+                "offsetTable": [
+                    {"brokerName": queue.broker_name, "offset": offset, "queueId": queue.queue_id, "topic": queue.topic}
+                    for queue, offset in table.items()
+                ]
+            }
+        )
+        for member in living.members.values():
+            command = RemotingCommand(
+                RequestCode.RESET_CONSUMER_CLIENT_OFFSET, dict(ext), listed if member.language == "CPP" else body
+            )
+            member.connection.notify(command)
