@@ -7,7 +7,7 @@ to or refuses with a remark and does nothing. Names from the wire are checked be
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 import attrs
 import structlog
@@ -299,12 +299,13 @@ def _check_topic_attribute(key: str, value: str) -> None:
 def _listed(request: RemotingCommand, name: str) -> list[dict[str, Any]]:
     body = loads(request.body or b"{}")
     items: Any = cast("dict[str, Any]", body).get(name) if isinstance(body, dict) else None
-    if not isinstance(items, list):
-        raise _invalid(f"the body has no list {name}")
-    listed: list[Any] = items
-    if not all(isinstance(item, dict) for item in listed):
-        raise _invalid(f"an item of {name} is no object")
-    return listed
+    if not _is_list_of_objects(items):
+        raise _invalid(f"the body has no list of objects {name}")
+    return items
+
+
+def _is_list_of_objects(value: object) -> TypeGuard[list[dict[str, Any]]]:
+    return isinstance(value, list) and all(isinstance(item, dict) for item in cast("list[object]", value))
 
 
 def _invalid(remark: str) -> RequestRefused:
