@@ -55,7 +55,7 @@ class RemotingCommand:
     """
 
     code: int
-    ext: dict[str, str] = attrs.field(factory=dict)
+    ext: dict[str, str] = attrs.field(factory=dict[str, str])
     body: bytes = b""
     opaque: int = 0
     flag: int = 0

@@ -23,7 +23,7 @@ class Connection(Generic[Waiter]):
     """One end of a connection; `Waiter` is whatever the shell wakes with an answer."""
 
     reader: FrameReader = attrs.field(factory=FrameReader)
-    calls: dict[int, Waiter] = attrs.field(factory=dict)
+    calls: dict[int, Waiter] = attrs.field(factory=dict[int, Waiter])
     """Calls without an answer yet, by opaque."""
     _opaque: int = 0
 

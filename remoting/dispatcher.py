@@ -34,11 +34,11 @@ class Dispatcher:
 
     nursery: trio.Nursery | None = None
     """Where waiting handlers run; set before serving if there are any."""
-    on_close: list[Callable[[ServerConnection], None]] = attrs.field(factory=list)
+    on_close: list[Callable[[ServerConnection], None]] = attrs.field(factory=list[Callable[[ServerConnection], None]])
     waiting_max: int = WAITING_MAX
-    _handlers: dict[int, Handler] = attrs.field(factory=dict)
-    _runs: dict[int, RunHandler] = attrs.field(factory=dict)
-    _waiting: dict[int, WaitingHandler] = attrs.field(factory=dict)
+    _handlers: dict[int, Handler] = attrs.field(factory=dict[int, Handler])
+    _runs: dict[int, RunHandler] = attrs.field(factory=dict[int, RunHandler])
+    _waiting: dict[int, WaitingHandler] = attrs.field(factory=dict[int, WaitingHandler])
     _waiting_now: int = 0
 
     def register(self, code: int, handler: Handler) -> None:

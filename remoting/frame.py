@@ -26,7 +26,7 @@ class FrameReader:
     """Turns received bytes into frames."""
 
     frame_size_max: int = FRAME_SIZE_MAX
-    _pieces: list[bytes] = attrs.field(factory=list)
+    _pieces: list[bytes] = attrs.field(factory=list[bytes])
     _held: int = 0
     _needed: int = _HEAD_SIZE
 

@@ -69,13 +69,13 @@ class ServerConnection:
     _clock: Clock
     _limits: ServerLimits
     _core: Connection[_Call] = attrs.field(factory=Connection[_Call])
-    _outgoing: list[bytes] = attrs.field(factory=list)
+    _outgoing: list[bytes] = attrs.field(factory=list[bytes])
     _unsent: int = 0
     _sending: bool = False
     _wake: trio.Event = attrs.field(factory=trio.Event)
     closed: bool = False
     last_activity: float = 0.0
-    attachments: dict[str, Any] = attrs.field(factory=dict)
+    attachments: dict[str, Any] = attrs.field(factory=dict[str, Any])
     """What handlers keep about this connection."""
 
     def push(self, frame: bytes) -> None:
@@ -184,8 +184,8 @@ class RemotingServer:
     network: Network
     clock: Clock
     limits: ServerLimits = attrs.field(factory=ServerLimits)
-    connections: set[ServerConnection] = attrs.field(factory=set)
-    _scopes: dict[ServerConnection, trio.CancelScope] = attrs.field(factory=dict)
+    connections: set[ServerConnection] = attrs.field(factory=set[ServerConnection])
+    _scopes: dict[ServerConnection, trio.CancelScope] = attrs.field(factory=dict[ServerConnection, trio.CancelScope])
     _partial_bytes: int = 0
 
     async def serve(
