@@ -10,6 +10,8 @@ StoreError
 
 from __future__ import annotations
 
+from .statuses import PutStatus
+
 
 class StoreError(Exception):
     """Base of all."""
@@ -52,6 +54,9 @@ class DamagedLog(StoreError):
 
 class NotWritable(StoreError):
     """The log takes nothing now. Nothing was appended."""
+
+    status = PutStatus.SERVICE_NOT_AVAILABLE
+    """What the producer is told."""
 
 
 class OffsetGap(StoreError):

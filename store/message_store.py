@@ -257,16 +257,18 @@ class MessageStore:
         batch.end = appended.end
         self.dispatcher.offer(appended.start, appended.end, derivables)
 
-    def _append_failed(self, batch: PutBatch, legal: list[int], error: Exception) -> None:
+    def _append_failed(self, batch: PutBatch, legal: list[int], error: OSError | NotWritable) -> None:
+        status = PutStatus.SERVICE_NOT_AVAILABLE
         if isinstance(error, OSError):
             log.error("append_failed", reason=error.strerror or str(error), errno=error.errno)
             batch.remark = f"the log could not be written ({error.strerror or error}); the message was not stored"
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 self.writability.disk_full = True
         else:
+            status = error.status
             batch.remark = f"the log takes no messages: {error}; the message was not stored"
         for at in legal:
-            batch.statuses[at] = PutStatus.SERVICE_NOT_AVAILABLE
+            batch.statuses[at] = status
             batch.queue_offsets[at] = -1
 
     async def put_one(self, message: IncomingMessage, *, wait: bool = True) -> PutResult:
