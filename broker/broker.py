@@ -8,7 +8,7 @@ waits, write the tables, close connections, close the store; a client that is cu
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import attrs
@@ -107,7 +107,8 @@ class Broker:
             for tell in self.on_master:
                 tell(address, ha_address)
 
-    def _register_handlers(self) -> None:
+    def register_handlers(self) -> None:
+        """Let the dispatcher know who answers what."""
         self.sends = SendHandler(self.config, self.store, self.topics, self.groups, self.stats, self.world.randomness)
         self.dispatcher.register_run(SEND_CODES, self.sends.handle)
         self.pulls.register()
@@ -117,7 +118,8 @@ class Broker:
         for module in (admin, admin_config, admin_queries, admin_runtime, inspection, relay):
             module.register(self)
 
-    def _load_tables(self) -> None:
+    def load_tables(self) -> None:
+        """Read the tables' files, and keep them from now on."""
         keep, config = self.persistence.keep, self.config
         self.offsets.load(self.persistence.load("consumerOffset.json"))
         self.delay.load(self.persistence.load("delayOffset.json"))
@@ -138,7 +140,8 @@ class Broker:
         self.topics.on_change.append(lambda _: topics_file.wake())
         self.groups.on_change.append(groups_file.wake)
 
-    async def _start(self, nursery: trio.Nursery, listeners: list[Listener[Stream]]) -> None:
+    async def start(self, nursery: trio.Nursery, listeners: list[Listener[Stream]]) -> None:
+        """Serve, start the tasks and register; everything runs in `nursery`."""
         self.dispatcher.nursery = nursery
         await nursery.start(self.server.serve, listeners)
         self.persistence.start(nursery)
@@ -159,7 +162,8 @@ class Broker:
                 scan_at = now + SCAN_SECONDS
                 self.clients.expire(now)
 
-    async def _stop(self) -> None:
+    async def stop(self) -> None:
+        """Leave the routes, take no more messages, answer what waits, write the tables."""
         await self.registration.unregister()
         self.store.writability.shut_down = True
         store_log = self.store.log
@@ -174,7 +178,7 @@ class Broker:
 
 
 @asynccontextmanager
-async def open_broker(config: BrokerConfig, world: World | None = None) -> AsyncIterator[Broker]:
+async def open_broker(config: BrokerConfig, world: World | None = None) -> AsyncGenerator[Broker]:
     """Run a broker for the length of an `async with` block.
 
     Entering returns when the broker serves and every name server that answers at once knows it. A listen port of 0 takes a free
@@ -195,13 +199,13 @@ async def open_broker(config: BrokerConfig, world: World | None = None) -> Async
             store.writability.slave = config.is_slave
             broker = _assemble(config, world, store, host, port)
             async with trio.open_nursery() as nursery:
-                await broker._start(nursery, listeners)  # noqa: SLF001
+                await broker.start(nursery, listeners)
                 log.info("broker_started", name=config.broker_name, address=broker.address, store=config.store_path_root_dir)
                 try:
                     yield broker
                 finally:
                     with trio.CancelScope(shield=True), trio.move_on_after(STOP_SECONDS):
-                        await broker._stop()  # noqa: SLF001
+                        await broker.stop()
                     nursery.cancel_scope.cancel()
         # Deliveries of delayed messages are on the medium now.
         broker.persistence.write_all()
@@ -233,8 +237,8 @@ def _assemble(config: BrokerConfig, world: World, store: MessageStore, host: str
         stats=Stats(config.broker_cluster_name, now_ms()),
         started_ms=now_ms(),
     )
-    broker._load_tables()  # noqa: SLF001
-    broker._register_handlers()  # noqa: SLF001
+    broker.load_tables()
+    broker.register_handlers()
     return broker
 
 

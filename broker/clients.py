@@ -47,8 +47,8 @@ class ConsumerGroup:
     consume_type: str = CONSUME_PASSIVELY
     message_model: str = CLUSTERING
     consume_from_where: str = CONSUME_FROM_LAST_OFFSET
-    subscriptions: dict[str, Subscription] = attrs.field(factory=dict)
-    members: dict[MemberKey, Member] = attrs.field(factory=dict)
+    subscriptions: dict[str, Subscription] = attrs.field(factory=dict[str, Subscription])
+    members: dict[MemberKey, Member] = attrs.field(factory=dict[MemberKey, Member])
 
     @property
     def is_broadcasting(self) -> bool:
@@ -88,16 +88,16 @@ class ConsumerGroup:
 class _Expired:
     """What an expiry scan dropped."""
 
-    groups: list[str] = attrs.field(factory=list)
-    connections: list[ServerConnection] = attrs.field(factory=list)
+    groups: list[str] = attrs.field(factory=list[str])
+    connections: list[ServerConnection] = attrs.field(factory=list[ServerConnection])
 
 
 @attrs.define(eq=False)
 class Consumers:
     """All living consumer groups."""
 
-    groups: dict[str, ConsumerGroup] = attrs.field(factory=dict)
-    _groups_of: dict[ServerConnection, set[str]] = attrs.field(factory=dict)
+    groups: dict[str, ConsumerGroup] = attrs.field(factory=dict[str, ConsumerGroup])
+    _groups_of: dict[ServerConnection, set[str]] = attrs.field(factory=dict[ServerConnection, set[str]])
 
     def get(self, group: str) -> ConsumerGroup | None:
         return self.groups.get(group)
@@ -179,8 +179,8 @@ class Consumers:
 class Producers:
     """All living producer groups."""
 
-    groups: dict[str, dict[MemberKey, Member]] = attrs.field(factory=dict)
-    _groups_of: dict[ServerConnection, set[str]] = attrs.field(factory=dict)
+    groups: dict[str, dict[MemberKey, Member]] = attrs.field(factory=dict[str, dict[MemberKey, Member]])
+    _groups_of: dict[ServerConnection, set[str]] = attrs.field(factory=dict[ServerConnection, set[str]])
 
     def members(self, group: str) -> list[Member]:
         return list(self.groups.get(group, {}).values())

@@ -6,6 +6,8 @@ from typing import Any, Self
 
 import attrs
 
+from .json_values import object_of
+
 
 @attrs.frozen
 class DataVersion:
@@ -25,7 +27,5 @@ class DataVersion:
     @classmethod
     def from_json(cls, value: Any) -> Self:
         """Read what `to_json` or a peer wrote; 4.9 has no state version, and absent counts as 0."""
-        if not isinstance(value, dict):
-            return cls()
-        get = value.get  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
-        return cls(int(get("counter") or 0), int(get("timestamp") or 0), int(get("stateVersion") or 0))  # pyright: ignore[reportUnknownArgumentType]
+        get = object_of(value).get
+        return cls(int(get("counter") or 0), int(get("timestamp") or 0), int(get("stateVersion") or 0))

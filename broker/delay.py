@@ -9,7 +9,6 @@ Delivery is at least once: after a crash up to `flushDelayOffsetInterval` of del
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -23,6 +22,7 @@ from ..store.message_store import IncomingMessage
 from ..store.statuses import PutStatus
 from .data_version import DataVersion
 from .hold import Arrival
+from .json_values import object_of
 from .topics import HALF_TOPIC, OP_HALF_TOPIC
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class DelayDelivery:
 
     def load(self, stored: Any) -> None:
         """Take over positions of a file or a master, inside what the queues hold."""
-        table: Mapping[Any, Any] = (stored or {}).get("offsetTable") or {}
+        table = object_of(object_of(stored).get("offsetTable"))
         store = self.broker.store
         for level in self._levels:
             low = store.min_offset(SCHEDULE_TOPIC, level.level - 1)

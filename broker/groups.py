@@ -14,6 +14,7 @@ import attrs
 
 from .config import BrokerConfig
 from .data_version import DataVersion
+from .json_values import object_of
 
 GROUP_CHARACTERS_MAX = 120
 """`%RETRY%` and the name together must be a topic."""
@@ -116,30 +117,30 @@ class GroupTable:
 
     _now_ms: Callable[[], int]
     auto_create: bool = True
-    groups: dict[str, GroupConfig] = attrs.field(factory=dict)
-    forbidden: dict[str, dict[str, int]] = attrs.field(factory=dict)
+    groups: dict[str, GroupConfig] = attrs.field(factory=dict[str, GroupConfig])
+    forbidden: dict[str, dict[str, int]] = attrs.field(factory=dict[str, dict[str, int]])
     """Group, topic → bits; bit 0 forbids the group to read the topic (5.x `forbiddenTable`)."""
     version: DataVersion = attrs.field(factory=DataVersion)
-    on_change: list[Callable[[], None]] = attrs.field(factory=list)
+    on_change: list[Callable[[], None]] = attrs.field(factory=list[Callable[[], None]])
 
     @classmethod
     def of(cls, config: BrokerConfig, now_ms: Callable[[], int], stored: Any = None) -> Self:
         """Make the table of what `subscriptionGroup.json` held and the system groups, which are always there."""
         table = cls(now_ms, config.auto_create_subscription_group)
         table.version = DataVersion(0, now_ms())
-        if isinstance(stored, dict):
-            table.load(stored)  # pyright: ignore[reportUnknownArgumentType]
+        if stored:
+            table.load(object_of(stored))
         for name in _SYSTEM_GROUPS:
             table.groups.setdefault(name, GroupConfig(name))
         return table
 
     def load(self, stored: Mapping[str, Any]) -> None:
         """Take over a whole table as a file or a master wrote it."""
-        configs = [GroupConfig.from_json(value) for value in (stored.get("subscriptionGroupTable") or {}).values()]
+        configs = [GroupConfig.from_json(value) for value in object_of(stored.get("subscriptionGroupTable")).values()]
         self.groups = {config.group_name: config for config in configs}
         self.forbidden = {
-            str(group): {str(topic): int(bits) for topic, bits in topics.items()}
-            for group, topics in (stored.get("forbiddenTable") or {}).items()
+            group: {topic: int(bits) for topic, bits in object_of(topics).items()}
+            for group, topics in object_of(stored.get("forbiddenTable")).items()
         }
         self.version = DataVersion.from_json(stored.get("dataVersion"))
         self._tell()

@@ -13,6 +13,7 @@ from typing import Generic, TypeVar
 import attrs
 
 Request = TypeVar("Request")
+Key = TypeVar("Key")
 
 SLOT_SECONDS = 1.0
 PER_OWNER_MAX = 16_384
@@ -39,15 +40,19 @@ class HeldPull(Generic[Request]):
     request: Request
 
 
+_Pulls = dict[HeldPull[Request], None]
+"""A set that keeps the order in which pulls came."""
+
+
 @attrs.define(eq=False)
 class HeldPulls(Generic[Request]):
     """All held pulls of a broker."""
 
     per_owner_max: int = PER_OWNER_MAX
     total_max: int = TOTAL_MAX
-    _queues: dict[tuple[str, int], dict[HeldPull[Request], None]] = attrs.field(factory=dict)
-    _owners: dict[Hashable, dict[HeldPull[Request], None]] = attrs.field(factory=dict)
-    _slots: dict[int, dict[HeldPull[Request], None]] = attrs.field(factory=dict)
+    _queues: dict[tuple[str, int], _Pulls[Request]] = attrs.field(factory=dict[tuple[str, int], "_Pulls[Request]"])
+    _owners: dict[Hashable, _Pulls[Request]] = attrs.field(factory=dict[Hashable, "_Pulls[Request]"])
+    _slots: dict[int, _Pulls[Request]] = attrs.field(factory=dict[int, "_Pulls[Request]"])
     _count: int = 0
 
     def __len__(self) -> int:
@@ -119,16 +124,17 @@ class HeldPulls(Generic[Request]):
         return len(pulls)
 
     def _remove(self, pull: HeldPull[Request]) -> None:
-        for table, key in (
-            (self._queues, (pull.topic, pull.queue_id)),
-            (self._owners, pull.owner),
-            (self._slots, _slot_of(pull.deadline)),
-        ):
-            entries: dict[HeldPull[Request], None] = table[key]  # type: ignore[index]
-            del entries[pull]
-            if not entries:
-                del table[key]  # type: ignore[arg-type]
+        _discard(self._queues, (pull.topic, pull.queue_id), pull)
+        _discard(self._owners, pull.owner, pull)
+        _discard(self._slots, _slot_of(pull.deadline), pull)
         self._count -= 1
+
+
+def _discard(table: dict[Key, _Pulls[Request]], key: Key, pull: HeldPull[Request]) -> None:
+    pulls = table[key]
+    del pulls[pull]
+    if not pulls:
+        del table[key]
 
 
 def _slot_of(moment: float) -> int:

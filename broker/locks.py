@@ -14,12 +14,15 @@ from ..message.message import MessageQueue
 LEASE_SECONDS = 60.0
 
 
+_Leases = dict[MessageQueue, tuple[str, float]]
+"""Queue → (client, when renewed)."""
+
+
 @attrs.define(eq=False)
 class QueueLocks:
     """Leases by group and queue."""
 
-    _leases: dict[str, dict[MessageQueue, tuple[str, float]]] = attrs.field(factory=dict)
-    """Group → queue → (client, when renewed)."""
+    _leases: dict[str, _Leases] = attrs.field(factory=dict[str, _Leases])
 
     def lock(self, group: str, client_id: str, queues: Iterable[MessageQueue], now: float) -> list[MessageQueue]:
         """Take or renew leases; return the queues that the client holds now."""

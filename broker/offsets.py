@@ -5,12 +5,12 @@ An offset is the next one to consume. It may legally move back: that is how offs
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import attrs
 
 from .data_version import DataVersion
+from .json_values import object_of
 
 _SEPARATOR = "@"
 
@@ -19,7 +19,7 @@ _SEPARATOR = "@"
 class ConsumerOffsets:
     """Committed offsets by topic, group and queue."""
 
-    table: dict[tuple[str, str], dict[int, int]] = attrs.field(factory=dict)
+    table: dict[tuple[str, str], dict[int, int]] = attrs.field(factory=dict[tuple[str, str], dict[int, int]])
     """(topic, group) → queue → offset."""
     version: DataVersion = attrs.field(factory=DataVersion)
     changes: int = 0
@@ -27,14 +27,11 @@ class ConsumerOffsets:
 
     def load(self, stored: Any) -> None:
         """Put the offsets of a file or a master over our own; what these lack stays."""
-        if not isinstance(stored, dict):
-            return
-        tables: Mapping[str, Mapping[Any, Any]] = stored.get("offsetTable") or {}  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
-        for key, queues in tables.items():
+        for key, queues in object_of(object_of(stored).get("offsetTable")).items():
             topic, separator, group = key.partition(_SEPARATOR)
             if separator:
                 own = self.table.setdefault((topic, group), {})
-                own.update((int(queue_id), int(offset)) for queue_id, offset in queues.items())
+                own.update((int(queue_id), int(offset)) for queue_id, offset in object_of(queues).items())
         self.changes += 1
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:

@@ -80,7 +80,7 @@ class Persistence:
     _disk: Disk
     _workers: Workers
     _directory: str
-    tables: dict[str, Table] = attrs.field(factory=dict)
+    tables: dict[str, Table] = attrs.field(factory=dict[str, Table])
 
     def load(self, name: str) -> Any | None:
         """What the file of a table holds."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import attrs
 import orjson
@@ -24,6 +24,7 @@ from ..remoting.codes import RequestCode, ResponseCode
 from ..remoting.command import RemotingCommand, wire_fields
 from ..remoting.errors import RemotingError
 from ..world.network import Address
+from .json_values import object_of
 
 if TYPE_CHECKING:
     from .broker import Broker
@@ -212,9 +213,8 @@ class Registration:
         except JsonError as error:
             log.warning("registration_answer_unreadable", reason=str(error))
             return
-        table: Any = body.get("table") if isinstance(body, dict) else None  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
-        if isinstance(table, dict) and not broker.config.is_slave:
-            broker.topics.mark_ordered(map(str, table))  # pyright: ignore[reportUnknownArgumentType]
+        if not broker.config.is_slave:
+            broker.topics.mark_ordered(object_of(object_of(body).get("table")))
 
     def _identity(self) -> dict[str, str]:
         broker = self.broker

@@ -18,6 +18,7 @@ from ..message.message import DLQ_PREFIX, RETRY_PREFIX
 from ..store.config import SCHEDULE_TOPIC
 from .config import BrokerConfig
 from .data_version import DataVersion
+from .json_values import object_of
 
 TEMPLATE_TOPIC = "TBW102"
 """The template of topics that are created by the first send."""
@@ -108,7 +109,7 @@ class TopicConfig:
             str(value.get("topicFilterType") or SINGLE_TAG),
             int(value.get("topicSysFlag", 0)),
             bool(value.get("order")),
-            {str(key): str(text) for key, text in (value.get("attributes") or {}).items()},
+            {key: str(text) for key, text in object_of(value.get("attributes")).items()},
         )
 
 
@@ -140,11 +141,11 @@ class TopicTable:
     _now_ms: Callable[[], int]
     _own_names: frozenset[str] = frozenset()
     """System topics that are named after this broker and its cluster."""
-    topics: dict[str, TopicConfig] = attrs.field(factory=dict)
+    topics: dict[str, TopicConfig] = attrs.field(factory=dict[str, TopicConfig])
     version: DataVersion = attrs.field(factory=DataVersion)
-    on_change: list[Callable[[list[str]], None]] = attrs.field(factory=list)
+    on_change: list[Callable[[list[str]], None]] = attrs.field(factory=list[Callable[[list[str]], None]])
     """Called with the names of topics that were put or deleted."""
-    _encoded: dict[str, bytes] = attrs.field(factory=dict)
+    _encoded: dict[str, bytes] = attrs.field(factory=dict[str, bytes])
     _all_encoded: bytes | None = None
 
     @classmethod
@@ -153,8 +154,8 @@ class TopicTable:
         cluster, broker = config.broker_cluster_name, config.broker_name
         table = cls(now_ms, frozenset((cluster, broker, cluster + REPLY_TOPIC_SUFFIX)))
         table.version = DataVersion(0, now_ms())
-        if isinstance(stored, dict):
-            table.load(stored)  # pyright: ignore[reportUnknownArgumentType]
+        if stored:
+            table.load(object_of(stored))
         if not config.auto_create_topic_enable:
             table.topics.pop(TEMPLATE_TOPIC, None)  # it exists exactly while topics are created by sending
         for topic in system_topics(config):
@@ -163,7 +164,7 @@ class TopicTable:
 
     def load(self, stored: Mapping[str, Any]) -> None:
         """Take over a whole table as a file or a master wrote it; topics that it lacks are dropped."""
-        configs = [TopicConfig.from_json(value) for value in (stored.get("topicConfigTable") or {}).values()]
+        configs = [TopicConfig.from_json(value) for value in object_of(stored.get("topicConfigTable")).values()]
         gone = self.topics.keys() - {config.topic_name for config in configs}
         self.topics = {config.topic_name: config for config in configs}
         self.version = DataVersion.from_json(stored.get("dataVersion"))
