@@ -120,3 +120,11 @@ class RawAppendLog(AppendLog, Protocol):
             OSError: the disk refused; the log takes nothing until it is reopened.
         """
         ...
+
+    async def clear(self) -> None:
+        """Drop everything: the log is empty and begins wherever the next raw bytes do.
+
+        Raises:
+            OSError: the disk refused; the log takes nothing until it is reopened.
+        """
+        ...

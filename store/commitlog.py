@@ -158,6 +158,12 @@ class LocalLog:
             self.max_offset = self.segments.max_offset
             self.flushed_offset = min(self.flushed_offset, self.max_offset)
 
+    async def clear(self) -> None:
+        async with self._sync_lock:
+            self._pending.fail(PutStatus.UNKNOWN_ERROR)
+            self.segments.clear()
+            self.max_offset = self.flushed_offset = 0
+
     def when_done(self, end: int, deadline: float, done: Callable[[PutStatus], None]) -> None:
         if not self.sync_flush or end <= self.flushed_offset:
             done(PutStatus.PUT_OK)

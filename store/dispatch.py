@@ -152,11 +152,11 @@ class Dispatcher:
     on_arrival: list[Callable[[list[Arrival]], None]] = attrs.field(factory=list[Callable[[list[Arrival]], None]])
     on_failure: Callable[[OSError], None] = lambda _: None
     on_success: Callable[[], None] = lambda: None
-    dirty: set[ConsumeQueue] = attrs.field(factory=set[ConsumeQueue])
+    dirty: dict[ConsumeQueue, None] = attrs.field(factory=dict[ConsumeQueue, None])
     """Queues with units not yet synced."""
     _offered: deque[tuple[int, int, list[Derivable]]] = attrs.field(factory=deque[tuple[int, int, list[Derivable]]])
     _offered_count: int = 0
-    _touched: set[ConsumeQueue] = attrs.field(factory=set[ConsumeQueue])
+    _touched: dict[ConsumeQueue, None] = attrs.field(factory=dict[ConsumeQueue, None])
     _wake: trio.Event = attrs.field(factory=trio.Event)
 
     @property
@@ -175,6 +175,12 @@ class Dispatcher:
         """More of the log has become readable."""
         self._wake.set()
 
+    def cut(self, offset: int) -> None:
+        """Forget everything from `offset` on: the log has been cut there."""
+        self._offered.clear()
+        self._offered_count = 0
+        self.dispatched_offset = min(self.dispatched_offset, offset)
+
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Derive whatever becomes readable, until cancelled."""
         task_status.started()
@@ -183,11 +189,10 @@ class Dispatcher:
             self._wake = trio.Event()
             while self.behind_bytes:
                 try:
-                    progressed = self.round()
+                    if not self.round():
+                        break  # a part of a record: the bytes that complete it will wake us
                 except OSError as error:
                     self.on_failure(error)
-                    progressed = False
-                if not progressed:
                     await trio.sleep(1.0)
                 await trio.sleep(PAUSE_SECONDS)
 
@@ -198,7 +203,8 @@ class Dispatcher:
             OSError: a queue or the index could not be written. The slice is derived again by the next round; entries that
                 did get through are then recognised as duplicates.
         """
-        start, readable = self.dispatched_offset, self.log.readable_offset
+        # A slave that was filled anew, or a long stop with retention: the log may begin behind what was dispatched.
+        start, readable = max(self.dispatched_offset, self.log.min_offset), self.log.readable_offset
         records: list[Derivable] = []
         position = start
         offered = self._offered
@@ -245,14 +251,14 @@ class Dispatcher:
             if kind in (0, TRANSACTION_COMMIT):
                 queue = queue_of(record.topic, record.queue_id)
                 if queue.put(record.queue_offset, record.physical_offset, record.size, record.tags_code):
-                    touched.add(queue)
+                    touched[queue] = None
                     arrivals.append((record.topic, record.queue_id, record.queue_offset + 1, record.tags_code))
             if kind != TRANSACTION_ROLLBACK and (record.unique_key or record.keys):
                 indexed.append((record.topic, record.unique_key, record.keys, record.physical_offset, record.store_timestamp))
         for queue in list(touched):
             queue.write()
-            touched.discard(queue)
-            self.dirty.add(queue)
+            del touched[queue]
+            self.dirty[queue] = None
         if self.index is not None and indexed:
             self.index.put_batch(indexed)
         if records:

@@ -8,7 +8,7 @@ only syncing and recovery run on worker threads.
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
@@ -19,7 +19,7 @@ from ..message.flags import TRANSACTION_COMMIT, TRANSACTION_MASK
 from ..message.layout import TOPIC_BYTES_MAX, encode_record, span_of
 from ..message.properties import KEYS, PROPERTIES_BYTES_MAX, UNIQUE_KEY, decode_properties
 from ..world.real import World
-from .append_log import AppendLog
+from .append_log import AppendLog, RawAppendLog
 from .config import StoreConfig
 from .consumequeue import UNIT, UNIT_SIZE, ConsumeQueue, ConsumeQueues, Unit
 from .dispatch import Derivable, Dispatcher
@@ -139,6 +139,8 @@ class MessageStore:
     """The queue offset table: what the next message of each queue gets."""
     cleaner: Cleaner | None = None
     """Carries out retention while the store is open."""
+    forget_mark: Callable[[], Awaitable[None]] | None = None
+    """Makes the next start trust nothing of how far this one had got; the log is about to be cut behind that."""
     _last_timestamp: int = 0
     _topics_encoded: dict[str, bytes] = attrs.field(factory=dict[str, bytes])
 
@@ -469,6 +471,36 @@ class MessageStore:
             [record for record in found if record is not None], self.index.end_timestamp, self.index.end_physical_offset
         )
 
+    # ---------------------------------------------------------------- following a master
+
+    async def cut(self, log_: RawAppendLog, offset: int) -> None:
+        """Drop every record at or behind `offset`, from the log and from the queues: the master does not have it.
+
+        Raises:
+            OSError: the disk refused; the next start finds out what is left.
+        """
+        if self.forget_mark is not None:
+            await self.forget_mark()
+        await log_.truncate(offset)
+        self.dispatcher.cut(offset)
+        for key, queue in self.queues.table.items():
+            if queue.physical_end > offset:
+                queue.truncate(offset)
+                self.next_offsets[key] = queue.max_offset
+
+    async def clear(self, log_: RawAppendLog) -> None:
+        """Drop every record; the log begins anew with the next raw bytes.
+
+        Raises:
+            OSError: the disk refused; the next start finds out what is left.
+        """
+        if self.forget_mark is not None:
+            await self.forget_mark()
+        await log_.clear()
+        self.dispatcher.cut(0)
+        for topic in self.topics():  # the queues of another stretch of the log need not begin where these did
+            self.delete_topic(topic)
+
     # ---------------------------------------------------------------- queues
 
     def topics(self) -> set[str]:
@@ -481,7 +513,8 @@ class MessageStore:
 
     def delete_topic(self, topic: str) -> None:
         """Remove a topic's queues and offsets; its records stay in the log until their segments expire."""
-        self.dispatcher.dirty.difference_update(self.queues.delete(topic))
+        for queue in self.queues.delete(topic):
+            self.dispatcher.dirty.pop(queue, None)
         for key in [key for key in self.next_offsets if key[0] == topic]:
             del self.next_offsets[key]
 

@@ -17,7 +17,7 @@ import trio
 from ..message.layout import encode_host, span_of
 from ..world.real import World
 from .append_log import AppendLog
-from .checkpoint import Checkpoint
+from .checkpoint import MARK_SIZE_MAX, Checkpoint
 from .cleaning import Cleaner
 from .commitlog import LocalLog, open_local_log
 from .config import StoreConfig
@@ -70,6 +70,7 @@ async def open_message_store(
     """
     root = config.store_path_root_dir
     world.disk.make_directories(root)
+    world.disk.make_directories(config.commit_log_directory)
     try:
         lock = world.disk.lock(f"{root}/lock")
     except BlockingIOError:
@@ -89,6 +90,7 @@ async def open_message_store(
                 queues=len(store.queues.table),
             )
             cleaner = store.cleaner = Cleaner(store, opened.local)
+            store.forget_mark = _Keeper(opened).forget_mark
             _touch(world, f"{root}/abort")
             async with trio.open_nursery() as nursery:
                 await nursery.start(store.log.run)
@@ -217,11 +219,11 @@ class _Keeper:
         dirty = list(dispatcher.dirty)[:QUEUES_SYNCED_AT_ONCE]
         complete = len(dirty) == len(dispatcher.dirty)
         for queue in dirty:
-            dispatcher.dirty.discard(queue)
+            del dispatcher.dirty[queue]
             try:
                 await run(queue.sync)
             except OSError:
-                dispatcher.dirty.add(queue)
+                dispatcher.dirty[queue] = None
                 raise
         if store.index is not None and store.index.full_unsynced:
             forced = await run(store.index.sync_full)
@@ -231,6 +233,15 @@ class _Keeper:
             checkpoint.physical_timestamp = checkpoint.logical_timestamp = timestamp
             checkpoint.mark = mark.encode()
             await run(checkpoint.save)
+
+    async def forget_mark(self) -> None:
+        """Write down that nothing is known to be on the medium.
+
+        Raises:
+            OSError: the disk refused; the old mark stands.
+        """
+        self.opened.checkpoint.mark = bytes(MARK_SIZE_MAX)
+        await self.opened.store.world.workers.run(self.opened.checkpoint.save)
 
     def _mark(self, position: int) -> RecoveryMark:
         """A mark at `position`, naming the last record before it that a queue knows."""

@@ -135,6 +135,12 @@ class Segments:
             last.cut(min(max(offset - last.start, 0), self.segment_size))
             self.disk.sync_directory(self.directory)
 
+    def clear(self) -> None:
+        """Delete all files, the last one first: what a crash leaves of them is a beginning of the run."""
+        for segment in reversed(list(self.files)):
+            self.remove(segment)
+        self.disk.sync_directory(self.directory)
+
     def remove(self, segment: Segment) -> None:
         """Delete a file of the run, the first or the last."""
         self.files.remove(segment)
