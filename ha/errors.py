@@ -6,9 +6,15 @@ HaError
 ├── HaRefused           one side will not replicate with the other; says what to do
 ├── CorruptEpochs       the epoch file does not add up
 └── WrongHaSetting      a configuration key has a value that cannot work
+
+NotWritable (store)
+└── InSyncReplicasNotEnough  too few slaves are within reach
 """
 
 from __future__ import annotations
+
+from ..store.errors import NotWritable
+from ..store.statuses import PutStatus
 
 
 class HaError(Exception):
@@ -37,3 +43,14 @@ class CorruptEpochs(HaError):
 
 class WrongHaSetting(HaError):
     """A configuration key has a value that cannot work."""
+
+
+class InSyncReplicasNotEnough(NotWritable):
+    """`found` copies are within reach where `minInSyncReplicas` asks for `least`. Nothing was appended."""
+
+    status = PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH
+
+    def __init__(self, found: int, least: int) -> None:
+        super().__init__(f"{found} copies are within reach, minInSyncReplicas asks for {least}")
+        self.found = found
+        self.least = least

@@ -266,17 +266,18 @@ class AuthenticatedMaster:
         else:
             self._batch = min(self._batch * 2, BATCH_MAX)
 
-    def frame(self, body: memoryview, now: float) -> bytes:
+    def frame(self, size: int, body_crc: int, now: float) -> bytes:
         self._adapt(now)
-        header = self._header(body)
-        self.next_offset += len(body)
-        self._last_write, self._last_size = now, len(body)
+        header = self._header(size, body_crc)
+        self.next_offset += size
+        self._last_write, self._last_size = now, size
         return header
 
-    def _header(self, body: Buffer) -> bytes:
+    def _header(self, size: int, body_crc: int) -> bytes:
         epoch = self.epochs.at(self.next_offset)
         return encode_data_header(
-            body,
+            body_crc,
+            size=size,
             offset=self.next_offset,
             epoch=epoch.number if epoch is not None else 0,
             confirmed=self.confirmed(),
@@ -287,7 +288,7 @@ class AuthenticatedMaster:
         if not self.ready or now - self._last_write < self.limits.heartbeat_seconds:
             return b""
         self._last_write = now
-        return self._header(b"")
+        return self._header(0, 0)
 
     def silent_for(self, now: float) -> float | None:
         if not self.ready:
@@ -415,9 +416,10 @@ class AuthenticatedSlave:
                 return
             inbox.take(DATA.size)
             body = inbox.take(size)
-            found = zlib.crc32(header[:-CRC_SIZE])
+            found = 0
             for piece in body:
                 found = zlib.crc32(piece, found)
+            found = zlib.crc32(header[:-CRC_SIZE], found)
             if found != crc:
                 raise HaProtocolError(f"a damaged data frame: CRC {crc:08x} expected, {found:08x} found")
             self._check(offset, size)

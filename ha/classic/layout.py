@@ -14,7 +14,7 @@ import zlib
 
 import attrs
 
-from ...message.fields import Buffer, Field, Layout
+from ...message.fields import Field, Layout
 from ..errors import HaProtocolError
 from .epochs import EPOCHS_MAX, Epoch, EpochList
 
@@ -116,7 +116,7 @@ DATA = Layout(
         Field("epoch", "i", "epoch that these bytes belong to; a frame never spans two"),
         Field("confirmed", "q", "end of what enough nodes hold for the master's puts to be answered"),
         Field("master_end", "q", "end of the master's log"),
-        Field("crc", "I", "CRC-32 of the fields before and the log bytes"),
+        Field("crc", "I", "CRC-32 of the log bytes, then of the fields before"),
     ),
 )
 REPORT_KIND, DATA_KIND = b"HARP", b"HADT"
@@ -278,7 +278,7 @@ def encode_report(appended: int, flushed: int) -> bytes:
     return fields + _CRC.pack(zlib.crc32(fields))
 
 
-def encode_data_header(body: Buffer, *, offset: int, epoch: int, confirmed: int, master_end: int) -> bytes:
-    """The header of a data frame that `body` follows."""
-    fields = DATA.codec.pack(DATA_KIND, len(body), offset, epoch, confirmed, master_end, 0)[:-CRC_SIZE]
-    return fields + _CRC.pack(zlib.crc32(body, zlib.crc32(fields)))
+def encode_data_header(body_crc: int, *, size: int, offset: int, epoch: int, confirmed: int, master_end: int) -> bytes:
+    """The header of a data frame whose `size` log bytes have the CRC-32 `body_crc`."""
+    fields = DATA.codec.pack(DATA_KIND, size, offset, epoch, confirmed, master_end, 0)[:-CRC_SIZE]
+    return fields + _CRC.pack(zlib.crc32(fields, body_crc))

@@ -154,8 +154,11 @@ class MasterCore(Protocol):
         """
         ...
 
-    def frame(self, body: memoryview, now: float) -> bytes:
-        """The header of a frame with `body`, which begins at `next_offset`; `next_offset` moves behind it."""
+    def frame(self, size: int, body_crc: int, now: float) -> bytes:
+        """The header of a frame with the next `size` log bytes; `next_offset` moves behind them.
+
+        `body_crc` is their CRC-32; it is asked for because computing it is the one slow thing here, and may happen elsewhere.
+        """
         ...
 
     def heartbeat(self, now: float) -> bytes:

@@ -1,0 +1,315 @@
+"""The master's side of the HA port: accept slaves, push the log to each, keep the books (RocketMQ HAService, HAConnection).
+
+One reader and one writer task per slave. A writer that waits for its slave's socket costs nobody else anything: producers only
+wake writers, they never wait for one. Log bytes go from the segment's map into the socket; nothing is done per message.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import zlib
+from collections.abc import Hashable
+
+import attrs
+import structlog
+import trio
+from trio.abc import Listener, Stream
+
+from ...store.append_log import AppendLog
+from ...world.clock import Clock
+from ...world.network import Address, Network
+from ...world.randomness import Randomness
+from ...world.workers import Workers
+from ..errors import HaError, WrongDialect
+from .acks import Acknowledgements
+from .authenticated import AuthenticatedMaster
+from .bare import BareMaster
+from .epochs import EpochList
+from .files import EpochFile
+from .layout import NONCE_SIZE, NodeIdentity
+from .protocol import MasterCore, MasterFact, SlaveJoined
+from .settings import OURS, HaSettings
+
+log = structlog.get_logger()
+
+RECEIVE_BYTES = 64 * 1024
+SWEEP_SECONDS = 0.5
+"""How often silence is looked for, and heartbeats become due."""
+STRANGERS_MAX = 64
+"""Connections that have not joined yet; one more ends the oldest, so that strangers cannot keep slaves out."""
+FAREWELL_SECONDS = 1.0
+JOINED_BYTES_MAX = 64 * 1024
+"""A frame of less is copied behind its header and leaves in one write; a larger one leaves as it lies in the segment."""
+COLD_BYTES = 64 * 1024 * 1024
+"""A slave that is further behind reads what may have left the page cache: a worker thread touches those bytes first."""
+
+
+@attrs.frozen
+class SlaveStatus:
+    """One slave as the master sees it."""
+
+    address: Address
+    broker_id: int | None
+    """None for a bare slave, which does not say."""
+    appended: int
+    flushed: int
+    lag_bytes: int
+    sent_bytes_behind: int
+    """Bytes that have not even been sent."""
+    last_ack_seconds: float
+    """Since its last report."""
+    in_sync: bool
+
+
+@attrs.define(eq=False)
+class HAConnection:
+    """One accepted connection."""
+
+    service: HAService
+    stream: Stream
+    remote: Address
+    core: MasterCore
+    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+    slave: SlaveJoined | None = None
+    key: Hashable = None
+    appended: int = 0
+    flushed: int = 0
+    last_ack: float = 0.0
+
+    async def run(self) -> None:
+        """Serve until either side ends it."""
+        with self.scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._write)
+                await self._read()
+                nursery.cancel_scope.cancel()
+
+    async def _read(self) -> None:
+        clock, core, stream = self.service.clock, self.core, self.stream
+        try:
+            while received := await stream.receive_some(RECEIVE_BYTES):
+                facts, answer = core.receive(received, clock.monotonic())
+                for fact in facts:
+                    self._learn(fact)
+                if answer:
+                    # The writer sends nothing before the slave has joined, and the core answers nothing after it.
+                    await stream.send_all(answer)
+        except HaError as error:
+            self.refused(error)
+            await self._part()
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass
+
+    async def _part(self) -> None:
+        farewell = self.core.farewell()  # only before the slave has joined: the writer sends nothing then
+        with trio.move_on_after(FAREWELL_SECONDS), contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            if farewell:
+                await self.stream.send_all(farewell)
+
+    def _learn(self, fact: MasterFact) -> None:
+        self.last_ack = self.service.clock.monotonic()
+        if isinstance(fact, SlaveJoined):
+            self.slave, self.appended = fact, fact.offset
+            self.service.joined(self, fact)
+        else:
+            self.appended, self.flushed = fact.appended, fact.flushed
+            self.service.reported(self)
+
+    def refused(self, error: HaError) -> None:
+        """Say why a connection is ended by us."""
+        if isinstance(error, WrongDialect):
+            log.error(
+                "ha_peer_speaks_other_protocol", remote=str(self.remote), set_ha_protocol=error.dialect, reason=str(error)
+            )
+        else:
+            log.error("ha_connection_refused", remote=str(self.remote), reason=str(error))
+
+    async def _write(self) -> None:
+        service = self.service
+        try:
+            while True:
+                if not (self.core.ready and await self._transfer()):
+                    await service.growth.park()
+        except HaError as error:
+            self.refused(error)
+            self.scope.cancel()
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            self.scope.cancel()
+
+    async def _transfer(self) -> bool:
+        """Send the next frame, if there is one, else a heartbeat when it is due; returns whether log bytes were sent."""
+        service, core, stream = self.service, self.core, self.stream
+        body = service.log.slice_from(core.next_offset, core.next_size())
+        if not body:
+            if beat := core.heartbeat(service.clock.monotonic()):
+                await stream.send_all(beat)
+            return False
+        if service.log.max_offset - core.next_offset > COLD_BYTES:
+            crc = await service.workers.run(zlib.crc32, body)
+        else:
+            crc = zlib.crc32(body)
+        header = core.frame(len(body), crc, service.clock.monotonic())
+        if len(body) < JOINED_BYTES_MAX:
+            await stream.send_all(header + body)
+        else:
+            await stream.send_all(header)
+            await stream.send_all(body)
+        return True
+
+
+@attrs.define(eq=False)
+class HAService:
+    """All slaves of one master."""
+
+    log: AppendLog
+    network: Network
+    clock: Clock
+    workers: Workers
+    secrets: Randomness
+    """Unpredictable: nonces come from it."""
+    settings: HaSettings
+    identity: NodeIdentity
+    epoch_file: EpochFile
+    acks: Acknowledgements
+    epochs: EpochList = attrs.field(factory=EpochList)
+    port: int = 0
+    """Where slaves connect, once `run` has started."""
+    growth: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot)
+    """Writers that have sent all there is."""
+    connections: dict[HAConnection, None] = attrs.field(factory=dict[HAConnection, None])
+    """Open ones, oldest first."""
+    _owners: dict[Hashable, HAConnection] = attrs.field(factory=dict[Hashable, HAConnection])
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Begin an epoch, then serve slaves until cancelled; the log must have been recovered.
+
+        Raises:
+            OSError: the port is taken, or the epochs cannot be kept. Nothing is served.
+        """
+        await self._begin_epoch()
+        listeners = await self.network.open_listeners(self.settings.listen_host, self.settings.listen_port)
+        self.port = self.network.listener_port(listeners[0])
+        if self.settings.protocol == OURS and not self.settings.secret:
+            log.warning("ha_secret_not_set", reason="slaves are told apart, but not authenticated: set haSecret on all nodes")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._sweep)
+            await nursery.start(self._serve, list(listeners))
+            log.info("ha_service_started", port=self.port, protocol=self.settings.protocol, replicas=self.settings.replicas)
+            task_status.started()
+
+    async def _serve(
+        self,
+        listeners: list[Listener[Stream]],
+        *,
+        task_status: trio.TaskStatus[list[Listener[Stream]]] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        async with trio.open_nursery() as handlers:
+            await trio.serve_listeners(self._accept, listeners, handler_nursery=handlers, task_status=task_status)
+
+    async def _begin_epoch(self) -> None:
+        kept = await self.workers.run(self.epoch_file.load)
+        self.epochs = kept.begun(self.log.min_offset, self.log.max_offset, self.identity.node, self.settings.replicas)
+        await self.workers.run(self.epoch_file.save, self.epochs)
+        last = self.epochs.last
+        assert last is not None
+        log.info("ha_epoch_begun", epoch=last.number, physical_offset=last.start, replicas=last.replicas)
+
+    async def _accept(self, stream: Stream) -> None:
+        remote = self.network.peer_address(stream)
+        connection = HAConnection(self, stream, remote, self._core())
+        strangers = [one for one in self.connections if one.slave is None]
+        if len(strangers) >= STRANGERS_MAX:
+            log.warning("ha_strangers_limit_reached", remote=str(strangers[0].remote), strangers_max=STRANGERS_MAX)
+            strangers[0].scope.cancel()
+        self.connections[connection] = None
+        try:
+            await connection.run()
+        finally:
+            del self.connections[connection]
+            if self._owners.get(connection.key) is connection:
+                del self._owners[connection.key]
+                self.acks.leave(connection.key)
+                log.info("slave_left", remote=str(remote), appended=connection.appended)
+            await trio.aclose_forcefully(stream)
+
+    def _core(self) -> MasterCore:
+        settings, now = self.settings, self.clock.monotonic()
+        if settings.protocol != OURS:
+            return BareMaster(self.log, settings.limits, self._fresh_start, now)
+        nonce = self.secrets.getrandbits(8 * NONCE_SIZE).to_bytes(NONCE_SIZE, "big")
+        return AuthenticatedMaster(
+            self.log,
+            settings.limits,
+            self._fresh_start,
+            now,
+            self.identity,
+            settings.secret,
+            nonce,
+            self.epochs,
+            lambda: self.acks.confirmed,
+        )
+
+    def _fresh_start(self, from_first: bool) -> int:
+        """Where a slave with an empty log begins: RocketMQ's last segment, or an earlier one that a waiting put lies in."""
+        if from_first or self.settings.from_first:
+            return self.log.min_offset
+        start = self.acks.unanswered_from(self.log.max_offset)
+        return max(start - start % self.settings.limits.segment_size, self.log.min_offset)
+
+    async def _sweep(self) -> None:
+        while True:
+            await trio.sleep(SWEEP_SECONDS)
+            now = self.clock.monotonic()
+            for connection in list(self.connections):
+                silence = connection.core.silent_for(now)
+                if silence is not None:
+                    log.warning("silent_slave_closed", remote=str(connection.remote), silence_seconds=round(silence, 1))
+                    connection.scope.cancel()
+            self.growth.unpark_all()
+
+    def log_grew(self) -> None:
+        """The log has more to send."""
+        self.growth.unpark_all()
+
+    def joined(self, connection: HAConnection, fact: SlaveJoined) -> None:
+        """A slave has said who it is and from where on it needs the log."""
+        connection.key = key = connection if fact.node is None else fact.node
+        former = self._owners.get(key)
+        if former is not None:
+            # The node has come back before we noticed that it was gone; it counts once, by its new connection.
+            log.info("slave_connection_replaced", remote=str(former.remote), new_remote=str(connection.remote))
+            former.scope.cancel()
+        self._owners[key] = connection
+        log.info(
+            "slave_joined",
+            remote=str(connection.remote),
+            broker_id=fact.broker_id,
+            physical_offset=fact.offset,
+            lag_bytes=self.log.max_offset - fact.offset,
+            fresh=fact.fresh,
+        )
+        self.acks.hold(key, fact.offset)
+        self.growth.unpark_all()
+
+    def reported(self, connection: HAConnection) -> None:
+        """A slave has said how far it is."""
+        if self._owners.get(connection.key) is connection:
+            self.acks.hold(connection.key, connection.appended)
+
+    def slaves(self) -> list[SlaveStatus]:
+        """All slaves that have joined, as they are now."""
+        now, end = self.clock.monotonic(), self.log.max_offset
+        return [
+            SlaveStatus(
+                address=connection.remote,
+                broker_id=connection.slave.broker_id,
+                appended=connection.appended,
+                flushed=connection.flushed,
+                lag_bytes=end - connection.appended,
+                sent_bytes_behind=end - connection.core.next_offset,
+                last_ack_seconds=now - connection.last_ack,
+                in_sync=end - connection.appended < self.acks.gap_max,
+            )
+            for connection in self._owners.values()
+            if connection.slave is not None
+        ]

@@ -1,0 +1,299 @@
+"""A slave's side: connect to the master's HA port, append what comes, say how far the log is (RocketMQ HAClient).
+
+Invariant: the own log is at every moment a prefix of what the master's log was when it was sent. What has to be cut for that is
+cut only after it has been said, with what had been promised about it; a log that belongs to another history is never touched.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import attrs
+import structlog
+import trio
+from trio.abc import Stream
+
+from ...store.append_log import RawAppendLog
+from ...store.errors import StoreError
+from ...world.clock import Clock
+from ...world.network import Address, Network
+from ...world.randomness import Randomness
+from ...world.workers import Workers
+from ..errors import HaError, WrongDialect
+from .authenticated import AuthenticatedSlave
+from .bare import BareSlave
+from .epochs import EpochList
+from .files import EpochFile
+from .layout import NONCE_SIZE, NodeIdentity
+from .protocol import EpochBegun, JoinedMaster, LogAbandoned, LogReceived, SlaveCore, SlaveFact, TailDropped
+from .settings import OURS, HaSettings
+
+log = structlog.get_logger()
+
+RECEIVE_BYTES = 64 * 1024
+BULK_RECEIVE_BYTES = 1024 * 1024
+"""Asked for while the master has more than we take at once."""
+CONNECT_SECONDS = 3.0
+RETRY_SECONDS_MIN = 0.5
+RETRY_SECONDS_MAX = 5.0
+"""RocketMQ's pause after a failed connection; ours grows to it."""
+TICK_SECONDS = 0.5
+
+
+class Follower(Protocol):
+    """What of a store follows a master."""
+
+    @property
+    def log(self) -> RawAppendLog: ...
+
+    def log_grew(self) -> None:
+        """Raw bytes were appended; queues and index can be derived from them."""
+        ...
+
+    async def cut(self, offset: int) -> None:
+        """Drop everything from `offset` on, in the log and in what is derived from it.
+
+        Raises:
+            OSError: the disk refused.
+        """
+        ...
+
+    async def clear(self) -> None:
+        """Drop everything; the log is empty and begins where the next raw bytes do.
+
+        Raises:
+            OSError: the disk refused.
+        """
+        ...
+
+
+@attrs.define
+class Losses:
+    """What a rejoin has cost so far, in bytes."""
+
+    dropped: int = 0
+    """Cut because the master did not have it."""
+    promised: int = 0
+    """Of these, written while puts waited for a slave: producers may have been told that they were replicated."""
+    confirmed: int = 0
+    """Of these, known to have been answered as replicated."""
+
+
+@attrs.define(eq=False)
+class HAClient:
+    """Keeps one store equal to its master's."""
+
+    follower: Follower
+    network: Network
+    clock: Clock
+    workers: Workers
+    secrets: Randomness
+    """Unpredictable: nonces come from it."""
+    settings: HaSettings
+    identity: NodeIdentity
+    epoch_file: EpochFile
+    master: Address | None = None
+    """The master's HA address; set through `follow`."""
+    losses: Losses = attrs.field(factory=Losses)
+    joined_at: float | None = None
+    """When the present connection was agreed on, by the monotonic clock; None while there is none."""
+    master_end: int = 0
+    """End of the master's log, as far as it is known."""
+    refusal: str | None = None
+    """Why the last connection ended, if a person has to act."""
+    _epochs: EpochList | None = None
+    _confirmed: int = 0
+    _known: trio.Event = attrs.field(factory=trio.Event)
+    _outgoing: bytearray = attrs.field(factory=bytearray)
+    _sender: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot)
+
+    @property
+    def lag_bytes(self) -> int:
+        """How far the own log is behind what is known of the master's."""
+        return max(self.master_end - self.follower.log.max_offset, 0)
+
+    def follow(self, master: Address | None) -> None:
+        """Set the master's HA address; a running connection stays until it ends (as RocketMQ's does)."""
+        self.master = master
+        if master is not None:
+            self._known.set()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Follow the master, over as many connections as it takes, until cancelled.
+
+        Raises:
+            CorruptEpochs, OSError: what is kept beside the log cannot be read.
+        """
+        kept = await self.workers.run(self.epoch_file.load)
+        # Recovery may have cut the log since the list was saved; an epoch without bytes is none.
+        self._epochs = kept.truncated(self.follower.log.max_offset)
+        task_status.started()
+        pause = RETRY_SECONDS_MIN
+        while True:
+            if self.master is None:
+                self._known = trio.Event()
+                await self._known.wait()
+            joined = await self._connect_and_follow()
+            pause = RETRY_SECONDS_MIN if joined and self.refusal is None else min(pause * 2, RETRY_SECONDS_MAX)
+            await trio.sleep(pause)
+
+    async def _connect_and_follow(self) -> bool:
+        """Live through one connection; returns whether the master had agreed to send."""
+        master = self.master
+        assert master is not None
+        try:
+            with trio.fail_after(CONNECT_SECONDS):
+                stream = await self.network.open_stream(master)
+        except (OSError, trio.TooSlowError) as error:
+            log.info("ha_connect_failed", master=str(master), reason=str(error) or f"not within {CONNECT_SECONDS} s")
+            return False
+        try:
+            return await self._converse(stream, master)
+        finally:
+            self.joined_at = None
+            await trio.aclose_forcefully(stream)
+
+    async def _converse(self, stream: Stream, master: Address) -> bool:
+        core = self._core()
+        self._outgoing = bytearray(core.opening())
+        reason = "closed by the master"
+        self.refusal = None
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._send, stream)
+                nursery.start_soon(self._tick, core, nursery.cancel_scope)
+                await self._receive(stream, core)
+                nursery.cancel_scope.cancel()
+        except* (trio.BrokenResourceError, trio.ClosedResourceError) as group:
+            reason = str(group.exceptions[0].__cause__ or group.exceptions[0])
+        except* HaError as group:
+            reason = self.refusal = str(group.exceptions[0])
+            if isinstance(group.exceptions[0], WrongDialect):
+                log.error("ha_peer_speaks_other_protocol", master=str(master), set_ha_protocol=group.exceptions[0].dialect)
+        except* (OSError, StoreError) as group:
+            reason = self.refusal = f"the own log cannot be written: {group.exceptions[0]}"
+        joined = self.joined_at is not None
+        if self.refusal is not None:
+            log.error("ha_connection_refused", master=str(master), reason=reason)
+        else:
+            log.warning("master_lost", master=str(master), reason=reason, joined=joined, end=self.follower.log.max_offset)
+        return joined
+
+    def _core(self) -> SlaveCore:
+        settings, now = self.settings, self.clock.monotonic()
+        if settings.protocol != OURS:
+            return BareSlave(self.follower.log, settings.limits, now)
+        assert self._epochs is not None
+        return AuthenticatedSlave(
+            self.follower.log,
+            settings.limits,
+            now,
+            self.identity,
+            settings.secret,
+            self.secrets.getrandbits(8 * NONCE_SIZE).to_bytes(NONCE_SIZE, "big"),
+            self._epochs,
+            settings.from_first,
+            self._confirmed,
+        )
+
+    async def _receive(self, stream: Stream, core: SlaveCore) -> None:
+        clock, size = self.clock, RECEIVE_BYTES
+        while received := await stream.receive_some(size):
+            facts, answer = core.receive(received, clock.monotonic())
+            grown = False
+            for fact in facts:
+                if isinstance(fact, LogReceived):
+                    self._append(fact)
+                    grown = True
+                else:
+                    await self._carry_out(fact)
+            if isinstance(core, AuthenticatedSlave):
+                self.master_end, self._confirmed = core.master_end, core.confirmed
+            else:
+                self.master_end = self.follower.log.max_offset
+            if grown:
+                self.follower.log_grew()
+                answer += core.report(clock.monotonic())
+            if answer:
+                self._outgoing += answer
+                self._sender.unpark()
+            size = BULK_RECEIVE_BYTES if len(received) >= RECEIVE_BYTES else RECEIVE_BYTES
+
+    def _append(self, fact: LogReceived) -> None:
+        append_raw, offset = self.follower.log.append_raw, fact.offset
+        for piece in fact.pieces:
+            append_raw(offset, piece)
+            offset += len(piece)
+
+    async def _carry_out(self, fact: SlaveFact) -> None:
+        match fact:
+            case JoinedMaster(offset, epochs):
+                self.joined_at = self.clock.monotonic()
+                log.info("master_joined", master=str(self.master), physical_offset=offset)
+                await self._keep(epochs)
+            case EpochBegun(epochs):
+                await self._keep(epochs)
+            case TailDropped(start, end, confirmed_end, promised_end):
+                self._say_dropped(start, end, confirmed_end, promised_end)
+                await self.follower.cut(start)
+                self._confirmed = min(self._confirmed, start)
+            case LogAbandoned():
+                await self._abandon(fact)
+            case LogReceived():
+                raise AssertionError("appended by the caller")
+
+    async def _abandon(self, fact: LogAbandoned) -> None:
+        log.warning(
+            "log_abandoned",
+            old_min=fact.old_min,
+            old_end=fact.old_end,
+            new_start=fact.start,
+            reason="the master has deleted what would follow"
+            if not fact.diverged
+            else "it parts from the master's at its start",
+        )
+        if fact.diverged:
+            common = min(fact.confirmed_end, fact.promised_end)
+            self._say_dropped(common, fact.old_end, fact.confirmed_end, fact.promised_end)
+        await self.follower.clear()
+        self._confirmed = 0
+
+    def _say_dropped(self, start: int, end: int, confirmed_end: int, promised_end: int) -> None:
+        self.losses.dropped += end - start
+        self.losses.promised += promised_end - start
+        self.losses.confirmed += confirmed_end - start
+        if max(promised_end, confirmed_end) > start:
+            log.error(
+                "acknowledged_bytes_dropped",
+                start=start,
+                end=end,
+                confirmed_bytes=confirmed_end - start,
+                promised_bytes=promised_end - start,
+                reason="the master came back without bytes for which producers may have been told that a slave held them",
+            )
+        else:
+            log.warning("unacknowledged_bytes_dropped", start=start, end=end, dropped_bytes=end - start)
+
+    async def _keep(self, epochs: EpochList | None) -> None:
+        if epochs is not None and epochs != self._epochs:
+            await self.workers.run(self.epoch_file.save, epochs)
+            self._epochs = epochs
+
+    async def _send(self, stream: Stream) -> None:
+        while True:
+            if not self._outgoing:
+                await self._sender.park()
+            outgoing, self._outgoing = self._outgoing, bytearray()
+            await stream.send_all(outgoing)
+
+    async def _tick(self, core: SlaveCore, scope: trio.CancelScope) -> None:
+        while True:
+            await trio.sleep(TICK_SECONDS)
+            now = self.clock.monotonic()
+            silence = core.silent_for(now)
+            if silence is not None:
+                log.warning("silent_master_closed", master=str(self.master), silence_seconds=round(silence, 1))
+                scope.cancel()
+            elif core.report_due(now) and not self._outgoing:
+                self._outgoing += core.report(now)
+                self._sender.unpark()
