@@ -22,6 +22,8 @@ class World:
     clock: Clock
     randomness: Randomness
     workers: Workers
+    secrets: Randomness = attrs.field(factory=random.SystemRandom)
+    """Unpredictable to others, for nonces and identities; a simulation hands in seeded lots here too."""
 
 
 def real_world() -> World:

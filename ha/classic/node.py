@@ -1,0 +1,114 @@
+"""One node of a classic broker group, as the broker starts it: the log around the local one, then the HA service or the client.
+
+Order: `wrap_log` while the store is being opened; `run` once it is open, because an epoch begins at the recovered end of the log.
+"""
+
+from __future__ import annotations
+
+import attrs
+import trio
+
+from ...store.append_log import AppendLog, RawAppendLog
+from ...store.commitlog import LocalLog
+from ...store.message_store import MessageStore
+from ...world.network import Address
+from ...world.real import World
+from .commitlog import ClassicLog, classic_log
+from .files import EpochFile, load_node
+from .layout import NodeIdentity
+from .master import HAService
+from .settings import HaSettings
+from .slave import HAClient
+
+
+@attrs.define(eq=False)
+class StoreFollower:
+    """A message store behind the `Follower` interface."""
+
+    store: MessageStore
+    log: RawAppendLog
+
+    def log_grew(self) -> None:
+        self.store.dispatcher.wake()
+
+    async def cut(self, offset: int) -> None:
+        await self.store.cut(self.log, offset)
+
+    async def clear(self) -> None:
+        await self.store.clear(self.log)
+
+
+@attrs.define(eq=False)
+class ClassicNode:
+    """A master or a slave."""
+
+    world: World
+    settings: HaSettings
+    cluster: str
+    broker_name: str
+    broker_id: int
+    slave: bool
+    service: HAService | None = None
+    """On a master that runs."""
+    client: HAClient | None = None
+    """On a slave that runs."""
+    _log: ClassicLog | None = None
+    _local: LocalLog | None = None
+    _master: Address | None = None
+
+    def wrap_log(self, local: LocalLog) -> AppendLog:
+        """The log that the store is to use: a slave's own, or a master's that waits for slaves."""
+        self._local = local
+        if self.slave:
+            return local
+        self._log = classic_log(local, self.settings, self.world.clock)
+        return self._log
+
+    def follow(self, master: Address | None) -> None:
+        """Tell a slave its master's HA address, as a name server has answered; may come before `run`."""
+        self._master = master
+        if self.client is not None:
+            self.client.follow(master)
+
+    async def run(self, store: MessageStore, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve slaves, or follow the master, until cancelled.
+
+        Raises:
+            OSError: the HA port is taken, or a file beside the log cannot be read or written.
+            CorruptEpochs: see there.
+        """
+        world, root = self.world, store.config.store_path_root_dir
+        node = await world.workers.run(load_node, world.disk, root, world.secrets)
+        identity = NodeIdentity(self.cluster, self.broker_name, self.broker_id, node)
+        epoch_file = EpochFile(world.disk, root)
+        if self.slave:
+            await self._run_slave(store, identity, epoch_file, task_status)
+        else:
+            await self._run_master(identity, epoch_file, task_status)
+
+    async def _run_master(self, identity: NodeIdentity, epoch_file: EpochFile, task_status: trio.TaskStatus[None]) -> None:
+        world, log = self.world, self._log
+        assert log is not None, "wrap_log comes first"
+        self.service = HAService(
+            log, world.network, world.clock, world.workers, world.secrets, self.settings, identity, epoch_file, log.acks
+        )
+        log.on_grown = self.service.log_grew
+        await self.service.run(task_status=task_status)
+
+    async def _run_slave(
+        self, store: MessageStore, identity: NodeIdentity, epoch_file: EpochFile, task_status: trio.TaskStatus[None]
+    ) -> None:
+        world, local = self.world, self._local
+        assert local is not None, "wrap_log comes first"
+        self.client = HAClient(
+            StoreFollower(store, local),
+            world.network,
+            world.clock,
+            world.workers,
+            world.secrets,
+            self.settings,
+            identity,
+            epoch_file,
+        )
+        self.client.follow(self._master)
+        await self.client.run(task_status=task_status)
