@@ -73,6 +73,8 @@ class ServerConnection:
     _unsent: int = 0
     _sending: bool = False
     _wake: trio.Event = attrs.field(factory=trio.Event)
+    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+    """Cancelled to close the connection."""
     closed: bool = False
     last_activity: float = 0.0
     attachments: dict[str, Any] = attrs.field(factory=dict[str, Any])
@@ -84,6 +86,10 @@ class ServerConnection:
             return
         self._outgoing.append(frame)
         self._unsent += len(frame)
+        if self._unsent > self._limits.unsent_bytes_max and not self.scope.cancel_called:
+            # The peer does not read; we would rather close it than remember for it.
+            log.warning("unread_answers_limit_reached", remote=str(self.remote), bytes=self._unsent)
+            self.scope.cancel()
         if not self._sending:
             self._wake.set()
 
@@ -151,11 +157,6 @@ class ServerConnection:
             await self.drain()
 
     @property
-    def overflowed(self) -> bool:
-        """Whether the peer has left more answers unread than we are willing to hold."""
-        return self._unsent > self._limits.unsent_bytes_max
-
-    @property
     def partial_bytes(self) -> int:
         """Bytes held of an incomplete frame."""
         return self._core.reader.held
@@ -185,7 +186,6 @@ class RemotingServer:
     clock: Clock
     limits: ServerLimits = attrs.field(factory=ServerLimits)
     connections: set[ServerConnection] = attrs.field(factory=set[ServerConnection])
-    _scopes: dict[ServerConnection, trio.CancelScope] = attrs.field(factory=dict[ServerConnection, trio.CancelScope])
     _partial_bytes: int = 0
 
     async def serve(
@@ -204,9 +204,7 @@ class RemotingServer:
 
     def close_connection(self, connection: ServerConnection) -> None:
         """Close a connection from our side; its reader ends and cleans up."""
-        scope = self._scopes.get(connection)
-        if scope is not None:
-            scope.cancel()
+        connection.scope.cancel()
 
     async def _sweep(self) -> None:
         while True:
@@ -226,15 +224,13 @@ class RemotingServer:
             return
         self.connections.add(connection)
         try:
-            with trio.CancelScope() as scope:
-                self._scopes[connection] = scope
+            with connection.scope:
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(_until_broken, connection.write_pushed, scope)
+                    nursery.start_soon(_until_broken, connection.write_pushed, connection.scope)
                     await self._read(connection)
                     nursery.cancel_scope.cancel()
         finally:
             self.connections.discard(connection)
-            del self._scopes[connection]
             self._partial_bytes -= connection.partial_bytes
             connection.mark_closed()
             self.handler.connection_closed(connection)
@@ -254,9 +250,6 @@ class RemotingServer:
                 if requests:
                     handle(connection, requests)
                     await connection.drain()
-                if connection.overflowed:
-                    log.warning("unread_answers_limit_reached", remote=str(connection.remote))
-                    return
         except RemoteProtocolError as error:
             log.warning("malformed_frame_received", remote=str(connection.remote), reason=str(error))
         except (trio.BrokenResourceError, trio.ClosedResourceError):

@@ -39,18 +39,21 @@ class MemoryListener(Listener[Stream]):
 
 @attrs.define(eq=False)
 class MemoryNetwork:
-    """One listening place, reached whatever the address; keeps both ends of every connection."""
+    """One listening place, reached whatever the address."""
 
-    clients: list[trio.StapledStream[trio.testing.MemorySendStream, trio.testing.MemoryReceiveStream]] = attrs.field(
-        factory=list[trio.StapledStream[trio.testing.MemorySendStream, trio.testing.MemoryReceiveStream]]
-    )
     _send: trio.MemorySendChannel[Stream] | None = None
+    _stalled: bool = False
+
+    def stall(self) -> None:
+        """Let peers that connect from now on never read: what a server sends them does not go out."""
+        self._stalled = True
 
     async def open_stream(self, address: Address) -> Stream:
         if self._send is None:
             raise ConnectionRefusedError(111, "Connection refused")
         ours, theirs = trio.testing.memory_stream_pair()
-        self.clients.append(ours)
+        if self._stalled:
+            theirs.send_stream.send_all_hook = trio.sleep_forever
         await self._send.send(theirs)
         return ours
 

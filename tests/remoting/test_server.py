@@ -1,0 +1,382 @@
+"""The trio shell of a server, over in-memory connections."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from typing import Protocol
+
+import attrs
+import pytest
+import structlog
+import trio
+import trio.testing
+from trio.abc import Listener, Stream
+
+from ledgermq.message.errors import JsonError
+from ledgermq.remoting.codes import RequestCode, ResponseCode
+from ledgermq.remoting.command import RemotingCommand, decode_command, encode_frame
+from ledgermq.remoting.dispatcher import Dispatcher
+from ledgermq.remoting.errors import CallTimeout, ConnectionLost, RequestRefused
+from ledgermq.remoting.frame import FrameReader
+from ledgermq.remoting.server import RemotingServer, ServerConnection, ServerLimits
+from ledgermq.world.clock import Clock
+from ledgermq.world.network import Address, Network
+
+SOMEWHERE = Address("server", 9876)
+
+
+class StallingNetwork(Network, Protocol):
+    def stall(self) -> None: ...
+
+
+@attrs.define(eq=False)
+class Peer:
+    """A client that speaks frames without any of our client's code."""
+
+    stream: Stream
+    _reader: FrameReader = attrs.field(factory=FrameReader)
+    _received: list[RemotingCommand] = attrs.field(factory=list[RemotingCommand])
+
+    async def send(self, *commands: RemotingCommand) -> None:
+        await self.stream.send_all(b"".join(encode_frame(command) for command in commands))
+
+    async def receive(self) -> RemotingCommand:
+        while not self._received:
+            piece = await self.stream.receive_some(65536)
+            assert piece, "the server closed the connection"
+            self._received += [decode_command(*frame) for frame in self._reader.feed(bytes(piece))]
+        return self._received.pop(0)
+
+    async def ask(self, code: int, **ext: str) -> RemotingCommand:
+        await self.send(RemotingCommand(code, ext))
+        return await self.receive()
+
+    async def wait_closed(self) -> None:
+        while await self.stream.receive_some(65536):
+            pass
+
+
+@attrs.define(eq=False)
+class Serving:
+    dispatcher: Dispatcher
+    server: RemotingServer
+    network: Network
+
+    async def connect(self) -> Peer:
+        return Peer(await self.network.open_stream(SOMEWHERE))
+
+
+@asynccontextmanager
+async def serving(network: Network, clock: Clock, limits: ServerLimits | None = None) -> AsyncGenerator[Serving]:
+    dispatcher = Dispatcher()
+    dispatcher.register(1, lambda _, request: request.response(body=request.body))
+    server = RemotingServer(dispatcher, network, clock, limits or ServerLimits())
+    async with trio.open_nursery() as nursery:
+        dispatcher.nursery = nursery
+        listeners: list[Listener[Stream]] = list(await network.open_listeners("", 0))
+        await nursery.start(server.serve, listeners)
+        yield Serving(dispatcher, server, network)
+        nursery.cancel_scope.cancel()
+    assert not server.connections
+
+
+async def test_requests_of_one_receive_are_handled_as_one_batch(network: Network, clock: Clock) -> None:
+    """A run handler sees all successive requests of its codes at once, in order, and answers leave together."""
+    async with serving(network, clock) as running:
+        runs: list[list[int]] = []
+
+        def take(connection: ServerConnection, requests: list[RemotingCommand]) -> None:
+            runs.append([request.opaque for request in requests])
+            for request in requests:
+                connection.answer(request)
+
+        running.dispatcher.register_run((10, 310), take)
+        peer = await running.connect()
+
+        await peer.send(*(RemotingCommand(code, opaque=n) for n, code in enumerate((10, 310, 10, 1, 310))))
+        answers = [await peer.receive() for _ in range(5)]
+
+    assert runs == [[0, 1, 2], [4]]
+    assert [answer.opaque for answer in answers] == [0, 1, 2, 3, 4]
+
+
+async def test_an_unknown_code_is_answered_3_and_the_connection_goes_on(network: Network, clock: Clock) -> None:
+    """Clients of any generation may ask for what we lack; the remark names the code."""
+    async with serving(network, clock) as running:
+        peer = await running.connect()
+
+        answer = await peer.ask(4711)
+
+        assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+        assert answer.remark is not None
+        assert "4711" in answer.remark
+        assert (await peer.ask(1)).code == ResponseCode.SUCCESS
+
+
+async def test_a_oneway_request_gets_no_answer_whatever_happens(network: Network, clock: Clock) -> None:
+    """Neither success nor refusal nor an unknown code may answer it: the client would take it for another call's."""
+    async with serving(network, clock) as running:
+        running.dispatcher.register(2, refuse)
+        peer = await running.connect()
+
+        await peer.send(*(RemotingCommand(code, opaque=code, flag=2) for code in (1, 2, 4711)))
+
+        assert (await peer.ask(1)).opaque == 0
+
+
+def refuse(_: ServerConnection, __: RemotingCommand) -> RemotingCommand:
+    raise RequestRefused(ResponseCode.NO_PERMISSION, "not you")
+
+
+def fail(_: ServerConnection, __: RemotingCommand) -> RemotingCommand:
+    raise ZeroDivisionError("a bug")
+
+
+def misread(_: ServerConnection, __: RemotingCommand) -> RemotingCommand:
+    raise JsonError("no value", 7)
+
+
+@pytest.mark.parametrize(
+    ("handler", "code", "remark"),
+    [
+        (refuse, ResponseCode.NO_PERMISSION, "not you"),
+        (fail, ResponseCode.SYSTEM_ERROR, "ZeroDivisionError: a bug"),
+        (misread, ResponseCode.SYSTEM_ERROR, "not JSON at 7"),
+    ],
+)
+async def test_a_failing_handler_answers_and_harms_nobody(
+    network: Network,
+    clock: Clock,
+    handler: Callable[[ServerConnection, RemotingCommand], RemotingCommand],
+    code: int,
+    remark: str,
+) -> None:
+    """Refusals carry their code, bugs are answered 1 and logged; the connection and the other requests go on."""
+    async with serving(network, clock) as running:
+        running.dispatcher.register(2, handler)
+        peer = await running.connect()
+
+        with structlog.testing.capture_logs() as logs:
+            await peer.send(RemotingCommand(2, opaque=5), RemotingCommand(1, opaque=6))
+            answer, next_answer = await peer.receive(), await peer.receive()
+
+    assert (answer.opaque, answer.code) == (5, code)
+    assert answer.remark is not None
+    assert remark in answer.remark
+    assert (next_answer.opaque, next_answer.code) == (6, ResponseCode.SUCCESS)
+    assert [entry["event"] for entry in logs] == (["request_failed"] if handler is fail else [])
+
+
+async def test_a_failing_run_answers_every_request_of_it(network: Network, clock: Clock) -> None:
+    """No request of the run is left without an answer."""
+    async with serving(network, clock) as running:
+
+        def take(_: ServerConnection, __: list[RemotingCommand]) -> None:
+            raise RequestRefused(ResponseCode.SYSTEM_BUSY, "[OVERLOAD] later")
+
+        running.dispatcher.register_run((10,), take)
+        peer = await running.connect()
+
+        await peer.send(RemotingCommand(10, opaque=1), RemotingCommand(10, opaque=2))
+        answers = [await peer.receive() for _ in range(2)]
+
+    assert [(answer.opaque, answer.code) for answer in answers] == [(1, 2), (2, 2)]
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\xff\xff\xff\xff\x00\x00\x00\x00",
+        b"\x00\x00\x00\x06\x00\x00\x00\x02{}" + b"\x00\x00\x00\x08\x00\x00\x00\x04nope",
+        b"\x00\x00\x00\x06\x07\x00\x00\x02{}",
+        b"\x00\x00\x00\x04\x00\x00\x00\x09",
+    ],
+)
+async def test_a_malformed_frame_closes_that_connection_and_no_other(network: Network, clock: Clock, garbage: bytes) -> None:
+    """There is no way to find the next frame; whoever else is connected notices nothing."""
+    async with serving(network, clock) as running:
+        good, bad = await running.connect(), await running.connect()
+        assert (await good.ask(1)).code == ResponseCode.SUCCESS
+
+        with structlog.testing.capture_logs() as logs:
+            await bad.stream.send_all(garbage)
+            await bad.wait_closed()
+
+        assert [entry["event"] for entry in logs] == ["malformed_frame_received"]
+        assert (await good.ask(1)).code == ResponseCode.SUCCESS
+        assert len(running.server.connections) == 1
+
+
+async def test_an_idle_connection_is_closed_and_a_busy_one_stays(
+    network: Network, clock: Clock, autojump_clock: trio.testing.MockClock
+) -> None:
+    """RocketMQ closes after 120 seconds without traffic; a heartbeat every 30 keeps a client."""
+    async with serving(network, clock) as running:
+        idle, busy = await running.connect(), await running.connect()
+        start = trio.current_time()
+
+        async with trio.open_nursery() as nursery:
+
+            async def beat() -> None:
+                while True:
+                    await trio.sleep(30)
+                    assert (await busy.ask(1)).code == ResponseCode.SUCCESS
+
+            nursery.start_soon(beat)
+            await idle.wait_closed()
+            closed_after = trio.current_time() - start
+            await trio.sleep(300)
+            nursery.cancel_scope.cancel()
+
+        assert 120 <= closed_after <= 126
+        assert len(running.server.connections) == 1
+
+
+async def test_connections_beyond_the_bound_are_closed_at_once(network: Network, clock: Clock) -> None:
+    """Those that are in keep their service."""
+    async with serving(network, clock, ServerLimits(connections_max=2)) as running:
+        first, second = await running.connect(), await running.connect()
+        for peer in (first, second):
+            await peer.ask(1)
+
+        third = await running.connect()
+        await third.wait_closed()
+
+        assert (await first.ask(1)).code == (await second.ask(1)).code == ResponseCode.SUCCESS
+
+
+async def test_a_peer_that_reads_no_answers_is_closed(network: StallingNetwork, clock: Clock) -> None:
+    """What it leaves unread is bounded, also when it is pushed from elsewhere, as long polls are answered."""
+    async with serving(network, clock, ServerLimits(unsent_bytes_max=100_000)) as running:
+        network.stall()
+        held: list[ServerConnection] = []
+        running.dispatcher.register(2, lambda connection, _: held.append(connection))
+        peer = await running.connect()
+        await peer.send(RemotingCommand(2), RemotingCommand(1))
+        await trio.testing.wait_all_tasks_blocked()
+        (connection,) = held
+
+        with structlog.testing.capture_logs() as logs:
+            for _ in range(20):
+                connection.push(bytes(10_000))
+            await trio.testing.wait_all_tasks_blocked()
+
+        assert [entry["event"] for entry in logs] == ["unread_answers_limit_reached"]
+        assert connection.closed
+        assert not running.server.connections
+
+
+async def test_incomplete_frames_of_all_connections_are_bounded_together(network: Network, clock: Clock) -> None:
+    """Whoever passes the bound is closed; what it held is given back, and the others go on."""
+    half = encode_frame(RemotingCommand(1, body=bytes(1000)))[:600]
+    async with serving(network, clock, ServerLimits(partial_bytes_max=1000)) as running:
+        first, second = await running.connect(), await running.connect()
+        await first.stream.send_all(half)
+        await trio.testing.wait_all_tasks_blocked()
+
+        with structlog.testing.capture_logs() as logs:
+            await second.stream.send_all(half)
+            await second.wait_closed()
+
+        assert [entry["event"] for entry in logs] == ["partial_frames_limit_reached"]
+        third = await running.connect()
+        assert (await third.ask(1)).code == ResponseCode.SUCCESS
+        await first.stream.send_all(encode_frame(RemotingCommand(1, body=bytes(1000)))[600:])
+        assert len((await first.receive()).body) == 1000
+
+
+async def test_waiting_handlers_are_bounded(network: Network, clock: Clock) -> None:
+    """More than that are told SYSTEM_BUSY at once, in words that RocketMQ clients know."""
+    async with serving(network, clock) as running:
+        running.dispatcher.waiting_max = 2
+        go_on = trio.Event()
+
+        async def wait(_: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+            await go_on.wait()
+            return request.response()
+
+        running.dispatcher.register_waiting(2, wait)
+        peer = await running.connect()
+
+        await peer.send(*(RemotingCommand(2, opaque=n) for n in range(3)))
+        busy = await peer.receive()
+        go_on.set()
+        served = {(await peer.receive()).opaque, (await peer.receive()).opaque}
+
+        assert (busy.opaque, busy.code) == (2, ResponseCode.SYSTEM_BUSY)
+        assert busy.remark is not None
+        assert busy.remark.startswith("[OVERLOAD]")
+        assert served == {0, 1}
+        assert (await peer.ask(2)).code == ResponseCode.SUCCESS
+
+
+async def test_closing_tells_the_handlers_once_and_drops_what_was_queued(network: Network, clock: Clock) -> None:
+    """Whatever was kept for a connection can be forgotten, and pushing to it does nothing."""
+    async with serving(network, clock) as running:
+        seen: list[ServerConnection] = []
+        gone: list[ServerConnection] = []
+
+        def answer(connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+            seen.append(connection)
+            return request.response()
+
+        running.dispatcher.register(2, answer)
+        running.dispatcher.on_close.append(gone.append)
+        peer = await running.connect()
+        await peer.ask(2)
+
+        await peer.stream.aclose()
+        await trio.testing.wait_all_tasks_blocked()
+
+        assert gone == seen
+        assert gone[0].closed
+        gone[0].push(b"too late")
+
+
+async def test_the_server_asks_its_client(network: Network, clock: Clock, autojump_clock: trio.testing.MockClock) -> None:
+    """A call of the server is paired with its answer, times out without one, and ends with the connection."""
+    async with serving(network, clock) as running:
+        seen: list[ServerConnection] = []
+
+        def answer(connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+            seen.append(connection)
+            return request.response()
+
+        running.dispatcher.register(2, answer)
+        peer = await running.connect()
+        await peer.ask(2)
+        (connection,) = seen
+        answers: list[RemotingCommand] = []
+
+        async def call() -> None:
+            answers.append(await connection.call(RemotingCommand(RequestCode.GET_CONSUMER_RUNNING_INFO), 3))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(call)
+            asked = await peer.receive()
+            await peer.send(asked.response(body=b"running"))
+        assert [answer.body for answer in answers] == [b"running"]
+
+        with pytest.raises(CallTimeout):
+            await connection.call(RemotingCommand(307), 3)
+
+        with pytest.RaisesGroup(ConnectionLost):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(call)
+                await trio.testing.wait_all_tasks_blocked()
+                await peer.stream.aclose()
+        with pytest.raises(ConnectionLost):
+            await connection.call(RemotingCommand(307), 3)
+
+
+async def test_cancelling_a_server_closes_every_connection(network: Network, clock: Clock) -> None:
+    """Nothing stays open behind a server that has been stopped."""
+    async with serving(network, clock) as running:
+        peers = [await running.connect() for _ in range(3)]
+        for peer in peers:
+            await peer.ask(1)
+
+    for peer in peers:
+        await peer.wait_closed()
