@@ -6,13 +6,32 @@ A body that does not shrink goes out as it is. What comes in is bounded, so that
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from enum import Enum
+from typing import Protocol, cast
 
-import lz4.frame  # type: ignore[import-untyped]  # pyright: ignore[reportMissingTypeStubs]
+import lz4.frame as lz4_frame  # type: ignore[import-untyped]  # pyright: ignore[reportMissingTypeStubs]
 import zstandard
 
 from ..message.flags import COMPRESSED, COMPRESSION_LZ4, COMPRESSION_MASK, COMPRESSION_ZLIB, COMPRESSION_ZSTD
 from .errors import ClientError
+
+
+class _Lz4Stream(Protocol):
+    eof: bool
+
+    def decompress(self, data: bytes, max_length: int) -> bytes: ...
+
+
+class _Lz4(Protocol):
+    """The part of the untyped module that is used here."""
+
+    LZ4FrameDecompressor: Callable[[], _Lz4Stream]
+
+    def compress(self, data: bytes) -> bytes: ...
+
+
+_LZ4 = cast("_Lz4", lz4_frame)
 
 COMPRESS_OVER_BYTES = 4096
 """RocketMQ's `compressMsgBodyOverHowmuch`."""
@@ -39,7 +58,7 @@ def compress(body: bytes, compression: Compression) -> tuple[bytes, int]:
     if compression is Compression.ZLIB:
         packed = zlib.compress(body, _LEVEL)
     elif compression is Compression.LZ4:
-        packed = lz4.frame.compress(body)
+        packed = _LZ4.compress(body)
     else:
         packed = zstandard.ZstdCompressor(level=_LEVEL).compress(body)
     return (packed, COMPRESSED | compression.value) if len(packed) < len(body) else (body, 0)
@@ -56,9 +75,9 @@ def decompress(body: bytes, sys_flag: int) -> bytes:
     kind = sys_flag & COMPRESSION_MASK
     try:
         if kind == COMPRESSION_LZ4:
-            lz4_stream = lz4.frame.LZ4FrameDecompressor()
-            plain: bytes = lz4_stream.decompress(body, max_length=BODY_BYTES_MAX)
-            whole = bool(lz4_stream.eof)
+            lz4_stream = _LZ4.LZ4FrameDecompressor()
+            plain = lz4_stream.decompress(body, max_length=BODY_BYTES_MAX)
+            whole = lz4_stream.eof
         elif kind == COMPRESSION_ZSTD:
             with zstandard.ZstdDecompressor().stream_reader(body) as reader:
                 plain = reader.read(BODY_BYTES_MAX)

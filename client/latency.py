@@ -26,7 +26,7 @@ def avoid_seconds(latency_ms: float) -> float:
 class BrokerLatencies:
     """What sends of one producer have seen of each broker name."""
 
-    _avoid_until: dict[str, float] = attrs.field(factory=dict)
+    _avoid_until: dict[str, float] = attrs.field(factory=dict[str, float])
 
     @property
     def any(self) -> bool:

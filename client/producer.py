@@ -6,7 +6,7 @@ task, no cancel scope and no object but the result. The trio shell around `sendi
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 
 import attrs
@@ -102,10 +102,10 @@ class Producer:
     options: ProducerOptions
     _session: Session
     _ids: UniqueIds | None = None
-    _publications: dict[str, Publication] = attrs.field(factory=dict)
-    _routing: dict[str, trio.Lock] = attrs.field(factory=dict)
+    _publications: dict[str, Publication] = attrs.field(factory=dict[str, Publication])
+    _routing: dict[str, trio.Lock] = attrs.field(factory=dict[str, trio.Lock])
     _latencies: BrokerLatencies = attrs.field(factory=BrokerLatencies)
-    _channels: dict[Target, Channel] = attrs.field(factory=dict)
+    _channels: dict[Target, Channel] = attrs.field(factory=dict[Target, Channel])
     _closed: bool = False
 
     async def send(
@@ -449,7 +449,7 @@ async def open_producer(
     avoid_slow_brokers: bool = True,
     instance_name: str | None = None,
     world: World | None = None,
-) -> AsyncIterator[Producer]:
+) -> AsyncGenerator[Producer]:
     """A producer for the length of an `async with` block.
 
     Args:

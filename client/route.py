@@ -127,8 +127,8 @@ def parse_broker(item: Mapping[str, Any]) -> BrokerRoute:
 class RouteTable:
     """All routes of one client, and the addresses that follow from them."""
 
-    routes: dict[str, TopicRoute] = attrs.field(factory=dict)
-    _brokers: dict[str, BrokerRoute] = attrs.field(factory=dict)
+    routes: dict[str, TopicRoute] = attrs.field(factory=dict[str, TopicRoute])
+    _brokers: dict[str, BrokerRoute] = attrs.field(factory=dict[str, BrokerRoute])
 
     def update(self, route: TopicRoute) -> bool:
         """Take a route; return whether anything in it is new. For a broker that several routes name, the latest counts."""

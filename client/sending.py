@@ -249,7 +249,9 @@ def encode_messages(messages: Iterable[Message], unique_ids: Iterable[str], size
         MessageTooLarge: together over `size_max`. Send them in several batches.
     """
     topics: set[str] = set()
-    ids, items, wait_stored = [], [], False
+    ids: list[str] = []
+    items: list[tuple[int, bytes, bytes]] = []
+    wait_stored = False
     for message, unique_id in zip(messages, unique_ids, strict=False):
         if message.delay_level:
             raise InvalidArgument("a message of a batch cannot be delayed; send it alone")

@@ -6,7 +6,7 @@ socket behind (RocketMQ `MQClientInstance`, without its sharing). Times come fro
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import asynccontextmanager
 
 import attrs
@@ -68,20 +68,20 @@ class Session:
     instance: str
     """Tells clients of one host apart, in their client id."""
     routes: RouteTable = attrs.field(factory=RouteTable)
-    topics: set[str] = attrs.field(factory=set)
+    topics: set[str] = attrs.field(factory=set[str])
     """Topics whose routes are kept up to date."""
-    producer_groups: set[str] = attrs.field(factory=set)
-    members: list[Member] = attrs.field(factory=list)
-    handlers: dict[int, PeerHandler] = attrs.field(factory=dict)
+    producer_groups: set[str] = attrs.field(factory=set[str])
+    members: list[Member] = attrs.field(factory=list[Member])
+    handlers: dict[int, PeerHandler] = attrs.field(factory=dict[int, PeerHandler])
     """What servers may ask of us, by request code."""
-    on_route: list[Callable[[TopicRoute], None]] = attrs.field(factory=list)
+    on_route: list[Callable[[TopicRoute], None]] = attrs.field(factory=list[Callable[[TopicRoute], None]])
     """Called with every route that is new."""
     local_host: str | None = None
     heartbeat_seconds: float = HEARTBEAT_SECONDS
     route_poll_seconds: float = ROUTE_POLL_SECONDS
-    _channels: dict[Address, Channel] = attrs.field(factory=dict)
-    _connecting: dict[Address, trio.Lock] = attrs.field(factory=dict)
-    _resting: dict[Address, float] = attrs.field(factory=dict)
+    _channels: dict[Address, Channel] = attrs.field(factory=dict[Address, Channel])
+    _connecting: dict[Address, trio.Lock] = attrs.field(factory=dict[Address, trio.Lock])
+    _resting: dict[Address, float] = attrs.field(factory=dict[Address, float])
     _name_server: int = 0
 
     @property
@@ -297,29 +297,41 @@ class Session:
 
 
 @asynccontextmanager
-async def open_session(
-    namesrv: str | Iterable[str], world: World, *, instance_name: str | None = None
-) -> AsyncIterator[Session]:
-    """A session for the length of an `async with` block.
+async def background_nursery() -> AsyncGenerator[trio.Nursery]:
+    """A nursery for tasks that serve a block and end with it.
 
     An exception of the block leaves it as it is, not inside the group that a nursery makes of it.
+    """
+    failure: BaseException | None = None
+    async with trio.open_nursery() as nursery:
+        try:
+            yield nursery
+        except BaseException as error:  # noqa: BLE001 - raised again outside the nursery
+            failure = error
+        nursery.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+
+
+@asynccontextmanager
+async def open_session(
+    namesrv: str | Iterable[str], world: World, *, instance_name: str | None = None
+) -> AsyncGenerator[Session]:
+    """A session for the length of an `async with` block.
+
     Cancellation: says goodbye to the brokers within `FAREWELL_SECONDS`, then closes everything.
     """
     name_servers = parse_name_servers(namesrv)
     lots = world.randomness
     instance = instance_name or f"{lots.getrandbits(16)}#{lots.getrandbits(48)}"
-    failure: BaseException | None = None
-    async with trio.open_nursery() as nursery:
-        session = Session(world, name_servers, nursery, instance)
-        session._name_server = lots.randrange(len(name_servers))  # noqa: SLF001 - its own constructor
+    async with background_nursery() as nursery:
+        # Clients spread over the name servers, each staying with one that answers.
+        first = lots.randrange(len(name_servers))
+        session = Session(world, name_servers[first:] + name_servers[:first], nursery, instance)
         nursery.start_soon(session.poll_routes)
         nursery.start_soon(session.send_heartbeats)
         try:
             yield session
-        except BaseException as error:  # noqa: BLE001 - raised again outside the nursery
-            failure = error
-        with trio.CancelScope(shield=True, deadline=trio.current_time() + FAREWELL_SECONDS):
-            await session.unregister()
-        nursery.cancel_scope.cancel()
-    if failure is not None:
-        raise failure
+        finally:
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + FAREWELL_SECONDS):
+                await session.unregister()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from enum import Enum
-from typing import Any
+from typing import Any, cast
 
 import attrs
 
@@ -69,10 +69,14 @@ def subscriptions_of(topics: str | Iterable[str] | Mapping[str, str | Subscripti
     """
     if isinstance(topics, str):
         topics = [topics]
-    wanted = dict(topics) if isinstance(topics, Mapping) else dict.fromkeys(topics, ALL)
+    wanted: dict[str, str | Subscription] = {}
+    if isinstance(topics, Mapping):
+        wanted.update(cast("Mapping[str, str | Subscription]", topics))
+    else:
+        wanted.update(dict.fromkeys(topics, ALL))
     if not wanted:
         raise InvalidArgument("a consumer needs at least one topic")
-    subscriptions = []
+    subscriptions: list[Subscription] = []
     for topic, expression in wanted.items():
         if isinstance(expression, Subscription):
             subscription = attrs.evolve(expression, topic=topic, version=version)
@@ -85,7 +89,7 @@ def subscriptions_of(topics: str | Iterable[str] | Mapping[str, str | Subscripti
 
 
 def sql(expression: str) -> Subscription:
-    """Filter one topic by SQL92, as in `topics={"orders": sql("price > 10")}`; the broker must allow it."""
+    """Make an SQL92 filter, which the broker must allow; it stands where the expression of a topic does."""
     return Subscription("", expression, SQL_EXPRESSION)
 
 

@@ -1,0 +1,114 @@
+"""Handing pulled messages out: which queue is next, and who waits for the next message.
+
+A queue that has messages to hand out stands in the line once; it goes to the end after each turn, so that a full queue does not
+starve the others. In orderly consumption a queue leaves the line until everything handed out of it is done with.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable
+
+import attrs
+import trio
+
+from ..message.message import MessageQueue
+from .assigned import AssignedQueue
+from .received import ReceivedMessage
+
+LOCK_LOST_SECONDS = 30.0
+"""RocketMQ: a lock that was not renewed for so long counts as lost."""
+
+Retry = Callable[["Source", ReceivedMessage, int], Awaitable[None]]
+
+
+@attrs.define(eq=False)
+class Source:
+    """One assigned queue as the origin of messages."""
+
+    assigned: AssignedQueue
+    orderly: bool
+    line: Line
+    on_retry: Retry
+    on_idle: trio.Event = attrs.field(factory=trio.Event)
+    """Set when nothing that was handed out is open any more, after `dropped` was set."""
+    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+    """Of its pull loop."""
+    dropped: bool = False
+    in_line: bool = False
+    suspended: bool = False
+    """An orderly queue that waits before it hands its first message out again."""
+    locked_until: float = 0.0
+
+    @property
+    def queue(self) -> MessageQueue:
+        return self.assigned.queue
+
+    def ready(self) -> bool:
+        """Whether a message may be handed out now."""
+        if self.dropped or self.assigned.paused or not self.assigned.buffered:
+            return False
+        if not self.orderly:
+            return True
+        return not self.suspended and not self.assigned.handed_out and trio.current_time() < self.locked_until
+
+    def ack(self, message: ReceivedMessage) -> None:
+        self.assigned.ack(message)
+        if self.orderly and not self.assigned.handed_out:
+            if self.dropped:
+                self.on_idle.set()
+            else:
+                self.line.offer(self)
+
+    async def retry(self, message: ReceivedMessage, delay_level: int) -> None:
+        await self.on_retry(self, message, delay_level)
+
+
+@attrs.define(eq=False)
+class Line:
+    """The queues that have something to hand out, and the tasks that wait for it."""
+
+    _ready: deque[Source] = attrs.field(factory=deque[Source])
+    _waiting: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot)
+
+    def offer(self, source: Source) -> None:
+        """Let a queue stand in the line if it has something to hand out."""
+        if not source.in_line and source.ready():
+            source.in_line = True
+            self._ready.append(source)
+            self._waiting.unpark()
+
+    def take(self, count: int) -> list[ReceivedMessage]:
+        """At most `count` messages, of one queue alone if it is orderly; none if nothing is there."""
+        messages: list[ReceivedMessage] = []
+        line = self._ready
+        while line and len(messages) < count:
+            source = line.popleft()
+            source.in_line = False
+            if not source.ready():
+                continue
+            if source.orderly:
+                if messages:
+                    self._return(source)
+                    break
+                messages = source.assigned.take(count)
+                break
+            messages += source.assigned.take(count - len(messages))
+            if source.assigned.buffered:
+                source.in_line = True
+                line.append(source)
+        if line:
+            self._waiting.unpark()  # another waiting task may take the rest
+        return messages
+
+    def wake_one(self) -> None:
+        """Let one waiting task look again."""
+        self._waiting.unpark()
+
+    async def wait(self) -> None:
+        """Wait until there may be something to take."""
+        await self._waiting.park()
+
+    def _return(self, source: Source) -> None:
+        source.in_line = True
+        self._ready.appendleft(source)

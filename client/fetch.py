@@ -1,0 +1,173 @@
+"""The pull loop of one queue: where to pull, what to make of the answer, when to try again (RocketMQ pull, long polling).
+
+One pull per queue is out at any time; the broker holds it while there is nothing to read. When the master is gone, the next
+pull goes to another member, and back as soon as that member's hint and the master allow it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import attrs
+import structlog
+import trio
+
+from ..message.errors import CorruptRecord
+from ..message.flags import PULL_COMMIT_OFFSET, PULL_LITE, PULL_SUBSCRIPTION, PULL_SUSPEND
+from ..message.units import MASTER_ID
+from ..remoting.codes import RequestCode, ResponseCode
+from ..remoting.command import RemotingCommand
+from ..world.network import Address
+from .assigned import AssignedQueue
+from .errors import BadAnswer, ClientError, NoAnswer, NoRoute, Unreachable
+from .queue_calls import integer_of, request
+from .received import Origin, select_tags, split_records
+from .session import Session
+from .subscription import Subscription
+
+log = structlog.get_logger()
+
+PULL_SECONDS = 30.0
+SUSPEND_MS = 15_000
+PULL_MESSAGES_MAX = 32
+REFUSED_PAUSE_SECONDS = 1.0  # RocketMQ's `pullTimeDelayMillsWhenException`
+FLOW_CONTROL_PAUSE_SECONDS = 0.02
+UNREACHABLE_PAUSE_SECONDS = 0.1
+UNREACHABLE_PAUSE_SECONDS_MAX = 1.0
+
+
+@attrs.frozen
+class PullPlan:
+    """What all pulls of one subscription have in common."""
+
+    group: str
+    subscription: Subscription
+    commits: bool
+    """Whether a pull also tells the broker how far the group is."""
+    lite: bool = False
+    messages_max: int = PULL_MESSAGES_MAX
+    suspend_ms: int = SUSPEND_MS
+
+
+@attrs.define(eq=False)
+class Fetcher:
+    """Keeps one queue filled."""
+
+    session: Session
+    plan: PullPlan
+    assigned: AssignedQueue
+    origin: Origin
+    on_messages: Callable[[], None]
+    on_moved: Callable[[int], None]
+    """Called when the offset asked for is not in the queue, with the one to go on at."""
+    _room: trio.Event = attrs.field(factory=trio.Event)
+    _pause: float = UNREACHABLE_PAUSE_SECONDS
+
+    async def run(self) -> None:
+        """Pull until cancelled."""
+        assigned = self.assigned
+        assigned.on_room = self._wake
+        while True:
+            if assigned.wait_for_room():
+                self._room = trio.Event()
+                await self._room.wait()
+                continue
+            epoch = assigned.epoch
+            try:
+                answer, address = await self._pull()
+                if assigned.epoch != epoch:
+                    continue  # the queue was reset meanwhile; what came belongs to nobody
+                pause = self._take(answer, address)
+                self._pause = UNREACHABLE_PAUSE_SECONDS
+            except (Unreachable, NoAnswer, NoRoute) as error:
+                pause = await self._look_elsewhere(error)
+            except (BadAnswer, CorruptRecord) as error:
+                # Going on behind it would lose messages without a word, so the queue stands until somebody has looked.
+                log.error("pull_answer_unusable", queue=str(assigned.queue), offset=assigned.next_offset, reason=str(error))
+                pause = REFUSED_PAUSE_SECONDS
+            if pause:
+                await trio.sleep(pause)
+
+    def _wake(self) -> None:
+        self._room.set()
+
+    async def _pull(self) -> tuple[RemotingCommand, Address]:
+        assigned, session, plan = self.assigned, self.session, self.plan
+        queue = assigned.queue
+        found = session.routes.member(queue.broker_name, assigned.broker_id, session.resting())
+        if found is None:
+            await session.refresh_route(queue.topic)
+            found = session.routes.member(queue.broker_name, assigned.broker_id)
+        if found is None:
+            raise Unreachable(queue.broker_name, "no member of it is in the route")
+        address, broker_id = found
+        command = self._request(commits=plan.commits and broker_id == MASTER_ID)
+        try:
+            return await session.call(address, command, PULL_SECONDS), address
+        except NoAnswer:
+            session.let_rest(address)
+            raise
+
+    def _request(self, *, commits: bool) -> RemotingCommand:
+        assigned, plan = self.assigned, self.plan
+        queue, subscription = assigned.queue, plan.subscription
+        committable = assigned.committable
+        sys_flag = PULL_SUSPEND | PULL_SUBSCRIPTION | (PULL_LITE if plan.lite else 0)
+        return request(
+            RequestCode.PULL_MESSAGE,
+            {
+                "consumerGroup": plan.group,
+                "topic": queue.topic,
+                "queueId": queue.queue_id,
+                "queueOffset": assigned.next_offset,
+                "maxMsgNums": plan.messages_max,
+                "sysFlag": sys_flag | (PULL_COMMIT_OFFSET if commits and committable > 0 else 0),
+                "commitOffset": committable if commits else 0,
+                "suspendTimeoutMillis": plan.suspend_ms,
+                "subscription": subscription.expression,
+                "subVersion": subscription.version,
+                "expressionType": subscription.expression_type,
+                "bname": queue.broker_name,
+            },
+        )
+
+    def _take(self, answer: RemotingCommand, address: Address) -> float:
+        """Act on an answer; return the seconds to pause before the next pull."""
+        assigned = self.assigned
+        code = answer.code
+        if code in (ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY):
+            next_offset = integer_of(answer, "nextBeginOffset", address)
+            assigned.max_offset = integer_of(answer, "maxOffset", address)
+            assigned.broker_id = integer_of(answer, "suggestWhichBrokerId", address)
+            if code == ResponseCode.SUCCESS:
+                messages = split_records(self.origin, answer.body)
+                assigned.add(select_tags(messages, self.plan.subscription.tags), next_offset)
+                if assigned.buffered:
+                    self.on_messages()
+            else:
+                assigned.next_offset = next_offset
+            return 0.0
+        if code == ResponseCode.PULL_OFFSET_MOVED:
+            next_offset = integer_of(answer, "nextBeginOffset", address)
+            log.warning("offset_out_of_range", queue=str(assigned.queue), offset=assigned.next_offset, next_offset=next_offset)
+            self.on_moved(next_offset)
+            return 0.0
+        if code == ResponseCode.FLOW_CONTROL:
+            return FLOW_CONTROL_PAUSE_SECONDS
+        log.warning("pull_refused", queue=str(assigned.queue), broker=str(address), code=code, remark=answer.remark)
+        return REFUSED_PAUSE_SECONDS
+
+    async def _look_elsewhere(self, error: ClientError) -> float:
+        """After a member did not answer: at once to another, or after a pause and with a new route to the same."""
+        queue, session = self.assigned.queue, self.session
+        found = session.routes.member(queue.broker_name, self.assigned.broker_id, session.resting())
+        if found is not None and found[0] not in session.resting():
+            log.info("pull_moved_to_other_member", queue=str(queue), broker=str(found[0]), reason=str(error))
+            return 0.0
+        log.warning("pull_failed", queue=str(queue), reason=str(error))
+        try:
+            await session.refresh_route(queue.topic)
+        except NoRoute as no_route:
+            log.debug("route_not_refreshed", topic=queue.topic, reason=no_route.reason.name)
+        pause, self._pause = self._pause, min(self._pause * 2, UNREACHABLE_PAUSE_SECONDS_MAX)
+        return pause

@@ -1,0 +1,122 @@
+"""Where a consumer group stands, kept by the broker (clustering) or by the client itself (broadcasting).
+
+A local file is written whole under another name and then renamed, so a crash leaves the old or the new one. Its content is
+RocketMQ's `offsets.json`: `{"offsetTable":{MessageQueue:offset}}`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+import attrs
+import structlog
+import trio
+
+from ..message.errors import JsonError
+from ..message.json import dumps, loads, message_queue_of
+from ..message.message import MessageQueue
+from ..world.disk import Disk
+from .errors import ClientError, Refused
+from .queue_calls import commit_offset, committed_offset
+from .session import Session
+
+log = structlog.get_logger()
+
+
+class Offsets(Protocol):
+    """Remembers offsets of one group."""
+
+    async def read(self, queue: MessageQueue) -> int | None:
+        """The remembered offset; raises a `ClientError` if that cannot be found out now."""
+        ...
+
+    async def write(self, offsets: Mapping[MessageQueue, int], timeout_seconds: float) -> set[MessageQueue]:
+        """Remember offsets; return the queues for which it succeeded, failures are logged."""
+        ...
+
+
+@attrs.define(eq=False)
+class BrokerOffsets:
+    """Offsets kept by the brokers."""
+
+    _session: Session
+    _group: str
+
+    async def read(self, queue: MessageQueue) -> int | None:
+        return await committed_offset(self._session, self._group, queue)
+
+    async def write(self, offsets: Mapping[MessageQueue, int], timeout_seconds: float) -> set[MessageQueue]:
+        written: set[MessageQueue] = set()
+
+        async def commit(queue: MessageQueue, offset: int) -> None:
+            try:
+                await commit_offset(self._session, self._group, queue, offset, timeout_seconds)
+            except ClientError as error:
+                log.warning("offset_not_committed", queue=str(queue), offset=offset, reason=str(error))
+                if isinstance(error, Refused) and not error.retriable:
+                    written.add(queue)  # asking again would be refused again
+            else:
+                written.add(queue)
+
+        async with trio.open_nursery() as nursery:
+            for queue, offset in offsets.items():
+                nursery.start_soon(commit, queue, offset)
+        return written
+
+
+@attrs.define(eq=False)
+class LocalOffsets:
+    """Offsets kept in a file of this client, or without a path in memory alone."""
+
+    _disk: Disk
+    _path: str | None
+    _offsets: dict[MessageQueue, int] = attrs.field(factory=dict[MessageQueue, int])
+
+    def load(self) -> None:
+        """Read the file, if there is one; one that cannot be understood counts as absent, and is said so."""
+        if self._path is None or not self._disk.exists(self._path):
+            return
+        file = self._disk.open(self._path)
+        try:
+            content = loads(file.read(0, file.size))
+            self._offsets = {message_queue_of(key): int(offset) for key, offset in content["offsetTable"].items()}
+        except (JsonError, KeyError, TypeError, ValueError, AttributeError) as error:
+            log.warning("local_offsets_unreadable", path=self._path, reason=str(error))
+        finally:
+            file.close()
+
+    async def read(self, queue: MessageQueue) -> int | None:
+        return self._offsets.get(queue)
+
+    async def write(self, offsets: Mapping[MessageQueue, int], timeout_seconds: float) -> set[MessageQueue]:
+        del timeout_seconds  # a local file has none
+        self._offsets.update(offsets)
+        if self._path is not None:
+            content = dumps({"offsetTable": self._offsets})
+            try:
+                self._replace(self._path, content)
+            except OSError as error:
+                log.warning("local_offsets_not_written", path=self._path, reason=str(error))
+                return set()
+        return set(offsets)
+
+    def _replace(self, path: str, content: bytes) -> None:
+        disk, directory = self._disk, path.rpartition("/")[0] or "."
+        disk.make_directories(directory)
+        new = f"{path}.new"
+        if disk.exists(new):
+            disk.remove(new)
+        file = disk.open(new, create_size=len(content))
+        try:
+            file.write(content, 0)
+            file.sync()
+        finally:
+            file.close()
+        disk.replace(new, path)
+        disk.sync_directory(directory)
+
+
+def changed_offsets(assigned: Iterable[tuple[MessageQueue, int, int | None]]) -> dict[MessageQueue, int]:
+    """Of (queue, committable, committed), what is to be written."""
+    return {queue: committable for queue, committable, committed in assigned if committable != committed}

@@ -1,0 +1,162 @@
+"""What brokers ask of a consumer.
+
+Members have changed (40), go to other offsets (220), where are you (221), how are you (307), consume this message now (309).
+Bodies come from and go to Java tools; their shapes are RocketMQ's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, cast
+
+import attrs
+import structlog
+
+from ..message.errors import JsonError, MessageError
+from ..message.json import dumps, loads, message_queue_of
+from ..message.layout import decode_record
+from ..message.message import MessageQueue
+from ..remoting.channel import Channel
+from ..remoting.codes import RequestCode, ResponseCode
+from ..remoting.command import PROTOCOL_VERSION, RemotingCommand
+from .delivery import Source
+from .received import ReceivedMessage, split_records
+from .subscription import Subscription
+
+log = structlog.get_logger()
+
+
+class Asked(Protocol):
+    """The consumer, as far as brokers ask about it."""
+
+    group: str
+
+    @property
+    def sources(self) -> Mapping[MessageQueue, Source]: ...
+
+    @property
+    def subscriptions(self) -> Mapping[str, Subscription]: ...
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """Settings, for the running info."""
+        ...
+
+    def members_changed(self) -> None: ...
+    def move_to(self, source: Source, offset: int) -> None: ...
+    def consume_directly(self, message: ReceivedMessage) -> None: ...
+
+
+@attrs.define(eq=False)
+class DirectDelivery:
+    """The origin of a message that a broker wants consumed now; what becomes of it is the answer."""
+
+    queue: MessageQueue
+    _answer: Callable[[str], None]
+    _answered: bool = False
+
+    def ack(self, message: ReceivedMessage) -> None:  # noqa: ARG002 - there is only one
+        self._settle("CR_SUCCESS")
+
+    async def retry(self, message: ReceivedMessage, delay_level: int) -> None:  # noqa: ARG002 - the administrator decides
+        self._settle("CR_LATER")
+
+    def _settle(self, outcome: str) -> None:
+        if not self._answered:
+            self._answered = True
+            self._answer(outcome)
+
+
+@attrs.frozen
+class PeerRequests:
+    """Answers for one consumer."""
+
+    consumer: Asked
+
+    def handlers(self) -> dict[int, Callable[[Channel, RemotingCommand], RemotingCommand | None]]:
+        """The handlers by request code."""
+        return {
+            RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self.members_changed,
+            RequestCode.RESET_CONSUMER_CLIENT_OFFSET: self.reset_offsets,
+            RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: self.status,
+            RequestCode.GET_CONSUMER_RUNNING_INFO: self.running_info,
+            RequestCode.CONSUME_MESSAGE_DIRECTLY: self.consume_directly,
+        }
+
+    def members_changed(self, _: Channel, request: RemotingCommand) -> None:
+        if request.ext.get("consumerGroup") == self.consumer.group:
+            self.consumer.members_changed()
+
+    def reset_offsets(self, channel: Channel, request: RemotingCommand) -> None:
+        if request.ext.get("group") != self.consumer.group:
+            return
+        try:
+            offsets = _offset_table(loads(request.body).get("offsetTable") or {})
+        except (JsonError, AttributeError, KeyError, TypeError, ValueError) as error:
+            log.warning("offset_reset_unreadable", broker=str(channel.address), reason=str(error))
+            return
+        for queue, offset in offsets.items():
+            source = self.consumer.sources.get(queue)
+            if source is not None:
+                log.info("offset_reset", queue=str(queue), offset=offset, before=source.assigned.committable)
+                self.consumer.move_to(source, offset)
+
+    def status(self, _: Channel, request: RemotingCommand) -> RemotingCommand:
+        topic = request.ext.get("topic")
+        table = {queue: source.assigned.committable for queue, source in self.consumer.sources.items() if queue.topic == topic}
+        return request.response(body=dumps({"messageQueueTable": table}))
+
+    def running_info(self, _: Channel, request: RemotingCommand) -> RemotingCommand:
+        consumer = self.consumer
+        body = {
+            "properties": {"PROP_CLIENT_VERSION": str(PROTOCOL_VERSION), **consumer.properties},
+            "subscriptionSet": [subscription.wire() for subscription in consumer.subscriptions.values()],
+            "mqTable": {queue: _queue_state(source) for queue, source in consumer.sources.items()},
+            "mqPopTable": {},
+            "statusTable": {},
+            "userConsumerInfo": {},
+        }
+        return request.response(body=dumps(body))
+
+    def consume_directly(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
+        try:
+            record = decode_record(request.body)
+        except MessageError as error:
+            return request.response(ResponseCode.SYSTEM_ERROR, remark=str(error))
+
+        def answer(outcome: str) -> None:
+            result = {"order": False, "autoCommit": True, "consumeResult": outcome, "spentTimeMills": 0}
+            channel.answer(request.response(body=dumps(result)))
+
+        broker_name = request.ext.get("brokerName") or ""
+        origin = DirectDelivery(MessageQueue(record.topic, broker_name, record.queue_id), answer)
+        self.consumer.consume_directly(split_records(origin, request.body)[0])
+        return None
+
+
+def _offset_table(table: Any) -> dict[MessageQueue, int]:
+    if isinstance(table, list):  # how brokers answer administrators written in C++
+        items = cast("list[Any]", table)
+        return {MessageQueue(item["topic"], item["brokerName"], int(item["queueId"])): int(item["offset"]) for item in items}
+    return {message_queue_of(key): int(offset) for key, offset in table.items()}
+
+
+def _queue_state(source: Source) -> dict[str, Any]:
+    assigned = source.assigned
+    first, last = assigned.pending_offsets or (0, 0)
+    return {
+        "commitOffset": assigned.committable,
+        "cachedMsgMinOffset": first,
+        "cachedMsgMaxOffset": last,
+        "cachedMsgCount": assigned.handed_out + len(assigned.buffered),
+        "cachedMsgSizeInMiB": assigned.pending_bytes // (1024 * 1024),
+        "transactionMsgMinOffset": 0,
+        "transactionMsgMaxOffset": 0,
+        "transactionMsgCount": 0,
+        "locked": source.locked_until > 0,
+        "tryUnlockTimes": 0,
+        "lastLockTimestamp": 0,
+        "droped": source.dropped,
+        "lastPullTimestamp": 0,
+        "lastConsumeTimestamp": 0,
+    }

@@ -1,0 +1,127 @@
+"""Calls about one queue or one group that consumers and the admin client share, each one request and its answer.
+
+All of them raise `Unreachable`, `NoAnswer` or `Refused`; none of them retries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ..message.json import dumps, loads
+from ..message.message import MessageQueue
+from ..remoting.codes import RequestCode
+from ..remoting.command import RemotingCommand, wire_fields
+from ..world.network import Address
+from .errors import BadAnswer, NotFound, Unreachable
+from .session import CALL_SECONDS, Session
+
+
+def request(code: RequestCode, fields: Mapping[str, Any] | None = None, body: bytes = b"") -> RemotingCommand:
+    """Make a request of Python values."""
+    return RemotingCommand(code, wire_fields(fields or {}), body)
+
+
+async def master_of(session: Session, queue: MessageQueue) -> Address:
+    """The address of the queue's master; asks for the route once if it is not known.
+
+    Raises:
+        Unreachable: no master. NoRoute: the topic has no route.
+    """
+    address = session.routes.master(queue.broker_name)
+    if address is None:
+        await session.refresh_route(queue.topic)
+        address = session.routes.master(queue.broker_name)
+    if address is None:
+        raise Unreachable(queue.broker_name, "its master is gone")
+    return address
+
+
+async def member_of(session: Session, queue: MessageQueue) -> Address:
+    """The address of the queue's master, or of any other member while it is gone; raises as `master_of` does."""
+    found = session.routes.member(queue.broker_name, 0, session.resting())
+    return await master_of(session, queue) if found is None else found[0]
+
+
+def _queue_fields(queue: MessageQueue) -> dict[str, Any]:
+    return {"topic": queue.topic, "queueId": queue.queue_id, "bname": queue.broker_name}
+
+
+async def _offset(session: Session, queue: MessageQueue, code: RequestCode, fields: Mapping[str, Any] | None = None) -> int:
+    address = await member_of(session, queue)
+    answer = await session.ask(address, request(code, {**_queue_fields(queue), **(fields or {})}))
+    return integer_of(answer, "offset", address)
+
+
+def integer_of(answer: RemotingCommand, name: str, address: Address) -> int:
+    """A number in the fields of an answer.
+
+    Raises:
+        BadAnswer: it is missing or no number.
+    """
+    try:
+        return int(answer.ext[name])
+    except (KeyError, ValueError) as error:
+        raise BadAnswer(str(address), name) from error
+
+
+async def max_offset(session: Session, queue: MessageQueue) -> int:
+    """The offset that the next message of the queue will get."""
+    return await _offset(session, queue, RequestCode.GET_MAX_OFFSET)
+
+
+async def min_offset(session: Session, queue: MessageQueue) -> int:
+    """The offset of the oldest message of the queue."""
+    return await _offset(session, queue, RequestCode.GET_MIN_OFFSET)
+
+
+async def offset_at(session: Session, queue: MessageQueue, timestamp_ms: int) -> int:
+    """The offset of the first message stored at or after `timestamp_ms`."""
+    return await _offset(session, queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, {"timestamp": timestamp_ms})
+
+
+async def committed_offset(session: Session, group: str, queue: MessageQueue) -> int | None:
+    """Where `group` stands in the queue; None if it never committed."""
+    address = await member_of(session, queue)
+    fields = {**_queue_fields(queue), "consumerGroup": group}
+    try:
+        answer = await session.ask(address, request(RequestCode.QUERY_CONSUMER_OFFSET, fields))
+    except NotFound:
+        return None
+    return integer_of(answer, "offset", address)
+
+
+async def commit_offset(
+    session: Session, group: str, queue: MessageQueue, offset: int, timeout_seconds: float = CALL_SECONDS
+) -> None:
+    """Store where `group` stands in the queue; going back is allowed."""
+    fields = {**_queue_fields(queue), "consumerGroup": group, "commitOffset": offset}
+    await session.ask(await member_of(session, queue), request(RequestCode.UPDATE_CONSUMER_OFFSET, fields), timeout_seconds)
+
+
+async def group_members(session: Session, group: str, address: Address) -> list[str]:
+    """Client ids of the members of `group` that one broker knows."""
+    answer = await session.ask(address, request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": group}))
+    body: Any = loads(answer.body) if answer.body else None
+    return [str(client_id) for client_id in body["consumerIdList"]] if body else []
+
+
+def _lock_body(session: Session, group: str, queues: Iterable[MessageQueue]) -> bytes:
+    wanted = [{"brokerName": queue.broker_name, "queueId": queue.queue_id, "topic": queue.topic} for queue in queues]
+    return dumps({"clientId": session.client_id, "consumerGroup": group, "mqSet": wanted, "onlyThisBroker": False})
+
+
+async def lock_queues(session: Session, group: str, address: Address, queues: Iterable[MessageQueue]) -> set[MessageQueue]:
+    """Lock queues of one broker for this client; returns those that are ours now."""
+    answer = await session.ask(address, request(RequestCode.LOCK_BATCH_MQ, body=_lock_body(session, group, queues)))
+    body: Any = loads(answer.body) if answer.body else None
+    locked: list[Any] = (body or {}).get("lockOKMQSet") or []
+    return {MessageQueue(item["topic"], item["brokerName"], int(item["queueId"])) for item in locked}
+
+
+async def unlock_queues(
+    session: Session, group: str, address: Address, queues: Iterable[MessageQueue], timeout_seconds: float = CALL_SECONDS
+) -> None:
+    """Give locks back."""
+    command = request(RequestCode.UNLOCK_BATCH_MQ, body=_lock_body(session, group, queues))
+    await session.ask(address, command, timeout_seconds)
