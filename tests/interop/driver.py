@@ -1,7 +1,7 @@
 """Conversation with a driver: a small program of ours, in the language of a foreign client, that does what it is told.
 
-A command is one line, ``number name key=value …`` with percent-encoded values; answers are JSON lines that carry the number, the
-last one ``{"event": "done"}``. Consumers that a command started go on reporting ``received`` lines under its number.
+A command is one line, ``number name key=value …`` with percent-encoded values; answers are JSON lines that carry the
+number, the last one ``{"event": "done"}``. Consumers that a command started go on reporting ``received`` lines under it.
 Invariant: all judgement is made here in Python; a driver only reports what its client did.
 """
 
@@ -9,8 +9,8 @@ import json
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import quote
@@ -56,7 +56,7 @@ class Received:
     physical_offset: int
     born_timestamp: int
     store_timestamp: int
-    sys_flag: int
+    store_size: int
 
 
 @attrs.define
@@ -65,7 +65,7 @@ class Call:
 
     number: int
     line: str
-    events: list[dict[str, Any]] = attrs.field(factory=list)
+    events: list[dict[str, Any]] = attrs.field(factory=list[dict[str, Any]])
     done: dict[str, Any] | None = None
 
 
@@ -89,6 +89,15 @@ class Consumer:
         self.driver.wait_until(arrived, seconds, lambda: f"{len(self.received())} of {count} messages: {self.call.line}")
         return self.received()
 
+    def wait_deliveries(self, count: int, seconds: float = CONSUME_SECONDS) -> list[Received]:
+        """Everything received, as soon as that many deliveries were made, repeated ones counted."""
+        self.driver.wait_until(
+            lambda: len(self.received()) >= count,
+            seconds,
+            lambda: f"{len(self.received())} of {count} deliveries: {self.call.line}",
+        )
+        return self.received()
+
     def stop(self) -> list[Received]:
         """Shut the consumer down in its own orderly way (offsets committed); everything it ever received."""
         self.driver.run("stop", consumer=self.call.number)
@@ -102,7 +111,7 @@ class Driver:
     name: str
     process: subprocess.Popen[str]
     log: Path
-    calls: dict[int, Call] = attrs.field(factory=dict)
+    calls: dict[int, Call] = attrs.field(factory=dict[int, Call])
     changed: threading.Condition = attrs.field(factory=threading.Condition)
     ended: bool = False
     reader: threading.Thread = attrs.field(init=False)
@@ -156,15 +165,24 @@ class Driver:
 
     def send(self, **arguments: object) -> list[Sent]:
         """Send messages; what the producer learned, in the order of sending."""
-        events = self.run("send", **arguments)
+        events = self.finish(self.begin("send", **arguments))
         return sorted((_sent(event) for event in events if event["event"] == "sent"), key=lambda sent: sent.index)
 
     def read_all(self, topic: str) -> list[Received]:
         """Every message of every queue of the topic, by explicit pulls."""
         return [_received(event) for event in self.run("read_all", topic=topic) if event["event"] == "received"]
 
+    def try_read_all(self, topic: str) -> tuple[list[Received], str]:
+        """What can be read of the topic now, and why no more could."""
+        call = self.begin("read_all", topic=topic)
+        try:
+            self.finish(call)
+        except DriverError as error:
+            return self.received(call), str(error)
+        return self.received(call), ""
+
     @contextmanager
-    def consuming(self, kind: str, **arguments: object) -> Iterator[Consumer]:
+    def consuming(self, kind: str, **arguments: object) -> Generator[Consumer]:
         """A consumer, started; shut down at the end unless it already is."""
         call = self.begin("consume", kind=kind, **arguments)
         self.finish(call)
@@ -198,10 +216,8 @@ class Driver:
         stdin, stdout = self.process.stdin, self.process.stdout
         assert stdin is not None
         assert stdout is not None
-        try:
+        with suppress(BrokenPipeError):
             stdin.close()
-        except BrokenPipeError:
-            pass
         try:
             self.process.wait(15)
         except subprocess.TimeoutExpired:
@@ -238,3 +254,24 @@ def _sent(event: dict[str, Any]) -> Sent:
 
 def _received(event: dict[str, Any]) -> Received:
     return Received(**{name: event[name] for name in attrs.fields_dict(Received)})
+
+
+def bodies(received: Iterable[Received]) -> list[str]:
+    """The bodies, sorted: equal lists mean the same messages, each the same number of times."""
+    return sorted(each.body for each in received)
+
+
+def expected(count: int, template: str = "message-{}") -> list[str]:
+    """What ``bodies`` gives for the messages that a driver sends with this body."""
+    return sorted(template.format(i) for i in range(count))
+
+
+def wait_for_topic(driver: Driver, topic: str, count: int, seconds: float = CONSUME_SECONDS) -> list[Received]:
+    """Reads the topic again and again until it exists and holds that many messages."""
+    deadline = time.monotonic() + seconds
+    while True:
+        received, problem = driver.try_read_all(topic)
+        if not problem and len(received) >= count:
+            return received
+        if time.monotonic() > deadline:
+            raise DriverError(f"{topic} has {len(received)} messages instead of {count}: {problem}")

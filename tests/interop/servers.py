@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from enum import Enum
 from pathlib import Path
@@ -162,8 +162,8 @@ def broker_config(port: int, namesrv: str, store: Path, **more: object) -> dict[
 
 
 @contextmanager
-def running(maker: Maker, folder: Path, **more: object) -> Iterator[Cluster]:
-    """A name server and a broker of this make, both ready; gone at the end whatever happened."""
+def running(maker: Maker, folder: Path, **more: object) -> Generator[Cluster]:
+    """A name server and a broker of this make, both ready, on ``folder/store``; gone at the end whatever happened."""
     namesrv_port, broker_port = free_port(), free_port()
     namesrv, broker = f"127.0.0.1:{namesrv_port}", f"127.0.0.1:{broker_port}"
     store = folder / "store"
@@ -198,8 +198,15 @@ def copy_store(source: Path, target: Path) -> Path:
     return target
 
 
+def jars_of(maker: Maker) -> Path | None:
+    """The class path folder of Apache's servers; ours need none."""
+    if maker is Maker.OURS:
+        return None
+    return peers.apache_jars(peers.APACHE_55 if maker is Maker.APACHE_55 else peers.APACHE_49_SERVERS)
+
+
 def _start_java(maker: Maker, main: str, folder: Path, config: Path, *flags: str) -> Server:
-    jars = peers.apache_jars(peers.APACHE_55 if maker is Maker.APACHE_55 else peers.APACHE_49_SERVERS)
+    jars = jars_of(maker)
     home = folder / "home"
     command = [*java_command(f"{jars}/*", home, *flags), main, "-c", str(config)]
     return _spawn(f"{maker.value} {main.rpartition('.')[2]}", command, folder, java_environment(home))

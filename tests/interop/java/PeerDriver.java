@@ -124,7 +124,7 @@ public final class PeerDriver {
         switch (command.text("mode", "sync")) {
             case "sync":
                 for (int i = 0; i < count; i++) {
-                    sent(command, i, producer.send(message(command, i, 0)));
+                    sent(command, i, 0, producer.send(message(command, i, 0)));
                 }
                 break;
             case "async":
@@ -133,7 +133,7 @@ public final class PeerDriver {
             case "oneway":
                 for (int i = 0; i < count; i++) {
                     producer.sendOneway(message(command, i, 0));
-                    command.report("sent", sentFields(i, "ONEWAY", "", "", -1, -1, message(command, i, 0)));
+                    command.report("sent", sentFields(i, "ONEWAY", "", "", -1, -1, body(command, i, 0)));
                 }
                 break;
             case "batch":
@@ -141,13 +141,13 @@ public final class PeerDriver {
                 for (int i = 0; i < count; i++) {
                     batch.add(message(command, i, 0));
                 }
-                sent(command, 0, producer.send(batch));
+                sent(command, 0, 0, producer.send(batch));
                 break;
             case "ordered":
                 int shards = command.number("shards", 1);
                 for (int i = 0; i < count; i++) {
                     int shard = i % shards;
-                    sent(command, i, producer.send(message(command, i, shard),
+                    sent(command, i, shard, producer.send(message(command, i, shard),
                         (queues, ignored, key) -> queues.get((Integer) key % queues.size()), shard));
                 }
                 break;
@@ -164,7 +164,7 @@ public final class PeerDriver {
             producer.send(message(command, i, 0), new SendCallback() {
                 @Override
                 public void onSuccess(SendResult result) {
-                    sent(command, index, result);
+                    sent(command, index, 0, result);
                     answered.countDown();
                 }
 
@@ -199,7 +199,7 @@ public final class PeerDriver {
                 while (over.get() == 0) {
                     int i = next.getAndIncrement();
                     try {
-                        sent(command, i, producer.send(message(command, i, 0)));
+                        sent(command, i, 0, producer.send(message(command, i, 0)));
                     } catch (Exception error) {
                         over.incrementAndGet();
                     }
@@ -249,16 +249,16 @@ public final class PeerDriver {
         return template.replace("{i}", Integer.toString(index)).replace("{s}", Integer.toString(shard));
     }
 
-    private static void sent(Command command, int index, SendResult result) {
+    private static void sent(Command command, int index, int shard, SendResult result) {
         MessageQueue queue = result.getMessageQueue();
         command.report("sent", sentFields(index, result.getSendStatus().name(), result.getMsgId(),
-            result.getOffsetMsgId(), queue.getQueueId(), result.getQueueOffset(), message(command, index, 0)));
+            result.getOffsetMsgId(), queue.getQueueId(), result.getQueueOffset(), body(command, index, shard)));
     }
 
     private static Object[] sentFields(int index, String status, String id, String offsetId, int queue, long offset,
-        Message message) {
+        byte[] body) {
         return new Object[] {"index", index, "status", status, "msg_id", id, "offset_msg_id", offsetId, "queue_id", queue,
-            "queue_offset", offset, "body", shown(message.getBody())};
+            "queue_offset", offset, "body", shown(body)};
     }
 
     // ---- consuming
@@ -272,10 +272,13 @@ public final class PeerDriver {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(command.text("group", ""));
         consumer.setNamesrvAddr(namesrv);
         consumer.setInstanceName(command.text("instance", "consumer-" + command.call));
+        consumer.setPollNameServerInterval(1_000);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(command.text("topic", ""), command.text("expression", "*"));
         consumer.setMaxReconsumeTimes(command.number("max_reconsume", -1));
         consumer.setSuspendCurrentQueueTimeMillis(200);
+        // Listeners that have reported a message return before the offsets are committed for the last time.
+        consumer.setAwaitTerminationMillisWhenShutdown(5_000);
         set(consumer, "setMessageModel", command.text("model", "CLUSTERING"));
         String name = command.text("name", kind);
         int failures = command.number("failures", 0);
@@ -301,6 +304,7 @@ public final class PeerDriver {
         DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(command.text("group", ""));
         consumer.setNamesrvAddr(namesrv);
         consumer.setInstanceName("lite-" + command.call);
+        consumer.setPollNameServerInterval(1_000);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setAutoCommit(false);
         consumer.setPollTimeoutMillis(500);
@@ -365,7 +369,7 @@ public final class PeerDriver {
             "properties", new TreeMap<>(message.getProperties()), "reconsume_times", message.getReconsumeTimes(),
             "msg_id", message.getMsgId(), "offset_msg_id", offsetMsgId(message),
             "physical_offset", message.getCommitLogOffset(), "born_timestamp", message.getBornTimestamp(),
-            "store_timestamp", message.getStoreTimestamp(), "sys_flag", message.getSysFlag()};
+            "store_timestamp", message.getStoreTimestamp(), "store_size", message.getStoreSize()};
     }
 
     /** MessageClientExt keeps the broker's id beside the client's. */
