@@ -109,13 +109,6 @@ class HeldPulls(Generic[Request]):
             self._remove(pull)
         return pulls
 
-    def everything(self) -> list[HeldPull[Request]]:
-        """Release all pulls, as when the broker stops or changes its role."""
-        pulls = [pull for waiting in self._queues.values() for pull in waiting]
-        for pull in pulls:
-            self._remove(pull)
-        return pulls
-
     def drop(self, owner: Hashable) -> int:
         """Forget the pulls of a closed connection; return how many there were."""
         pulls = list(self._owners.get(owner, ()))

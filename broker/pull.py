@@ -97,6 +97,7 @@ class PullService:
         dispatcher.register(RequestCode.LITE_PULL_MESSAGE, self.handle)
         dispatcher.on_close.append(self.connection_closed)
         self.broker.store.dispatcher.on_arrival.append(self.arrived)
+        self.broker.topics.on_change.append(self.topics_changed)
 
     def handle(self, connection: ServerConnection, request: RemotingCommand) -> None:
         """Check a pull, commit what it carries, then answer it or hold it.
@@ -242,9 +243,11 @@ class PullService:
         if over:
             self._wake_all([held.request for held in over])
 
-    def topic_changed(self, topic: str) -> None:
-        """Answer the pulls of a topic that has been changed or deleted; they come back and are checked anew."""
-        self._wake_all([held.request for held in self.holds.of_topic(topic)])
+    def topics_changed(self, topics: list[str]) -> None:
+        """Answer the pulls of topics that are gone; whoever sent them learns by the next one."""
+        for topic in topics:
+            if topic not in self.broker.topics.topics:
+                self._wake_all([held.request for held in self.holds.of_topic(topic)])
 
     def _wake_all(self, pulls: list[Pull]) -> None:
         if len(pulls) <= WOKEN_PER_TURN_MAX and not self._woken:

@@ -72,12 +72,6 @@ class Registration:
             link.changed.update(names)
             link.wake.set()
 
-    def republish(self) -> None:
-        """Register in full again, as after a change of the broker's own permissions."""
-        for link in self._links:
-            link.is_registered = False
-            link.wake.set()
-
     @property
     def registered_with(self) -> list[Address]:
         """Name servers that know this broker."""
@@ -143,8 +137,6 @@ class Registration:
         while True:
             await link.wake.wait()
             link.wake = trio.Event()
-            if not link.is_registered:
-                return
             if channel.closed or link.changed:
                 names, link.changed = link.changed, set()
                 try:

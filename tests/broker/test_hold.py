@@ -1,0 +1,118 @@
+"""Held pulls, without a clock or a socket."""
+
+from __future__ import annotations
+
+import random
+
+from ledgermq.broker.hold import Arrival, HeldPull, HeldPulls
+
+
+def held(
+    name: str,
+    *,
+    topic: str = "T",
+    queue_id: int = 0,
+    offset: int = 5,
+    codes: frozenset[int] | None = None,
+    deadline: float = 15.0,
+) -> HeldPull[str]:
+    return HeldPull(topic, queue_id, offset, codes, deadline, name[0], name)
+
+
+def names(pulls: list[HeldPull[str]]) -> list[str]:
+    return [pull.request for pull in pulls]
+
+
+def test_an_arrival_wakes_the_pulls_of_its_queue() -> None:
+    """All that wait on the queue are woken, in the order in which they came, and nobody else."""
+    holds = HeldPulls[str]()
+    for pull in (held("a"), held("b"), held("c", queue_id=1), held("d", topic="U")):
+        assert holds.hold(pull)
+
+    assert names(holds.arrived([("T", 0, 6, 0)])) == ["a", "b"]
+    assert holds.arrived([("T", 0, 7, 0)]) == []
+    assert len(holds) == 2
+
+
+def test_a_pull_sleeps_through_messages_it_does_not_want() -> None:
+    """Other tags, and messages before its offset, leave it alone."""
+    holds = HeldPulls[str]()
+    holds.hold(held("a", codes=frozenset((1, 2))))
+
+    assert holds.arrived([("T", 0, 6, 3), ("T", 0, 5, 1)]) == []
+    assert names(holds.arrived([("T", 0, 7, 3), ("T", 0, 8, 2)])) == ["a"]
+
+
+def test_deadlines_are_swept_late_but_never_early() -> None:
+    """A pull is released within a slot after its deadline, and not before."""
+    holds = HeldPulls[str]()
+    holds.hold(held("a", deadline=15.2))
+    holds.hold(held("b", deadline=16.1))
+
+    assert holds.due(15.9) == []
+    assert names(holds.due(16.0)) == ["a"]
+    assert names(holds.due(17.0)) == ["b"]
+
+
+def test_a_closed_connection_takes_its_pulls_along() -> None:
+    """Pulls of others stay."""
+    holds = HeldPulls[str]()
+    for pull in (held("a1"), held("a2", queue_id=1), held("b1")):
+        holds.hold(pull)
+
+    assert holds.drop("a") == 2
+    assert holds.drop("a") == 0
+    assert names(holds.arrived([("T", 0, 9, 0), ("T", 1, 9, 0)])) == ["b1"]
+
+
+def test_there_is_room_for_so_many_and_no_more() -> None:
+    """One owner, and all together, have a bound; room that is given back is used again."""
+    holds = HeldPulls[str](per_owner_max=2, total_max=3)
+
+    assert [holds.hold(held(name)) for name in ("a1", "a2", "a3", "b1", "c1")] == [True, True, False, True, False]
+    holds.drop("b")
+    assert holds.hold(held("c1"))
+
+
+def test_a_deleted_topic_lets_its_pulls_go() -> None:
+    """They are to be answered, for the topic they wait on is gone."""
+    holds = HeldPulls[str]()
+    for pull in (held("a"), held("b", queue_id=3), held("c", topic="U")):
+        holds.hold(pull)
+
+    assert sorted(names(holds.of_topic("T"))) == ["a", "b"]
+    assert len(holds) == 1
+
+
+def test_random_histories_agree_with_a_plain_list() -> None:
+    """Whatever comes and goes, the table holds what a list that is searched through would hold."""
+    for seed in range(200):
+        lots = random.Random(seed)
+        holds, plain = HeldPulls[str](per_owner_max=4, total_max=12), list[HeldPull[str]]()
+        now = 0.0
+        for step in range(60):
+            now += lots.random()
+            action = lots.randrange(4)
+            if action < 2:
+                codes = None if lots.random() < 0.5 else frozenset((lots.randrange(3),))
+                pull = held(f"{lots.choice('abc')}{step}", queue_id=lots.randrange(2), offset=lots.randrange(4), codes=codes)
+                pull.deadline = now + lots.random() * 5
+                room = len(plain) < 12 and sum(other.owner == pull.owner for other in plain) < 4
+                assert holds.hold(pull) is room
+                plain += [pull] * room
+            elif action == 2:
+                arrival: Arrival = ("T", lots.randrange(2), lots.randrange(5), lots.randrange(3))
+                woken = [
+                    pull
+                    for pull in plain
+                    if pull.queue_id == arrival[1]
+                    and arrival[2] > pull.offset
+                    and (pull.codes is None or arrival[3] in pull.codes)
+                ]
+                assert names(holds.arrived([arrival])) == names(woken)
+                plain = [pull for pull in plain if pull not in woken]
+            else:
+                over = [pull for pull in plain if int(pull.deadline) < int(now)]
+                assert sorted(names(holds.due(now))) == sorted(names(over))
+                plain = [pull for pull in plain if pull not in over]
+            assert len(holds) == len(plain)

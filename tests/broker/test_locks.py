@@ -1,0 +1,63 @@
+"""Leases of queues to ordered consumers."""
+
+from __future__ import annotations
+
+from ledgermq.broker.locks import LEASE_SECONDS, QueueLocks
+from ledgermq.message.message import MessageQueue
+from ledgermq.message.units import QueueId
+
+A, B = (MessageQueue("T1", "b1", QueueId(queue_id)) for queue_id in (0, 1))
+
+
+def test_a_queue_has_one_owner() -> None:
+    """Who comes second gets what is left."""
+    locks = QueueLocks()
+
+    assert locks.lock("g", "c1", [A], 0) == [A]
+    assert locks.lock("g", "c2", [A, B], 1) == [B]
+    assert locks.lock("other group", "c2", [A], 1) == [A]
+
+
+def test_a_lease_is_renewed_by_its_owner() -> None:
+    """Every lock of the owner starts the lease anew."""
+    locks = QueueLocks()
+    locks.lock("g", "c1", [A], 0)
+    locks.lock("g", "c1", [A], 50)
+
+    assert locks.lock("g", "c2", [A], LEASE_SECONDS + 40) == []
+    assert locks.owner("g", A, LEASE_SECONDS + 40) == "c1"
+
+
+def test_an_expired_lease_is_taken_over() -> None:
+    """After 60 silent seconds anyone may have the queue."""
+    locks = QueueLocks()
+    locks.lock("g", "c1", [A], 0)
+
+    assert locks.lock("g", "c2", [A], LEASE_SECONDS) == []
+    assert locks.owner("g", A, LEASE_SECONDS + 0.1) is None
+    assert locks.lock("g", "c2", [A], LEASE_SECONDS + 0.1) == [A]
+
+
+def test_only_the_owner_gives_a_lease_back() -> None:
+    """An unlock by somebody else is ignored."""
+    locks = QueueLocks()
+    locks.lock("g", "c1", [A], 0)
+    locks.unlock("g", "c2", [A])
+    assert locks.owner("g", A, 1) == "c1"
+
+    locks.unlock("g", "c1", [A, B])
+
+    assert locks.owner("g", A, 1) is None
+
+
+def test_expired_leases_are_forgotten() -> None:
+    """Groups that come and go leave nothing behind."""
+    locks = QueueLocks()
+    locks.lock("g", "c1", [A], 0)
+    locks.lock("g", "c1", [B], 30)
+
+    locks.expire(LEASE_SECONDS + 1)
+    assert locks.owner("g", B, LEASE_SECONDS + 1) == "c1"
+    locks.expire(LEASE_SECONDS + 31)
+
+    assert not locks._leases  # pyright: ignore[reportPrivateUsage]

@@ -1,0 +1,74 @@
+"""Committed offsets."""
+
+from __future__ import annotations
+
+from ledgermq.broker.offsets import ConsumerOffsets
+from ledgermq.message.json import dumps, loads
+
+
+def filled() -> ConsumerOffsets:
+    offsets = ConsumerOffsets()
+    offsets.commit("g1", "T1", 0, 5)
+    offsets.commit("g1", "T2", 1, 6)
+    offsets.commit("g2", "T1", 0, 7)
+    return offsets
+
+
+def test_an_offset_is_known_after_its_commit_only() -> None:
+    """No commit is not the same as offset 0."""
+    offsets = filled()
+
+    assert offsets.query("g1", "T1", 0) == 5
+    assert offsets.query("g1", "T1", 1) is None
+    assert offsets.query("g3", "T1", 0) is None
+
+
+def test_an_offset_may_move_back() -> None:
+    """That is how offsets are reset."""
+    offsets = filled()
+
+    offsets.commit("g1", "T1", 0, 2)
+
+    assert offsets.query("g1", "T1", 0) == 2
+
+
+def test_topics_and_groups_find_each_other() -> None:
+    """Tools ask both ways."""
+    offsets = filled()
+
+    assert offsets.topics_of("g1") == {"T1", "T2"}
+    assert offsets.groups_of("T1") == {"g1", "g2"}
+    assert offsets.of("g1", "T2") == {1: 6}
+
+
+def test_forgetting_leaves_the_others_alone() -> None:
+    """A deleted topic or group takes its own offsets along."""
+    offsets = filled()
+    offsets.forget_topic("T1")
+    assert offsets.topics_of("g1") == {"T2"}
+
+    offsets.forget_group("g1")
+
+    assert offsets.table == {}
+
+
+def test_the_file_is_read_back_bare_keys_included() -> None:
+    """RocketMQ writes queue ids without quotes; both forms are read, ours too."""
+    offsets = filled()
+    again = ConsumerOffsets()
+
+    again.load(loads(dumps(offsets.to_json())))
+    again.load(loads(b'{"offsetTable":{"T1@g1":{0:9,1:4},"nonsense":{0:1}}}'))
+
+    assert again.of("g1", "T1") == {0: 9, 1: 4}
+    assert again.of("g2", "T1") == {0: 7}
+
+
+def test_a_group_is_given_the_offsets_of_another() -> None:
+    """Cloned offsets are the target's own from then on."""
+    offsets = filled()
+
+    offsets.clone("g1", "g9", "T1")
+    offsets.commit("g1", "T1", 0, 50)
+
+    assert offsets.query("g9", "T1", 0) == 5
