@@ -79,7 +79,7 @@ class Consumer:
     _line: Line = attrs.field(factory=Line)
     _in_hand: list[ReceivedMessage] = attrs.field(factory=list[ReceivedMessage])
     """Handed out by `get_one` and `get_many`, to be acknowledged by the next call in auto mode."""
-    _iterations: set[Iteration] = attrs.field(factory=set)
+    _iterations: set[Iteration] = attrs.field(factory=lambda: set[Iteration]())  # noqa: PLW0108 - the class comes below
     _direct: list[ReceivedMessage] = attrs.field(factory=list[ReceivedMessage])
     """Messages that a broker wants consumed at once, before all others."""
     _closed: bool = False
@@ -391,7 +391,7 @@ class Iteration:
     """One `async for` over a consumer."""
 
     _consumer: Consumer
-    _acknowledges: bool
+    acknowledges: bool
     _last: ReceivedMessage | None = None
     _taken: int = 0
 
@@ -404,7 +404,7 @@ class Iteration:
         message = self._consumer.take_now() if self._taken % MESSAGES_PER_TURN else None
         if message is None:
             message = (await self._consumer.take(1, inf))[0]
-        if self._acknowledges:
+        if self.acknowledges:
             self._last = message
         return message
 

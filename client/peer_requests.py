@@ -7,7 +7,7 @@ Bodies come from and go to Java tools; their shapes are RocketMQ's.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import attrs
 import structlog
@@ -136,7 +136,7 @@ class PeerRequests:
 
 def _offset_table(table: Any) -> dict[MessageQueue, int]:
     if isinstance(table, list):  # how brokers answer administrators written in C++
-        items = cast("list[Any]", table)
+        items: list[Any] = table  # pyright: ignore[reportUnknownVariableType]
         return {MessageQueue(item["topic"], item["brokerName"], int(item["queueId"])): int(item["offset"]) for item in items}
     return {message_queue_of(key): int(offset) for key, offset in table.items()}
 

@@ -115,7 +115,7 @@ async def lock_queues(session: Session, group: str, address: Address, queues: It
     """Lock queues of one broker for this client; returns those that are ours now."""
     answer = await session.ask(address, request(RequestCode.LOCK_BATCH_MQ, body=_lock_body(session, group, queues)))
     body: Any = loads(answer.body) if answer.body else None
-    locked: list[Any] = (body or {}).get("lockOKMQSet") or []
+    locked: list[Any] = body.get("lockOKMQSet") or [] if body else []
     return {MessageQueue(item["topic"], item["brokerName"], int(item["queueId"])) for item in locked}
 
 
