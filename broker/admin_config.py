@@ -97,6 +97,8 @@ class Settings:
         broker.groups.auto_create = changed.auto_create_subscription_group
         if changed.auto_create_topic_enable != before.auto_create_topic_enable:
             self._offer_template()
+        if changed.broker_permission != before.broker_permission:
+            broker.topics.touch()  # name servers take a table only with a new version
         of_store = [name for key in entries if (name := KEYS[key]) in _STORE_FIELDS]
         broker.store.config = attrs.evolve(broker.store.config, **{name: getattr(changed, name) for name in of_store})
         self.version = self.version.next(broker.world.clock.wall_ms())
