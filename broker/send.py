@@ -269,23 +269,21 @@ class SendHandler:
         batch = store.put(messages, together=together)
         self._count(messages, batch)
         if not store.log.waits or not batch.end:
-            self._answer_all(connection, sent, messages, batch, PutStatus.PUT_OK)
+            self._answer_all(connection, sent, batch, PutStatus.PUT_OK)
             return
         at_once = [one for one in sent if not _waits(one, messages, batch)]
         if at_once:
-            self._answer_all(connection, at_once, messages, batch, PutStatus.PUT_OK)
+            self._answer_all(connection, at_once, batch, PutStatus.PUT_OK)
             sent = [one for one in sent if _waits(one, messages, batch)]
         if sent:
             store.log.when_done(
                 batch.end,
                 store.put_deadline(),
-                self._answer_later(connection, sent, messages, batch),
+                self._answer_later(connection, sent, batch),
             )
 
-    def _answer_later(
-        self, connection: ServerConnection, sent: list[_Sent], messages: list[IncomingMessage], batch: PutBatch
-    ) -> Callable[[PutStatus], None]:
-        return lambda status: self._answer_all(connection, sent, messages, batch, status)
+    def _answer_later(self, connection: ServerConnection, sent: list[_Sent], batch: PutBatch) -> Callable[[PutStatus], None]:
+        return lambda status: self._answer_all(connection, sent, batch, status)
 
     def _count(self, messages: list[IncomingMessage], batch: PutBatch) -> None:
         topic, count, size = messages[0].topic, 0, 0
@@ -304,7 +302,6 @@ class SendHandler:
         self,
         connection: ServerConnection,
         sent: list[_Sent],
-        messages: list[IncomingMessage],
         batch: PutBatch,
         status: PutStatus,
     ) -> None:
@@ -344,7 +341,7 @@ def born_host(connection: ServerConnection) -> bytes:
     host = connection.attachments.get("born_host")
     if host is None:
         host = connection.attachments["born_host"] = encode_host(connection.remote.host, connection.remote.port)
-    return host  # type: ignore[no-any-return]
+    return host
 
 
 def _waits(one: _Sent, messages: list[IncomingMessage], batch: PutBatch) -> bool:

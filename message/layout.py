@@ -105,15 +105,19 @@ def record_size(topic_bytes: int, body_bytes: int, properties_bytes: int, sys_fl
     return HEADS[(sys_flag & HOST_BITS) >> 4].size + 1 + 2 + topic_bytes + body_bytes + properties_bytes
 
 
+_BYTES = tuple(bytes((size,)) for size in range(256))
+_pack_v4 = HEAD_V4.codec.pack
+_SIZE_V4 = HEAD_V4.size + 3
+
+
 def encode_record(
-    *,
     topic: bytes,
     queue_id: int,
     queue_offset: int,
     body: Buffer,
     properties: bytes,
-    flag: int = 0,
-    sys_flag: int = 0,
+    flag: int,
+    sys_flag: int,
     born_timestamp: int,
     born_host: bytes,
     store_timestamp: int,
@@ -127,19 +131,19 @@ def encode_record(
     The physical offset is usually left 0: the log that appends the record knows it and patches it in.
 
     Raises:
-        struct.error: topic over 127 bytes or properties over 32767; callers refuse those before.
+        IndexError, struct.error: topic over 255 bytes or properties over 32767; callers refuse those before.
     """
-    sys_flag &= ~HOST_BITS
-    if len(born_host) == 20:
-        sys_flag |= BORN_HOST_V6
-    if len(store_host) == 20:
-        sys_flag |= STORE_HOST_V6
-    head = HEADS[(sys_flag & HOST_BITS) >> 4].codec
     topic_size, body_size, properties_size = len(topic), len(body), len(properties)
+    sys_flag &= ~HOST_BITS
+    pack, size = _pack_v4, _SIZE_V4
+    if len(born_host) + len(store_host) > 16:
+        sys_flag |= (BORN_HOST_V6 if len(born_host) == 20 else 0) | (STORE_HOST_V6 if len(store_host) == 20 else 0)
+        head = HEADS[sys_flag >> 4 & 3]
+        pack, size = head.codec.pack, head.size + 3
     return b"".join(
         (
-            head.pack(
-                head.size + 3 + topic_size + body_size + properties_size,
+            pack(
+                size + topic_size + body_size + properties_size,
                 MAGIC_V1,
                 zlib.crc32(body) & CRC_MASK,
                 queue_id,
@@ -156,7 +160,7 @@ def encode_record(
                 body_size,
             ),
             body,
-            topic_size.to_bytes(1, "big"),
+            _BYTES[topic_size],
             topic,
             _PROPERTIES_SIZE.pack(properties_size),
             properties,

@@ -159,7 +159,8 @@ class ConsumeQueue:
         while low < high:
             middle = (low + high) // 2
             offset, size, _ = UNIT.codec.unpack(self.units(middle, 1))
-            if size != PRE_BLANK_SIZE and offset >= physical_offset:
+            # Units behind those that were synced may be anything a power cut leaves, zeros among them.
+            if size <= 0 or (size != PRE_BLANK_SIZE and offset >= physical_offset):
                 high = middle
             else:
                 low = middle + 1

@@ -34,21 +34,9 @@ PAUSE_SECONDS = 0.001
 TAGS_CACHED_MAX = 10_000
 
 
-@attrs.define(eq=False)
-class Derivable:
-    """What the queues and the index need of one record."""
-
-    topic: str
-    queue_id: int
-    queue_offset: int
-    physical_offset: int
-    size: int
-    tags_code: int
-    store_timestamp: int
-    sys_flag: int
-    unique_key: str
-    keys: str
-
+Derivable = tuple[str, int, int, int, int, int, int, int, str, str]
+"""What queues and index need of one record: topic, queue id, queue offset, physical offset, size, tags code, store timestamp,
+sys flag, unique key, keys. A plain tuple: one is made for every message."""
 
 Arrival = tuple[str, int, int, int]
 """Topic, queue id, next queue offset, tags code."""
@@ -120,7 +108,7 @@ def scan(
             properties = decode_properties(properties_of(view, span))
             yield (
                 position + at,
-                Derivable(
+                (
                     topic,
                     span.queue_id,
                     span.queue_offset,
@@ -246,15 +234,15 @@ class Dispatcher:
         touched = self._touched
         queue_of = self.queue_of
         indexed: list[tuple[str, str, str, int, int]] = []
-        for record in records:
-            kind = record.sys_flag & TRANSACTION_MASK
+        for topic, queue_id, queue_offset, physical_offset, size, tags_code, timestamp, sys_flag, unique_key, keys in records:
+            kind = sys_flag & TRANSACTION_MASK
             if kind in (0, TRANSACTION_COMMIT):
-                queue = queue_of(record.topic, record.queue_id)
-                if queue.put(record.queue_offset, record.physical_offset, record.size, record.tags_code):
+                queue = queue_of(topic, queue_id)
+                if queue.put(queue_offset, physical_offset, size, tags_code):
                     touched[queue] = None
-                    arrivals.append((record.topic, record.queue_id, record.queue_offset + 1, record.tags_code))
-            if kind != TRANSACTION_ROLLBACK and (record.unique_key or record.keys):
-                indexed.append((record.topic, record.unique_key, record.keys, record.physical_offset, record.store_timestamp))
+                    arrivals.append((topic, queue_id, queue_offset + 1, tags_code))
+            if kind != TRANSACTION_ROLLBACK and (unique_key or keys):
+                indexed.append((topic, unique_key, keys, physical_offset, timestamp))
         for queue in list(touched):
             queue.write()
             del touched[queue]
@@ -262,7 +250,7 @@ class Dispatcher:
         if self.index is not None and indexed:
             self.index.put_batch(indexed)
         if records:
-            self.last_store_timestamp = records[-1].store_timestamp
+            self.last_store_timestamp = records[-1][6]
         return arrivals
 
     def _skip_damaged(self, start: int) -> bool:

@@ -141,7 +141,8 @@ class MessageStore:
     """Carries out retention while the store is open."""
     forget_mark: Callable[[], Awaitable[None]] | None = None
     """Makes the next start trust nothing of how far this one had got; the log is about to be cut behind that."""
-    _last_timestamp: int = 0
+    last_timestamp: int = 0
+    """Store timestamp of the last record: they never decrease along the log, whatever the clock does."""
     _topics_encoded: dict[str, bytes] = attrs.field(factory=dict[str, bytes])
 
     # ---------------------------------------------------------------- put
@@ -169,6 +170,7 @@ class MessageStore:
 
     def _check(self, messages: Sequence[IncomingMessage], batch: PutBatch) -> list[int]:
         body_max = self.config.max_message_size
+        topics = self._topics_encoded
         legal: list[int] = []
         for at, message in enumerate(messages):
             if len(message.body) > body_max:
@@ -178,7 +180,7 @@ class MessageStore:
                     f"the properties have {len(message.properties.encode())} bytes, {PROPERTIES_BYTES_MAX} are allowed; "
                     "the message was not stored"
                 )
-            elif not 0 < len(self._encoded(message.topic)) <= TOPIC_BYTES_MAX:
+            elif message.topic not in topics and not self._encode_topic(message.topic):
                 batch.remark = (
                     f"the topic has {len(message.topic.encode())} bytes, 1 to {TOPIC_BYTES_MAX} are allowed; "
                     "the message was not stored"
@@ -189,77 +191,79 @@ class MessageStore:
             batch.statuses[at] = PutStatus.MESSAGE_ILLEGAL
         return legal
 
-    def _encoded(self, topic: str) -> bytes:
-        encoded = self._topics_encoded.get(topic)
-        if encoded is None:
-            if len(self._topics_encoded) > 100_000:
-                self._topics_encoded.clear()
-            encoded = self._topics_encoded[topic] = topic.encode()
-        return encoded
+    def _encode_topic(self, topic: str) -> bool:
+        encoded = topic.encode()
+        if not 0 < len(encoded) <= TOPIC_BYTES_MAX:
+            return False
+        self._topics_encoded[topic] = encoded
+        return True
 
     def _append(self, messages: Sequence[IncomingMessage], legal: list[int], batch: PutBatch, *, together: bool) -> None:
-        now = self._last_timestamp = max(self.world.clock.wall_ms(), self._last_timestamp)
-        next_offsets, tags_codes = self.next_offsets, self.dispatcher.tags_codes
+        now = self.last_timestamp = max(self.world.clock.wall_ms(), self.last_timestamp)
+        next_offsets, tags_code_of, topics = self.next_offsets, self.dispatcher.tags_codes.of, self._topics_encoded
+        store_host, queue_offsets = self.store_host, batch.queue_offsets
         records: list[bytes] = []
-        derivables: list[Derivable] = []
-        before: dict[tuple[str, int], int] = {}
+        decoded_all: list[dict[str, str]] = []
         for at in legal:
             message = messages[at]
-            topic, queue_id = message.topic, message.queue_id
-            key = (topic, queue_id)
-            offset = next_offsets.get(key, 0)
-            kind = message.sys_flag & TRANSACTION_MASK
-            if kind in (0, TRANSACTION_COMMIT):
-                before.setdefault(key, offset)
+            topic, queue_id, sys_flag = message.topic, message.queue_id, message.sys_flag
+            if sys_flag & TRANSACTION_MASK in (0, TRANSACTION_COMMIT):
+                key = (topic, queue_id)
+                offset = next_offsets.get(key, 0)
                 next_offsets[key] = offset + 1
             else:
                 offset = 0
-            record = encode_record(
-                topic=self._topics_encoded[topic],
-                queue_id=queue_id,
-                queue_offset=offset,
-                body=message.body,
-                properties=message.properties.encode(),
-                flag=message.flag,
-                sys_flag=message.sys_flag,
-                born_timestamp=message.born_timestamp,
-                born_host=message.born_host,
-                store_timestamp=now,
-                store_host=self.store_host,
-                reconsume_times=message.reconsume_times,
-                prepared_transaction_offset=message.prepared_transaction_offset,
-            )
+            queue_offsets[at] = offset
             decoded = message.decoded
-            if decoded is None:
-                decoded = decode_properties(message.properties)
-            records.append(record)
-            batch.queue_offsets[at] = offset
-            derivables.append(
-                Derivable(
-                    topic,
+            decoded_all.append(decode_properties(message.properties) if decoded is None else decoded)
+            records.append(
+                encode_record(
+                    topics[topic],
                     queue_id,
                     offset,
-                    0,
-                    len(record),
-                    tags_codes.of(topic, decoded, now),
+                    message.body,
+                    message.properties.encode(),
+                    message.flag,
+                    sys_flag,
+                    message.born_timestamp,
+                    message.born_host,
                     now,
-                    message.sys_flag,
-                    decoded.get(UNIQUE_KEY, ""),
-                    decoded.get(KEYS, ""),
+                    store_host,
+                    message.reconsume_times,
+                    message.prepared_transaction_offset,
                 )
             )
         try:
             appended = self.log.append(records, together=together)
         except (OSError, NotWritable) as error:
-            next_offsets.update(before)
-            self._append_failed(batch, legal, error)
+            self._append_failed(messages, legal, batch, error)
             return
-        for at, derivable, offset in zip(legal, derivables, appended.offsets, strict=True):
-            derivable.physical_offset = batch.physical_offsets[at] = offset
         batch.end = appended.end
+        physical_offsets = batch.physical_offsets
+        derivables: list[Derivable] = []
+        for at, offset, record, decoded in zip(legal, appended.offsets, records, decoded_all, strict=True):
+            message = messages[at]
+            physical_offsets[at] = offset
+            topic = message.topic
+            unique_key, keys = decoded.get(UNIQUE_KEY, ""), decoded.get(KEYS, "")
+            tags_code = tags_code_of(topic, decoded, now)
+            derivables.append(
+                (
+                    topic,
+                    message.queue_id,
+                    queue_offsets[at],
+                    offset,
+                    len(record),
+                    tags_code,
+                    now,
+                    message.sys_flag,
+                    unique_key,
+                    keys,
+                )
+            )
         self.dispatcher.offer(appended.start, appended.end, derivables)
 
-    def _append_failed(self, batch: PutBatch, legal: list[int], error: OSError | NotWritable) -> None:
+    def _append_failed(self, messages: Sequence[IncomingMessage], legal: list[int], batch: PutBatch, error: Exception) -> None:
         status = PutStatus.SERVICE_NOT_AVAILABLE
         if isinstance(error, OSError):
             log.error("append_failed", reason=error.strerror or str(error), errno=error.errno)
@@ -267,9 +271,13 @@ class MessageStore:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 self.writability.disk_full = True
         else:
-            status = error.status
             batch.remark = f"the log takes no messages: {error}; the message was not stored"
-        for at in legal:
+            if isinstance(error, NotWritable):
+                status = error.status
+        for at in reversed(legal):
+            message = messages[at]
+            if message.sys_flag & TRANSACTION_MASK in (0, TRANSACTION_COMMIT):
+                self.next_offsets[message.topic, message.queue_id] = batch.queue_offsets[at]
             batch.statuses[at] = status
             batch.queue_offsets[at] = -1
 

@@ -157,6 +157,7 @@ def _open(world: World, config: StoreConfig, store_host: tuple[str, int], wrap_l
     except BaseException:
         _close_files(local, queues, index)
         raise
+    store.last_timestamp = max(store.dispatcher.last_store_timestamp, mark.record_store_timestamp if mark is not None else 0)
     store.next_offsets.update(queue_offsets_of(queues.table.values()))
     local.on_flushed.append(lambda _: store.dispatcher.wake())
     return _Opened(store, local, checkpoint, recovered, clean_exit)

@@ -182,7 +182,7 @@ def _read_back(local: LocalLog, dispatcher: Dispatcher, start: int, *, check_crc
             # A filler leads on only if there is a file for it to lead to: else the log ends where the filler begins.
             if local.segments.find(position) is None:
                 break
-        elif record.physical_offset != position - record.size:
+        elif record[3] != position - record[4]:  # it says that it lies elsewhere: left over from another log
             break
         else:
             batch.append(record)

@@ -46,9 +46,7 @@ class Segment:
 
     def cut(self, position: int) -> None:
         """Make everything from `position` inside the file read as zeros, synced."""
-        self._view = None
-        self.file.truncate(position)
-        self.file.truncate(self.size)
+        self.file.clear(position)
         self.file.sync()
         self.wrote = position
 

@@ -78,6 +78,8 @@ def test_a_record_is_written_as_java_writes_it() -> None:
         physical_offset=1000,
         body=b"hello",
         properties=b"TAGS\x01TagA\x02KEYS\x01k1\x02",
+        flag=0,
+        sys_flag=0,
         born_timestamp=1700000000000,
         born_host=encode_host("127.0.0.1", 40000),
         store_timestamp=1700000000001,
