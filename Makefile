@@ -1,0 +1,41 @@
+# Everything a newcomer needs: `make demo` and `make test` set up their own environment in .venv.
+PYTHON ?= python3
+BIN := .venv/bin
+SIM_SEEDS ?= 200
+
+.PHONY: demo test check interop sim bench clean
+
+.venv/ready: pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+	touch $@
+
+.venv/ready-to-check: .venv/ready
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[check]'
+	touch $@
+
+demo: .venv/ready  ## a message goes round: name server, broker, producer, consumer
+	$(BIN)/python examples/demo.py
+
+test: .venv/ready  ## the tests that need nothing but Python
+	$(BIN)/python -m pytest tests --ignore=tests/interop
+
+check: .venv/ready-to-check  ## format, lint, types, layers, generated pages
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+	$(BIN)/python docs/formats.py --check
+
+interop: .venv/ready  ## foreign clients and brokers against ours; wants Java, Maven, Go and npm
+	$(BIN)/python -m pytest tests/interop
+
+sim: .venv/ready  ## the simulated world: SIM_SEEDS=N seeds
+	$(BIN)/python -m ledgermq.testing.simulate --seeds $(SIM_SEEDS)
+
+bench: .venv/ready  ## every figure, briefly, against Apache RocketMQ on this machine
+	$(BIN)/python bench/all.py --quick
+
+clean:
+	rm -rf .venv build dist
