@@ -317,14 +317,8 @@ class Consumer:
         def arrived() -> None:
             self._line.offer(source)
 
-        fetcher = Fetcher(self._session, plan, source.assigned, source, arrived, moved)
-        source.scope = scope = trio.CancelScope()
-
-        async def fetch() -> None:
-            with scope:
-                await fetcher.run()
-
-        self._nursery.start_soon(fetch)
+        source.fetcher = Fetcher(self._session, plan, source.assigned, source, arrived, moved)
+        source.start(self._nursery)
 
     async def _commit_forever(self) -> None:
         while True:

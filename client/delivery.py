@@ -14,6 +14,7 @@ import trio
 
 from ..message.message import MessageQueue
 from .assigned import AssignedQueue
+from .fetch import Fetcher
 from .received import ReceivedMessage
 
 LOCK_LOST_SECONDS = 30.0
@@ -34,6 +35,8 @@ class Source:
     """Set when nothing that was handed out is open any more, after `dropped` was set."""
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     """Of its pull loop."""
+    fetcher: Fetcher | None = None
+    """What fills it."""
     dropped: bool = False
     in_line: bool = False
     suspended: bool = False
@@ -43,6 +46,18 @@ class Source:
     @property
     def queue(self) -> MessageQueue:
         return self.assigned.queue
+
+    def start(self, nursery: trio.Nursery) -> None:
+        """Start the pull loop, which ends with `scope`."""
+        fetcher = self.fetcher
+        assert fetcher is not None
+        self.scope = scope = trio.CancelScope()
+
+        async def fetch() -> None:
+            with scope:
+                await fetcher.run()
+
+        nursery.start_soon(fetch)
 
     def ready(self) -> bool:
         """Whether a message may be handed out now."""

@@ -1,0 +1,244 @@
+"""The pull consumer: the application says which queues, from where, and when to commit (RocketMQ lite pull consumer).
+
+Nothing is divided among members and nothing is committed by itself. Messages are fetched ahead for assigned queues, within the
+same bounds as the push consumer's. `poll` hands them out; what it handed out is what `commit` commits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import asynccontextmanager
+from math import inf
+
+import attrs
+import trio
+
+from ..message.message import MessageQueue
+from ..world.real import World, real_world
+from .assigned import BYTES_PER_QUEUE_MAX, MESSAGES_PER_QUEUE_MAX, AssignedQueue
+from .delivery import Line, Source
+from .errors import Closed, InvalidArgument
+from .fetch import PULL_MESSAGES_MAX, Fetcher, PullPlan
+from .queue_calls import commit_offset, committed_offset, max_offset, min_offset, offset_at
+from .received import ReceivedMessage
+from .sending import check_group, check_topic
+from .session import Session, background_nursery, open_session
+from .subscription import ALL, ConsumeFrom, Member, MessageModel, Subscription
+
+SUSPEND_MS = 20_000
+MESSAGES_PER_POLL = 256
+
+
+@attrs.define(eq=False)
+class PullConsumer:
+    """Reads queues; made by `open_pull_consumer`."""
+
+    group: str
+    _session: Session
+    _nursery: trio.Nursery
+    _messages_per_queue_max: int
+    _bytes_per_queue_max: int
+    _pull_messages_max: int
+    _line: Line = attrs.field(factory=Line)
+    _sources: dict[MessageQueue, Source] = attrs.field(factory=dict[MessageQueue, Source])
+    _positions: dict[MessageQueue, int] = attrs.field(factory=dict[MessageQueue, int])
+    """The offset behind the last message that `poll` handed out."""
+    _closed: bool = False
+
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        """All queues of `topic` that can be read.
+
+        Raises:
+            NoRoute: the topic is unknown, or no name server answers.
+        """
+        check_topic(topic)
+        self._session.topics.add(topic)
+        return (await self._session.refresh_route(topic)).subscribe_queues()
+
+    async def assign(self, queues: Iterable[MessageQueue], expression: str = ALL) -> None:
+        """Read these queues and no others; new ones from where the group stands, else from their beginning.
+
+        Args:
+            queues: of any topics.
+            expression: tags that are wanted, for the queues that are new.
+        """
+        wanted = set(queues)
+        for queue in [queue for queue in self._sources if queue not in wanted]:
+            self._drop(queue)
+        for queue in sorted(wanted - self._sources.keys()):
+            if queue.topic not in self._session.routes.routes:
+                await self.queues(queue.topic)
+            committed = await self.committed(queue)
+            start = await min_offset(self._session, queue) if committed is None else committed
+            self._read(queue, start, Subscription(queue.topic, expression))
+        await self._tell_brokers(expression)
+
+    def assignment(self) -> list[MessageQueue]:
+        """The queues that are read, sorted."""
+        return sorted(self._sources)
+
+    async def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Go on at `offset` in an assigned queue; what was fetched ahead is dropped."""
+        source = self._source(queue)
+        source.scope.cancel()
+        source.assigned.reset(offset)
+        self._positions[queue] = offset
+        self._start(source)
+        await trio.lowlevel.checkpoint()
+
+    async def seek_to_beginning(self, queue: MessageQueue) -> None:
+        """Go on at the oldest message of an assigned queue."""
+        await self.seek(queue, await min_offset(self._session, queue))
+
+    async def seek_to_end(self, queue: MessageQueue) -> None:
+        """Go on behind the newest message of an assigned queue."""
+        await self.seek(queue, await max_offset(self._session, queue))
+
+    async def seek_to_time(self, queue: MessageQueue, timestamp_ms: int) -> None:
+        """Go on at the first message of an assigned queue that was stored at `timestamp_ms` or later."""
+        await self.seek(queue, await offset_at(self._session, queue, timestamp_ms))
+
+    async def poll(self, messages_max: int = MESSAGES_PER_POLL, timeout_seconds: float | None = None) -> list[ReceivedMessage]:
+        """Take what is there, at least one message; an empty list after `timeout_seconds` without one.
+
+        Cancellation: nothing is taken.
+        """
+        await trio.lowlevel.checkpoint()
+        messages = self._take(messages_max)
+        if not messages and (timeout_seconds is None or timeout_seconds > 0):
+            with trio.move_on_after(inf if timeout_seconds is None else timeout_seconds):
+                while not messages:
+                    await self._line.wait()
+                    messages = self._take(messages_max)
+        return messages
+
+    def position(self, queue: MessageQueue) -> int:
+        """The offset behind the last message that `poll` handed out of an assigned queue."""
+        self._source(queue)
+        return self._positions[queue]
+
+    def pause(self, queues: Iterable[MessageQueue]) -> None:
+        """Hand nothing out of these assigned queues until `resume`; what is fetched ahead stays."""
+        for queue in queues:
+            self._source(queue).assigned.paused = True
+
+    def resume(self, queues: Iterable[MessageQueue]) -> None:
+        """Hand messages of these queues out again."""
+        for queue in queues:
+            source = self._source(queue)
+            source.assigned.paused = False
+            self._line.offer(source)
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """Where the group stands in `queue`; None if it never committed there."""
+        return await committed_offset(self._session, self.group, queue)
+
+    async def commit(self, queue: MessageQueue | None = None, offset: int | None = None) -> None:
+        """Store the position of one assigned queue, or of all, or `offset` for one queue.
+
+        Durability: on return the broker has it in memory, and writes it to its disk every 5 seconds.
+        """
+        if offset is not None:
+            if queue is None:
+                raise InvalidArgument("an offset is committed for one queue")
+            await commit_offset(self._session, self.group, queue, offset)
+            return
+        async with trio.open_nursery() as nursery:
+            for each in self._sources if queue is None else (queue,):
+                nursery.start_soon(commit_offset, self._session, self.group, each, self.position(each))
+
+    def close(self) -> None:
+        """Refuse further calls."""
+        self._closed = True
+
+    def _source(self, queue: MessageQueue) -> Source:
+        if self._closed:
+            raise Closed("the pull consumer is closed")
+        source = self._sources.get(queue)
+        if source is None:
+            raise InvalidArgument(f"{queue} is not assigned")
+        return source
+
+    def _take(self, messages_max: int) -> list[ReceivedMessage]:
+        if self._closed:
+            raise Closed("the pull consumer is closed")
+        messages = self._line.take(messages_max)
+        for message in messages:
+            message.ack_now()  # frees its room; positions are the application's affair
+            self._positions[message.queue] = message.queue_offset + 1
+        return messages
+
+    def _read(self, queue: MessageQueue, start: int, subscription: Subscription) -> None:
+        assigned = AssignedQueue(queue, start, self._messages_per_queue_max, self._bytes_per_queue_max)
+        source = self._sources[queue] = Source(assigned, orderly=False, line=self._line, on_retry=_no_retry)
+        self._positions[queue] = start
+        self._start(source, subscription)
+
+    def _start(self, source: Source, subscription: Subscription | None = None) -> None:
+        if subscription is None:
+            assert source.fetcher is not None
+            subscription = source.fetcher.plan.subscription
+        plan = PullPlan(
+            self.group,
+            subscription,
+            commits=False,
+            lite=True,
+            messages_max=self._pull_messages_max,
+            suspend_ms=SUSPEND_MS,
+        )
+
+        def moved(offset: int) -> None:
+            source.assigned.reset(offset)
+            self._positions[source.queue] = offset
+
+        def arrived() -> None:
+            self._line.offer(source)
+
+        source.fetcher = Fetcher(self._session, plan, source.assigned, source, arrived, moved)
+        source.start(self._nursery)
+
+    def _drop(self, queue: MessageQueue) -> None:
+        source = self._sources.pop(queue)
+        source.dropped = True
+        source.scope.cancel()
+        del self._positions[queue]
+
+    async def _tell_brokers(self, expression: str) -> None:
+        version = self._session.world.clock.wall_ms()
+        topics = sorted({queue.topic for queue in self._sources})
+        subscriptions = tuple(Subscription(topic, expression, version=version) for topic in topics)
+        member = Member(self.group, subscriptions, MessageModel.CLUSTERING, ConsumeFrom.LAST, passive=False)
+        self._session.members[:] = [member]
+        await self._session.heartbeat_everywhere()
+
+
+async def _no_retry(source: Source, message: ReceivedMessage, delay_level: int) -> None:
+    del source, message, delay_level
+    raise InvalidArgument("a pull consumer has no retries: seek back to the message, or commit behind it")
+
+
+@asynccontextmanager
+async def open_pull_consumer(
+    namesrv: str | Iterable[str],
+    group: str,
+    *,
+    pull_messages_max: int = PULL_MESSAGES_MAX,
+    messages_per_queue_max: int = MESSAGES_PER_QUEUE_MAX,
+    bytes_per_queue_max: int = BYTES_PER_QUEUE_MAX,
+    instance_name: str | None = None,
+    world: World | None = None,
+) -> AsyncGenerator[PullConsumer]:
+    """A pull consumer for the length of an `async with` block; it reads nothing before `assign`.
+
+    Nothing is committed at the end of the block; arguments are those of `open_consumer`.
+    """
+    check_group(group)
+    async with (
+        open_session(namesrv, world or real_world(), instance_name=instance_name) as session,
+        background_nursery() as nursery,
+    ):
+        consumer = PullConsumer(group, session, nursery, messages_per_queue_max, bytes_per_queue_max, pull_messages_max)
+        try:
+            yield consumer
+        finally:
+            consumer.close()
