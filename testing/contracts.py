@@ -73,6 +73,20 @@ def truncate_cuts_and_extends_with_zeros(disk: Disk, directory: str) -> None:
     file.close()
 
 
+def clear_zeroes_the_rest_in_place(disk: Disk, directory: str) -> None:
+    """The size and a view that is held stay as they are."""
+    file = disk.open(f"{directory}/a", create_size=100_000)
+    view = file.view()
+    file.write(b"\xff" * 3000, 0)
+    file.write(b"\xff" * 10_000, 70_000)
+    file.clear(600)
+    file.clear(99_999)
+    assert file.size == disk.size(f"{directory}/a") == 100_000
+    assert file.read(0, 100_000) == bytes(view) == b"\xff" * 600 + bytes(99_400)
+    view.release()
+    file.close()
+
+
 def views_outlive_close_and_removal(disk: Disk, directory: str) -> None:
     """A slice that is on its way to a client stays readable."""
     file = disk.open(f"{directory}/a", create_size=1000)
@@ -150,6 +164,7 @@ DISK_CHECKS: tuple[Callable[[Disk, str], None], ...] = (
     written_bytes_show_at_once,
     writing_past_the_end_makes_a_file_longer,
     truncate_cuts_and_extends_with_zeros,
+    clear_zeroes_the_rest_in_place,
     views_outlive_close_and_removal,
     names_are_listed_sorted,
     replace_takes_the_place_of_the_target,

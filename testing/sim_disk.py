@@ -3,7 +3,8 @@
 Every byte written shows at once to readers (the page cache). A sector is on the medium for certain only after a `sync` that
 succeeded; until then a power cut leaves any of the versions it has had. After a sync that failed the sectors it covered
 count as clean, as Linux has it: a later sync does not write them. Names follow a journal: a power cut keeps a prefix of it,
-at least up to the last `sync_directory` of the directory concerned. A file's length is its own affair.
+at least up to the last `sync_directory` of the directory concerned; lengths are entries of the same journal, and a file's
+own `sync` secures its length too.
 """
 
 from __future__ import annotations
@@ -55,7 +56,6 @@ class _Inode:
     """One file: what readers see, and for sectors not surely on the medium the versions they have had there."""
 
     size: int = 0
-    durable_size: int = 0
     memory: mmap.mmap | None = None
     versions: dict[int, list[bytes]] = attrs.field(factory=dict[int, list[bytes]])
     """Per sector, oldest first: the one on the medium for certain, then states that may have reached it since."""
@@ -99,20 +99,24 @@ class _Inode:
         self.size = max(self.size, end)
 
     def resize(self, size: int) -> None:
-        if size < self.size and self.memory is not None:
-            for number in sorted(number for number in self.allocated if (number + 1) * SECTOR > size):
-                start, end = max(number * SECTOR, size), min((number + 1) * SECTOR, len(self.memory))
-                self.before_change(start, end)
-                self.memory[start:end] = bytes(end - start)
-                if start == number * SECTOR:
-                    self.allocated.discard(number)
+        if size < self.size:
+            self.clear(size)
         self.size = size
+
+    def clear(self, position: int) -> None:
+        if self.memory is None:
+            return
+        for number in sorted(number for number in self.allocated if (number + 1) * SECTOR > position):
+            start, end = max(number * SECTOR, position), min((number + 1) * SECTOR, len(self.memory))
+            self.before_change(start, end)
+            self.memory[start:end] = bytes(end - start)
+            if start == number * SECTOR:
+                self.allocated.discard(number)
 
     def synced(self) -> None:
         for number in self.dirty:
             del self.versions[number]
         self.dirty.clear()
-        self.durable_size = self.size
 
     def sync_failed(self, lots: random.Random) -> None:
         for number in sorted(self.dirty):
@@ -120,10 +124,9 @@ class _Inode:
                 del self.versions[number]
         self.dirty.clear()
 
-    def survivor(self, lots: random.Random) -> _Inode:
-        """What a power cut leaves of this file."""
-        after = _Inode(modified_ms=self.modified_ms)
-        size = self.durable_size if self.durable_size == self.size or lots.random() < 0.5 else self.size
+    def survivor(self, lots: random.Random, size: int) -> _Inode:
+        """What a power cut leaves of this file, whose length came down to `size`."""
+        after = _Inode(modified_ms=self.modified_ms, size=size)
         # Either the cut finds nearly everything written back, or nearly nothing, or a mixture.
         written_back = lots.choice((0.0, 0.1, 0.5, 0.9, 1.0))
         for number in sorted(self.allocated | self.versions.keys()):
@@ -136,7 +139,6 @@ class _Inode:
                 kept = content[: size - start]
                 memory[start : start + len(kept)] = kept
                 after.allocated.add(number)
-        after.size = after.durable_size = size
         return after
 
 
@@ -146,6 +148,8 @@ class _Change:
 
     directories: tuple[str, ...]
     apply: Callable[[_Names], None]
+    resized: _Inode | None = None
+    """The file whose length this entry is about."""
 
 
 @attrs.define(eq=False)
@@ -154,9 +158,10 @@ class _Names:
 
     files: dict[str, _Inode] = attrs.field(factory=dict[str, _Inode])
     directories: set[str] = attrs.field(factory=set[str])
+    sizes: dict[_Inode, int] = attrs.field(factory=dict[_Inode, int])
 
     def copy(self) -> _Names:
-        return _Names(dict(self.files), set(self.directories))
+        return _Names(dict(self.files), set(self.directories), dict(self.sizes))
 
 
 def _parent(path: str) -> str:
@@ -185,9 +190,13 @@ class SimDiskFile:
             kept = disk.lots.randrange(min(room, size) + 1) if failing else room
             if kept:
                 self.inode.put(memoryview(buffer)[:kept], position)
+                disk.resized(self.inode)
             raise disk.error("write_enospc", errno.ENOSPC) if room < size else disk.error("write_eio", errno.EIO)
         if size:
+            longer = position + size > self.inode.size
             self.inode.put(buffer, position)
+            if longer:
+                disk.resized(self.inode)
         self.inode.modified_ms = disk.wall_ms()
 
     def read(self, position: int, size: int) -> bytes:
@@ -216,6 +225,7 @@ class SimDiskFile:
             self.inode.sync_failed(disk.lots)
             raise disk.error("sync_eio", errno.EIO)
         self.inode.synced()
+        disk.size_synced(self.inode)
         disk.syncs += 1
 
     def truncate(self, size: int) -> None:
@@ -224,6 +234,15 @@ class SimDiskFile:
         if disk.strikes(disk.faults.write_error):
             raise disk.error("truncate_eio", errno.EIO)
         self.inode.resize(size)
+        disk.resized(self.inode)
+        self.inode.modified_ms = disk.wall_ms()
+
+    def clear(self, position: int) -> None:
+        disk = self.disk
+        disk.check_power()
+        if disk.strikes(disk.faults.write_error):
+            raise disk.error("clear_eio", errno.EIO)
+        self.inode.clear(position)
         self.inode.modified_ms = disk.wall_ms()
 
     def close(self) -> None:
@@ -317,8 +336,9 @@ class SimDisk:
         for path in sorted(names.files):
             inode = names.files[path]
             if id(inode) not in survivors:
-                survivors[id(inode)] = inode.survivor(lots)
+                survivors[id(inode)] = inode.survivor(lots, names.sizes.get(inode, 0))
             names.files[path] = survivors[id(inode)]
+        names.sizes = {inode: inode.size for inode in survivors.values()}
         self._off = True
         self.faults.count("power_cut")
         return SimDisk(lots, self.wall_ms, self.faults, names=names, durable=names.copy(), boot=self._boot + 1)
@@ -343,6 +363,16 @@ class SimDisk:
         apply(self._names)
         self._journal.append(_Change(directories, apply))
 
+    def resized(self, inode: _Inode) -> None:
+        """Write the length of a file into the journal."""
+        size = inode.size
+        self._journal.append(_Change((), lambda names: names.sizes.__setitem__(inode, size), inode))
+
+    def size_synced(self, inode: _Inode) -> None:
+        """A file's own sync has secured its length: earlier entries about it are settled."""
+        self._durable.sizes[inode] = inode.size
+        self._journal[:] = [change for change in self._journal if change.resized is not inode]
+
     def _check_change(self, kind: str) -> None:
         self.check_power()
         if self.strikes(self.faults.create_error):
@@ -362,6 +392,7 @@ class SimDisk:
         made = _Inode(modified_ms=self.wall_ms())
         self._change((_parent(path),), lambda names: names.files.__setitem__(path, made))
         made.size = create_size
+        self.resized(made)
         return SimDiskFile(self, path, made)
 
     def _check_directory(self, directory: str, path: str) -> None:

@@ -8,6 +8,7 @@ reads go through a shared map, which sees every byte written before it. All call
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import mmap
 import os
@@ -20,6 +21,8 @@ import attrs
 # struct flock: write lock, from the start, byte 0, one byte. Open-file-description locks clash with the record locks of
 # other processes (as a Java broker takes) and, unlike those, also between two brokers inside one process.
 _LOCK_BYTE_0 = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+
+_ZEROS = bytes(1 << 20)
 
 Buffer = bytes | bytearray | memoryview
 
@@ -74,6 +77,15 @@ class DiskFile(Protocol):
 
     def truncate(self, size: int) -> None:
         """Cut or extend the file; new bytes read as zero. Not on a file whose `view` is held."""
+        ...
+
+    def clear(self, position: int) -> None:
+        """Make everything from `position` on read as zeros; the size stays, and so do views.
+
+        Raises:
+            OSError: some of it may read as zeros.
+        Durability: none before `sync` returns.
+        """
         ...
 
     def close(self) -> None:
@@ -169,6 +181,26 @@ class RealDiskFile:
     def truncate(self, size: int) -> None:
         os.ftruncate(self._fd, size)
         self.size = size
+
+    def clear(self, position: int) -> None:
+        # Holes are passed over, so that a large sparse file costs what was written to it. Cutting it short and making it long
+        # again would be cheaper, but a power cut in between leaves a file of the wrong size.
+        while (found := self._next_data(position)) is not None:
+            position, end = found
+            while position < end:
+                size = min(len(_ZEROS), end - position)
+                if os.pread(self._fd, size, position).strip(b"\0"):
+                    self.write(memoryview(_ZEROS)[:size], position)
+                position += size
+
+    def _next_data(self, position: int) -> tuple[int, int] | None:
+        try:
+            start = os.lseek(self._fd, position, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # nothing but a hole up to the end
+                return None
+            raise
+        return start, os.lseek(self._fd, start, os.SEEK_HOLE)
 
     def close(self) -> None:
         if self._fd < 0:

@@ -200,6 +200,9 @@ class FailingFile:
     def truncate(self, size: int) -> None:
         self.file.truncate(size)
 
+    def clear(self, position: int) -> None:
+        self.file.clear(position)
+
     def close(self) -> None:
         self.file.close()
 
