@@ -73,6 +73,8 @@ class _Level:
     """The next one to deliver."""
     due_ms: int | None = None
     """When the message at `offset` is due, once it has been looked at; None while the queue is not known to hold one."""
+    stated_ms: int = 0
+    """The same by its tags code, which a clock that went back has made wrong."""
     ahead_ms: int = 0
     """How far the due times of waiting messages lie beyond any that the clock, which went back, would give now."""
 
@@ -171,7 +173,7 @@ class DelayDelivery:
 
     def _round_of(self, level: _Level, now: int) -> float:
         if level.due_ms is not None:
-            level.due_ms = min(level.due_ms, now + level.delay_ms)
+            level.due_ms = min(level.due_ms, level.due_of(level.stated_ms, now))
             if level.due_ms > now:
                 return min((level.due_ms - now) / 1000, CLOCK_CHECK_SECONDS)
         units = self._waiting(level)
@@ -183,7 +185,7 @@ class DelayDelivery:
         for _, _, tags_code in units[count:]:
             due_ms = level.due_of(tags_code, now)
             if due_ms > now:
-                level.due_ms = due_ms
+                level.due_ms, level.stated_ms = due_ms, tags_code
                 break
             count += 1
         if count == 0:

@@ -1,0 +1,227 @@
+"""Delayed messages, by a clock that the tests turn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import attrs
+import pytest
+
+from ledgermq.store.config import SCHEDULE_TOPIC
+from ledgermq.world.real import World, real_world
+
+from .desk import Desk, open_desk
+
+NOW = 1_800_000_000_000
+
+
+@attrs.define
+class HandClock:
+    """A wall clock set by hand; the monotonic one runs."""
+
+    now_ms: int = NOW
+
+    def wall_ms(self) -> int:
+        return self.now_ms
+
+    def monotonic(self) -> float:
+        return real_world().clock.monotonic()
+
+
+def turned_by_hand() -> tuple[World, HandClock]:
+    clock = HandClock()
+    return attrs.evolve(real_world(), clock=clock), clock
+
+
+async def delivered(desk: Desk, topic: str = "T1") -> list[bytes]:
+    """Deliver what is due; all bodies in the topic's queue 0 by now."""
+    while desk.broker.delay.round() == 0:
+        pass
+    await desk.settled()
+    if desk.broker.store.max_offset(topic, 0) == 0:
+        return []
+    return [message.body for message in desk.peer().pulled(topic)]
+
+
+async def test_a_delayed_message_waits_in_the_delay_topic(tmp_path: Path) -> None:
+    """It goes into its level's queue and remembers where it belongs; the answer tells of the stay."""
+    async with open_desk(tmp_path) as desk:
+        answer = desk.peer().send("T1", queue_id=3, DELAY="5", TAGS="TagA")
+        await desk.settled()
+
+        assert answer.ext["queueId"] == "3"
+        (stored,) = desk.peer().pulled(SCHEDULE_TOPIC, queueId=4)
+        assert stored.properties["REAL_TOPIC"] == "T1"
+        assert stored.properties["REAL_QID"] == "3"
+        assert stored.properties["CLUSTER"] == "c1"
+        assert desk.broker.store.max_offset("T1", 3) == 0
+
+
+async def test_it_is_delivered_when_due_and_not_before(tmp_path: Path) -> None:
+    """To the millisecond; the copy is the message again, without its delay."""
+    world, clock = turned_by_hand()
+    async with open_desk(tmp_path, world) as desk:
+        desk.peer().send("T1", b"later", DELAY="2", TAGS="TagA", KEYS="k")
+        await desk.settled()
+
+        clock.now_ms += 4999
+        assert await delivered(desk) == []
+        clock.now_ms += 1
+        assert await delivered(desk) == [b"later"]
+
+        (copy,) = desk.peer().pulled("T1", subscription="TagA")
+        assert "DELAY" not in copy.properties
+        assert (copy.tag, copy.keys, copy.properties["REAL_TOPIC"]) == ("TagA", ["k"], "T1")
+        assert copy.born_timestamp == 1_700_000_000_000
+        assert await delivered(desk) == [b"later"]
+
+
+async def test_levels_do_not_wait_for_each_other(tmp_path: Path) -> None:
+    """A long delay in front holds up its own level only; beyond the highest level is the highest."""
+    world, clock = turned_by_hand()
+    async with open_desk(tmp_path, world) as desk:
+        for body, level in ((b"hours", "99"), (b"one", "1"), (b"minute", "5")):
+            desk.peer().send("T1", body, DELAY=level)
+        await desk.settled()
+
+        clock.now_ms += 1000
+        assert await delivered(desk) == [b"one"]
+        clock.now_ms += 59_000
+        assert await delivered(desk) == [b"one", b"minute"]
+        clock.now_ms += 2 * 3_600_000 - 60_001
+        assert await delivered(desk) == [b"one", b"minute"]
+        clock.now_ms += 1
+
+        assert await delivered(desk) == [b"one", b"minute", b"hours"]
+
+
+async def test_a_backlog_is_delivered_in_order(tmp_path: Path) -> None:
+    """Several batches of one level come out as they went in, each message once."""
+    world, clock = turned_by_hand()
+    async with open_desk(tmp_path, world, max_transfer_count_on_message_in_memory=1000) as desk:
+        bodies = [b"%03d" % number for number in range(200)]
+        peer = desk.peer()
+        for body in bodies:
+            peer.send("T1", body, DELAY="1")
+        await desk.settled()
+        clock.now_ms += 1000
+
+        assert await delivered(desk) == bodies[:32]
+        assert [message.body for message in peer.pulled("T1", maxMsgNums=500)] == bodies
+
+
+async def test_a_clock_that_goes_back_delays_by_the_level_at_most(tmp_path: Path) -> None:
+    """After the clock lost an hour, messages still come one level's delay later, in their old distance."""
+    world, clock = turned_by_hand()
+    async with open_desk(tmp_path, world) as desk:
+        desk.peer().send("T1", b"a", DELAY="3")
+        clock.now_ms += 2000
+        desk.peer().send("T1", b"b", DELAY="3")
+        await desk.settled()
+
+        clock.now_ms -= 3_600_000
+        assert await delivered(desk) == []
+        clock.now_ms += 10_000
+        assert await delivered(desk) == [b"a"]
+        clock.now_ms += 2000
+
+        assert await delivered(desk) == [b"a", b"b"]
+
+
+async def test_a_clock_that_jumps_forward_delivers_at_once(tmp_path: Path) -> None:
+    """What is overdue by the clock is delivered."""
+    world, clock = turned_by_hand()
+    async with open_desk(tmp_path, world) as desk:
+        desk.peer().send("T1", b"a", DELAY="18")
+        await desk.settled()
+        assert await delivered(desk) == []
+
+        clock.now_ms += 3 * 3_600_000
+
+        assert await delivered(desk) == [b"a"]
+
+
+async def test_what_was_delivered_stays_delivered_over_a_restart(tmp_path: Path) -> None:
+    """Positions are on the medium after a clean stop; what was not due waits on."""
+    world, clock = turned_by_hand()
+    async with open_desk(tmp_path, world) as desk:
+        desk.peer().send("T1", b"soon", DELAY="1")
+        desk.peer().send("T1", b"later", DELAY="4")
+        await desk.settled()
+        clock.now_ms += 1000
+        assert await delivered(desk) == [b"soon"]
+
+    async with open_desk(tmp_path, world) as desk:
+        assert await delivered(desk) == [b"soon"]
+        clock.now_ms += 30_000
+        assert await delivered(desk) == [b"soon", b"later"]
+
+
+async def test_positions_are_written_only_behind_flushed_deliveries(tmp_path: Path) -> None:
+    """A position on the medium must not tell of a delivery that a power cut could take back."""
+    world, clock = turned_by_hand()
+    async with open_desk(tmp_path, world, flush_interval_commit_log=3_600_000) as desk:
+        desk.peer().send("T1", b"a", DELAY="1")
+        await desk.settled()
+        clock.now_ms += 1000
+        assert await delivered(desk) == [b"a"]
+        delay, log = desk.broker.delay, desk.broker.store.log
+        assert log.flushed_offset < log.max_offset
+
+        before = delay.durable_changes()
+        assert delay.durable_json()["offsetTable"][1] == 0
+        log.flushed_offset = log.max_offset  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
+
+        assert delay.durable_changes() > before
+        assert delay.durable_json()["offsetTable"][1] == 1
+
+
+async def test_a_refused_delivery_is_tried_again(tmp_path: Path) -> None:
+    """While the store takes nothing, nothing is lost or skipped."""
+    world, clock = turned_by_hand()
+    async with open_desk(tmp_path, world) as desk:
+        desk.peer().send("T1", b"a", DELAY="1")
+        await desk.settled()
+        clock.now_ms += 1000
+        desk.broker.store.writability.disk_full = True
+        assert await delivered(desk) == []
+
+        desk.broker.store.writability.disk_full = False
+
+        assert await delivered(desk) == [b"a"]
+
+
+async def test_a_message_without_a_way_back_is_passed_over(tmp_path: Path) -> None:
+    """A record in the delay topic that names no real topic does not stop those behind it."""
+    world, clock = turned_by_hand()
+    async with open_desk(tmp_path, world) as desk:
+        desk.put(SCHEDULE_TOPIC, b"stray", DELAY="1")
+        desk.peer().send("T1", b"a", DELAY="1")
+        await desk.settled()
+        clock.now_ms += 1000
+
+        assert await delivered(desk) == [b"a"]
+
+
+async def test_a_slave_leaves_delivery_to_its_master(tmp_path: Path) -> None:
+    """It would be delivered twice otherwise."""
+    world, clock = turned_by_hand()
+    async with open_desk(tmp_path, world) as desk:
+        desk.peer().send("T1", b"a", DELAY="1")
+        await desk.settled()
+        clock.now_ms -= 1
+
+    async with open_desk(tmp_path, world, broker_role="SLAVE", broker_id=1) as desk:
+        clock.now_ms += 5000
+        assert desk.broker.delay.round() > 0
+        assert desk.broker.store.max_offset("T1", 0) == 0
+
+
+@pytest.mark.parametrize("level", ["0", "-3"])
+async def test_no_delay_is_no_delay(tmp_path: Path, level: str) -> None:
+    """Levels below 1 are delivered at once."""
+    async with open_desk(tmp_path) as desk:
+        desk.peer().send("T1", b"a", DELAY=level)
+        await desk.settled()
+
+        assert [message.body for message in desk.peer().pulled("T1")] == [b"a"]

@@ -1,0 +1,323 @@
+"""Pulls: checks, answers, and waiting."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+import trio
+
+from ledgermq.broker.groups import GroupConfig
+from ledgermq.broker.topics import TopicConfig
+from ledgermq.message.layout import decode_records
+from ledgermq.remoting.codes import RequestCode, ResponseCode
+from ledgermq.remoting.command import Wire
+
+from .desk import Desk, Peer, open_desk
+
+Code = ResponseCode
+HOLD = {"sysFlag": 4 | 2}
+
+
+def answer_of(peer: Peer, opaque: int) -> tuple[int, int]:
+    answer = peer.answer(opaque)
+    assert answer is not None
+    return answer.code, int(answer.ext["nextBeginOffset"])
+
+
+async def filled(desk: Desk, count: int = 3, **properties: str) -> None:
+    """Topic T1 with `count` messages in queue 0."""
+    if desk.broker.topics.get("T1") is None:
+        desk.broker.topics.put(TopicConfig("T1", 2, 2))
+    for number in range(count):
+        desk.put("T1", b"m%d" % number, **properties)
+    await desk.settled()
+
+
+async def test_messages_come_as_they_are_stored(tmp_path: Path) -> None:
+    """A pull brings records from the asked offset on, and where to go on."""
+    async with open_desk(tmp_path) as desk:
+        await filled(desk)
+
+        answer = desk.peer().ask(
+            RequestCode.PULL_MESSAGE,
+            {
+                "consumerGroup": "g",
+                "topic": "T1",
+                "queueId": 0,
+                "queueOffset": 1,
+                "maxMsgNums": 32,
+                "sysFlag": 4,
+                "commitOffset": 0,
+                "suspendTimeoutMillis": 0,
+                "subscription": "*",
+                "subVersion": 0,
+            },
+        )
+
+        assert (answer.code, answer.remark) == (Code.SUCCESS, "FOUND")
+        assert answer.ext == {"nextBeginOffset": "3", "minOffset": "0", "maxOffset": "3", "suggestWhichBrokerId": "0"}
+        assert [message.body for message in decode_records(answer.body)] == [b"m1", b"m2"]
+
+
+async def test_a_binary_pull_is_answered_in_binary(tmp_path: Path) -> None:
+    """The answer's header is encoded as the request's."""
+    async with open_desk(tmp_path) as desk:
+        await filled(desk)
+        peer = desk.peer()
+        pull = desk.broker.pulls
+        handle = pull.handle
+
+        def handle_as_binary(connection: Any, request: Any) -> None:
+            request.wire = Wire.BINARY
+            handle(connection, request)
+
+        desk.broker.dispatcher.register(RequestCode.PULL_MESSAGE, handle_as_binary)
+        answer = peer.answer(peer.pull("T1"))
+
+        assert answer is not None
+        assert answer.wire is Wire.BINARY
+        assert answer.ext["nextBeginOffset"] == "3"
+        assert len(list(decode_records(answer.body))) == 3
+
+
+@pytest.mark.parametrize(
+    ("offset", "expected"),
+    [
+        (0, (Code.SUCCESS, 3)),
+        (3, (Code.PULL_NOT_FOUND, 3)),
+        (4, (Code.PULL_OFFSET_MOVED, 3)),
+        (99, (Code.PULL_OFFSET_MOVED, 3)),
+    ],
+)
+async def test_an_offset_outside_the_queue_is_corrected(tmp_path: Path, offset: int, expected: tuple[int, int]) -> None:
+    """Caught up is 19, beyond the end is 21 with the end."""
+    async with open_desk(tmp_path) as desk:
+        await filled(desk)
+        peer = desk.peer()
+
+        assert answer_of(peer, peer.pull("T1", offset)) == expected
+
+
+@pytest.mark.parametrize(("offset", "code"), [(0, Code.PULL_NOT_FOUND), (7, Code.PULL_OFFSET_MOVED)])
+async def test_a_queue_never_written_begins_at_0(tmp_path: Path, offset: int, code: int) -> None:
+    """Offset 0 waits for the first message, any other is wrong."""
+    async with open_desk(tmp_path) as desk:
+        await filled(desk, 0)
+        peer = desk.peer()
+
+        assert answer_of(peer, peer.pull("T1", offset)) == (code, 0)
+
+
+async def test_a_filter_that_matches_nothing_makes_progress(tmp_path: Path) -> None:
+    """Scanned but not matched is 20, at once and behind what was scanned, even where a pull may wait."""
+    async with open_desk(tmp_path) as desk:
+        await filled(desk, TAGS="TagA")
+        peer = desk.peer()
+
+        assert answer_of(peer, peer.pull("T1", subscription="TagB", **HOLD)) == (Code.PULL_RETRY_IMMEDIATELY, 3)
+        assert answer_of(peer, peer.pull("T1", subscription="TagB || TagA", **HOLD)) == (Code.SUCCESS, 3)
+
+
+Settings = dict[str, Any]
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"topic": "T9"}, Code.TOPIC_NOT_EXIST),
+        ({"topic": "W"}, Code.NO_PERMISSION),
+        ({"group": "closed"}, Code.NO_PERMISSION),
+        ({"group": "a b"}, Code.SUBSCRIPTION_GROUP_NOT_EXIST),
+        ({"group": "barred"}, Code.NO_PERMISSION),
+        ({"queueId": 2}, Code.INVALID_PARAMETER),
+        ({"queueId": -1}, Code.INVALID_PARAMETER),
+        ({"queueId": "x"}, Code.SYSTEM_ERROR),
+        ({"subscription": "||"}, Code.SUBSCRIPTION_PARSE_FAILED),
+        ({"expressionType": "SQL92", "subscription": "a>1"}, Code.SYSTEM_ERROR),
+        ({"sysFlag": 0}, Code.SUBSCRIPTION_NOT_EXIST),
+        ({"sysFlag": 0, "group": "live", "topic": "T2"}, Code.SUBSCRIPTION_NOT_EXIST),
+        ({"sysFlag": 0, "group": "live", "subVersion": 6}, Code.SUBSCRIPTION_NOT_LATEST),
+        ({"sysFlag": 0, "group": "live", "subVersion": 5}, Code.SUCCESS),
+        ({"sysFlag": 0, "group": "quiet"}, Code.NO_PERMISSION),
+    ],
+)
+async def test_a_pull_that_may_not_be_is_told_why(tmp_path: Path, fields: Settings, code: int) -> None:
+    """Each check has its code, and a remark for people."""
+    async with open_desk(tmp_path) as desk:
+        await filled(desk)
+        topics, groups = desk.broker.topics, desk.broker.groups
+        topics.put(TopicConfig("W", perm=2), TopicConfig("T2"))
+        groups.put(GroupConfig("closed", consume_enable=False), GroupConfig("quiet", consume_broadcast_enable=False))
+        groups.set_forbidden("barred", "T1", forbidden=True)
+        peer = desk.peer()
+        peer.heartbeat("live", "T1")
+        peer.heartbeat("quiet", "T1", messageModel="BROADCASTING")
+
+        answer = peer.answer(peer.pull(fields.pop("topic", "T1"), 0, **fields))
+
+        assert answer is not None
+        assert answer.code == code
+        assert answer.remark
+
+
+async def test_without_auto_creation_a_strange_group_is_refused(tmp_path: Path) -> None:
+    """26 exactly when groups must be made by hand."""
+    async with open_desk(tmp_path, auto_create_subscription_group=False) as desk:
+        await filled(desk)
+        peer = desk.peer()
+
+        answer = peer.answer(peer.pull("T1"))
+
+        assert answer is not None
+        assert answer.code == Code.SUBSCRIPTION_GROUP_NOT_EXIST
+
+
+async def test_a_held_pull_is_answered_by_the_message_it_waits_for(tmp_path: Path) -> None:
+    """Nothing is answered before, and the message itself comes, not word of it."""
+    async with open_desk(tmp_path) as desk:
+        await filled(desk)
+        peer = desk.peer()
+        opaque = peer.pull("T1", 3, **HOLD)
+        assert peer.answer(opaque) is None
+        assert len(desk.broker.pulls.holds) == 1
+
+        desk.put("T1", b"news")
+        await desk.settled()
+
+        answer = peer.answer(opaque)
+        assert answer is not None
+        assert [message.body for message in decode_records(answer.body)] == [b"news"]
+        assert len(desk.broker.pulls.holds) == 0
+
+
+async def test_a_held_pull_sleeps_through_other_tags(tmp_path: Path) -> None:
+    """It is woken by its own tag, and told to go on behind what was scanned meanwhile."""
+    async with open_desk(tmp_path) as desk:
+        await filled(desk)
+        peer = desk.peer()
+        opaque = peer.pull("T1", 3, subscription="TagB", **HOLD)
+
+        desk.put("T1", TAGS="TagA")
+        await desk.settled()
+        assert peer.answer(opaque) is None
+        desk.put("T1", TAGS="TagB")
+        await desk.settled()
+
+        assert answer_of(peer, opaque) == (Code.SUCCESS, 5)
+
+
+async def test_a_held_pull_is_answered_when_its_time_is_up(tmp_path: Path) -> None:
+    """19 at the deadline, not before; the offset stays."""
+    async with open_desk(tmp_path) as desk:
+        await filled(desk)
+        peer = desk.peer()
+        opaque = peer.pull("T1", 3, **HOLD)
+        now = desk.broker.world.clock.monotonic()
+
+        desk.broker.pulls.sweep(now + 14)
+        assert peer.answer(opaque) is None
+        desk.broker.pulls.sweep(now + 17)
+
+        assert answer_of(peer, opaque) == (Code.PULL_NOT_FOUND, 3)
+
+
+async def test_a_closed_connection_is_not_answered(tmp_path: Path) -> None:
+    """Its held pulls are forgotten."""
+    async with open_desk(tmp_path) as desk:
+        await filled(desk)
+        peer = desk.peer()
+        peer.pull("T1", 3, **HOLD)
+
+        peer.close()
+
+        assert len(desk.broker.pulls.holds) == 0
+
+
+async def test_a_deleted_topic_lets_its_pulls_go(tmp_path: Path) -> None:
+    """Whoever waits on a topic that is deleted is answered, and learns by the next pull."""
+    async with open_desk(tmp_path) as desk:
+        await filled(desk)
+        peer = desk.peer()
+        opaque = peer.pull("T1", 3, **HOLD)
+
+        assert peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T1"}).code == Code.SUCCESS
+
+        assert peer.answer(opaque) is not None
+        gone = peer.answer(peer.pull("T1", 3, **HOLD))
+        assert gone is not None
+        assert gone.code == Code.TOPIC_NOT_EXIST
+
+
+async def test_too_many_held_pulls_are_refused_by_a_code_that_clients_know(tmp_path: Path) -> None:
+    """A connection beyond its bound is told SYSTEM_BUSY and tries again later."""
+    async with open_desk(tmp_path) as desk:
+        await filled(desk)
+        desk.broker.pulls.holds.per_owner_max = 2
+        peer = desk.peer()
+        opaques = [peer.pull("T1", 3, **HOLD) for _ in range(3)]
+
+        answers = [peer.answer(opaque) for opaque in opaques]
+
+        assert answers[:2] == [None, None]
+        assert answers[2] is not None
+        assert answers[2].code == Code.SYSTEM_BUSY
+
+
+async def test_many_readers_of_a_queue_are_all_woken(tmp_path: Path) -> None:
+    """More than one turn's worth of waiting pulls is answered over several turns, none forgotten."""
+    async with open_desk(tmp_path) as desk:
+        await filled(desk)
+        peer = desk.peer()
+        opaques = [peer.pull("T1", 3, group=f"g{number}", **HOLD) for number in range(300)]
+
+        desk.put("T1")
+        await desk.settled()
+        with trio.fail_after(5):
+            while any(peer.answer(opaque) is None for opaque in opaques):
+                await trio.lowlevel.checkpoint()
+
+
+async def test_a_pull_commits_what_it_carries(tmp_path: Path) -> None:
+    """The commit flag stores the offset at the first look; without it nothing is stored."""
+    async with open_desk(tmp_path) as desk:
+        await filled(desk)
+        peer = desk.peer()
+
+        peer.pull("T1", commitOffset=9)
+        assert desk.broker.offsets.query("g", "T1", 0) is None
+        peer.pull("T1", commitOffset=2, sysFlag=4 | 1)
+
+        assert desk.broker.offsets.query("g", "T1", 0) == 2
+
+
+async def test_a_slave_does_not_know_better_than_its_master(tmp_path: Path) -> None:
+    """A slave may be behind: it neither moves an offset nor commits one."""
+    async with open_desk(tmp_path, broker_role="SLAVE", broker_id=1) as desk:
+        desk.broker.topics.put(TopicConfig("T1", 1, 1))
+        peer = desk.peer()
+
+        answer = peer.answer(peer.pull("T1", 50, sysFlag=4 | 1, commitOffset=50))
+
+        assert answer is not None
+        assert answer.code == Code.PULL_RETRY_IMMEDIATELY
+        assert answer.ext["suggestWhichBrokerId"] == "0"
+        assert desk.broker.offsets.query("g", "T1", 0) is None
+
+
+@pytest.mark.parametrize(("slave_read", "hint"), [(True, "3"), (False, "0")])
+async def test_a_reader_far_behind_is_sent_to_a_slave(tmp_path: Path, slave_read: bool, hint: str) -> None:
+    """Only with `slaveReadEnable` is a slave suggested: the group's choice of one."""
+    async with open_desk(tmp_path, slave_read_enable=slave_read) as desk:
+        await filled(desk)
+        store = desk.broker.store
+        store.config = attrs.evolve(store.config, memory_bytes=10)
+        desk.broker.groups.put(GroupConfig("g", which_broker_when_consume_slowly=3))
+        peer = desk.peer()
+
+        answer = peer.answer(peer.pull("T1", maxMsgNums=1))
+
+        assert answer is not None
+        assert answer.ext["suggestWhichBrokerId"] == hint
