@@ -1,0 +1,73 @@
+"""The configuration of a name server and its KV configuration."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ledgermq.message.errors import JsonError
+from ledgermq.namesrv.config import NamesrvConfig, read_namesrv_conf
+from ledgermq.namesrv.errors import BadNamesrvConfig
+from ledgermq.namesrv.kv_config import KvConfig
+
+
+def test_rocketmq_s_keys_are_read_and_unknown_ones_kept() -> None:
+    """A file of RocketMQ's can be given as it is, and is shown whole."""
+    config = read_namesrv_conf("listenPort=9999\norderMessageEnable = true\nrocketmqHome=/opt/mq\n")
+
+    assert (config.listen_port, config.order_message_enable) == (9999, True)
+    assert read_namesrv_conf(config.to_properties()) == config
+    assert config.entries()["rocketmqHome"] == "/opt/mq"
+
+
+@pytest.mark.parametrize("line", ["listenPort=x", "listenPort=65536", "listenPort=-1", "orderMessageEnable=yes"])
+def test_a_value_that_cannot_be_is_refused_by_name(line: str) -> None:
+    """The error says which key, what was given and what is allowed."""
+    key, _, value = line.partition("=")
+
+    with pytest.raises(BadNamesrvConfig, match=f"{key} must be .* \\(got '{value}'\\)"):
+        read_namesrv_conf(line)
+
+
+def test_the_defaults_are_rocketmq_s() -> None:
+    """Port 9876, order configuration for brokers but not in routes."""
+    config = NamesrvConfig()
+
+    assert (config.listen_port, config.return_order_topic_config_to_broker, config.order_message_enable) == (9876, True, False)
+
+
+@given(st.dictionaries(st.text(), st.dictionaries(st.text(), st.text())))
+def test_a_kv_configuration_is_read_back(table: dict[str, dict[str, str]]) -> None:
+    """Namespaces, keys and values survive the file, whatever their characters."""
+    kv_config = KvConfig()
+    for namespace, entries in table.items():
+        for key, value in entries.items():
+            kv_config.put(namespace, key, value)
+
+    read = KvConfig.from_bytes(kv_config.to_bytes())
+
+    for namespace, entries in table.items():
+        assert (read.namespace(namespace) or {}) == entries
+
+
+def test_deleting_leaves_the_other_keys() -> None:
+    """A key that is not there may be deleted too."""
+    kv_config = KvConfig.from_bytes(b'{"configTable":{"ns":{"a":"1","b":"2"}}}')
+
+    kv_config.delete("ns", "a")
+    kv_config.delete("ns", "a")
+    kv_config.delete("other", "a")
+
+    assert kv_config.namespace("ns") == {"b": "2"}
+    assert kv_config.get("ns", "a") is None
+    assert kv_config.namespace("other") is None
+
+
+@given(st.binary(max_size=60) | st.sampled_from([b"{}", b"[]", b'{"configTable":5}', b'{"configTable":{"a":5}}']))
+def test_a_damaged_file_is_refused_or_read_but_nothing_else(content: bytes) -> None:
+    """Whatever lies on the disk, the only error is JsonError."""
+    with contextlib.suppress(JsonError):
+        KvConfig.from_bytes(content)

@@ -1,0 +1,111 @@
+"""The body of a registration in its forms."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import struct
+import zlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ledgermq.namesrv import registration
+from ledgermq.namesrv.registration import DataVersion, TopicConfig, read_registration
+from ledgermq.remoting.errors import RequestRefused
+
+COMPRESSED = bytes.fromhex(
+    "78da636060b0a8564ace2fcd2b492d52b232d4512a2e492c490d4b2d2acecccf53b232d0512ac9cc4d050ae61600a5cd0d10a0968181811188"
+    "c5420c154c80d04c21d8d3cfddc7353ec4d15da11a24cb141d0b24190066c11840"
+)
+COMPRESSED_CRC = 1991429476
+JSON = (
+    b'{"filterServerList":[],"topicConfigSerializeWrapper":{"dataVersion":{"counter":1,"timestamp":1700000000000},'
+    b'"topicConfigTable":{"T1":{"order":false,"perm":6,"readQueueNums":4,"topicFilterType":"SINGLE_TAG","topicName":"T1",'
+    b'"topicSysFlag":2,"writeQueueNums":8}}}}'
+)
+
+
+def compressed(*lines: str, version: bytes = b'{"counter":1}') -> bytes:
+    parts = [version, None, *(line.encode() for line in lines)]
+    body = b"".join(struct.pack(">i", len(lines)) if part is None else struct.pack(">i", len(part)) + part for part in parts)
+    return zlib.compress(body)
+
+
+def test_java_s_compressed_body_is_read() -> None:
+    """Written by the real classes of 5.x: version, topics with attributes, filter servers, mappings."""
+    read = read_registration(COMPRESSED, COMPRESSED_CRC)
+
+    assert read.data_version == DataVersion(1, 1700000000000, 0)
+    assert read.topics == {"T1": TopicConfig(4, 4, 6)}
+
+
+def test_a_json_body_is_read_with_or_without_its_wrapper() -> None:
+    """Very old brokers send the inner object alone."""
+    inner = json.dumps(json.loads(JSON)["topicConfigSerializeWrapper"]).encode()
+
+    for body in (JSON, inner):
+        read = read_registration(body, 0)
+        assert read.data_version == DataVersion(1, 1700000000000)
+        assert read.topics == {"T1": TopicConfig(4, 8, 6, 2)}
+
+
+def test_five_words_of_a_4_9_broker_and_six_of_5_x_are_topics() -> None:
+    """Attributes may hold spaces; they are not ours to keep."""
+    read = read_registration(compressed("A 4 4 6 SINGLE_TAG", 'B 1 2 7 MULTI_TAG {"+a": "b c"}'), 0)
+
+    assert read.topics == {"A": TopicConfig(4, 4, 6), "B": TopicConfig(1, 2, 7)}
+
+
+def test_no_body_registers_no_topics() -> None:
+    """A slave may register with nothing."""
+    assert read_registration(b"", 0).topics == {}
+
+
+def test_a_checksum_is_over_the_bytes_as_sent() -> None:
+    """Before they are expanded, and without the sign bit; 0 is not checked."""
+    for body, crc in ((COMPRESSED, COMPRESSED_CRC), (JSON, zlib.crc32(JSON) & 0x7FFFFFFF)):
+        read_registration(body, crc)
+        with pytest.raises(RequestRefused, match="crc32 not match"):
+            read_registration(body, crc ^ 1)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"x",
+        b"{",
+        b"[]",
+        b'{"topicConfigSerializeWrapper":5}',
+        b'{"topicConfigTable":{"T":{"perm":"x"}}}',
+        b'{"topicConfigTable":{"T":null}}',
+        b'{"topicConfigTable":[1]}',
+        COMPRESSED[:-6],
+        COMPRESSED[:2] + bytes(20),
+        compressed("T 4 4"),
+        compressed("T a b c SINGLE_TAG"),
+        zlib.compress(struct.pack(">i", 1000)),
+        zlib.compress(struct.pack(">i", -5)),
+        zlib.compress(struct.pack(">i", 2) + b"{}" + struct.pack(">i", 2**31 - 1)),
+    ],
+)
+def test_a_body_that_does_not_add_up_is_refused(body: bytes) -> None:
+    """The broker is told, and nothing of the body is kept."""
+    with pytest.raises(RequestRefused, match="does not add up"):
+        read_registration(body, 0)
+
+
+def test_a_body_that_expands_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few KiB must not become all of our memory."""
+    monkeypatch.setattr(registration, "EXPANDED_BYTES_MAX", 10_000)
+
+    with pytest.raises(RequestRefused, match="10000 bytes"):
+        read_registration(zlib.compress(bytes(10_001)), 0)
+
+
+@given(st.binary(max_size=200) | st.binary(max_size=200).map(zlib.compress))
+def test_any_bytes_are_refused_or_read_but_nothing_else(body: bytes) -> None:
+    """No body makes the reader fail in another way."""
+    with contextlib.suppress(RequestRefused):
+        read_registration(body, 0)

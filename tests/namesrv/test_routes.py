@@ -1,0 +1,306 @@
+"""The route table, without any connection."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+
+from ledgermq.namesrv.registration import DataVersion, RegisteredTopics, TopicConfig
+from ledgermq.namesrv.routes import Broker, Registered, RouteTable
+from ledgermq.remoting.errors import RequestRefused
+
+RW = TopicConfig(4, 4, 6)
+TBW102 = TopicConfig(8, 8, 7)
+V1, V2 = DataVersion(1, 1000), DataVersion(2, 2000)
+
+MASTER = Broker("c1", "b1", 0, "10.0.0.1:10911", "10.0.0.1:10912")
+SLAVE = Broker("c1", "b1", 1, "10.0.0.2:10911", "10.0.0.2:10912")
+OTHER = Broker("c2", "b2", 0, "10.0.0.3:10911", "10.0.0.3:10912")
+
+
+def topics(version: DataVersion = V1, /, **configs: TopicConfig) -> RegisteredTopics:
+    return RegisteredTopics(version, {"TBW102": TBW102, **configs})
+
+
+def table_of(*brokers: Broker, **configs: TopicConfig) -> RouteTable[str]:
+    table = RouteTable[str]()
+    for broker in brokers:
+        table.register(broker, topics(V1, **(configs or {"T": RW})), broker.address, 0.0)
+    return table
+
+
+def queues(table: RouteTable[str], topic: str) -> dict[str, tuple[int, int]]:
+    """Broker name to write queues and permission."""
+    route = table.route(topic)
+    assert route is not None
+    return {data["brokerName"]: (data["writeQueueNums"], data["perm"]) for data in route["queueDatas"]}
+
+
+def test_a_route_names_every_broker_and_its_queues() -> None:
+    """Clients are told addresses by id, and queues by broker name."""
+    table = table_of(MASTER, SLAVE, OTHER)
+
+    assert table.route("T") == {
+        "brokerDatas": [
+            {
+                "brokerAddrs": {0: MASTER.address, 1: SLAVE.address},
+                "brokerName": "b1",
+                "cluster": "c1",
+                "enableActingMaster": False,
+                "zoneName": None,
+            },
+            {
+                "brokerAddrs": {0: OTHER.address},
+                "brokerName": "b2",
+                "cluster": "c2",
+                "enableActingMaster": False,
+                "zoneName": None,
+            },
+        ],
+        "filterServerTable": {},
+        "queueDatas": [
+            {"brokerName": "b1", "perm": 6, "readQueueNums": 4, "topicSysFlag": 0, "writeQueueNums": 4},
+            {"brokerName": "b2", "perm": 6, "readQueueNums": 4, "topicSysFlag": 0, "writeQueueNums": 4},
+        ],
+    }
+
+
+def test_an_unknown_topic_has_no_route_not_an_empty_one() -> None:
+    """An empty route would let clients believe in a topic without queues."""
+    assert table_of(MASTER).route("nowhere") is None
+
+
+def test_a_slave_learns_its_master_and_brings_no_topics() -> None:
+    """Topics are those of the master; a slave only adds its address."""
+    table = RouteTable[str]()
+
+    alone = table.register(SLAVE, topics(Own=RW), "s", 0.0)
+    assert alone == Registered()
+    assert table.route("Own") is None
+
+    table.register(MASTER, topics(T=RW), "m", 0.0)
+    assert table.register(SLAVE, topics(), "s", 1.0) == Registered(MASTER.address, MASTER.ha_address)
+    assert table.register(MASTER, topics(), "m", 1.0) == Registered()
+
+
+def test_a_registration_adds_and_changes_topics_but_removes_none() -> None:
+    """A broker deletes topics by name; a registration without them is an incremental one."""
+    table = table_of(MASTER, T=RW)
+
+    table.register(MASTER, RegisteredTopics(V2, {"New": RW}), "m", 1.0)
+    assert set(table.topics()) == {"T", "New", "TBW102"}
+
+    table.register(MASTER, topics(DataVersion(3, 3000), T=attrs.evolve(RW, write_queue_nums=8)), "m", 2.0)
+    assert queues(table, "T") == {"b1": (8, 6)}
+
+
+def test_a_registration_may_be_told_to_remove_what_it_lacks() -> None:
+    """RocketMQ's switch deleteTopicWithBrokerRegistration."""
+    table = table_of(MASTER, OTHER, T=RW)
+
+    table.register(MASTER, topics(V2), "m", 1.0, forget_missing_topics=True)
+
+    assert queues(table, "T") == {"b2": (4, 6)}
+
+
+def test_the_same_version_brings_only_topics_that_are_missing() -> None:
+    """What an administrator changed here stays until the broker's own topics change."""
+    table = table_of(MASTER, T=RW)
+    table.wipe_write_permission("b1")
+    table.delete_topic("TBW102")
+
+    table.register(MASTER, topics(V1, T=RW), "m", 1.0)
+    assert queues(table, "T") == {"b1": (4, 4)}
+    assert queues(table, "TBW102") == {"b1": (8, 7)}
+
+    table.register(MASTER, topics(V2, T=RW), "m", 2.0)
+    assert queues(table, "T") == {"b1": (4, 6)}
+
+
+def test_one_topic_of_a_broker_that_never_registered_in_full_is_refused() -> None:
+    """After a restart of the name server, an increment must not pass for all of a broker's topics."""
+    table = RouteTable[str]()
+
+    with pytest.raises(RequestRefused, match="one topic before all"):
+        table.register(MASTER, RegisteredTopics(V1, {"T": RW}), "m", 0.0)
+
+    assert table.cluster_info() == {"brokerAddrTable": {}, "clusterAddrTable": {}}
+    assert table.topics() == []
+
+
+def test_a_changed_address_replaces_the_old_one() -> None:
+    """A master that comes back elsewhere is the same master; its old address is no longer alive."""
+    table = table_of(MASTER)
+    moved = attrs.evolve(MASTER, address="10.0.0.9:10911")
+
+    table.register(moved, topics(V2), "m2", 1.0)
+
+    assert table.members("c1", "b1")["brokerAddrs"] == {0: moved.address}
+    assert table.connection_closed(MASTER.address) == []
+    assert table.route("T") is not None
+
+
+def test_an_older_state_from_another_address_does_not_replace_a_younger_one() -> None:
+    """A master that was replaced under its own id may wake up late."""
+    table = RouteTable[str]()
+    table.register(MASTER, topics(DataVersion(1, 1, state_version=5), T=RW), "m", 0.0)
+    ghost = attrs.evolve(MASTER, address="10.0.0.9:10911")
+
+    with pytest.raises(RequestRefused, match="later state"):
+        table.register(ghost, topics(DataVersion(9, 9, state_version=4), T=RW), "g", 1.0)
+
+    assert table.members("c1", "b1")["brokerAddrs"] == {0: MASTER.address}
+
+
+def test_the_same_address_under_another_id_leaves_the_old_id() -> None:
+    """A slave that was made master is not listed twice."""
+    table = table_of(SLAVE)
+
+    table.register(attrs.evolve(SLAVE, broker_id=0), topics(V2, T=RW), "s", 1.0)
+
+    assert table.members("c1", "b1")["brokerAddrs"] == {0: SLAVE.address}
+
+
+def test_with_the_last_address_of_a_name_go_its_queues_and_empty_topics() -> None:
+    """Topics stay as long as one broker serves them; clusters as long as they have a broker."""
+    table = table_of(MASTER, SLAVE, OTHER, T=RW)
+    table.register(OTHER, topics(V2, Only=RW, Two=RW), "o", 1.0)
+
+    table.unregister("c1", "b1", MASTER.address)
+    assert queues(table, "T") == {"b1": (4, 6), "b2": (4, 6)}
+    table.unregister("c1", "b1", SLAVE.address)
+    assert queues(table, "T") == {"b2": (4, 6)}
+    table.unregister("c2", "b2", OTHER.address)
+
+    assert table.topics() == []
+    assert table.cluster_info() == {"brokerAddrTable": {}, "clusterAddrTable": {}}
+
+
+def test_unregistering_what_is_not_registered_changes_nothing() -> None:
+    """Brokers say goodbye more than once, and strangers do too."""
+    table = table_of(MASTER)
+
+    table.unregister("c1", "b1", "10.9.9.9:10911")
+    table.unregister("c9", "b9", MASTER.address)
+
+    assert table.route("T") is not None
+
+
+@pytest.mark.parametrize(("timeout", "dies_after"), [(120.0, 120.0), (10.0, 10.0)])
+def test_a_silent_broker_expires_after_its_own_timeout(timeout: float, dies_after: float) -> None:
+    """120 seconds unless the broker names its timeout; its connection is to be closed then."""
+    table = RouteTable[str]()
+    broker = attrs.evolve(MASTER, timeout_seconds=timeout)
+    table.register(broker, topics(T=RW), "m", 100.0)
+
+    assert table.expire(100.0 + dies_after) == []
+    assert table.expire(100.0 + dies_after + 0.1) == [(broker, "m")]
+    assert table.route("T") is None
+    assert table.expire(1e9) == []
+
+
+def test_a_sign_of_life_keeps_a_broker() -> None:
+    """Heartbeats and questions for the data version count as much as registrations; strangers' do not."""
+    table = table_of(MASTER)
+
+    table.refresh("c1", MASTER.address, 100.0)
+    table.refresh("c1", "10.9.9.9:10911", 100.0)
+
+    assert table.expire(200.0) == []
+    assert table.data_version("c1", MASTER.address) == V1
+    assert table.data_version("c1", "10.9.9.9:10911") is None
+
+
+def test_the_end_of_a_connection_takes_its_brokers_and_no_others() -> None:
+    """A broker that has registered again over a new connection survives the end of the old one."""
+    table = table_of(MASTER, OTHER, T=RW)
+    table.register(OTHER, topics(V1, T=RW), "new connection", 1.0)
+
+    assert table.connection_closed(MASTER.address) == [MASTER]
+    assert table.connection_closed(OTHER.address) == []
+    assert queues(table, "T") == {"b2": (4, 6)}
+
+
+def test_write_permission_is_wiped_and_given_back_as_rocketmq_does() -> None:
+    """Wiping keeps the other bits; giving back sets read and write and so drops the inherit bit."""
+    table = table_of(MASTER, OTHER, T=RW)
+
+    assert table.wipe_write_permission("b1") == 2
+    assert (queues(table, "T"), queues(table, "TBW102")) == ({"b1": (4, 4), "b2": (4, 6)}, {"b1": (8, 5), "b2": (8, 7)})
+
+    assert table.add_write_permission("b1") == 2
+    assert queues(table, "TBW102") == {"b1": (8, 6), "b2": (8, 7)}
+    assert table.wipe_write_permission("nobody") == 0
+
+
+def test_a_topic_is_deleted_on_one_cluster_or_everywhere() -> None:
+    """The other cluster keeps it unless none is named."""
+    table = table_of(MASTER, OTHER, T=RW)
+
+    table.delete_topic("T", "c1")
+    assert queues(table, "T") == {"b2": (4, 6)}
+    table.delete_topic("T")
+    assert table.route("T") is None
+    table.delete_topic("T")
+
+
+def test_topic_lists_are_by_cluster_and_by_flag() -> None:
+    """Unit topics carry bit 1, topics with unit subscriptions bit 2."""
+    table = table_of(
+        MASTER,
+        Unit=attrs.evolve(RW, topic_sys_flag=1),
+        Sub=attrs.evolve(RW, topic_sys_flag=2),
+        Both=attrs.evolve(RW, topic_sys_flag=3),
+    )
+    table.register(OTHER, topics(Only=RW), "o", 0.0)
+
+    assert table.topics() == ["Both", "Only", "Sub", "TBW102", "Unit"]
+    assert table.topics(lambda flag: bool(flag & 1)) == ["Both", "Unit"]
+    assert table.topics_of_cluster("c2") == ["Only", "TBW102"]
+    assert table.topics_of_cluster("nowhere") == []
+
+
+def test_system_topics_are_the_names_of_clusters_and_brokers() -> None:
+    """The tool then asks the broker at the address for the rest."""
+    assert RouteTable[str]().system_topics() == ([], None)
+    assert table_of(MASTER, OTHER).system_topics() == (["b1", "b2", "c1", "c2"], MASTER.address)
+
+
+def test_a_topic_registered_alone_is_kept_for_known_brokers() -> None:
+    """A 5.x broker registers single topics; queues of brokers that nobody knows would lead nowhere."""
+    table = table_of(MASTER)
+
+    table.register_topic("Single", [("b1", RW), ("nobody", RW)])
+    table.register_topic("Nothing", [("nobody", RW)])
+
+    assert queues(table, "Single") == {"b1": (4, 6)}
+    assert table.route("Nothing") is None
+
+
+def test_members_of_a_name_are_those_of_its_cluster() -> None:
+    """An unknown name has none."""
+    table = table_of(MASTER, SLAVE)
+
+    assert table.members("c1", "b1")["brokerAddrs"] == {0: MASTER.address, 1: SLAVE.address}
+    assert table.members("c9", "b1")["brokerAddrs"] == {}
+    assert table.members("c1", "b9") == {"brokerAddrs": {}, "brokerName": "b9", "cluster": "c1"}
+
+
+def test_without_its_master_a_group_with_acting_master_is_read_only() -> None:
+    """The lowest slave is shown as id 0 to who may read from it, and nobody may write."""
+    master, slave = (attrs.evolve(broker, enable_acting_master=True) for broker in (MASTER, SLAVE))
+    table = table_of(master, slave, T=RW)
+
+    table.connection_closed(master.address)
+
+    assert queues(table, "T") == {"b1": (4, 4)}
+    plain, acting = table.route("T"), table.route("T", acting_masters=True)
+    assert plain is not None
+    assert acting is not None
+    assert plain["brokerDatas"][0]["brokerAddrs"] == {1: slave.address}
+    assert acting["brokerDatas"][0]["brokerAddrs"] == {0: slave.address}
+
+    table.register(slave, topics(V2, T=RW), "s", 1.0)
+    assert queues(table, "T") == {"b1": (4, 4)}
+    table.register(master, topics(V1, T=RW), "m", 2.0)
+    assert queues(table, "T") == {"b1": (4, 6)}
