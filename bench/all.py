@@ -30,6 +30,7 @@ _FIGURES = (
     Figure("apache-producer", "apache_producer.py", (), "--runs 1 --seconds 8 --warmup 15"),
     Figure("apache-producer-async", "apache_producer.py", ("--async",), "--runs 1 --seconds 10 --warmup 5"),
     Figure("apache-consumer", "apache_consumer.py", (), "--runs 1 --messages 400000"),
+    Figure("own-client", "own_client.py", (), "--runs 1 --seconds 6 --warmup 12 --messages 200000"),
     Figure("startup", "startup.py", (), "--runs 1 --idle 2"),
     Figure("idle", "idle.py", (), "--seconds 30 --warmup 5 --connections 200 --topics 300"),
     Figure("restart", "restart.py", (), "--runs 1 --gib 1"),

@@ -1,0 +1,128 @@
+"""LedgerMQ's own producer and consumer against Apache's benchmark programs, on the same broker, one after the other.
+
+Columns are the brokers; each figure stands once for our client and once for Apache's. The producers: ours with many
+sends in flight on one connection, one process; Apache's with 64 threads. Its consumer has 20 threads, ours is one
+`async for`. Memory is the client's own pages: the most that were seen, and how much they grew over the second half.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from apache_client import start_consumer, start_producer
+from drain import drain, write_backlog
+from harness import CpuMeter, Options, Report, Values, started, take_turns, warm_up
+from processes import Process
+from servers import QUEUES, TOPIC, Cluster, Side, ours_env
+
+_WORKER = Path(__file__).resolve().parent / "client_load.py"
+
+
+def _extend(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--in-flight", type=int, default=256, help="sends of our producer that wait for answers at once")
+    parser.add_argument("--messages", type=int, default=1_000_000, help="backlog of the consumers (default 1,000,000)")
+    parser.add_argument("--role", choices=["producer", "consumer", "both"], default="both", help="what to measure")
+
+
+def main() -> None:
+    options, found = Options.parse(__doc__ or "", seconds=12, warmup=20, extend=_extend)
+    if found.role in ("producer", "both"):
+        _compare_producers(options, found.in_flight)
+    if found.role in ("consumer", "both"):
+        _compare_consumers(options, found.messages)
+
+
+def _compare_producers(options: Options, in_flight: int) -> None:
+    report = Report(f"producers: ours with {in_flight} sends in flight, Apache's with 64 threads", options.json_path)
+
+    def own_producer(cluster: Cluster) -> Process:
+        return _start_own(cluster, "produce", "bench_producer", "--in-flight", str(in_flight))
+
+    with started(options.sides) as clusters:
+        warm_up(clusters, options.warmup)
+
+        def measure(side: Side) -> Values:
+            own = _produce(clusters[side], options, own_producer)
+            theirs = _produce(clusters[side], options, start_producer)
+            return _side_by_side(own, theirs)
+
+        take_turns(options, report, measure)
+    report.show()
+
+
+def _produce(cluster: Cluster, options: Options, start: Callable[[Cluster], Process]) -> dict[str, float]:
+    producer = start(cluster)
+    try:
+        time.sleep(options.warmup)
+        meter = CpuMeter(producer)
+        with cluster.connect() as connection:
+            before = connection.message_count(TOPIC, QUEUES)
+            meter.start()
+            time.sleep(options.seconds / 2)
+            halfway = producer.resident().anonymous_bytes
+            time.sleep(options.seconds / 2)
+            cpu, seconds = meter.stop()
+            messages = connection.message_count(TOPIC, QUEUES) - before
+        memory = producer.resident().anonymous_bytes
+    finally:
+        producer.kill()
+    if not messages:
+        raise RuntimeError(f"{cluster.side}: nothing arrived; the producer printed\n{producer.output()[-1500:]}")
+    return {
+        "msg/s": messages / seconds,
+        "us/msg": cpu * 1e6 / messages,
+        "memory MB": memory / 1e6,
+        "memory growth MB": (memory - halfway) / 1e6,
+    }
+
+
+def _compare_consumers(options: Options, messages: int) -> None:
+    path = options.json_path
+    if path not in (None, "-"):
+        path = path.removesuffix(".json") + "-consumers.json"
+    report = Report(f"consumers: ours and Apache's, backlog of {messages:,} x 1 KiB", path)
+
+    def own_consumer(cluster: Cluster, group: str) -> Process:
+        return _start_own(cluster, "consume", group)
+
+    with started(options.sides) as clusters:
+        for cluster in clusters.values():
+            write_backlog(cluster, messages)
+            drain(cluster, messages, start_consumer)
+
+        def measure(side: Side) -> Values:
+            own, theirs = (_consume(clusters[side], messages, start) for start in (own_consumer, start_consumer))
+            return _side_by_side(own, theirs)
+
+        take_turns(options, report, measure)
+    report.show()
+
+
+def _consume(cluster: Cluster, messages: int, start: Callable[[Cluster, str], Process]) -> dict[str, float]:
+    drained = drain(cluster, messages, start)
+    return {
+        "msg/s": drained.rate,
+        "us/msg": drained.consumer_us,
+        "memory MB": drained.consumer_bytes_max / 1e6,
+    }
+
+
+def _side_by_side(own: dict[str, float], theirs: dict[str, float]) -> Values:
+    pairs: dict[str, float] = {}
+    for name, value in own.items():
+        pairs[f"our client {name}"] = value
+        pairs[f"Apache's client {name}"] = theirs[name]
+    pairs["our client / Apache's, rate"] = own["msg/s"] / theirs["msg/s"]
+    return pairs
+
+
+def _start_own(cluster: Cluster, role: str, group: str, *arguments: str) -> Process:
+    options = ["--namesrv", cluster.namesrv_address, "--topic", TOPIC, "--group", group, *arguments]
+    command = [sys.executable, str(_WORKER), role, *options]
+    return Process.start(f"own {role}", command, cluster.folder / f"own-{role}.log", ours_env())
+
+
+if __name__ == "__main__":
+    main()
