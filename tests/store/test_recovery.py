@@ -1,0 +1,183 @@
+"""What a store finds again after every kind of exit."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from ledgermq.message.layout import decode_record
+from ledgermq.store.errors import DamagedLog, StoreInUse, WrongSegmentSize
+from ledgermq.store.message_store import MessageStore
+from ledgermq.store.statuses import GetStatus
+
+from .stores import SetClock, derive_all, incoming, small_store
+
+
+async def put_seven(path: Path) -> None:
+    """Seven records over two segments, the store then closed cleanly."""
+    async with small_store(path) as store:
+        for number in range(7):
+            await store.put_one(incoming(bytes(500), properties=f"KEYS\x01k{number} all\x02"))
+        derive_all(store)
+        assert len(list((path / "commitlog").iterdir())) == 2
+
+
+def queue_of(store: MessageStore) -> list[int]:
+    """Physical offsets of what a consumer of the queue gets."""
+    found: list[int] = []
+    while (result := store.get("TopicTest", 1, len(found), 32)).status is GetStatus.FOUND:
+        found += [decode_record(record).physical_offset for record in result.slices]
+    return found
+
+
+def change_last_record(path: Path) -> int:
+    """Flip a bit in the body of the last record; returns where the record begins."""
+    segment = sorted((path / "commitlog").iterdir())[-1]
+    content = bytearray(segment.read_bytes())
+    at = size = 0
+    while next_size := int.from_bytes(content[at + size : at + size + 4], "big"):
+        at, size = at + size, next_size
+    content[at + 100] ^= 1
+    segment.write_bytes(content)
+    return int(segment.name) + at
+
+
+async def test_queues_and_index_that_were_taken_away_are_rebuilt(tmp_path: Path) -> None:
+    """Without consume queues, index and a clean exit, everything is found again from the log alone."""
+    await put_seven(tmp_path)
+    shutil.rmtree(tmp_path / "consumequeue")
+    shutil.rmtree(tmp_path / "index")
+    (tmp_path / "abort").touch()
+
+    async with small_store(tmp_path) as store:
+        assert len(queue_of(store)) == store.max_offset("TopicTest", 1) == 7
+        assert len(store.query("TopicTest", "all", 32, 0, 1 << 60).slices) == 7
+
+
+async def test_queues_taken_away_after_a_clean_stop_are_rebuilt_too(tmp_path: Path) -> None:
+    """A clean exit is no reason to believe that the queues are there."""
+    await put_seven(tmp_path)
+    shutil.rmtree(tmp_path / "consumequeue")
+
+    async with small_store(tmp_path) as store:
+        assert len(queue_of(store)) == 7
+
+
+async def test_a_log_whose_tail_never_reached_the_medium_ends_before_it_and_goes_on_there(tmp_path: Path) -> None:
+    """After a crash a half-written last record is cut, and its place and its queue offset are used again."""
+    async with small_store(tmp_path) as store:
+        for _ in range(3):
+            await store.put_one(incoming(bytes(500)))
+        derive_all(store)
+        shutil.copytree(tmp_path, tmp_path / "crashed", ignore=shutil.ignore_patterns("crashed", "lock"))
+    torn_at = change_last_record(tmp_path / "crashed")
+
+    async with small_store(tmp_path / "crashed") as store:
+        assert (store.log.max_offset, store.max_offset("TopicTest", 1)) == (torn_at, 2)
+        again = await store.put_one(incoming(b"again"))
+        derive_all(store)
+        assert (again.physical_offset, again.queue_offset) == (torn_at, 2)
+        assert [decode_record(store.message_at(at) or b"").body for at in queue_of(store)][2] == b"again"
+
+
+async def test_what_was_cut_off_never_comes_back(tmp_path: Path) -> None:
+    """A sound record behind a torn one is gone for good, even when a new record of the torn one's size closes the gap."""
+    async with small_store(tmp_path) as store:
+        for number in range(3):
+            await store.put_one(incoming(b"%d" % number * 500))
+        derive_all(store)
+        shutil.copytree(tmp_path, tmp_path / "crashed", ignore=shutil.ignore_patterns("crashed", "lock"))
+    crashed = tmp_path / "crashed"
+    segment = crashed / "commitlog" / f"{0:020d}"
+    content = bytearray(segment.read_bytes())
+    size = int.from_bytes(content[:4], "big")
+    content[size + 100] ^= 1  # the second of three
+    segment.write_bytes(content)
+
+    async with small_store(crashed) as store:
+        assert store.max_offset("TopicTest", 1) == 1
+        await store.put_one(incoming(b"x" * 500))
+        derive_all(store)
+        (crashed / "copy").mkdir()
+        shutil.copytree(crashed, crashed / "copy", ignore=shutil.ignore_patterns("copy", "lock"), dirs_exist_ok=True)
+    async with small_store(crashed / "copy") as store:
+        bodies = [decode_record(store.message_at(at) or b"").body[:1] for at in queue_of(store)]
+
+    assert bodies == [b"0", b"x"]
+
+
+async def test_damage_to_synced_records_is_refused_and_nothing_is_cut(tmp_path: Path) -> None:
+    """A record that had been safely stored and is not whole any more is an error with a place and a cure, not a loss."""
+    await put_seven(tmp_path)
+    damaged_at = change_last_record(tmp_path)
+    before = {path.name: path.read_bytes() for path in (tmp_path / "commitlog").iterdir()}
+
+    with pytest.raises(DamagedLog, match=f"offset {damaged_at} is damaged") as caught:
+        async with small_store(tmp_path):
+            pytest.fail("a damaged store was opened")
+
+    assert caught.value.offset == damaged_at
+    assert {path.name: path.read_bytes() for path in (tmp_path / "commitlog").iterdir()} == before
+
+
+async def test_a_file_of_another_size_is_refused(tmp_path: Path) -> None:
+    """A segment that is not as long as configured stops the start, named with both sizes."""
+    await put_seven(tmp_path)
+    stray = tmp_path / "commitlog" / f"{8192:020d}"
+    stray.write_bytes(bytes(100))
+
+    with pytest.raises(WrongSegmentSize, match="100 bytes, the configuration says 4096"):
+        async with small_store(tmp_path):
+            pytest.fail("a store with a wrong segment was opened")
+
+    assert stray.exists()
+
+
+async def test_two_brokers_do_not_share_a_store(tmp_path: Path) -> None:
+    """The second to come is told who is in the way, also inside one process; the first goes on."""
+    async with small_store(tmp_path) as store:
+        with pytest.raises(StoreInUse, match="in use by another broker"):
+            async with small_store(tmp_path):
+                pytest.fail("a store was opened twice")
+
+        assert (await store.put_one(incoming())).status.stored
+
+
+async def test_a_missing_checkpoint_costs_time_and_nothing_else(tmp_path: Path) -> None:
+    """Without a checkpoint, and after a crash, the log is read from its beginning and nothing is missing."""
+    await put_seven(tmp_path)
+    (tmp_path / "checkpoint").unlink()
+    (tmp_path / "abort").touch()
+
+    async with small_store(tmp_path) as store:
+        assert len(queue_of(store)) == 7
+        assert store.next_offsets == {("TopicTest", 1): 7}
+
+
+async def test_an_unused_segment_behind_the_last_record_is_harmless(tmp_path: Path) -> None:
+    """A segment of zeros that a Java broker made ahead of need is dropped, and the log goes on where it ended."""
+    await put_seven(tmp_path)
+    (tmp_path / "commitlog" / f"{8192:020d}").write_bytes(bytes(4096))
+
+    async with small_store(tmp_path) as store:
+        end = store.log.max_offset
+        result = await store.put_one(incoming())
+
+    assert end < 8192
+    assert result.physical_offset == end
+    assert result.queue_offset == 7
+
+
+async def test_store_timestamps_never_go_back_with_the_clock(tmp_path: Path) -> None:
+    """A wall clock that jumps back leaves the order of store times along the log alone."""
+    clock = SetClock(wall=2000)
+
+    async with small_store(tmp_path, clock) as store:
+        await store.put_one(incoming())
+        clock.wall = 1000
+        await store.put_one(incoming())
+        derive_all(store)
+
+        assert [store.store_time("TopicTest", 1, offset) for offset in (0, 1)] == [2000, 2000]
