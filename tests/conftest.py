@@ -1,9 +1,86 @@
-"""What all tests share."""
+"""What all tests share: patience on a busy machine, and in-memory connections on trio's own clock, which tests may mock."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import attrs
+import pytest
+import trio
+import trio.testing
 from hypothesis import HealthCheck, settings
+from trio.abc import Listener, Stream
+
+from ledgermq.world.network import Address
 
 # A busy machine must not turn a slow example into a failure: hangs are found by the limits of the tests themselves.
 settings.register_profile("shared machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("shared machine")
+
+
+@attrs.frozen
+class TrioClock:
+    """The clock of the running event loop."""
+
+    def wall_ms(self) -> int:
+        return round(trio.current_time() * 1000)
+
+    def monotonic(self) -> float:
+        return trio.current_time()
+
+
+@attrs.define(eq=False)
+class MemoryListener(Listener[Stream]):
+    """Hands out the server's ends of pairs."""
+
+    _receive: trio.MemoryReceiveChannel[Stream]
+
+    async def accept(self) -> Stream:
+        return await self._receive.receive()
+
+    async def aclose(self) -> None:
+        await self._receive.aclose()
+
+
+@attrs.define(eq=False)
+class MemoryNetwork:
+    """One listening place, reached whatever the address."""
+
+    _send: trio.MemorySendChannel[Stream] | None = None
+    _stalled: bool = False
+
+    def stall(self) -> None:
+        """Let peers that connect from now on never read: what a server sends them does not go out."""
+        self._stalled = True
+
+    async def open_stream(self, address: Address) -> Stream:
+        if self._send is None:
+            raise ConnectionRefusedError(111, "Connection refused")
+        ours, theirs = trio.testing.memory_stream_pair()
+        if self._stalled:
+            theirs.send_stream.send_all_hook = trio.sleep_forever
+        await self._send.send(theirs)
+        return ours
+
+    async def open_listeners(self, host: str, port: int) -> Sequence[Listener[Stream]]:
+        self._send, receive = trio.open_memory_channel[Stream](100)
+        return [MemoryListener(receive)]
+
+    def peer_address(self, stream: Stream) -> Address:
+        return Address("127.0.0.1", 40000)
+
+    def local_address(self, stream: Stream) -> Address:
+        return Address("127.0.0.1", 40000)
+
+    def listener_port(self, listener: Listener[Stream]) -> int:
+        return 9876
+
+
+@pytest.fixture
+def network() -> MemoryNetwork:
+    return MemoryNetwork()
+
+
+@pytest.fixture
+def clock() -> TrioClock:
+    return TrioClock()
