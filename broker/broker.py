@@ -174,7 +174,7 @@ class Broker:
             with trio.move_on_after(SETTLE_SECONDS):
                 await settled.wait()
         await trio.lowlevel.checkpoint()  # the writers send what has been answered
-        self.persistence.write_all()
+        await self.persistence.write_all()
 
 
 @asynccontextmanager
@@ -207,8 +207,8 @@ async def open_broker(config: BrokerConfig, world: World | None = None) -> Async
                     with trio.CancelScope(shield=True), trio.move_on_after(STOP_SECONDS):
                         await broker.stop()
                     nursery.cancel_scope.cancel()
-        # Deliveries of delayed messages are on the medium now.
-        broker.persistence.write_all()
+        with trio.CancelScope(shield=True):  # deliveries of delayed messages are on the medium now
+            await broker.persistence.write_all()
         log.info("broker_stopped", name=config.broker_name, address=broker.address)
     finally:
         with trio.CancelScope(shield=True):

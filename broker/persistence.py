@@ -39,6 +39,8 @@ class Table:
     written: int = 0
     """`changes` as of the last write."""
     _wake: trio.Event = attrs.field(factory=trio.Event)
+    _writing: trio.Lock = attrs.field(factory=trio.Lock)
+    """A stop writes while the table's own task may be at it: the older value must not end on top."""
 
     def wake(self) -> None:
         self._wake.set()
@@ -51,26 +53,23 @@ class Table:
             else:
                 await self._wake.wait()
                 self._wake = trio.Event()
-            if self.changes() == self.written:
-                continue
-            try:
-                changes, value = self.changes(), self.take()
-                await workers.run(self.file.save, value)
-                self.written = changes
-            except OSError as error:
-                log.error("table_not_written", table=self.name, path=self.file.path, reason=error.strerror or str(error))
+            if not await self.write(workers):
                 await trio.sleep(RETRY_SECONDS)
                 self._wake.set()
 
-    def write(self) -> None:
-        """Write the file now, if it is behind."""
-        changes = self.changes()
-        if changes != self.written:
+    async def write(self, workers: Workers) -> bool:
+        """Write the file if it is behind; False if the disk refused."""
+        async with self._writing:
+            changes = self.changes()
+            if changes == self.written:
+                return True
             try:
-                self.file.save(self.take())
-                self.written = changes
+                await workers.run(self.file.save, self.take())
             except OSError as error:
                 log.error("table_not_written", table=self.name, path=self.file.path, reason=error.strerror or str(error))
+                return False
+            self.written = changes
+            return True
 
 
 @attrs.define(eq=False)
@@ -97,10 +96,10 @@ class Persistence:
         for table in self.tables.values():
             nursery.start_soon(table.keep, self._workers)
 
-    def write_all(self) -> None:
+    async def write_all(self) -> None:
         """Write every file that is behind."""
         for table in self.tables.values():
-            table.write()
+            await table.write(self._workers)
 
     def _file(self, name: str) -> JsonFile:
         return JsonFile(self._disk, f"{self._directory}/{name}")

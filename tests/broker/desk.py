@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -161,7 +161,13 @@ class Desk:
 
     async def settled(self) -> None:
         """Let the store put what it was given into queues, and listeners hear of it."""
-        while self.broker.store.dispatch_behind_bytes:  # noqa: ASYNC110 - the store tells listeners, and they are what is tested
+        await until(lambda: not self.broker.store.dispatch_behind_bytes)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait for what other tasks bring about; fails after 5 seconds."""
+    with trio.fail_after(5):
+        while not condition():  # noqa: ASYNC110 - a condition of any kind has no event
             await trio.sleep(0.001)
 
 

@@ -1,0 +1,104 @@
+"""The tables' files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+
+from ledgermq.broker.groups import GroupConfig
+from ledgermq.broker.persistence import Persistence
+from ledgermq.broker.topics import TopicConfig
+from ledgermq.message.json import loads
+from ledgermq.world.real import real_world
+
+from .desk import open_desk, until
+
+
+async def test_tables_survive_a_restart(tmp_path: Path) -> None:
+    """Topics, groups and offsets are there again after a clean stop."""
+    async with open_desk(tmp_path) as desk:
+        desk.broker.topics.put(TopicConfig("T1", 3, 3))
+        desk.broker.groups.put(GroupConfig("g", retry_max_times=2))
+        desk.broker.offsets.commit("g", "T1", 2, 77)
+        topics_version, groups_version = desk.broker.topics.version, desk.broker.groups.version
+
+    async with open_desk(tmp_path) as desk:
+        assert desk.broker.topics.topics["T1"] == TopicConfig("T1", 3, 3)
+        assert desk.broker.groups.groups["g"].retry_max_times == 2
+        assert desk.broker.offsets.query("g", "T1", 2) == 77
+        assert (desk.broker.topics.version, desk.broker.groups.version) == (topics_version, groups_version)
+
+
+async def test_files_have_rocketmqs_shapes(tmp_path: Path) -> None:
+    """An Apache broker reads them: names, keys and nesting are its own."""
+    async with open_desk(tmp_path) as desk:
+        desk.broker.topics.put(TopicConfig("T1", 3, 3))
+        desk.broker.groups.put(GroupConfig("g"))
+        desk.broker.offsets.commit("g", "T1", 2, 77)
+        desk.broker.delay.changes += 1
+
+    def content(name: str) -> dict[str, dict[str, object]]:
+        value: dict[str, dict[str, object]] = loads((tmp_path / "config" / name).read_bytes())
+        return value
+
+    assert content("topics.json")["topicConfigTable"]["T1"] == TopicConfig("T1", 3, 3).to_json()
+    assert content("subscriptionGroup.json")["subscriptionGroupTable"]["g"] == GroupConfig("g").to_json()
+    assert content("consumerOffset.json")["offsetTable"] == {"T1@g": {"2": 77}}
+    assert content("delayOffset.json")["offsetTable"]["18"] == 0
+    assert content("topics.json")["dataVersion"].keys() == {"counter", "stateVersion", "timestamp"}
+
+
+async def test_a_new_topic_is_written_at_once(tmp_path: Path) -> None:
+    """Not only at the end: a crash must not lose what an administrator made."""
+    async with open_desk(tmp_path) as desk:
+        desk.broker.topics.put(TopicConfig("T1", 3, 3))
+
+        file = tmp_path / "config" / "topics.json"
+        await until(lambda: file.exists() and "T1" in loads(file.read_bytes())["topicConfigTable"])
+
+
+async def test_a_file_that_cannot_be_written_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk costs nothing but time: the change is written when there is room."""
+    monkeypatch.setattr("ledgermq.broker.persistence.RETRY_SECONDS", 0.01)
+    world = real_world()
+    (tmp_path / "config").write_text("in the way")
+    persistence = Persistence(world.disk, world.workers, str(tmp_path / "config"))
+    changes = 0
+    table = persistence.keep("t.json", lambda: {"a": changes}, lambda: changes)
+    async with trio.open_nursery() as nursery:
+        persistence.start(nursery)
+        changes = 1
+        table.wake()
+        await trio.sleep(0.05)
+        assert table.written == 0
+
+        (tmp_path / "config").unlink()
+        await until(lambda: table.written == 1)
+        nursery.cancel_scope.cancel()
+
+    assert persistence.load("t.json") == {"a": 1}
+
+
+async def test_a_file_is_written_only_when_its_table_has_changed(tmp_path: Path) -> None:
+    """An idle broker leaves the disk alone."""
+    world = real_world()
+    persistence = Persistence(world.disk, world.workers, str(tmp_path))
+    taken: list[int] = []
+
+    def take() -> dict[str, int]:
+        taken.append(1)
+        return {}
+
+    changes = 0
+    persistence.keep("t.json", take, lambda: changes, 0.01)
+    async with trio.open_nursery() as nursery:
+        persistence.start(nursery)
+        await trio.sleep(0.05)
+        assert taken == []
+        changes = 1
+        await trio.sleep(0.1)
+        nursery.cancel_scope.cancel()
+
+    assert taken == [1]

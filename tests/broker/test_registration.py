@@ -1,0 +1,208 @@
+"""How name servers come to know the broker, and stop knowing it."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+import trio
+
+from ledgermq.broker import registration
+from ledgermq.broker.topics import TopicConfig
+from ledgermq.message.json import loads
+from ledgermq.remoting.codes import RequestCode, ResponseCode
+from ledgermq.remoting.command import RemotingCommand
+from ledgermq.remoting.dispatcher import Dispatcher
+from ledgermq.remoting.server import RemotingServer, ServerConnection
+from ledgermq.world.real import real_world
+
+from .desk import open_desk
+
+
+@attrs.define(eq=False)
+class Register:
+    """A name server that writes down what it is told."""
+
+    port: int = 0
+    requests: list[RemotingCommand] = attrs.field(factory=list[RemotingCommand])
+    refuse: int = 0
+    """So many registrations are refused."""
+    answer_ext: dict[str, str] = attrs.field(factory=dict[str, str])
+    answer_body: bytes = b""
+    changed: bool = False
+    news: trio.Event = attrs.field(factory=trio.Event)
+    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+    gone: trio.Event = attrs.field(factory=trio.Event)
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def handle(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+        self.requests.append(request)
+        self.news.set()
+        self.news = trio.Event()
+        if request.code == RequestCode.QUERY_DATA_VERSION:
+            return request.response(ext={"changed": self.changed})
+        if request.code == RequestCode.REGISTER_BROKER and self.refuse:
+            self.refuse -= 1
+            return request.response(ResponseCode.SYSTEM_ERROR, remark="no")
+        return request.response(ext=self.answer_ext, body=self.answer_body)
+
+    async def told(self, count: int) -> list[RemotingCommand]:
+        """Wait until it has been told so often."""
+        with trio.fail_after(5):
+            while len(self.requests) < count:
+                await self.news.wait()
+        return self.requests
+
+    async def serve(self, port: int = 0, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        world = real_world()
+        dispatcher = Dispatcher()
+        for code in (RequestCode.REGISTER_BROKER, RequestCode.UNREGISTER_BROKER, RequestCode.QUERY_DATA_VERSION):
+            dispatcher.register(code, self.handle)
+        (listener,) = await world.network.open_listeners("127.0.0.1", port)
+        self.port = world.network.listener_port(listener)
+        with self.scope:
+            async with trio.open_nursery() as nursery:
+                await nursery.start(RemotingServer(dispatcher, world.network, world.clock).serve, [listener])
+                task_status.started()
+        self.gone.set()
+
+
+@asynccontextmanager
+async def open_register(**settings: Any) -> AsyncGenerator[Register]:
+    register = Register(**settings)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(register.serve)
+        yield register
+        nursery.cancel_scope.cancel()
+
+
+def topics_of(request: RemotingCommand) -> set[str]:
+    wrapper = loads(request.body)["topicConfigSerializeWrapper"]
+    return set(wrapper["topicConfigTable"])
+
+
+async def test_a_broker_that_serves_is_registered(tmp_path: Path) -> None:
+    """When `open_broker` returns, every name server knows who, where and which topics."""
+    async with open_register() as first, open_register() as second:
+        addresses = f"{first.address};{second.address}"
+        async with open_desk(tmp_path, namesrv_addr=addresses, broker_ip2="10.1.1.1") as desk:
+            for register in (first, second):
+                (request,) = register.requests
+
+                assert request.ext == {
+                    "brokerName": "b1",
+                    "brokerAddr": desk.broker.address,
+                    "clusterName": "c1",
+                    "haServerAddr": f"10.1.1.1:{desk.broker.port + 1}",
+                    "brokerId": "0",
+                    "bodyCrc32": str(zlib.crc32(request.body) & 0x7FFFFFFF),
+                    "compressed": "false",
+                }
+                assert topics_of(request) == desk.broker.topics.topics.keys()
+
+
+async def test_a_stop_takes_the_broker_off_the_routes(tmp_path: Path) -> None:
+    """Unregistering is the first thing a stop does."""
+    async with open_register() as register:
+        async with open_desk(tmp_path, namesrv_addr=register.address) as desk:
+            address = desk.broker.address
+
+        last = register.requests[-1]
+        assert last.code == RequestCode.UNREGISTER_BROKER
+        assert last.ext["brokerAddr"] == address
+
+
+async def test_a_new_topic_is_registered_at_once_and_alone(tmp_path: Path) -> None:
+    """Changes of one moment go together; the version tells that the table is new."""
+    async with open_register() as register, open_desk(tmp_path, namesrv_addr=register.address) as desk:
+        desk.broker.topics.put(TopicConfig("T1"))
+        desk.broker.topics.put(TopicConfig("T2"))
+
+        _, change = await register.told(2)
+
+        assert topics_of(change) == {"T1", "T2"}
+        version = loads(change.body)["topicConfigSerializeWrapper"]["dataVersion"]
+        assert version == desk.broker.topics.version.to_json()
+
+
+async def test_a_name_server_that_wants_everything_gets_it(tmp_path: Path) -> None:
+    """A refused part is followed by the whole."""
+    async with open_register() as register, open_desk(tmp_path, namesrv_addr=register.address) as desk:
+        register.refuse = 1
+        desk.broker.topics.put(TopicConfig("T1"))
+
+        requests = await register.told(3)
+
+        assert topics_of(requests[1]) == {"T1"}
+        assert topics_of(requests[2]) == desk.broker.topics.topics.keys()
+
+
+async def test_a_name_server_that_comes_back_is_told_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A restarted name server has forgotten all; what changed meanwhile is in the new registration."""
+    monkeypatch.setattr(registration, "FIRST_PAUSE_SECONDS", 0.02)
+    register, again = Register(), Register()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(register.serve)
+        async with open_desk(tmp_path, namesrv_addr=register.address) as desk:
+            register.scope.cancel()
+            await register.gone.wait()
+            desk.broker.topics.put(TopicConfig("T1"))
+
+            await nursery.start(again.serve, register.port)
+
+            assert "T1" in topics_of((await again.told(1))[0])
+        again.scope.cancel()
+
+
+async def test_a_dead_name_server_delays_nothing(tmp_path: Path) -> None:
+    """The living one is registered with while the other is tried in vain; start and stop stay quick."""
+    async with open_register() as register:
+        began = trio.current_time()
+        async with open_desk(tmp_path, namesrv_addr=f"127.0.0.1:1;{register.address}") as desk:
+            assert [str(address) for address in desk.broker.registration.registered_with] == [register.address]
+        assert trio.current_time() - began < 2
+
+
+async def test_a_slave_learns_where_its_master_is(tmp_path: Path) -> None:
+    """The answer to its registration says so; listeners are told once."""
+    answer = {"masterAddr": "10.0.0.1:10911", "haServerAddr": "10.0.0.1:10912"}
+    async with (
+        open_register(answer_ext=answer) as register,
+        open_desk(tmp_path, namesrv_addr=register.address, broker_role="SLAVE", broker_id=2) as desk,
+    ):
+        assert register.requests[0].ext["brokerId"] == "2"
+        assert (desk.broker.master_address, desk.broker.master_ha_address) == ("10.0.0.1:10911", "10.0.0.1:10912")
+
+
+async def test_the_order_configuration_is_taken_over(tmp_path: Path) -> None:
+    """Topics that the name server lists become ordered, and are registered as such."""
+    async with open_register() as register, open_desk(tmp_path, namesrv_addr=register.address) as desk:
+        register.answer_body = b'{"table":{"T1":"b1:4"}}'
+        register.refuse = 1
+        desk.broker.topics.put(TopicConfig("T1"))  # refused, so that a whole registration follows
+
+        requests = await register.told(4)
+
+        assert desk.broker.topics.topics["T1"].order
+        wrapper = loads(requests[3].body)["topicConfigSerializeWrapper"]
+        assert wrapper["topicConfigTable"]["T1"]["order"] is True
+
+
+async def test_a_broker_that_may_not_be_written_says_so_in_its_topics(tmp_path: Path) -> None:
+    """`brokerPermission=4` drains a broker: producers see no writable queue."""
+    async with (
+        open_register() as register,
+        open_desk(tmp_path, namesrv_addr=register.address, broker_permission=4) as desk,
+    ):
+        wrapper = loads(register.requests[0].body)["topicConfigSerializeWrapper"]
+
+        assert {topic["perm"] for topic in wrapper["topicConfigTable"].values()} == {4, 5}
+        assert desk.broker.topics.topics["BenchmarkTest"].perm == 6

@@ -1,0 +1,173 @@
+"""Messages that consumers send back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ledgermq.broker.groups import GroupConfig
+from ledgermq.broker.topics import TopicConfig
+from ledgermq.message.layout import decode_record, encode_host
+from ledgermq.message.message import StoredMessage
+from ledgermq.message.properties import encode_properties
+from ledgermq.remoting.codes import RequestCode, ResponseCode
+from ledgermq.store.message_store import IncomingMessage
+
+from .desk import Desk, Peer, open_desk, until
+
+Code = ResponseCode
+
+
+def put(desk: Desk, reconsume_times: int = 0, **properties: str) -> int:
+    """Store a message of topic T1 that failed so often; return where it lies."""
+    message = IncomingMessage(
+        "T1",
+        0,
+        b"hello",
+        encode_properties(properties),
+        7,
+        0,
+        1_700_000_000_000,
+        encode_host("10.0.0.9", 1234),
+        reconsume_times,
+    )
+    return desk.broker.store.put([message]).physical_offsets[0]
+
+
+def send_back(peer: Peer, offset: int, version: int = 409, **fields: Any) -> int:
+    ext = {"offset": offset, "group": "g", "delayLevel": 0, "originTopic": "T1", **fields}
+    return peer.ask(RequestCode.CONSUMER_SEND_MSG_BACK, ext, version=version).code
+
+
+def stored_in(desk: Desk, topic: str, queue_id: int = 0) -> StoredMessage:
+    """The one message of a queue."""
+    unit = desk.broker.store.unit(topic, queue_id, 0)
+    assert unit is not None
+    record = desk.broker.store.message_at(unit[0])
+    assert record is not None
+    return decode_record(record)
+
+
+@pytest.mark.parametrize(("failures", "asked", "level"), [(0, 0, 3), (4, 0, 7), (0, 9, 9)])
+async def test_a_failed_message_comes_back_later(tmp_path: Path, failures: int, asked: int, level: int) -> None:
+    """A copy waits for the retry topic, longer with each failure, unless the client says how long."""
+    async with open_desk(tmp_path) as desk:
+        offset = put(desk, failures, TAGS="TagA", KEYS="k")
+
+        assert send_back(desk.peer(), offset, delayLevel=asked) == Code.SUCCESS
+        await desk.settled()
+
+        copy = stored_in(desk, "SCHEDULE_TOPIC_XXXX", level - 1)
+        assert copy.reconsume_times == failures + 1
+        assert copy.properties["REAL_TOPIC"] == "%RETRY%g"
+        assert copy.properties["RETRY_TOPIC"] == "T1"
+        assert copy.properties["ORIGIN_MESSAGE_ID"] == desk_id(desk, offset)
+        assert (copy.body, copy.flag, copy.tag, copy.keys) == (b"hello", 7, "TagA", ["k"])
+        assert copy.born_host == ("10.0.0.9", 1234)
+        assert desk.broker.topics.topics["%RETRY%g"].perm == 6
+
+
+def desk_id(desk: Desk, offset: int) -> str:
+    record = desk.broker.store.message_at(offset)
+    assert record is not None
+    return decode_record(record).message_id
+
+
+async def test_the_first_origin_is_remembered(tmp_path: Path) -> None:
+    """A copy of a copy still names the topic and the message it all began with."""
+    async with open_desk(tmp_path) as desk:
+        offset = put(desk, 1, RETRY_TOPIC="T0", ORIGIN_MESSAGE_ID="ABCD", DELAY="3", REAL_TOPIC="old", REAL_QID="5")
+
+        send_back(desk.peer(), offset)
+        await desk.settled()
+
+        copy = stored_in(desk, "SCHEDULE_TOPIC_XXXX", 3)
+        assert copy.properties["RETRY_TOPIC"] == "T0"
+        assert copy.properties["ORIGIN_MESSAGE_ID"] == "ABCD"
+        assert copy.properties["REAL_TOPIC"] == "%RETRY%g"
+
+
+@pytest.mark.parametrize(
+    ("failures", "fields", "version", "dead"),
+    [
+        (15, {}, 409, False),
+        (16, {}, 409, True),
+        (0, {"delayLevel": -1}, 409, True),
+        (2, {"maxReconsumeTimes": 2}, 409, True),
+        (2, {"maxReconsumeTimes": 2}, 120, False),
+        (16, {"maxReconsumeTimes": 99}, 409, False),
+    ],
+)
+async def test_a_hopeless_message_goes_to_the_dead_letters(
+    tmp_path: Path, failures: int, fields: dict[str, Any], version: int, dead: bool
+) -> None:
+    """After the last retry, or when the consumer gives up, it lies in the dead letter topic, undelayed."""
+    async with open_desk(tmp_path) as desk:
+        offset = put(desk, failures, DELAY="4")
+
+        assert send_back(desk.peer(), offset, version, **fields) == Code.SUCCESS
+        await desk.settled()
+
+        assert (desk.broker.store.max_offset("%DLQ%g", 0) == 1) is dead
+        if dead:
+            letter = stored_in(desk, "%DLQ%g")
+            assert "DELAY" not in letter.properties
+            assert letter.properties["DLQ_ORIGIN_TOPIC"] == "T1"
+            assert letter.properties["DLQ_ORIGIN_MESSAGE_ID"] == desk_id(desk, offset)
+            assert desk.broker.topics.topics["%DLQ%g"] == TopicConfig("%DLQ%g", 1, 1, 6)
+
+
+async def test_a_group_without_retries_drops_what_failed(tmp_path: Path) -> None:
+    """`retryQueueNums` of 0 means SUCCESS and nothing."""
+    async with open_desk(tmp_path) as desk:
+        desk.broker.groups.put(GroupConfig("g", retry_queue_nums=0))
+        end = desk.broker.store.log.max_offset
+
+        assert send_back(desk.peer(), put(desk)) == Code.SUCCESS
+        assert desk.broker.topics.get("%RETRY%g") is None
+        assert desk.broker.store.log.max_offset > end
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"offset": 5}, Code.SYSTEM_ERROR),
+        ({"offset": 1 << 40}, Code.SYSTEM_ERROR),
+        ({"offset": -1}, Code.SYSTEM_ERROR),
+        ({"group": "a b"}, Code.SUBSCRIPTION_GROUP_NOT_EXIST),
+    ],
+)
+async def test_what_cannot_be_sent_back_is_refused(tmp_path: Path, fields: dict[str, Any], code: int) -> None:
+    """No such message, or no such group."""
+    async with open_desk(tmp_path) as desk:
+        offset = put(desk)
+
+        assert send_back(desk.peer(), fields.pop("offset", offset), **fields) == code
+
+
+async def test_a_closed_retry_topic_takes_nothing(tmp_path: Path) -> None:
+    """An administrator may shut it."""
+    async with open_desk(tmp_path) as desk:
+        desk.broker.topics.put(TopicConfig("%RETRY%g", 1, 1, perm=4))
+
+        assert send_back(desk.peer(), put(desk)) == Code.NO_PERMISSION
+
+
+async def test_the_answer_waits_for_the_medium(tmp_path: Path) -> None:
+    """Under SYNC_FLUSH a consumer may commit past the original only when its copy is safe."""
+    async with open_desk(tmp_path, flush_disk_type="SYNC_FLUSH") as desk:
+        peer = desk.peer()
+        offset = put(desk)
+        store_log = desk.broker.store.log
+        await until(lambda: store_log.flushed_offset == store_log.max_offset)
+
+        opaque = peer.post(RequestCode.CONSUMER_SEND_MSG_BACK, {"offset": offset, "group": "g", "delayLevel": 0})
+
+        assert peer.answer(opaque) is None
+        await until(lambda: peer.answer(opaque) is not None)
+        answer = peer.answer(opaque)
+        assert answer is not None
+        assert answer.code == Code.SUCCESS
+        assert store_log.flushed_offset == store_log.max_offset
