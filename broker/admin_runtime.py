@@ -90,7 +90,7 @@ class Runtime:
             "brokerVersion": str(PROTOCOL_VERSION),
             "brokerVersionDesc": VERSION_DESCRIPTION,
             "bootTimestamp": str(started_ms),
-            "runtime": _duration_text(broker.world.clock.wall_ms() - started_ms),
+            "runtime": duration_text(broker.world.clock.wall_ms() - started_ms),
         }
 
     def _of_traffic(self) -> dict[str, str]:
@@ -130,8 +130,8 @@ class Runtime:
             "commitLogDiskRatio": f"{usage.ratio:.2f}",
             f"commitLogDiskRatio_{directory}": f"{usage.ratio:.2f}",
             "consumeQueueDiskRatio": f"{disk.usage(store.config.store_path_root_dir).ratio:.2f}",
-            "commitLogDirCapacity": f"Total : {_size_text(usage.total)}, Free : {_size_text(usage.free)}.",
-            "remainHowManyDataToFlush": _size_text(store.log.max_offset - store.log.flushed_offset),
+            "commitLogDirCapacity": f"Total : {size_text(usage.total)}, Free : {size_text(usage.free)}.",
+            "remainHowManyDataToFlush": size_text(store.log.max_offset - store.log.flushed_offset),
             "dispatchBehindBytes": str(store.dispatch_behind_bytes),
             "earliestMessageTimeStamp": str(store.earliest_store_time()),
         }
@@ -164,14 +164,14 @@ class Runtime:
         return request.response(body=dumps(body))
 
 
-def _duration_text(milliseconds: int) -> str:
+def duration_text(milliseconds: int) -> str:
     minutes, seconds = divmod(max(milliseconds, 0) // 1000, 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
     return f"[ {days} days, {hours} hours, {minutes} minutes, {seconds} seconds ]"
 
 
-def _size_text(size: int) -> str:
+def size_text(size: int) -> str:
     if size < 1024:
         return f"{size} B"
     value = float(size)

@@ -115,21 +115,20 @@ class Relay:
     def reset_offsets(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
         """222: move a group to a time, or one queue to an offset.
 
-        Living consumers are told and move by themselves: they would overwrite anything stored here. For a group without any the
-        offsets are stored here, and the answer says that nobody was told (206), upon which tools store the same once more.
+        The offsets are stored here, and living consumers are told to move: they would go on and overwrite them otherwise. Where
+        there are none the answer says so (206), upon which tools store the same offsets once more.
         """
         group, topic = request.text("group"), request.text("topic")
         targets = self._targets(request, group, topic)
+        for queue_id, offset in targets.items():
+            self.broker.offsets.commit(group, topic, queue_id, offset)
         living = self.broker.consumers.get(group)
+        log.info("offsets_reset", group=group, topic=topic, consumers=len(living.members) if living is not None else 0)
         if living is None:
-            for queue_id, offset in targets.items():
-                self.broker.offsets.commit(group, topic, queue_id, offset)
-            log.info("offsets_reset", group=group, topic=topic, consumers=0)
             refusal = not_online(group)
             raise RequestRefused(refusal.code, f"{refusal.remark}; its stored offsets on {topic} were reset")
         table = {MessageQueue(topic, self.broker.config.broker_name, at): offset for at, offset in targets.items()}
         self._tell_reset(living, request, table)
-        log.info("offsets_reset", group=group, topic=topic, consumers=len(living.members))
         return request.response(body=dumps({"offsetTable": table}))
 
     def _targets(self, request: RemotingCommand, group: str, topic: str) -> dict[int, int]:
