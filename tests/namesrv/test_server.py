@@ -59,10 +59,11 @@ async def connected_namesrv(world: World, **config: Any) -> AsyncGenerator[tuple
         yield namesrv, channel
 
 
-async def ask(channel: Channel, code: int, body: bytes = b"", version: int = 409, **ext: object) -> RemotingCommand:
-    return await channel.call(
-        RemotingCommand(code, {name: str(value) for name, value in ext.items()}, body, version=version), 3
-    )
+async def ask(
+    channel: Channel, code: int, body: bytes = b"", version: int = 409, ext: Mapping[str, object] | None = None, **more: object
+) -> RemotingCommand:
+    fields = {name: str(value) for name, value in {**(ext or {}), **more}.items()}
+    return await channel.call(RemotingCommand(code, fields, body, version=version), 3)
 
 
 async def register(channel: Channel, name: str = "b1", broker_id: int = 0, port: int = 10911, **ext: object) -> RemotingCommand:
@@ -81,7 +82,7 @@ async def register(channel: Channel, name: str = "b1", broker_id: int = 0, port:
 
 
 async def topic_list(channel: Channel, code: int, **ext: object) -> list[str]:
-    answer = await ask(channel, code, **ext)
+    answer = await ask(channel, code, ext=ext)
     assert answer.code == ResponseCode.SUCCESS
     topics: list[str] = loads(answer.body)["topicList"]
     return topics
