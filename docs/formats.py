@@ -1,0 +1,70 @@
+"""Write `docs/formats.md` from the field tables that the code itself encodes and decodes with.
+
+`python docs/formats.py` writes the page; with `--check` it only tells, by its status, whether the page is up to date.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from pathlib import Path
+
+from ledgermq.ha.classic import layout as ha_layout
+from ledgermq.message.batch import ITEM_HEAD
+from ledgermq.message.fields import Layout
+from ledgermq.message.layout import BLANK, HEADS
+from ledgermq.store.checkpoint import FIELDS, MARK_AT
+from ledgermq.store.consumequeue import UNIT
+from ledgermq.store.index import ENTRY, HEADER
+from ledgermq.store.recovery import MARK
+
+PAGE = Path(__file__).with_name("formats.md")
+
+_TYPES = {"b": "i8", "B": "u8", "h": "i16", "H": "u16", "i": "i32", "I": "u32", "q": "i64", "Q": "u64"}
+
+_INTRODUCTION = """# Formats
+
+Made by `python docs/formats.py` from the tables in the code; do not edit. All integers are big-endian.
+"""
+
+_STORE = [
+    (HEADS[0], "Both hosts IPv4. Body, topic (1-byte length) and properties (2-byte length) follow. RocketMQ's CommitLog, v1."),
+    (BLANK, "The last 8 bytes of a segment are never part of a record. RocketMQ's CommitLog."),
+    (ITEM_HEAD, "Body and properties (2-byte length) follow. RocketMQ's batch send."),
+    (UNIT, "Unit n of a queue lies at byte 20 n. RocketMQ's ConsumeQueue."),
+    (HEADER, "Slots of 4 bytes and entries follow. RocketMQ's IndexFile."),
+    (ENTRY, "Entry 0 is never used. RocketMQ's IndexFile."),
+    (FIELDS, "The first bytes of the 4096 of the file. RocketMQ's StoreCheckpoint."),
+    (MARK, f"At byte {MARK_AT} of the checkpoint, which RocketMQ leaves unused. Ours."),
+]
+
+
+def _type(code: str) -> str:
+    return _TYPES.get(code) or f"{struct.calcsize('>' + code)} bytes"
+
+
+def _section(layout: Layout, remark: str) -> str:
+    rows = [
+        f"| {layout.offsets[field.name]} | {_type(field.code)} | `{field.name}` | {field.reason} |" for field in layout.fields
+    ]
+    head = [f"## {layout.name[0].upper()}{layout.name[1:]}", "", f"{layout.size} bytes. {remark}".rstrip(), ""]
+    return "\n".join([*head, "| offset | type | field | why |", "|---|---|---|---|", *rows, ""])
+
+
+def page() -> str:
+    """The whole page."""
+    replication = [(value, "") for value in vars(ha_layout).values() if isinstance(value, Layout)]
+    return "\n".join([_INTRODUCTION, *(_section(layout, remark) for layout, remark in [*_STORE, *replication])])
+
+
+def main() -> None:
+    """Write or check the page."""
+    text = page()
+    if "--check" not in sys.argv[1:]:
+        PAGE.write_text(text, encoding="utf-8")
+    elif not PAGE.exists() or PAGE.read_text(encoding="utf-8") != text:
+        sys.exit(f"{PAGE} is not what the field tables say: run python {__file__}")
+
+
+if __name__ == "__main__":
+    main()
