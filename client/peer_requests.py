@@ -7,6 +7,7 @@ Bodies come from and go to Java tools; their shapes are RocketMQ's.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import inf
 from typing import Any, Protocol
 
 import attrs
@@ -153,7 +154,7 @@ def _queue_state(source: Source) -> dict[str, Any]:
         "transactionMsgMinOffset": 0,
         "transactionMsgMaxOffset": 0,
         "transactionMsgCount": 0,
-        "locked": source.locked_until > 0,
+        "locked": 0 < source.locked_until < inf,
         "tryUnlockTimes": 0,
         "lastLockTimestamp": 0,
         "droped": source.dropped,

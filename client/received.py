@@ -48,8 +48,8 @@ class Origin(Protocol):
     async def retry(self, message: ReceivedMessage, delay_level: int) -> None: ...
 
 
-class ReceivedMessage:
-    """A message from a broker.
+class RecordView:
+    """What can be read of a received message, from any thread.
 
     Attributes:
         queue_offset: its number in `queue`.
@@ -67,23 +67,6 @@ class ReceivedMessage:
         self.size = size
         self.queue_offset = queue_offset
         self.local_redeliveries = 0
-
-    async def ack(self) -> None:
-        """Say that the message is done with. The broker is told within 5 seconds and when the consumer closes."""
-        self._origin.ack(self)
-
-    def ack_now(self) -> None:
-        """The same outside of `async` code; nothing waits."""
-        self._origin.ack(self)
-
-    async def retry(self, *, delay_level: int = 0) -> None:
-        """Ask for the message again later; it counts as done with here.
-
-        Args:
-            delay_level: 1..18 for RocketMQ's levels; 0 lets the broker wait longer each time; -1 sends the message to the dead
-                letters at once. In orderly consumption the queue waits for the message, and only -1 is heeded.
-        """
-        await self._origin.retry(self, delay_level)
 
     @property
     def body(self) -> bytes:
@@ -172,8 +155,36 @@ class ReceivedMessage:
     def _host_bits(self) -> int:
         return int(_INT.unpack_from(self._buffer, self._at + SYS_FLAG_AT)[0] & HOST_BITS) >> 4
 
+    def copy_to(self, other: RecordView) -> None:
+        """Let `other` show the same record."""
+        RecordView.__init__(other, self._origin, self._buffer, self._at, self.size, self.queue_offset)
+        other.local_redeliveries = self.local_redeliveries
+
     def __repr__(self) -> str:
-        return f"<ReceivedMessage {self.queue} offset {self.queue_offset}, {self.size} bytes>"
+        return f"<{type(self).__name__} {self.queue} offset {self.queue_offset}, {self.size} bytes>"
+
+
+class ReceivedMessage(RecordView):
+    """A message from a broker, to be acknowledged or retried (unless the consumer acknowledges by itself)."""
+
+    __slots__ = ()
+
+    async def ack(self) -> None:
+        """Say that the message is done with. The broker is told within 5 seconds and when the consumer closes."""
+        self._origin.ack(self)
+
+    def ack_now(self) -> None:
+        """The same outside of `async` code; nothing waits."""
+        self._origin.ack(self)
+
+    async def retry(self, *, delay_level: int = 0) -> None:
+        """Ask for the message again later; it counts as done with here.
+
+        Args:
+            delay_level: 1..18 for RocketMQ's levels; 0 lets the broker wait longer each time; -1 sends the message to the
+                dead letters at once. In orderly consumption the queue waits for the message, and only -1 is heeded.
+        """
+        await self._origin.retry(self, delay_level)
 
 
 def split_records(origin: Origin, buffer: bytes) -> list[ReceivedMessage]:

@@ -1,0 +1,66 @@
+"""What the admin client returns: values without behaviour."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+
+from ..world.network import Address
+from .route import BrokerRoute
+
+
+@attrs.frozen
+class QueueRange:
+    """What a queue holds: offsets `min_offset` to just below `max_offset`."""
+
+    min_offset: int
+    max_offset: int
+    last_update_timestamp: int
+
+
+@attrs.frozen
+class GroupPosition:
+    """Where a group stands in one queue."""
+
+    broker_offset: int
+    consumer_offset: int
+    last_timestamp: int
+
+    @property
+    def lag(self) -> int:
+        """Messages that the group has not committed yet."""
+        return self.broker_offset - self.consumer_offset
+
+
+@attrs.frozen
+class Connection:
+    """A client that a broker knows."""
+
+    client_id: str
+    address: str
+    language: str
+    version: int
+
+
+@attrs.frozen
+class GroupConnections:
+    """The members of a consumer group that are online."""
+
+    members: tuple[Connection, ...]
+    consume_type: str
+    message_model: str
+    consume_from: str
+    subscriptions: Mapping[str, str]
+    """Topic to expression."""
+
+
+@attrs.frozen
+class Cluster:
+    """Brokers as a name server knows them."""
+
+    brokers: tuple[BrokerRoute, ...]
+
+    def masters(self, cluster: str | None = None) -> list[Address]:
+        """Masters of one cluster, or of all."""
+        return [broker.addresses[0] for broker in self.brokers if 0 in broker.addresses and cluster in (None, broker.cluster)]

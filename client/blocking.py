@@ -1,0 +1,308 @@
+"""The clients for plain threads: each lives in a thread of its own that runs the trio client, and callers wait for it.
+
+So there is one producer, one consumer and one admin client, not two of each; heartbeats, rebalancing and commits go on while
+the caller computes. A client is open for the length of a `with` block; its thread has ended when the block has. All methods may
+be called from any number of threads. What is not named here is as in the trio client.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager, suppress
+from functools import wraps
+from typing import Any, Generic, ParamSpec, TypeVar
+
+import attrs
+import trio
+
+from ..message.message import Message, MessageQueue
+from . import admin, consumer, producer, pull
+from .errors import Closed
+from .received import ReceivedMessage, RecordView
+from .sending import SendResult
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Client = TypeVar("Client")
+Shell = TypeVar("Shell")
+
+SENDS_IN_FLIGHT = 256
+MESSAGES_PER_TAKE = 256
+
+
+@attrs.define(eq=False)
+class Host(Generic[Client]):
+    """The thread in which one client lives."""
+
+    client: Client
+    _token: trio.lowlevel.TrioToken
+
+    def run(self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run an async function of the client in its thread and wait for the result.
+
+        Raises:
+            Closed: the client is closed.
+        """
+
+        async def call() -> T:
+            return await function(*args, **kwargs)
+
+        try:
+            return trio.from_thread.run(call, trio_token=self._token)
+        except (trio.RunFinishedError, trio.Cancelled) as error:
+            raise Closed("the client is closed") from error
+
+    def soon(self, function: Callable[[], object]) -> None:
+        """Run a plain function in the client's thread soon, after what was given before."""
+        try:
+            self._token.run_sync_soon(function)
+        except trio.RunFinishedError as error:
+            raise Closed("the client is closed") from error
+
+
+@contextmanager
+def _hosted(open_client: Callable[[], AbstractAsyncContextManager[Client]]) -> Generator[Host[Client]]:
+    """Start a thread, open a client in it, and end both with the block."""
+    opened: queue.SimpleQueue[tuple[Client, trio.lowlevel.TrioToken] | None] = queue.SimpleQueue()
+    failures: list[BaseException] = []
+    finished, scope = trio.Event(), trio.CancelScope()
+
+    async def live() -> None:
+        with scope:
+            async with open_client() as client:
+                opened.put((client, trio.lowlevel.current_trio_token()))
+                await finished.wait()
+
+    def run() -> None:
+        try:
+            trio.run(live)
+        except BaseException as error:  # noqa: BLE001 - raised in the thread that waits for it
+            failures.append(error)
+        opened.put(None)
+
+    # Not a daemon thread: those are torn down in the middle of a call when the interpreter ends.
+    thread = threading.Thread(target=run, name="ledgermq-client")
+    thread.start()
+    found = opened.get()
+    if found is None:
+        thread.join()
+        raise failures[0]
+    client, token = found
+    host = Host(client, token)
+    try:
+        yield host
+    except BaseException:
+        # As in trio: what was handed out last is not acknowledged when the block fails.
+        _stop(token, scope.cancel, thread)
+        raise
+    _stop(token, finished.set, thread)
+    if failures:
+        raise failures[0]
+
+
+def _stop(token: trio.lowlevel.TrioToken, stop: Callable[[], object], thread: threading.Thread) -> None:
+    with suppress(trio.RunFinishedError):  # it ended by itself; its failure is raised by the caller
+        token.run_sync_soon(stop)
+    thread.join()
+
+
+@attrs.define(eq=False)
+class BlockingProducer:
+    """Sends messages; see `Producer`."""
+
+    _host: Host[producer.Producer]
+
+    def send(self, message: Message, **options: Any) -> SendResult:
+        """Send one message and wait for the acknowledgement; options as in `Producer.send`."""
+        return self._host.run(self._host.client.send, message, **options)
+
+    def send_many(self, messages: Iterable[Message], *, in_flight: int = SENDS_IN_FLIGHT) -> list[SendResult]:
+        """Send messages at once, up to `in_flight` of them unacknowledged at a time; returns their results in order.
+
+        Raises: what the first failed send raised, after all others have ended.
+        """
+        return self._host.run(_send_many, self._host.client, list(messages), in_flight)
+
+    def send_batch(self, messages: Iterable[Message], **options: Any) -> list[SendResult]:
+        """Send messages of one topic as one request; options as in `Producer.send_batch`."""
+        return self._host.run(self._host.client.send_batch, list(messages), **options)
+
+    def send_oneway(self, message: Message, **options: Any) -> None:
+        """Send one message without acknowledgement; options as in `Producer.send_oneway`."""
+        self._host.run(self._host.client.send_oneway, message, **options)
+
+    def queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """The queues of `topic` that can be sent to."""
+        return self._host.run(self._host.client.queues, topic)
+
+
+async def _send_many(client: producer.Producer, messages: list[Message], in_flight: int) -> list[SendResult]:
+    results: dict[int, SendResult] = {}
+    failures: list[Exception] = []
+    numbered = iter(enumerate(messages))
+
+    async def send() -> None:
+        for index, message in numbered:
+            try:
+                results[index] = await client.send(message)
+            except Exception as error:  # noqa: BLE001 - the first one is raised at the end
+                failures.append(error)
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(min(in_flight, len(messages))):
+            nursery.start_soon(send)
+    if failures:
+        raise failures[0]
+    return [results[index] for index in range(len(messages))]
+
+
+class BlockingMessage(RecordView):
+    """A received message; see `ReceivedMessage`."""
+
+    __slots__ = ("_host", "_received")
+
+    def __init__(self, received: ReceivedMessage, host: Host[Any]) -> None:
+        received.copy_to(self)
+        self._received = received
+        self._host = host
+
+    def ack(self) -> None:
+        """Say that the message is done with."""
+        self._host.soon(self._received.ack_now)
+
+    def retry(self, *, delay_level: int = 0) -> None:
+        """Ask for the message again later; see `ReceivedMessage.retry`."""
+        self._host.run(self._received.retry, delay_level=delay_level)
+
+
+@attrs.define(eq=False)
+class BlockingConsumer:
+    """Receives messages; see `Consumer`."""
+
+    _host: Host[consumer.Consumer]
+    _fetched: deque[BlockingMessage] = attrs.field(factory=deque[BlockingMessage])
+    """Taken for an iteration and not handed out yet."""
+
+    def __iter__(self) -> Iterator[BlockingMessage]:
+        """Iterate without end; in auto mode a message is acknowledged when the next one is asked for."""
+        auto = self._host.client.options.ack == "auto"
+        while True:
+            try:
+                message = self._fetched.popleft()
+            except IndexError:
+                self._fetched.extend(self._take(MESSAGES_PER_TAKE, None))
+                continue
+            yield message
+            if auto:
+                message.ack()
+
+    def get_one(self, timeout_seconds: float | None = None) -> BlockingMessage | None:
+        """Take the next message; None after `timeout_seconds` without one. It is acknowledged by the application."""
+        messages = self.get_many(1, timeout_seconds)
+        return messages[0] if messages else None
+
+    def get_many(self, messages_max: int = MESSAGES_PER_TAKE, timeout_seconds: float | None = None) -> list[BlockingMessage]:
+        """Take what is there; an empty list after `timeout_seconds`. In auto mode the next call acknowledges them."""
+        received = self._host.run(self._host.client.get_many, messages_max, timeout_seconds)
+        return [BlockingMessage(message, self._host) for message in received]
+
+    def commit(self) -> None:
+        """Tell the broker now how far the group is."""
+        self._host.run(self._host.client.commit)
+
+    @property
+    def queues(self) -> list[MessageQueue]:
+        """The queues that are read now."""
+        return self._host.client.queues
+
+    @property
+    def client_id(self) -> str:
+        return self._host.client.client_id
+
+    def _take(self, messages_max: int, timeout_seconds: float | None) -> list[BlockingMessage]:
+        seconds = float("inf") if timeout_seconds is None else timeout_seconds
+        received = self._host.run(self._host.client.take, messages_max, seconds)
+        return [BlockingMessage(message, self._host) for message in received]
+
+
+@attrs.define(eq=False)
+class BlockingPullConsumer:
+    """Reads queues; see `PullConsumer`."""
+
+    _host: Host[pull.PullConsumer]
+
+    def queues(self, topic: str) -> list[MessageQueue]:
+        return self._host.run(self._host.client.queues, topic)
+
+    def assign(self, queues: Iterable[MessageQueue], expression: str = "*") -> None:
+        self._host.run(self._host.client.assign, list(queues), expression)
+
+    def assignment(self) -> list[MessageQueue]:
+        return self._host.client.assignment()
+
+    def poll(self, messages_max: int = pull.MESSAGES_PER_POLL, timeout_seconds: float | None = None) -> list[RecordView]:
+        """Take what is there; an empty list after `timeout_seconds` without a message."""
+        return list(self._host.run(self._host.client.poll, messages_max, timeout_seconds))
+
+    def seek(self, queue: MessageQueue, offset: int) -> None:
+        self._host.run(self._host.client.seek, queue, offset)
+
+    def seek_to_beginning(self, queue: MessageQueue) -> None:
+        self._host.run(self._host.client.seek_to_beginning, queue)
+
+    def seek_to_end(self, queue: MessageQueue) -> None:
+        self._host.run(self._host.client.seek_to_end, queue)
+
+    def seek_to_time(self, queue: MessageQueue, timestamp_ms: int) -> None:
+        self._host.run(self._host.client.seek_to_time, queue, timestamp_ms)
+
+    def pause(self, queues: Iterable[MessageQueue]) -> None:
+        chosen = list(queues)
+        self._host.soon(lambda: self._host.client.pause(chosen))
+
+    def resume(self, queues: Iterable[MessageQueue]) -> None:
+        chosen = list(queues)
+        self._host.soon(lambda: self._host.client.resume(chosen))
+
+    def position(self, queue: MessageQueue) -> int:
+        return self._host.client.position(queue)
+
+    def committed(self, queue: MessageQueue) -> int | None:
+        return self._host.run(self._host.client.committed, queue)
+
+    def commit(self, queue: MessageQueue | None = None, offset: int | None = None) -> None:
+        self._host.run(self._host.client.commit, queue, offset)
+
+
+@attrs.define(eq=False)
+class BlockingAdmin:
+    """Administers a cluster: `call` runs any method of `Admin`, as in `admin.call(lambda each: each.topics())`."""
+
+    _host: Host[admin.Admin]
+
+    def call(self, ask: Callable[[admin.Admin], Awaitable[T]]) -> T:
+        """Run one question and wait for its answer."""
+        return self._host.run(ask, self._host.client)
+
+
+def _blocking(
+    open_async: Callable[P, AbstractAsyncContextManager[Client]], shell: Callable[[Host[Client]], Shell]
+) -> Callable[P, AbstractContextManager[Shell]]:
+    """Make the blocking counterpart of an `open_...`, with the same arguments."""
+
+    @wraps(open_async)
+    @contextmanager
+    def open_blocking(*args: P.args, **kwargs: P.kwargs) -> Generator[Shell]:
+        with _hosted(lambda: open_async(*args, **kwargs)) as host:
+            yield shell(host)
+
+    return open_blocking
+
+
+open_producer = _blocking(producer.open_producer, BlockingProducer)
+open_consumer = _blocking(consumer.open_consumer, BlockingConsumer)
+open_pull_consumer = _blocking(pull.open_pull_consumer, BlockingPullConsumer)
+open_admin = _blocking(admin.open_admin, BlockingAdmin)
