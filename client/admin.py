@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
-from typing import Any
+from typing import Any, cast
 
 import attrs
 import trio
@@ -207,7 +207,8 @@ class Admin:
             members.update((item["clientId"], _connection(item)) for item in body.get("connectionSet") or ())
         if not members and offline is not None:
             raise offline
-        subscriptions = {topic: item.get("subString") or "*" for topic, item in (first.get("subscriptionTable") or {}).items()}
+        table = cast("dict[str, dict[str, Any]]", first.get("subscriptionTable") or {})
+        subscriptions = {topic: str(item.get("subString") or "*") for topic, item in table.items()}
         return GroupConnections(
             tuple(members[client_id] for client_id in sorted(members)),
             str(first.get("consumeType") or ""),

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager, suppress
 from functools import wraps
+from math import inf
 from typing import Any, Generic, ParamSpec, TypeVar
 
 import attrs
@@ -185,19 +186,20 @@ class BlockingConsumer:
     _host: Host[consumer.Consumer]
     _fetched: deque[BlockingMessage] = attrs.field(factory=deque[BlockingMessage])
     """Taken for an iteration and not handed out yet."""
+    _last: BlockingMessage | None = None
+    """Handed out by an iteration, to be acknowledged by the next step in auto mode."""
 
     def __iter__(self) -> Iterator[BlockingMessage]:
         """Iterate without end; in auto mode a message is acknowledged when the next one is asked for."""
         auto = self._host.client.options.ack == "auto"
         while True:
-            try:
-                message = self._fetched.popleft()
-            except IndexError:
-                self._fetched.extend(self._take(MESSAGES_PER_TAKE, None))
-                continue
+            self.finish()
+            while not self._fetched:
+                received = self._host.run(self._host.client.take, MESSAGES_PER_TAKE, inf)
+                self._fetched.extend(BlockingMessage(message, self._host) for message in received)
+            message = self._fetched.popleft()
+            self._last = message if auto else None
             yield message
-            if auto:
-                message.ack()
 
     def get_one(self, timeout_seconds: float | None = None) -> BlockingMessage | None:
         """Take the next message; None after `timeout_seconds` without one. It is acknowledged by the application."""
@@ -222,10 +224,11 @@ class BlockingConsumer:
     def client_id(self) -> str:
         return self._host.client.client_id
 
-    def _take(self, messages_max: int, timeout_seconds: float | None) -> list[BlockingMessage]:
-        seconds = float("inf") if timeout_seconds is None else timeout_seconds
-        received = self._host.run(self._host.client.take, messages_max, seconds)
-        return [BlockingMessage(message, self._host) for message in received]
+    def finish(self) -> None:
+        """Acknowledge what an iteration handed out last, in auto mode; the end of the block does so, too."""
+        if self._last is not None:
+            self._last.ack()
+            self._last = None
 
 
 @attrs.define(eq=False)
@@ -297,7 +300,10 @@ def _blocking(
     @contextmanager
     def open_blocking(*args: P.args, **kwargs: P.kwargs) -> Generator[Shell]:
         with _hosted(lambda: open_async(*args, **kwargs)) as host:
-            yield shell(host)
+            opened = shell(host)
+            yield opened
+            if isinstance(opened, BlockingConsumer):
+                opened.finish()
 
     return open_blocking
 
