@@ -129,6 +129,10 @@ def recover(
     if mark is not None and end < mark.flushed_offset and _anything_at(local, end):
         raise DamagedLog(local.segments.directory, end, mark.flushed_offset)
     torn = _cut(local, end, clean_exit=clean_exit)
+    if not clean_exit:
+        # What was read back may be in the page cache only, written by a process that was killed before it synced.
+        local.segments.created = True
+        local.segments.sync(min(mark.flushed_offset, end) if mark is not None else local.min_offset, end)
     local.max_offset = local.flushed_offset = end
     dispatcher.dispatched_offset = end
     for queue in queues:

@@ -1,6 +1,6 @@
 """One node of a classic broker group, as the broker starts it: the log around the local one, then the HA service or the client.
 
-Order: `wrap_log` while the store is being opened; `run` once it is open, because an epoch begins at the recovered end of the log.
+Order: `wrap_log` while the store is being opened; `run` once it is open, for an epoch begins at the recovered end of the log.
 """
 
 from __future__ import annotations

@@ -54,12 +54,12 @@ def test_a_report_carries_its_checksum() -> None:
 
 
 def test_a_data_header_covers_its_body() -> None:
-    """The checksum goes over the fields before it and the log bytes behind it."""
-    header = encode_data_header(b"body", offset=7, epoch=2, confirmed=5, master_end=11)
+    """The checksum goes over the log bytes and the fields before it."""
+    header = encode_data_header(zlib.crc32(b"body"), size=4, offset=7, epoch=2, confirmed=5, master_end=11)
 
     assert len(header) == DATA.size == 40
     assert header[:4] == b"HADT"
-    assert int.from_bytes(header[-4:], "big") == zlib.crc32(header[:-4] + b"body")
+    assert int.from_bytes(header[-4:], "big") == zlib.crc32(b"body" + header[:-4])
 
 
 def test_hello_and_welcome_survive_the_wire() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import zlib
 from collections.abc import Callable
 
 import attrs
@@ -180,7 +181,7 @@ class Pair:
         body = self.master_log.slice_from(self.master.next_offset, self.master.next_size())
         if not body:
             return False
-        self.to_slave += self.master.frame(body, self.now) + body
+        self.to_slave += self.master.frame(len(body), zlib.crc32(body), self.now) + body
         return True
 
     def settle(self, piece: Callable[[], int] = lambda: 1 << 20) -> None:
@@ -358,7 +359,7 @@ def test_a_bare_exchange_is_the_one_seen_on_rocketmqs_wire() -> None:
     assert master.heartbeat(6.0) == b"", "no heartbeat before the first report"
     facts, answer = master.receive(bytes(8), 6.0)
     body = log.slice_from(master.next_offset, master.next_size())
-    header = master.frame(body, 6.0)
+    header = master.frame(len(body), zlib.crc32(body), 6.0)
 
     assert answer == b""
     assert facts == [SlaveJoined(None, None, 0, fresh=True)]
@@ -720,7 +721,9 @@ def test_a_frame_that_does_not_join_is_refused() -> None:
     pair = joined_pair()
 
     with pytest.raises(HaProtocolError, match="for offset 90, this log ends at 100"):
-        pair.slave.receive(encode_data_header(b"x", offset=90, epoch=1, confirmed=0, master_end=200) + b"x", 0.0)
+        pair.slave.receive(
+            encode_data_header(zlib.crc32(b"x"), size=1, offset=90, epoch=1, confirmed=0, master_end=200) + b"x", 0.0
+        )
 
 
 def test_a_frame_of_an_epoch_that_was_not_announced_is_refused() -> None:
@@ -728,7 +731,9 @@ def test_a_frame_of_an_epoch_that_was_not_announced_is_refused() -> None:
     pair = joined_pair()
 
     with pytest.raises(HaProtocolError, match="of epoch 8"):
-        pair.slave.receive(encode_data_header(b"x", offset=100, epoch=8, confirmed=0, master_end=200) + b"x", 0.0)
+        pair.slave.receive(
+            encode_data_header(zlib.crc32(b"x"), size=1, offset=100, epoch=8, confirmed=0, master_end=200) + b"x", 0.0
+        )
 
 
 def test_frames_are_cut_where_an_epoch_ends_and_the_slave_adopts_the_next() -> None:
@@ -769,7 +774,7 @@ def test_frames_grow_while_they_leave_fast_and_shrink_when_they_do_not() -> None
     now = 0.0
     for pause in (0.001,) * 8 + (0.2,) * 8:
         sizes.append(master.next_size())
-        master.frame(memoryview(bytes(sizes[-1])), now)
+        master.frame(sizes[-1], 0, now)
         now += pause
 
     assert sizes[0] == 64 * 1024

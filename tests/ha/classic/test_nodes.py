@@ -1,0 +1,404 @@
+"""Masters and slaves over real stores on simulated disks, in virtual time."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+import trio
+from structlog.testing import capture_logs
+from trio.abc import Stream
+from trio.testing import MockClock
+
+from ledgermq.ha.classic.layout import BARE_REPORT, TAG, encode_report
+from ledgermq.store.message_store import IncomingMessage
+from ledgermq.store.statuses import GetStatus, PutStatus
+from ledgermq.world.network import Address
+
+OpenNode = Any  # the fixtures' own classes live in conftest.py, which tests cannot import
+Lines = Any
+Running = Any
+Joined = Callable[..., Awaitable[None]]
+
+DIALECTS = ["ledgermq", "rocketmq"]
+
+
+def message(size: int = 100) -> IncomingMessage:
+    return IncomingMessage("T", 0, random.Random(size).randbytes(size), "", 0, 0, 1_700_000_000_000, bytes(8))
+
+
+def events_of(logs: list[Any], name: str) -> list[Any]:
+    return [entry for entry in logs if entry["event"] == name]
+
+
+@pytest.mark.parametrize("protocol", DIALECTS)
+@pytest.mark.parametrize("piece_max", [1 << 20, 11])
+async def test_a_slave_is_its_master_byte_for_byte_and_serves_reads(
+    autojump_clock: MockClock, open_node: OpenNode, lines: Lines, joined: Joined, protocol: str, piece_max: int
+) -> None:
+    """Puts before and after the slave came, over several segments, all end up equal and readable there."""
+    lines.piece_max = piece_max
+    async with open_node("m", protocol=protocol, from_first=True) as master:
+        master.put(200)
+        async with open_node("s", slave=True, protocol=protocol) as slave:
+            await slave.caught_up(master)
+            for _ in range(20):
+                master.put(5)
+                await trio.sleep(0.02)
+            await slave.caught_up(master)
+
+            assert slave.content() == master.content()
+            assert len(slave.content()) > 3 * 16 * 1024
+            found = slave.store.get("T", 0, 299, 10)
+            assert (found.status, found.max_offset) == (GetStatus.FOUND, 300)
+
+
+@pytest.mark.parametrize("protocol", DIALECTS)
+async def test_a_fresh_slave_gets_the_last_segment_and_its_queues_begin_there(
+    autojump_clock: MockClock, open_node: OpenNode, protocol: str
+) -> None:
+    """RocketMQ's default; older messages are readable from the master only."""
+    async with open_node("m", protocol=protocol) as master:
+        master.put(300)
+        async with open_node("s", slave=True, protocol=protocol) as slave:
+            await slave.caught_up(master)
+
+            last_segment = master.store.log.max_offset // 16384 * 16384
+            assert slave.store.log.min_offset == last_segment > 0
+            first = slave.store.min_offset("T", 0)
+            assert first > 0
+            assert slave.store.get("T", 0, first, 1).status is GetStatus.FOUND
+            assert slave.store.max_offset("T", 0) == 300
+
+
+@pytest.mark.parametrize("protocol", DIALECTS)
+async def test_sync_master_waits_for_its_slave(
+    autojump_clock: MockClock, open_node: OpenNode, lines: Lines, joined: Joined, protocol: str
+) -> None:
+    """PUT_OK once the slave has it; FLUSH_SLAVE_TIMEOUT after 3 s of a stalled one; SLAVE_NOT_AVAILABLE at once without any."""
+    async with open_node("m", protocol=protocol, sync_master=True) as master:
+        started = trio.current_time()
+        assert (await master.store.put_one(message())).status is PutStatus.SLAVE_NOT_AVAILABLE
+        assert trio.current_time() - started < 0.1
+
+        async with open_node("s", slave=True, protocol=protocol) as slave:
+            await joined(master)
+            result = await master.store.put_one(message())
+            assert result.status is PutStatus.PUT_OK
+            assert slave.store.log.max_offset == master.store.log.max_offset
+
+            lines.lines[-1].stalled = True
+            started = trio.current_time()
+            assert (await master.store.put_one(message())).status is PutStatus.FLUSH_SLAVE_TIMEOUT
+            assert 3.0 <= trio.current_time() - started < 3.3
+
+
+async def test_many_puts_wait_at_once_and_one_report_answers_them(
+    autojump_clock: MockClock, open_node: OpenNode, joined: Joined
+) -> None:
+    """A thousand producers wait without a task or a timer of their own, and all are answered."""
+    async with open_node("m", sync_master=True) as master, open_node("s", slave=True):
+        await joined(master)
+        statuses: list[PutStatus] = []
+        for _ in range(1000):
+            end = master.put()
+            master.store.log.when_done(end, master.store.put_deadline(), statuses.append)
+        assert statuses == []
+
+        await master.until(lambda: len(statuses) == 1000)
+        assert set(statuses) == {PutStatus.PUT_OK}
+
+
+async def test_a_stalled_slave_costs_an_async_masters_producers_nothing(
+    autojump_clock: MockClock, open_node: OpenNode, lines: Lines, joined: Joined
+) -> None:
+    """Puts go on while the slave reads nothing; it is given up after 20 s of silence, and catches up when it is back."""
+    async with open_node("m") as master, open_node("s", slave=True) as slave:
+        await joined(master)
+        lines.lines[-1].stalled = True
+        started = trio.current_time()
+        for _ in range(100):
+            assert (await master.store.put_one(message(1000))).status is PutStatus.PUT_OK
+        assert trio.current_time() == started
+
+        with capture_logs() as logs:
+            await trio.sleep(25)
+            assert events_of(logs, "silent_slave_closed")
+        lines.lines[0].release()
+        await slave.caught_up(master)
+        assert slave.content(slave.store.log.min_offset) == master.content(slave.store.log.min_offset)
+
+
+async def test_a_node_that_comes_back_over_a_new_connection_counts_once(
+    autojump_clock: MockClock, open_node: OpenNode, lines: Lines, joined: Joined
+) -> None:
+    """The old, half-open connection is replaced at once, not after 20 s."""
+    async with open_node("m", sync_master=True) as master, open_node("s", slave=True) as slave:
+        await joined(master)
+        lines.lines[0].half_open = True
+        # The slave notices after 20 s at the latest, the master may not have noticed yet.
+        master.put()
+        with capture_logs() as logs:
+            await master.until(lambda: len(lines.lines) > 1 and slave.node.client.joined_at is not None)
+        assert master.node.service.acks.slave_count == 1
+        assert len(master.node.service.slaves()) == 1
+        assert events_of(logs, "slave_joined")
+        assert (await master.store.put_one(message())).status is PutStatus.PUT_OK
+
+
+@pytest.mark.parametrize("protocol", DIALECTS)
+async def test_an_idle_pair_stays_connected(
+    autojump_clock: MockClock, open_node: OpenNode, lines: Lines, joined: Joined, protocol: str
+) -> None:
+    """Heartbeats and reports keep both sides content for as long as nothing happens."""
+    async with open_node("m", protocol=protocol) as master, open_node("s", slave=True, protocol=protocol):
+        master.put()
+        await joined(master)
+        await trio.sleep(300)
+        assert len(lines.lines) == 1
+        assert master.node.service.slaves()[0].last_ack_seconds < 6
+
+
+async def test_three_copies_need_two_slaves(
+    autojump_clock: MockClock, open_node: OpenNode, lines: Lines, joined: Joined
+) -> None:
+    """inSyncReplicas counts the master; the slowest needed slave decides, others may lag as they like."""
+    async with (
+        open_node("m", sync_master=True, in_sync_replicas=3) as master,
+        open_node("one", slave=True, broker_id=1),
+        open_node("two", slave=True, broker_id=2),
+    ):
+        await joined(master, 2)
+        assert (await master.store.put_one(message())).status is PutStatus.PUT_OK
+
+        async with open_node("three", slave=True, broker_id=3):
+            await joined(master, 3)
+            lines.lines[-1].stalled = True
+            assert (await master.store.put_one(message())).status is PutStatus.PUT_OK
+            lags = sorted(slave.lag_bytes for slave in master.node.service.slaves())
+            assert lags[0] == lags[1] == 0 < lags[2]
+
+            lines.lines[0].stalled = True
+            assert (await master.store.put_one(message())).status is PutStatus.FLUSH_SLAVE_TIMEOUT
+
+
+async def test_with_too_few_copies_within_reach_a_put_is_refused_before_it_is_stored(
+    autojump_clock: MockClock, open_node: OpenNode, joined: Joined
+) -> None:
+    """minInSyncReplicas refuses; nothing is in the log."""
+    async with open_node("m", sync_master=True, min_in_sync_replicas=2) as master:
+        refused = await master.store.put_one(message())
+        assert refused.status is PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH
+        assert "minInSyncReplicas" in refused.remark
+        assert master.store.log.max_offset == 0
+
+        async with open_node("s", slave=True):
+            await joined(master)
+            assert (await master.store.put_one(message())).status is PutStatus.PUT_OK
+
+
+async def test_a_master_that_lost_its_tail_gets_its_slave_back_and_the_loss_is_said(
+    autojump_clock: MockClock, open_node: OpenNode
+) -> None:
+    """Power fails before the flush: bytes that the slave acknowledged and the master lost go, and are counted."""
+    disk = None
+    async with open_node("s", slave=True) as slave:
+        async with open_node("m", sync_master=True) as master:
+            await slave.caught_up(master)
+            await master.store.log.local.flush()
+            await trio.sleep(2)
+            flushed = master.store.log.max_offset
+            await slave.until(lambda: slave.node.client.joined_at is not None)
+            await master.until(lambda: master.node.service.acks.slave_count == 1)
+            for _ in range(5):
+                assert (await master.store.put_one(message())).status is PutStatus.PUT_OK
+            disk = master.disk.power_cut(4)
+        acknowledged = slave.store.log.max_offset
+        with capture_logs() as logs:
+            async with open_node("m", sync_master=True, disk=disk) as master:
+                lost_from = master.store.log.max_offset
+                assert flushed <= lost_from < acknowledged
+                await slave.until(lambda: slave.node.client.joined_at is not None)
+                assert (await master.store.put_one(message())).status is PutStatus.PUT_OK
+                await slave.caught_up(master)
+                assert slave.content() == master.content()
+                assert slave.store.max_offset("T", 0) == master.store.max_offset("T", 0)
+        said = events_of(logs, "acknowledged_bytes_dropped")
+        assert [(entry["start"], entry["end"]) for entry in said] == [(lost_from, acknowledged)]
+        assert slave.node.client.losses.promised == acknowledged - lost_from
+
+
+@pytest.mark.parametrize("protocol", DIALECTS)
+@pytest.mark.parametrize("seed", range(6))
+async def test_a_slave_killed_anywhere_goes_on_where_it_stood(
+    autojump_clock: MockClock, open_node: OpenNode, protocol: str, seed: int
+) -> None:
+    """Killed again and again in mid-transfer, with and without loss of unsynced bytes, it ends up equal."""
+    lots = random.Random(seed)
+    disk = None
+    async with open_node("m", protocol=protocol, from_first=True) as master:
+        for _ in range(5):
+            master.put(lots.randint(1, 60), size=lots.randint(10, 900))
+            async with open_node("s", slave=True, protocol=protocol, disk=disk) as slave:
+                await trio.sleep(lots.random() * 2)
+                disk = slave.disk.kill() if lots.random() < 0.5 else slave.disk.power_cut(lots.randrange(1000))
+        master.put(10)
+        async with open_node("s", slave=True, protocol=protocol, disk=disk) as slave:
+            await slave.caught_up(master)
+            assert slave.content() == master.content()
+            assert slave.store.max_offset("T", 0) == master.store.max_offset("T", 0)
+
+
+async def test_a_full_disk_stops_a_slave_and_room_lets_it_go_on(
+    autojump_clock: MockClock, open_node: OpenNode, joined: Joined
+) -> None:
+    """Its log stays a prefix of the master's meanwhile; the master does not notice but for the lag."""
+    async with open_node("m", from_first=True) as master, open_node("s", slave=True) as slave:
+        await joined(master)
+        slave.disk.faults.capacity = 40_000
+        master.put(200, size=500)
+        with capture_logs() as logs:
+            await trio.sleep(20)
+        assert any("cannot be written" in entry["reason"] for entry in events_of(logs, "ha_connection_refused"))
+        held = slave.content()
+        assert len(held) < len(master.content())
+        assert master.content().startswith(held)
+
+        slave.disk.faults.capacity = None
+        await slave.caught_up(master)
+        assert slave.content() == master.content()
+
+
+async def test_an_old_master_rejoins_as_slave_of_the_one_that_took_over(
+    autojump_clock: MockClock, open_node: OpenNode, joined: Joined
+) -> None:
+    """What it wrote alone is dropped, what both had stays, and the new master's bytes follow."""
+    async with open_node("a", from_first=True) as old:
+        old.put(20)
+        async with open_node("b", slave=True) as slave:
+            await slave.caught_up(old)
+            slave_disk = slave.disk
+        old.put(3)  # alone
+        old_disk = old.disk
+    async with open_node("b", disk=slave_disk.kill()) as master:
+        master.put(7, topic="U")
+        with capture_logs() as logs:
+            async with open_node("a", slave=True, disk=old_disk.kill()) as slave:
+                await slave.caught_up(master)
+                assert slave.content() == master.content()
+                assert slave.store.max_offset("T", 0) == 20
+                assert slave.store.max_offset("U", 0) == 7
+        assert events_of(logs, "unacknowledged_bytes_dropped")
+
+
+async def test_a_slave_left_behind_by_retention_is_filled_anew(autojump_clock: MockClock, open_node: OpenNode) -> None:
+    """Its queues are rebuilt from where the master's log begins now."""
+    async with open_node("m", from_first=True) as master:
+        master.put(20)
+        async with open_node("s", slave=True) as slave:
+            await slave.caught_up(master)
+            disk = slave.disk
+        master.put(600)
+        segments = master.store.log.local.segments
+        for segment in segments.files[:2]:
+            segments.remove(segment)
+        with capture_logs() as logs:
+            async with open_node("s", slave=True, disk=disk.kill()) as slave:
+                await slave.caught_up(master)
+                assert slave.content() == master.content()
+                assert slave.store.min_offset("T", 0) > 20
+                assert slave.store.max_offset("T", 0) == 620
+        assert events_of(logs, "log_abandoned")
+        assert not events_of(logs, "acknowledged_bytes_dropped")
+
+
+@pytest.mark.parametrize(
+    ("master_speaks", "slave_speaks", "set_on_master"),
+    [("ledgermq", "rocketmq", "rocketmq"), ("rocketmq", "ledgermq", "ledgermq")],
+)
+async def test_the_wrong_dialect_is_named_on_both_sides(
+    autojump_clock: MockClock, open_node: OpenNode, master_speaks: str, slave_speaks: str, set_on_master: str
+) -> None:
+    """Each log says which key would make the two understand each other."""
+    async with open_node("m", protocol=master_speaks) as master:
+        master.put()
+        with capture_logs() as logs:
+            async with open_node("s", slave=True, protocol=slave_speaks):
+                await trio.sleep(1)
+        said = {entry.get("set_ha_protocol") for entry in events_of(logs, "ha_peer_speaks_other_protocol")}
+        assert said == {"ledgermq", "rocketmq"}
+        assert any(
+            entry.get("remote") and entry["set_ha_protocol"] == set_on_master
+            for entry in events_of(logs, "ha_peer_speaks_other_protocol")
+        )
+
+
+async def test_strangers_neither_acknowledge_nor_keep_slaves_out(
+    autojump_clock: MockClock, open_node: OpenNode, lines: Lines, joined: Joined
+) -> None:
+    """Random bytes, forged reports and silence on the HA port, hundreds of times, while a slave follows."""
+    lots = random.Random(3)
+    async with open_node("m", sync_master=True) as master:
+        strangers: list[Stream] = []
+        for number in range(200):
+            stream = await lines.open_stream(Address("master", 10912))
+            strangers.append(stream)
+            noise = [
+                lots.randbytes(lots.randrange(200)),
+                BARE_REPORT.pack(offset=1 << 60),
+                TAG + encode_report(1 << 60, 0),
+                b"",
+            ]
+            await stream.send_all(noise[number % 4])
+        await trio.sleep(0.5)
+        assert (await master.store.put_one(message())).status is PutStatus.SLAVE_NOT_AVAILABLE
+
+        async with open_node("s", slave=True):
+            await joined(master)
+            assert (await master.store.put_one(message())).status is PutStatus.PUT_OK
+        await trio.sleep(30)
+        assert not master.node.service.connections
+
+
+async def test_a_bare_forger_is_not_believed_beyond_the_log(
+    autojump_clock: MockClock, open_node: OpenNode, lines: Lines
+) -> None:
+    """RocketMQ counts a report of 2^60; ours refuses it even in the bare dialect."""
+    async with open_node("m", protocol="rocketmq", sync_master=True) as master:
+        master.put()
+        stream = await lines.open_stream(Address("master", 10912))
+        await stream.send_all(BARE_REPORT.pack(offset=1 << 60))
+        await trio.sleep(0.5)
+        assert (await master.store.put_one(message())).status is PutStatus.SLAVE_NOT_AVAILABLE
+
+
+async def test_another_segment_size_is_refused_with_the_key_to_set(autojump_clock: MockClock, open_node: OpenNode) -> None:
+    """Nothing is copied, and the slave's log names mappedFileSizeCommitLog."""
+    async with open_node("m") as master:
+        master.put()
+        with capture_logs() as logs:
+            async with open_node("s", slave=True, segment_size=32 * 1024) as slave:
+                await trio.sleep(2)
+                assert slave.store.log.max_offset == 0
+                assert "mappedFileSizeCommitLog" in slave.node.client.refusal
+        assert events_of(logs, "ha_connection_refused")
+
+
+async def test_the_master_goes_and_returns_and_the_slave_is_there(
+    autojump_clock: MockClock, open_node: OpenNode, joined: Joined
+) -> None:
+    """While it is away the slave serves reads; afterwards it follows on by itself."""
+    async with open_node("s", slave=True) as slave:
+        async with open_node("m", from_first=True) as master:
+            master.put(10)
+            await slave.caught_up(master)
+            disk = master.disk
+        await trio.sleep(60)
+        assert slave.store.get("T", 0, 0, 10).status is GetStatus.FOUND
+        async with open_node("m", disk=disk.kill()) as master:
+            master.put(10)
+            await slave.caught_up(master)
+            assert slave.content() == master.content()
+            assert len(slave.node.client._epochs) == 2

@@ -1,0 +1,255 @@
+"""Nodes of a classic group in one process: simulated disks, a network of lines that can be cut and stalled, virtual time."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+import attrs
+import pytest
+import trio
+import trio.testing
+from trio.abc import Listener, Stream
+
+from ledgermq.ha.classic.node import ClassicNode
+from ledgermq.ha.classic.protocol import TransferLimits
+from ledgermq.ha.classic.settings import HaSettings
+from ledgermq.message.layout import encode_host
+from ledgermq.store.config import StoreConfig
+from ledgermq.store.message_store import IncomingMessage, MessageStore
+from ledgermq.store.opening import open_message_store
+from ledgermq.testing.sim_clock import SimClock
+from ledgermq.testing.sim_disk import SimDisk
+from ledgermq.testing.sim_workers import SimWorkers
+from ledgermq.world.network import Address
+from ledgermq.world.real import World
+
+SEGMENT = 16 * 1024
+MASTER_ADDRESS = Address("master", 10912)
+
+
+@attrs.define(eq=False)
+class Line:
+    """What happens to one connection, either way."""
+
+    stalled: bool = False
+    """Nothing moves; senders wait."""
+    half_open: bool = False
+    """Nothing arrives any more, and nobody is told."""
+    piece_max: int = 1 << 20
+    """Bytes that one receive gives at most."""
+    ends: list[Stream] = attrs.field(factory=list[Stream])
+    changed: trio.Event = attrs.field(factory=trio.Event)
+
+    def release(self) -> None:
+        self.stalled = False
+        self.changed.set()
+
+    async def cut(self) -> None:
+        for end in self.ends:
+            await trio.aclose_forcefully(end)
+
+
+@attrs.define(eq=False)
+class LineEnd(Stream):
+    """One end of a line."""
+
+    line: Line
+    inner: Stream
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        while self.line.stalled:
+            await self.line.changed.wait()
+        if self.line.half_open:
+            await trio.lowlevel.checkpoint()
+        else:
+            await self.inner.send_all(bytes(data))
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
+        while self.line.stalled:
+            await self.line.changed.wait()
+        if self.line.half_open:
+            await trio.sleep_forever()
+        received = await self.inner.receive_some(min(max_bytes or self.line.piece_max, self.line.piece_max))
+        if self.line.half_open:
+            await trio.sleep_forever()
+        return received
+
+    async def aclose(self) -> None:
+        if self.line.half_open:
+            await trio.lowlevel.checkpoint()
+        else:
+            await self.inner.aclose()
+
+
+@attrs.define(eq=False)
+class LineListener(Listener[Stream]):
+    """Where connections arrive."""
+
+    network: Lines
+    port: int
+    arrivals: trio.MemoryReceiveChannel[Stream]
+
+    async def accept(self) -> Stream:
+        return await self.arrivals.receive()
+
+    async def aclose(self) -> None:
+        self.network.listening.pop(self.port, None)
+        await trio.lowlevel.checkpoint()
+
+
+@attrs.define(eq=False)
+class Lines:
+    """A network of lines; the newest is `lines[-1]`."""
+
+    lines: list[Line] = attrs.field(factory=list[Line])
+    listening: dict[int, trio.MemorySendChannel[Stream]] = attrs.field(factory=dict[int, "trio.MemorySendChannel[Stream]"])
+    piece_max: int = 1 << 20
+
+    async def open_stream(self, address: Address) -> Stream:
+        if address.port not in self.listening:
+            await trio.lowlevel.checkpoint()
+            raise ConnectionRefusedError(111, "Connection refused")
+        ours, theirs = trio.testing.memory_stream_pair()
+        line = Line(piece_max=self.piece_max)
+        line.ends += [ours, theirs]
+        self.lines.append(line)
+        await self.listening[address.port].send(LineEnd(line, theirs))
+        return LineEnd(line, ours)
+
+    async def open_listeners(self, host: str, port: int) -> Sequence[Listener[Stream]]:
+        send, receive = trio.open_memory_channel[Stream](100)
+        self.listening[port] = send
+        await trio.lowlevel.checkpoint()
+        return [LineListener(self, port, receive)]
+
+    def peer_address(self, stream: Stream) -> Address:
+        assert isinstance(stream, LineEnd)
+        return Address("slave", self.lines.index(stream.line))
+
+    def local_address(self, stream: Stream) -> Address:
+        return MASTER_ADDRESS
+
+    def own_host(self) -> str:
+        return "127.0.0.1"
+
+    def listener_port(self, listener: Listener[Stream]) -> int:
+        assert isinstance(listener, LineListener)
+        return listener.port
+
+
+@attrs.define(eq=False)
+class Running:
+    """A node that is up."""
+
+    node: ClassicNode
+    store: MessageStore
+    world: World
+
+    @property
+    def disk(self) -> SimDisk:
+        assert isinstance(self.world.disk, SimDisk)
+        return self.world.disk
+
+    def content(self, start: int = 0) -> bytes:
+        """The log's bytes."""
+        log, pieces = self.store.log, list[bytes]()
+        at = max(start, log.min_offset)
+        while piece := log.slice_from(at, 1 << 20):
+            pieces.append(bytes(piece))
+            at += len(piece)
+        return b"".join(pieces)
+
+    def put(self, count: int = 1, *, size: int = 100, topic: str = "T") -> int:
+        """Append messages without waiting; returns the end of the log."""
+        batch = self.store.put([incoming(size, topic) for _ in range(count)])
+        assert all(status.stored for status in batch.statuses), batch.remark
+        return batch.end
+
+    async def until(self, condition: Callable[[], bool], seconds: float = 60.0) -> None:
+        with trio.fail_after(seconds):
+            while not condition():  # noqa: ASYNC110 - virtual time, and any condition
+                await trio.sleep(0.01)
+
+    async def caught_up(self, master: Running) -> None:
+        """Wait until this slave holds and has dispatched all that its master holds."""
+        await self.until(lambda: self.store.log.max_offset == master.store.log.max_offset)
+        await self.until(lambda: self.store.dispatch_behind_bytes == 0)
+
+
+def incoming(size: int = 100, topic: str = "T") -> IncomingMessage:
+    body = random.Random(size).randbytes(size)
+    return IncomingMessage(topic, 0, body, "", 0, 0, 1_700_000_000_000, encode_host("10.0.0.1", 4711))
+
+
+OpenNode = Callable[..., AbstractAsyncContextManager[Running]]
+
+
+@pytest.fixture
+def lines() -> Lines:
+    return Lines()
+
+
+@pytest.fixture
+def open_node(lines: Lines) -> OpenNode:
+    """Opens a node by name; a slave follows the master's port. `disk` continues an earlier life."""
+
+    @asynccontextmanager
+    async def opened(
+        name: str,
+        *,
+        slave: bool = False,
+        disk: SimDisk | None = None,
+        segment_size: int = SEGMENT,
+        flush: str = "ASYNC_FLUSH",
+        broker_id: int | None = None,
+        batch_size: int = 2048,
+        **settings: Any,
+    ) -> AsyncGenerator[Running]:
+        world = World(
+            disk if disk is not None else SimDisk(random.Random(name)),
+            lines,
+            SimClock(),
+            random.Random(name),
+            SimWorkers(),
+            random.Random(f"{name} secrets"),
+        )
+        config = StoreConfig(
+            store_path_root_dir="store",
+            mapped_file_size_commit_log=segment_size,
+            mapped_file_size_consume_queue=20 * 100,
+            max_hash_slot_num=16,
+            max_index_num=64,
+            flush_disk_type=flush,
+        )
+        limits = TransferLimits(batch_size=batch_size, segment_size=segment_size)
+        ha = HaSettings(limits=limits, secret=b"secret")
+        ha = attrs.evolve(ha, **settings)
+        number = broker_id if broker_id is not None else int(slave)
+        node = ClassicNode(world, ha, "cluster", "broker", number, slave)
+        if slave:
+            node.follow(MASTER_ADDRESS)
+        async with open_message_store(world, config, wrap_log=node.wrap_log) as store, trio.open_nursery() as nursery:
+            store.writability.slave = slave
+            await nursery.start(node.run, store)
+            yield Running(node, store, world)
+            nursery.cancel_scope.cancel()
+
+    return opened
+
+
+@pytest.fixture
+def joined() -> Callable[[Running, int], Awaitable[None]]:
+    """Waits until a master has so many slaves."""
+
+    async def wait(master: Running, count: int = 1) -> None:
+        service = master.node.service
+        assert service is not None
+        await master.until(lambda: service.acks.slave_count == count)
+
+    return wait
