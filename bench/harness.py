@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import json
 import os
+import signal
 import statistics
 import sys
 import time
@@ -60,6 +61,8 @@ class Options:
         if extend is not None:
             extend(parser)
         found = parser.parse_args()
+        # An asked-for end unwinds like an error, so that no server of a measurement outlives it.
+        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
         sides: list[Side] = []
         if found.apache:
             sides.append("apache")
