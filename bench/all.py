@@ -5,6 +5,7 @@ briefly: enough to see that it works and roughly where it stands, not enough to 
 """
 
 import argparse
+import signal
 import subprocess
 import sys
 import time
@@ -44,6 +45,7 @@ def main() -> int:
     parser.add_argument("--apache", action=argparse.BooleanOptionalAction, default=True, help="measure Apache RocketMQ")
     parser.add_argument("--ours", action=argparse.BooleanOptionalAction, default=True, help="measure LedgerMQ")
     found = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     sides = [flag for flag, wanted in (("--no-apache", found.apache), ("--no-ours", found.ours)) if not wanted]
     failed: list[str] = []
     for figure in _FIGURES:
@@ -55,12 +57,23 @@ def main() -> int:
             command += figure.quick.split()
         print(f"\n== {figure.name}", flush=True)
         began = time.perf_counter()
-        if subprocess.run(command, check=False).returncode:
+        if _run(command):
             failed.append(figure.name)
         print(f"({time.perf_counter() - began:.0f} s)", flush=True)
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0
+
+
+def _run(command: list[str]) -> int:
+    with subprocess.Popen(command) as program:
+        try:
+            return program.wait()
+        except BaseException:
+            # Asked to end, not killed: it has servers to stop.
+            program.terminate()
+            program.wait()
+            raise
 
 
 if __name__ == "__main__":
