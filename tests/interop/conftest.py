@@ -46,9 +46,9 @@ class Names:
     broker: str
 
     def topic(self, suffix: str = "topic", queues: int = 4) -> str:
-        """A topic made with mqadmin, in the route of the name server before this returns."""
+        """A topic made by an administrator, in the route of the name server before this returns."""
         name = f"{self.test}_{suffix}"
-        mqadmin(self.admin, "updateTopic", "-b", self.broker, "-t", name, "-r", str(queues), "-w", str(queues))
+        self.admin.run("create_topic", topic=name, broker=self.broker, queues=queues)
         return name
 
     def fresh_topic(self, suffix: str = "fresh") -> str:
@@ -110,8 +110,10 @@ def admin(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 @pytest.fixture(scope="session")
 def go(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
     program = obtain(peers.go_driver)
-    environment = {**os.environ, "ROCKETMQ_GO_LOG_LEVEL": "warn"}
-    driver = Driver.start("Go client", [str(program), cluster.namesrv], tmp_path_factory.mktemp("go"), environment)
+    folder = tmp_path_factory.mktemp("go")
+    # Offsets of broadcasting consumers are kept below HOME.
+    environment = {**os.environ, "ROCKETMQ_GO_LOG_LEVEL": "warn", "HOME": str(folder)}
+    driver = Driver.start("Go client", [str(program), cluster.namesrv], folder, environment)
     yield driver
     driver.close()
 

@@ -60,7 +60,7 @@ def serving(maker: Maker, folder: Path) -> Generator[tuple[Cluster, Driver]]:
 
 
 def create_topic(java: Driver, cluster: Cluster, topic: str, queues: int) -> None:
-    mqadmin(java, "updateTopic", "-b", cluster.broker, "-t", topic, "-r", str(queues), "-w", str(queues))
+    java.run("create_topic", topic=topic, broker=cluster.broker, queues=queues)
 
 
 @pytest.fixture(scope="module")
@@ -159,9 +159,9 @@ def test_store_of_a_killed_broker_is_served_by_the_other(
         stored = java.read_all(LOADED)
         by_position = {(each.queue_id, each.queue_offset): each for each in stored}
         assert len(by_position) == len(stored)
-        for each in left.acknowledged:
-            again = by_position[each.queue_id, each.queue_offset]
-            assert (again.body, again.msg_id, again.offset_msg_id) == (each.body, each.msg_id, each.offset_msg_id)
+        for sent in left.acknowledged:
+            again = by_position[sent.queue_id, sent.queue_offset]
+            assert (again.body, again.msg_id, again.offset_msg_id) == (sent.body, sent.msg_id, sent.offset_msg_id)
         java.send(topic=LOADED, count=8, body="new-{i}")
         after = java.read_all(LOADED)
         assert bodies(after) == sorted([each.body for each in stored] + expected(8, "new-{}"))

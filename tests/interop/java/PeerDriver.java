@@ -31,13 +31,16 @@ import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.common.TopicConfig;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
+import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 import org.apache.rocketmq.tools.command.MQAdminStartup;
 
 /**
@@ -51,6 +54,7 @@ public final class PeerDriver {
 
     private static String namesrv;
     private static final Map<String, DefaultMQProducer> PRODUCERS = new ConcurrentHashMap<>();
+    private static DefaultMQAdminExt topicMaker;
     private static final Map<Integer, Runnable> RUNNING = new ConcurrentHashMap<>();
 
     private PeerDriver() {
@@ -79,7 +83,7 @@ public final class PeerDriver {
                 case "consume": consume(command); break;
                 case "stop": stop(command.number("consumer", 0)); break;
                 case "read_all": readAll(command); break;
-                case "queues": queues(command); break;
+                case "create_topic": createTopic(command); break;
                 case "admin": admin(command); break;
                 default: throw new IllegalArgumentException("unknown command " + command.name);
             }
@@ -411,10 +415,33 @@ public final class PeerDriver {
 
     // ---- administration
 
-    private static void queues(Command command) throws Exception {
-        List<MessageQueue> queues = producer(command).fetchPublishMessageQueues(command.text("topic", ""));
-        for (MessageQueue queue : queues) {
-            command.report("queue", "broker", queue.getBrokerName(), "queue_id", queue.getQueueId());
+    /** One admin client for all topics, for each one's shutdown may take three seconds. */
+    private static void createTopic(Command command) throws Exception {
+        synchronized (ADMIN) {
+            if (topicMaker == null) {
+                topicMaker = new DefaultMQAdminExt();
+                topicMaker.setNamesrvAddr(namesrv);
+                topicMaker.setInstanceName("topic-maker");
+                topicMaker.start();
+            }
+            TopicConfig topic = new TopicConfig(command.text("topic", ""));
+            topic.setReadQueueNums(command.number("queues", 4));
+            topic.setWriteQueueNums(command.number("queues", 4));
+            topicMaker.createAndUpdateTopicConfig(command.text("broker", ""), topic);
+            awaitRoute(topic.getTopicName());
+        }
+    }
+
+    private static void awaitRoute(String topic) throws Exception {
+        for (long deadline = System.nanoTime() + 10_000_000_000L;; Thread.sleep(10)) {
+            try {
+                topicMaker.examineTopicRouteInfo(topic);
+                return;
+            } catch (MQClientException notYet) {
+                if (System.nanoTime() > deadline) {
+                    throw notYet;
+                }
+            }
         }
     }
 
