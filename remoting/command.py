@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from enum import IntEnum
 from typing import Any
 
-import attrs
+import msgspec
 import orjson
 
 from .codes import ResponseCode
@@ -47,15 +47,15 @@ _KEY_SIZE = struct.Struct(">h")
 _FRAME_HEAD = struct.Struct(">iI")
 
 
-@attrs.define(eq=False)
-class RemotingCommand:
+class RemotingCommand(msgspec.Struct, eq=False, rename={"ext": "extFields"}):
     """A request or a response.
 
-    `ext` are the header's fields, text to text; `body` is b"" where there is none.
+    `ext` are the header's fields, text to text; `body` is b"" where there is none. A msgspec structure, so that a JSON header
+    is checked and turned into one in a single step: this is done for every message.
     """
 
     code: int
-    ext: dict[str, str] = attrs.field(factory=dict[str, str])
+    ext: dict[str, str] = msgspec.field(default_factory=dict[str, str])
     body: bytes = b""
     opaque: int = 0
     flag: int = 0
@@ -192,7 +192,29 @@ def decode_command(wire: int, header: bytes, body: bytes) -> RemotingCommand:
     raise RemoteProtocolError(f"header encoding {wire} is neither JSON (0) nor binary (1)")
 
 
+class _Received(RemotingCommand):
+    """What the absence of a key means in a header that was received."""
+
+    code: int = 0
+    language: str | None = None
+    version: int = 0
+
+
+_decode_strictly = msgspec.json.Decoder(_Received).decode
+
+
 def _decode_json(header: bytes, body: bytes) -> RemotingCommand:
+    try:
+        command: RemotingCommand = _decode_strictly(header)
+    except (msgspec.DecodeError, ValueError):  # ValueError: bytes that are not UTF-8
+        command = _decode_leniently(header)
+    # Keys of the header may be called like fields of ours; these two never come out of it.
+    command.body = body
+    command.wire = Wire.JSON
+    return command
+
+
+def _decode_leniently(header: bytes) -> RemotingCommand:
     try:
         fields = orjson.loads(header)
     except orjson.JSONDecodeError as error:
@@ -201,24 +223,18 @@ def _decode_json(header: bytes, body: bytes) -> RemotingCommand:
         raise RemoteProtocolError(f"header is not a JSON object but {type(fields).__name__}")
     get = fields.get
     ext = get("extFields")
-    if ext is None:
-        ext = {}
-    elif type(ext) is not dict:
+    if ext is not None and type(ext) is not dict:
         raise RemoteProtocolError(f"extFields is not a JSON object but {type(ext).__name__}")
-    else:
-        for value in ext.values():
-            if type(value) is not str:
-                ext = _texts(ext)
-                break
-    code, opaque, flag, version = get("code", 0), get("opaque", 0), get("flag", 0), get("version", 0)
+    code, opaque, flag, version = (get(name, 0) for name in ("code", "opaque", "flag", "version"))
     if not (type(code) is type(opaque) is type(flag) is type(version) is int):
         raise RemoteProtocolError("code, opaque, flag and version of a header are integers")
     remark, language = get("remark"), get("language")
-    # Java takes a name that it does not know, or a number, for an unknown language.
+    if type(language) is int:  # fastjson takes the position in the enumeration
+        language = LANGUAGES[language] if 0 <= language < len(LANGUAGES) else None
     return RemotingCommand(
         code,
-        ext,
-        body,
+        _texts(ext or {}),
+        b"",
         opaque,
         flag,
         remark if type(remark) is str else None,
