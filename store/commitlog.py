@@ -20,7 +20,7 @@ from ..world.clock import Clock
 from ..world.disk import Disk
 from ..world.workers import Workers
 from .append_log import Appended
-from .errors import NotWritable, OffsetGap
+from .errors import AppendUnclear, NotWritable, OffsetGap
 from .pending import PendingPuts
 from .segments import Segment, Segments
 from .statuses import PutStatus
@@ -52,6 +52,10 @@ class LocalLog:
     _pending: PendingPuts = attrs.field(factory=lambda: PendingPuts(PutStatus.FLUSH_DISK_TIMEOUT))
     _wake: trio.Event = attrs.field(factory=trio.Event)
     _sync_lock: trio.Lock = attrs.field(factory=trio.Lock)
+    _unclear: bool = False
+    """A failed append has left bytes behind the end."""
+    _withdrawn: list[Segment] = attrs.field(factory=list[Segment])
+    """Segments that a failed append has made."""
 
     @property
     def waits(self) -> bool:
@@ -74,6 +78,8 @@ class LocalLog:
         if self.failure is not None:
             raise NotWritable(self.failure)
         start = self.max_offset
+        if self._unclear:
+            self._clear_withdrawn()
         try:
             segment = self.segments.last(self.max_offset)
             sizes = list(map(len, records))
@@ -84,8 +90,8 @@ class LocalLog:
                 offsets = self._write_run(self._roll(segment), records, sizes)
             else:
                 offsets = self._write_over_segments(segment, records, sizes, free)
-        except BaseException:
-            self._withdraw(start)
+        except BaseException as error:
+            self._withdraw(start, error)
             raise
         self.max_offset = self.segments.max_offset
         if self.sync_flush:
@@ -125,13 +131,36 @@ class LocalLog:
         segment.wrote = segment.size
         return self.segments.last()
 
-    def _withdraw(self, end: int) -> None:
-        """Forget what a failed append has written behind `end`; the next append writes over it."""
+    def _withdraw(self, end: int, reason: BaseException) -> None:
+        """Take back what a failed append has written behind `end`.
+
+        It may be whole records: a restart would find them, although their producer was told that they were not stored.
+
+        Raises:
+            AppendUnclear: the disk does not let it be taken back now; the next append tries again first.
+        """
         files = self.segments.files
-        while len(files) > 1 and files[-1].start > end:
-            self.segments.remove(files[-1])
-        if files and files[-1].start <= end:
-            files[-1].wrote = end - files[-1].start
+        while files and files[-1].start > end:
+            self._withdrawn.append(files.pop())
+        holder = self.segments.find(end)
+        if holder is not None:
+            holder.wrote = end - holder.start
+        self._unclear = True
+        try:
+            self._clear_withdrawn()
+        except OSError as error:
+            raise AppendUnclear(error.errno, error.strerror) from reason
+
+    def _clear_withdrawn(self) -> None:
+        while self._withdrawn:
+            segment = self._withdrawn[-1]
+            segment.file.clear(0)
+            self.segments.disk.remove(segment.path)
+            self._withdrawn.pop().close()
+        holder = self.segments.find(self.max_offset)
+        if holder is not None:
+            holder.file.clear(holder.wrote)
+        self._unclear = False
 
     def append_raw(self, offset: int, data: Buffer) -> None:
         if self.failure is not None:
@@ -246,7 +275,7 @@ class LocalLog:
         async with self._sync_lock:
             start, end = self.flushed_offset, self.max_offset
             try:
-                await self._workers.run(self._rewrite, start, end)
+                await self._workers.run(self.rewrite, start, end)
             except OSError as error:
                 log.warning("log_still_failing", reason=str(error.strerror or error))
                 self._wake.set()
@@ -255,7 +284,12 @@ class LocalLog:
             self.failure = None
             self._reach(end)
 
-    def _rewrite(self, start: int, end: int) -> None:
+    def rewrite(self, start: int, end: int) -> None:
+        """Write [start, end) anew and sync it: after a failed sync, syncing alone would leave it off the medium; blocks.
+
+        Raises:
+            OSError: the disk refused, or the bytes read back damaged.
+        """
         offset = start
         while offset < end:
             segment = self.segments.find(offset)

@@ -137,20 +137,26 @@ class ConsumeQueue:
             kept_all: no written byte can have been lost, so nothing is looked for behind the end.
         """
         files = self.segments.files
-        for index in range(max(len(files) - 3, 0), len(files)):
+        first = max(len(files) - 3, 0)
+        while first > 0 and not _is_valid(files[first].file.read(0, UNIT_SIZE)):
+            first -= 1  # a power cut has taken more than three files
+        for index in range(first, len(files)):
             segment = files[index]
             segment.wrote = _valid_bytes(segment)
-            if segment.wrote:
-                offset, size = _OFFSET_AND_SIZE.unpack(segment.file.read(segment.wrote - UNIT_SIZE, _OFFSET_AND_SIZE.size))
-                if size != PRE_BLANK_SIZE:
-                    self.physical_end = offset + size
             if segment.wrote < segment.size:
                 torn = not kept_all and segment.file.read(segment.wrote, segment.size).strip(b"\0")
                 if torn or index + 1 < len(files):
                     self.segments.truncate(segment.end)
                 break
-        self.max_offset = self.segments.max_offset // UNIT_SIZE
         self.min_offset = self.segments.min_offset // UNIT_SIZE
+        self._end_at_last_unit()
+
+    def _end_at_last_unit(self) -> None:
+        self.max_offset = self.segments.max_offset // UNIT_SIZE
+        self.min_offset = min(self.min_offset, self.max_offset)
+        last = self.units(self.max_offset - 1, 1) if self.max_offset else b""
+        offset, size, _ = UNIT.codec.unpack(last) if last else (0, 0, 0)
+        self.physical_end = 0 if size == PRE_BLANK_SIZE else offset + size
 
     def truncate(self, physical_offset: int) -> None:
         """Drop the units of records at or beyond `physical_offset`."""
@@ -166,11 +172,7 @@ class ConsumeQueue:
                 low = middle + 1
         if low * UNIT_SIZE < self.segments.max_offset:
             self.segments.truncate(low * UNIT_SIZE)
-        self.max_offset = self.segments.max_offset // UNIT_SIZE
-        self.min_offset = min(self.min_offset, self.max_offset)
-        last = self.units(self.max_offset - 1, 1) if self.max_offset else b""
-        offset, size, _ = UNIT.codec.unpack(last) if last else (0, 0, 0)
-        self.physical_end = 0 if size == PRE_BLANK_SIZE else offset + size
+        self._end_at_last_unit()
 
     def correct_min_offset(self, log_min_offset: int) -> None:
         """Move `min_offset` to the first unit whose record is at or behind `log_min_offset`."""

@@ -5,6 +5,7 @@ StoreError
 ├── WrongSegmentSize     a file is not as long as the configuration says
 ├── DamagedLog           a record that was safely on the medium is no longer whole
 ├── NotWritable          the log takes nothing now; says why
+├── AppendUnclear        an append failed, and what it wrote could not be taken back (an OSError too)
 └── OffsetGap            raw bytes do not join the end of the log
 """
 
@@ -57,6 +58,10 @@ class NotWritable(StoreError):
 
     status = PutStatus.SERVICE_NOT_AVAILABLE
     """What the producer is told."""
+
+
+class AppendUnclear(StoreError, OSError):
+    """The disk refused an append and then refused to have it undone: after a crash now, the records may turn up."""
 
 
 class OffsetGap(StoreError):

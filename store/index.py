@@ -33,6 +33,7 @@ HEADER = Layout(
     ),
 )
 assert HEADER.size == 40
+END_OFFSET, END_OFFSET_AT = HEADER.field_struct("end_physical_offset")
 ENTRY = Layout(
     "index file, entry",
     (
@@ -249,6 +250,12 @@ class IndexFile:
                 return
             number = previous
 
+    def cut(self, physical_offset: int) -> None:
+        """End before `physical_offset`."""
+        self.file.write(END_OFFSET.pack(physical_offset), END_OFFSET_AT)
+        self.end_physical_offset = physical_offset
+        self.synced_entry = 0
+
     def sync(self) -> None:
         count = self.next_entry
         self.file.sync()
@@ -287,34 +294,40 @@ class IndexFiles:
         """The last record indexed; 0 if there is none."""
         return self.files[-1].end_physical_offset if self.files else 0
 
-    def load(self, lost_after_ms: int | None) -> int | None:
+    def load(self, *, kept_all: bool, forced_offset: int) -> int | None:
         """Open the files of the directory.
 
         Args:
-            lost_after_ms: None when every written byte is known to be there. Otherwise the checkpoint's index timestamp: files
-                that end later may miss bytes of any kind, and are deleted.
+            kept_all: every byte that was written is known to be there.
+            forced_offset: `forced_offset` when it was last written down. Files that are not full or end behind it may, unless
+                `kept_all`, miss bytes of any kind: they are deleted, and with them all that follow.
 
         Returns:
-            The first physical offset whose records are no longer indexed because of that; None if no file was deleted.
+            The physical offset from which on records have to be indexed anew; None if none have.
         """
-        lost_from: int | None = None
+        lost = False
         for name in self.disk.list_directory(self.directory):
             path = f"{self.directory}/{name}"
             if not name.isdigit() or self.disk.is_directory(path):
                 continue
-            if (size := self.disk.size(path)) != self.file_size:
+            size = self.disk.size(path)
+            if size not in (0, self.file_size):
                 # Perhaps of another configuration: it is neither read nor lost.
                 log.warning("index_file_ignored", path=path, size=size, expected=self.file_size)
                 continue
-            index = IndexFile(name, self.disk.open(path), self.slot_count, self.entry_count)
-            if index.sound and (lost_after_ms is None or index.end_timestamp <= lost_after_ms):
-                index.synced_entry = index.next_entry
-                self.files.append(index)
-                continue
-            log.warning("index_file_deleted", path=path, sound=index.sound, end_timestamp=index.end_timestamp)
-            lost_from = index.begin_physical_offset if lost_from is None else min(lost_from, index.begin_physical_offset)
-            self._delete(index)
-        return lost_from
+            index = IndexFile(name, self.disk.open(path), self.slot_count, self.entry_count) if size else None
+            if index is not None and not lost and index.sound:
+                forced = index.room == 0 and index.end_physical_offset <= forced_offset
+                if kept_all or forced:
+                    index.synced_entry = index.next_entry if forced else 0
+                    self.files.append(index)
+                    continue
+            lost = True
+            log.warning("index_file_deleted", path=path, size=size)
+            if index is not None:
+                index.close()
+            self.disk.remove(path)
+        return None if kept_all and not lost else self.end_physical_offset
 
     def put_batch(self, entries: Sequence[IndexEntry]) -> None:
         """Index records, in the order of the log; those below `end_physical_offset` are there already and are skipped.
@@ -390,7 +403,9 @@ class IndexFiles:
         name = f"{now:%Y%m%d%H%M%S}{now.microsecond // 1000:03}"
         if self.files and name <= self.files[-1].name:
             # The clock went back, or two files came within one millisecond: names must keep their order.
-            name = f"{int(self.files[-1].name) + 1:0{NAME_DIGITS}}"
+            name = _following(self.files[-1].name)
+        while self.disk.exists(f"{self.directory}/{name}"):
+            name = _following(name)
         return name
 
     def query(self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int) -> list[int]:
@@ -405,7 +420,7 @@ class IndexFiles:
                 index.collect(wanted, count_max, begin_ms, end_ms, found)
             if index.begin_timestamp < begin_ms or len(found) >= count_max:
                 break
-        return sorted(found)
+        return sorted(set(found))
 
     def expire(self, min_physical_offset: int) -> list[str]:
         """Delete files whose records have all left the log, never the last one; returns their names."""
@@ -420,43 +435,72 @@ class IndexFiles:
         index.close()
         self.disk.remove(f"{self.directory}/{index.name}")
 
-    @property
-    def full_unsynced(self) -> bool:
-        """Whether `sync_full` has work."""
-        return any(index.synced_entry != index.next_entry for index in self.files[:-1])
+    def _forced(self) -> IndexFile | None:
+        """The newest file that is on the medium like all before it."""
+        forced = None
+        for index in self.files:
+            if index.synced_entry != index.next_entry:
+                break
+            forced = index
+        return forced
 
-    def sync_full(self) -> int | None:
-        """Force files that are full; returns the end timestamp of the newest, for the checkpoint, if there was one.
+    @property
+    def forced_offset(self) -> int:
+        """The last record indexed in files that are on the medium, for the recovery mark; -1 if there are none."""
+        forced = self._forced()
+        return forced.end_physical_offset if forced else -1
+
+    @property
+    def forced_timestamp(self) -> int:
+        """Its store time, for the checkpoint; 0 if there is none."""
+        forced = self._forced()
+        return forced.end_timestamp if forced else 0
+
+    def sync_full(self, flushed_offset: int) -> None:
+        """Force files that are full, as far as the log is forced: the index must not know more than the log after a crash.
 
         Raises:
             OSError: a file could not be forced; it is tried again next time.
         """
-        forced = None
         for index in self.files[:-1]:
+            if index.end_physical_offset >= flushed_offset:
+                break
             if index.synced_entry != index.next_entry:
                 index.sync()
-                forced = index.end_timestamp
-        if forced is not None:
+                self.disk.sync_directory(self.directory)
+
+    def sync(self) -> None:
+        """Force everything, at shutdown.
+
+        Raises:
+            OSError: something is not forced.
+        """
+        for index in self.files:
+            if index.synced_entry != index.next_entry:
+                index.sync()
+        if self.files:
             self.disk.sync_directory(self.directory)
-        return forced
 
-    def sync(self) -> int | None:
-        """Force everything, at shutdown; returns the end timestamp of the newest file, for the checkpoint."""
-        for index in self.files:
-            if index.synced_entry != index.next_entry:
-                index.sync()
-        if not self.files:
-            return None
-        self.disk.sync_directory(self.directory)
-        return self.end_timestamp
+    def cut(self, physical_offset: int) -> None:
+        """The log was cut there: what comes next at these offsets is not indexed yet.
 
-    def delete_all(self) -> None:
-        """Remove every file, so that recovery indexes the log anew."""
-        for index in self.files:
-            self._delete(index)
-        self.files.clear()
+        Entries of records that are gone stay in a file that has others too; readers find no such message where they point.
+
+        Raises:
+            OSError: some files still end behind `physical_offset`.
+        """
+        while self.files and self.files[-1].end_physical_offset >= physical_offset:
+            index = self.files[-1]
+            if index.begin_physical_offset < physical_offset:
+                index.cut(physical_offset)
+                return
+            self._delete(self.files.pop())
 
     def close(self) -> None:
         for index in self.files:
             index.close()
         self.files.clear()
+
+
+def _following(name: str) -> str:
+    return f"{int(name) + 1:0{NAME_DIGITS}}"

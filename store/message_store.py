@@ -23,7 +23,7 @@ from .append_log import AppendLog, RawAppendLog
 from .config import StoreConfig
 from .consumequeue import UNIT, UNIT_SIZE, ConsumeQueue, ConsumeQueues, Unit
 from .dispatch import Derivable, Dispatcher
-from .errors import NotWritable
+from .errors import AppendUnclear, NotWritable
 from .index import IndexFiles
 from .statuses import GetStatus, PutStatus
 
@@ -268,6 +268,11 @@ class MessageStore:
         if isinstance(error, OSError):
             log.error("append_failed", reason=error.strerror or str(error), errno=error.errno)
             batch.remark = f"the log could not be written ({error.strerror or error}); the message was not stored"
+            if isinstance(error, AppendUnclear):
+                status = PutStatus.UNKNOWN_ERROR
+                batch.remark = (
+                    f"the log could not be written ({error.strerror or error}); whether the message is stored is unknown"
+                )
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 self.writability.disk_full = True
         else:
@@ -491,6 +496,8 @@ class MessageStore:
             await self.forget_mark()
         await log_.truncate(offset)
         self.dispatcher.cut(offset)
+        if self.index is not None:
+            self.index.cut(offset)
         for key, queue in self.queues.table.items():
             if queue.physical_end > offset:
                 queue.truncate(offset)

@@ -142,7 +142,7 @@ def _open(world: World, config: StoreConfig, store_host: tuple[str, int], wrap_l
                 slot_count=config.max_hash_slot_num,
                 entry_count=config.max_index_num,
             )
-            lost_from = index.load(None if kept_all else checkpoint.index_timestamp)
+            lost_from = index.load(kept_all=kept_all, forced_offset=-1 if mark is None else mark.indexed_offset)
         store = _assemble(world, config, store_host, wrap_log(local), queues, index)
         recovered = recover(
             local,
@@ -157,6 +157,8 @@ def _open(world: World, config: StoreConfig, store_host: tuple[str, int], wrap_l
     except BaseException:
         _close_files(local, queues, index)
         raise
+    if index is not None:
+        index.cut(recovered.end)
     store.last_timestamp = max(store.dispatcher.last_store_timestamp, mark.record_store_timestamp if mark is not None else 0)
     store.next_offsets.update(queue_offsets_of(queues.table.values()))
     local.on_flushed.append(lambda _: store.dispatcher.wake())
@@ -226,13 +228,14 @@ class _Keeper:
             except OSError:
                 dispatcher.dirty[queue] = None
                 raise
-        if store.index is not None and store.index.full_unsynced:
-            forced = await run(store.index.sync_full)
-            self.opened.checkpoint.index_timestamp = forced or self.opened.checkpoint.index_timestamp
+        if store.index is not None:
+            await run(store.index.sync_full, local.flushed_offset)
+            self.opened.checkpoint.index_timestamp = store.index.forced_timestamp
         if complete and timestamp:
             checkpoint = self.opened.checkpoint
             checkpoint.physical_timestamp = checkpoint.logical_timestamp = timestamp
-            checkpoint.mark = mark.encode()
+            indexed = store.index.forced_offset if store.index is not None else -1
+            checkpoint.mark = attrs.evolve(mark, indexed_offset=indexed).encode()
             await run(checkpoint.save)
 
     async def forget_mark(self) -> None:
@@ -255,11 +258,11 @@ class _Keeper:
         )
         unit = last.unit(last.max_offset - 1) if last is not None else None
         if unit is None:
-            return RecoveryMark(position, position, -1, 0, 0, boot_id)
+            return RecoveryMark(position, position, -1, 0, 0, -1, boot_id)
         offset, size, _ = unit
         view = self.opened.local.record(offset, size)
         span = span_of(view, 0, len(view)) if view is not None else None
-        return RecoveryMark(position, position, offset, size, span.store_timestamp if span else 0, boot_id)
+        return RecoveryMark(position, position, offset, size, span.store_timestamp if span else 0, -1, boot_id)
 
     async def close(self) -> None:
         """Finish dispatch, sync everything, remove the abort file; what cannot be synced leaves the abort file standing."""
@@ -274,8 +277,8 @@ class _Keeper:
             while store.dispatcher.dirty:
                 await self.save()
             if store.index is not None:
-                forced = await store.world.workers.run(store.index.sync)
-                self.opened.checkpoint.index_timestamp = forced or self.opened.checkpoint.index_timestamp
+                await store.world.workers.run(store.index.sync)
+                self.opened.checkpoint.index_timestamp = store.index.forced_timestamp
             await self.save()
             if local.failure is None and not store.dispatcher.behind_bytes:
                 store.world.disk.remove(f"{root}/abort")

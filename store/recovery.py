@@ -20,7 +20,7 @@ import structlog
 
 from ..message.fields import Field, Layout
 from ..message.layout import Check, check_record
-from .checkpoint import Checkpoint
+from .checkpoint import MARK_SIZE_MAX, Checkpoint
 from .commitlog import LocalLog
 from .consumequeue import ConsumeQueue
 from .dispatch import Derivable, Dispatcher, scan
@@ -41,6 +41,7 @@ MARK = Layout(
         Field("record_offset", "q", "a record that ends at or before both, to recognise the log by; -1 for none"),
         Field("record_size", "i", "its size"),
         Field("record_store_timestamp", "q", "and its store timestamp"),
+        Field("indexed_offset", "q", "index files whose last record is before it, or it, are on the medium whole"),
         Field("boot_id", "36s", "start of the machine under which all this was written"),
         Field("crc", "I", "CRC-32 of the fields before"),
     ),
@@ -57,6 +58,7 @@ class RecoveryMark:
     record_offset: int
     record_size: int
     record_store_timestamp: int
+    indexed_offset: int
     boot_id: str
     """While the machine has not been started anew, whatever was written is still there, synced or not."""
 
@@ -120,19 +122,27 @@ def recover(
             queue.truncate(0)
         return Recovered(0, 0, 0, torn=False)
     start = _start(local, queues, checkpoint, mark, clean_exit=clean_exit)
-    if index_lost_from is not None:
-        start = max(min(start, index_lost_from), local.min_offset)
+    if mark is not None and start < mark.dispatched_offset:
+        # The mark does not hold, or no longer will: a crash during what follows must not find it.
+        checkpoint.mark = bytes(MARK_SIZE_MAX)
+        checkpoint.save()
     for queue in queues:
         if queue.physical_end > start:
             queue.truncate(start)
+    if index_lost_from is not None:
+        start = max(min(start, index_lost_from), local.min_offset)
     end, records = _read_back(local, dispatcher, start, check_crc=check_crc)
     if mark is not None and end < mark.flushed_offset and _anything_at(local, end):
         raise DamagedLog(local.segments.directory, end, mark.flushed_offset)
     torn = _cut(local, end, clean_exit=clean_exit)
     if not clean_exit:
-        # What was read back may be in the page cache only, written by a process that was killed before it synced.
+        # What was read back may be in the page cache only, written by a process that was killed before it synced. If a sync had
+        # failed, another one would not help: what is known to be unsynced is written anew.
         local.segments.created = True
-        local.segments.sync(min(mark.flushed_offset, end) if mark is not None else local.min_offset, end)
+        if mark is None:
+            local.segments.sync(local.min_offset, end)
+        else:
+            local.rewrite(mark.flushed_offset, end)
     local.max_offset = local.flushed_offset = end
     dispatcher.dispatched_offset = end
     for queue in queues:
