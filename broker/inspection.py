@@ -124,18 +124,17 @@ class Inspection:
     def broker_consume_stats(self, request: RemotingCommand) -> Any:
         """317: where every group stands on its ordered, or on its other topics."""
         broker, ordered = self.broker, request.boolean("isOrder")
+        topics_of: dict[str, list[str]] = {group: [] for group in sorted(broker.groups.groups)}
+        for name, group in sorted(broker.offsets.table):
+            topic = broker.topics.get(name)
+            if group in topics_of and topic is not None and topic.order == ordered:
+                topics_of[group].append(name)
         groups: list[dict[str, Any]] = []
         behind = 0
-        for group in sorted(broker.groups.groups):
-            stats: list[dict[str, Any]] = []
-            for name in sorted(broker.offsets.topics_of(group)):
-                topic = broker.topics.get(name)
-                if topic is None or topic.order != ordered:
-                    continue
-                of_topic = self._consume_stats(group, [name])
+        for group, names in topics_of.items():
+            stats = [of_topic for name in names if (of_topic := self._consume_stats(group, [name]))["offsetTable"]]
+            for of_topic in stats:
                 behind += sum(at["brokerOffset"] - at["consumerOffset"] for at in of_topic["offsetTable"].values())
-                if of_topic["offsetTable"]:
-                    stats.append(of_topic)
             groups.append({group: stats})
         return {"brokerAddr": broker.address, "consumeStatsList": groups, "totalDiff": behind, "totalInflightDiff": 0}
 

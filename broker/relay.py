@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
+CREDENTIALS = frozenset(("AccessKey", "Signature", "SecurityToken"))
+"""What an administrator's tool signs with is for the broker alone."""
 CALL_SECONDS = 10.0
 """What RocketMQ gives a client; tools wait a little longer."""
 LATEST = -1
@@ -51,7 +53,7 @@ class Relay:
 
     async def running_info(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
         """307: what one consumer has to tell about itself."""
-        return await self._pass_on(request, dict(request.ext))
+        return await self._pass_on(request, _fields_for_client(request))
 
     async def consume_directly(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
         """309: let one consumer consume one stored message now."""
@@ -65,7 +67,7 @@ class Relay:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"there is no message at the physical offset {offset}")
         topic, group = broker.topics.get(request.ext.get("topic", "")), broker.groups.get(request.text("consumerGroup"))
         ext = {
-            **request.ext,
+            **_fields_for_client(request),
             "brokerName": broker.config.broker_name,
             "topicSysFlag": str(topic.topic_sys_flag if topic is not None else 0),
             "groupSysFlag": str(group.others.get("groupSysFlag") or 0 if group is not None else 0),
@@ -182,3 +184,7 @@ class Relay:
                 RequestCode.RESET_CONSUMER_CLIENT_OFFSET, dict(ext), listed if member.language == "CPP" else body
             )
             member.connection.notify(command)
+
+
+def _fields_for_client(request: RemotingCommand) -> dict[str, str]:
+    return {name: value for name, value in request.ext.items() if name not in CREDENTIALS}

@@ -139,7 +139,9 @@ class Stats:
         self._totals.append(Totals(self.started_ms))
 
     def topic_put(self, topic: str, count: int, size: int) -> None:
-        """Add one batch of `count` stored messages of together `size` bytes."""
+        """Add one batch of `count` stored messages of together `size` bytes; a batch of which none was stored is nothing."""
+        if count == 0:
+            return
         counter = self._puts.get(topic)
         if counter is None:
             counter = self._puts[topic] = Counter(self._now_ms)

@@ -96,6 +96,15 @@ async def test_value_that_is_set_already_is_no_change(desk: Desk) -> None:
     assert version(desk) == 0
 
 
+async def test_name_servers_hear_of_changed_permissions(desk: Desk) -> None:
+    """Taking the broker's write permission gives the topics a new version: name servers look at nothing else."""
+    before = desk.broker.topics.version
+
+    desk.ask(RequestCode.UPDATE_BROKER_CONFIG, body=b"brokerPermission=4")
+
+    assert desk.broker.topics.version != before
+
+
 async def test_topics_by_sending_are_switched_off_and_on(desk: Desk) -> None:
     """The template topic exists exactly while sending creates topics."""
     desk.ask(RequestCode.UPDATE_BROKER_CONFIG, body=b"autoCreateTopicEnable=false")

@@ -55,13 +55,14 @@ def message_id(offset: int) -> str:
 
 
 async def test_running_info_goes_to_the_client_and_back_unchanged(desk: Desk) -> None:
-    """The client gets the administrator's fields; code, remark and body come back as it gave them."""
+    """The client gets the administrator's fields, but no credentials; code, remark and body come back as it gave them."""
     client = Answering(desk.consumer("g1", "T1"), body=b'{"jstack":"..."}', remark="not set any response code")
     asked = {"consumerGroup": "g1", "clientId": "client-1", "jstackEnable": "true"}
+    signed = {"AccessKey": "key", "Signature": "signature"}
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(client.run)
-        answer = await desk.ask_waiting(RequestCode.GET_CONSUMER_RUNNING_INFO, asked)
+        answer = await desk.ask_waiting(RequestCode.GET_CONSUMER_RUNNING_INFO, asked | signed)
 
     assert client.asked is not None
     assert (client.asked.code, client.asked.ext) == (RequestCode.GET_CONSUMER_RUNNING_INFO, asked)

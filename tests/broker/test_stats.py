@@ -97,6 +97,15 @@ def test_unknown_sets_and_keys_have_no_view() -> None:
     assert stats.view("BROKER_PUT_NUMS", "c1") is not None
 
 
+def test_batch_of_which_nothing_was_stored_is_nothing() -> None:
+    """An empty batch leaves no counter behind."""
+    stats = Stats("c1", START_MS)
+
+    stats.topic_put("T1", 0, 0)
+
+    assert stats.view("TOPIC_PUT_NUMS", "T1") is None
+
+
 def test_midnight_moves_the_mornings() -> None:
     """At each UTC midnight today's morning becomes yesterday's."""
     stats = Stats("c1", START_MS)
