@@ -188,7 +188,9 @@ class Producer:
         Cancellation: the batch is stored whole or not at all.
         """
         messages = list(messages)
-        topic = messages[0].topic if messages else ""
+        if not messages:
+            raise InvalidArgument("a batch has at least one message")
+        topic = messages[0].topic
         seconds = self.options.send_timeout_seconds if timeout_seconds is None else timeout_seconds
         publication = self._publications.get(topic) or await self._publish(topic, seconds)
         ids = self._ids or self._make_ids()

@@ -1,0 +1,374 @@
+"""A cluster to test clients against: real remoting servers on an in-memory network, with queues in lists and scripted faults."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
+
+import attrs
+import trio
+import trio.testing
+from trio.abc import Listener, Stream
+
+from ledgermq.message.batch import decode_batch
+from ledgermq.message.errors import JsonError
+from ledgermq.message.json import dumps, dumps_strict, loads
+from ledgermq.message.layout import decode_record, encode_host, encode_record
+from ledgermq.message.message import RETRY_PREFIX, MessageId
+from ledgermq.message.properties import RETRY_TOPIC, decode_properties, encode_properties
+from ledgermq.message.units import PhysicalOffset
+from ledgermq.remoting.codes import RequestCode, ResponseCode
+from ledgermq.remoting.command import RemotingCommand, encode_frame
+from ledgermq.remoting.dispatcher import Dispatcher
+from ledgermq.remoting.server import RemotingServer, ServerConnection
+from ledgermq.world.network import Address
+from ledgermq.world.real import RealDisk, World
+from ledgermq.world.workers import ThreadWorkers
+
+NAMESRV = "10.0.0.9:9876"
+CLIENT_HOST = "10.0.0.5"
+PULL_MAX = 32
+
+
+@attrs.frozen
+class TrioClock:
+    """Both clocks are the event loop's, which tests mock."""
+
+    def wall_ms(self) -> int:
+        return 1_700_000_000_000 + round(trio.current_time() * 1000)
+
+    def monotonic(self) -> float:
+        return trio.current_time()
+
+
+@attrs.define(eq=False)
+class _Listener(Listener[Stream]):
+    address: Address
+    receive: trio.MemoryReceiveChannel[Stream]
+
+    async def accept(self) -> Stream:
+        return await self.receive.receive()
+
+    async def aclose(self) -> None:
+        await self.receive.aclose()
+
+
+@attrs.define(eq=False)
+class FakeNetwork:
+    """Memory streams between addresses."""
+
+    listeners: dict[Address, trio.MemorySendChannel[Stream]] = attrs.field(factory=dict[Address, trio.MemorySendChannel[Stream]])
+    refusing: set[Address] = attrs.field(factory=set[Address])
+    """Connections to them are refused."""
+    unreachable: set[Address] = attrs.field(factory=set[Address])
+    """Connections to them neither come about nor fail."""
+    silent: set[Address] = attrs.field(factory=set[Address])
+    """They take connections and never read them."""
+    opened: list[Address] = attrs.field(factory=list[Address])
+    _peers: dict[Stream, Address] = attrs.field(factory=dict[Stream, Address])
+
+    async def open_stream(self, address: Address) -> Stream:
+        await trio.lowlevel.checkpoint()
+        if address in self.unreachable:
+            await trio.sleep_forever()
+        if address not in self.listeners or address in self.refusing:
+            raise ConnectionRefusedError(111, "Connection refused")
+        ours, theirs = trio.testing.memory_stream_pair()
+        self.opened.append(address)
+        self._peers[ours] = address
+        if address not in self.silent:
+            await self.listeners[address].send(theirs)
+        return ours
+
+    async def open_listeners(self, host: str, port: int) -> Sequence[Listener[Stream]]:
+        address = Address(host, port)
+        send, receive = trio.open_memory_channel[Stream](100)
+        self.listeners[address] = send
+        return [_Listener(address, receive)]
+
+    def peer_address(self, stream: Stream) -> Address:
+        return self._peers.get(stream, Address(CLIENT_HOST, 40000))
+
+    def local_address(self, stream: Stream) -> Address:
+        return Address(CLIENT_HOST, 40000)
+
+    def listener_port(self, listener: Listener[Stream]) -> int:
+        assert isinstance(listener, _Listener)
+        return listener.address.port
+
+
+Script = Callable[[RemotingCommand], RemotingCommand | None]
+"""Stands in for a handler once; returns the answer, None for none."""
+
+
+@attrs.define(eq=False)
+class FakeBroker:
+    """A broker that keeps its queues in lists."""
+
+    cluster: FakeCluster
+    name: str
+    broker_id: int
+    address: Address
+    server: RemotingServer
+    queues: dict[tuple[str, int], list[bytes]] = attrs.field(factory=dict[tuple[str, int], list[bytes]])
+    offsets: dict[tuple[str, str, int], int] = attrs.field(factory=dict[tuple[str, str, int], int])
+    requests: list[RemotingCommand] = attrs.field(factory=list[RemotingCommand])
+    locks: dict[tuple[str, int], str] = attrs.field(factory=dict[tuple[str, int], str])
+    members: dict[str, ServerConnection] = attrs.field(factory=dict[str, ServerConnection])
+    suggest: int = 0
+    extra_members: list[str] = attrs.field(factory=list[str])
+    scripts: dict[int, deque[Script]] = attrs.field(factory=dict[int, deque[Script]])
+    held: list[tuple[ServerConnection, RemotingCommand]] = attrs.field(factory=list[tuple[ServerConnection, RemotingCommand]])
+
+    def script(self, code: int, *scripts: Script) -> None:
+        """Let the next requests with `code` be answered by `scripts`, in turn."""
+        self.scripts.setdefault(code, deque()).extend(scripts)
+
+    def refuse(self, code: int, answer: int, times: int = 1) -> None:
+        """Let the next requests with `code` be refused."""
+        self.script(code, *[lambda request: request.response(answer, remark="scripted")] * times)
+
+    def requests_of(self, code: int) -> list[RemotingCommand]:
+        return [request for request in self.requests if request.code == code]
+
+    def put(self, topic: str, queue_id: int, body: bytes, properties: dict[str, str] | None = None, **fields: int) -> int:
+        """Store a message; returns its queue offset."""
+        queue = self.queues.setdefault((topic, queue_id), [])
+        physical = 100_000 * queue_id + 1000 * len(queue) + sum(map(len, topic))
+        record = encode_record(
+            topic=topic.encode(),
+            queue_id=queue_id,
+            queue_offset=len(queue),
+            body=body,
+            properties=encode_properties(properties or {}).encode(),
+            born_timestamp=1,
+            born_host=encode_host(CLIENT_HOST, 40000),
+            store_timestamp=TrioClock().wall_ms(),
+            store_host=encode_host(self.address.host, self.address.port),
+            physical_offset=physical,
+            **fields,
+        )
+        queue.append(record)
+        held, self.held = self.held, []
+        for connection, request in held:
+            self._pull(connection, request)
+        return len(queue) - 1
+
+    def bodies(self, topic: str) -> list[bytes]:
+        return [decode_record(record).body for (name, _), queue in sorted(self.queues.items()) if name == topic for record in queue]
+
+    def handle(self, connection: ServerConnection, requests: list[RemotingCommand]) -> None:
+        for request in requests:
+            self.requests.append(request)
+            scripts = self.scripts.get(request.code)
+            if scripts:
+                answer = scripts.popleft()(request)
+                if answer is not None and not request.is_oneway:
+                    connection.push(encode_frame(answer))
+            else:
+                self._handle(connection, request)
+
+    def connection_closed(self, connection: ServerConnection) -> None:
+        self.members = {client_id: each for client_id, each in self.members.items() if each is not connection}
+        self.held = [(each, request) for each, request in self.held if each is not connection]
+
+    def _handle(self, connection: ServerConnection, request: RemotingCommand) -> None:
+        ext, code = request.ext, request.code
+        key = (ext.get("consumerGroup", ""), ext.get("topic", ""), int(ext.get("queueId", 0)))
+        if code in (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE):
+            self._send(connection, request)
+        elif code == RequestCode.PULL_MESSAGE:
+            self._pull(connection, request)
+        elif code == RequestCode.HEART_BEAT:
+            self.members[loads(request.body)["clientID"]] = connection
+            connection.answer(request)
+        elif code == RequestCode.UNREGISTER_CLIENT:
+            self.members.pop(ext["clientID"], None)
+            connection.answer(request)
+        elif code == RequestCode.GET_CONSUMER_LIST_BY_GROUP:
+            connection.answer(request, body=dumps({"consumerIdList": [*self.members, *self.extra_members]}))
+        elif code == RequestCode.QUERY_CONSUMER_OFFSET:
+            if key in self.offsets:
+                connection.answer(request, ext={"offset": self.offsets[key]})
+            else:
+                connection.answer(request, ResponseCode.QUERY_NOT_FOUND)
+        elif code == RequestCode.UPDATE_CONSUMER_OFFSET:
+            self.offsets[key] = int(ext["commitOffset"])
+            connection.answer(request)
+        elif code in (RequestCode.GET_MAX_OFFSET, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP):
+            connection.answer(request, ext={"offset": len(self.queues.get(key[1:], ()))})
+        elif code == RequestCode.GET_MIN_OFFSET:
+            connection.answer(request, ext={"offset": 0})
+        elif code in (RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ):
+            self._lock(connection, request)
+        elif code == RequestCode.CONSUMER_SEND_MSG_BACK:
+            self._send_back(connection, request)
+        else:
+            connection.answer(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
+
+    def _send(self, connection: ServerConnection, request: RemotingCommand) -> None:
+        ext = request.ext
+        topic, queue_id = ext["b"], int(ext["e"])
+        times = int(ext.get("j", 0))
+        if ext["m"] == "true":
+            items = [(body, decode_properties(properties.decode())) for _, body, properties in decode_batch(request.body)]
+        else:
+            items = [(request.body, decode_properties(ext["i"]))]
+        offsets = [
+            self.put(topic, queue_id, body, properties, sys_flag=int(ext["f"]), flag=int(ext["h"]), reconsume_times=times)
+            for body, properties in items
+        ]
+        host, port = self.address.host, self.address.port
+        ids = [str(MessageId(host, port, PhysicalOffset(offset))) for offset in offsets]
+        connection.answer(request, ext={"msgId": ",".join(ids), "queueId": queue_id, "queueOffset": offsets[0]})
+
+    def _pull(self, connection: ServerConnection, request: RemotingCommand) -> None:
+        ext = request.ext
+        queue = self.queues.get((ext["topic"], int(ext["queueId"])), [])
+        at, count = int(ext["queueOffset"]), min(PULL_MAX, int(ext["maxMsgNums"]))
+        fields = {"suggestWhichBrokerId": self.suggest, "nextBeginOffset": at, "minOffset": 0, "maxOffset": len(queue)}
+        if at > len(queue):
+            fields["nextBeginOffset"] = len(queue)
+            connection.answer(request, ResponseCode.PULL_OFFSET_MOVED, fields)
+        elif at == len(queue):
+            self.held.append((connection, request))
+        else:
+            records = queue[at : at + count]
+            fields["nextBeginOffset"] = at + len(records)
+            connection.answer(request, ext=fields, body=b"".join(records))
+
+    def _lock(self, connection: ServerConnection, request: RemotingCommand) -> None:
+        body = loads(request.body)
+        held: list[dict[str, object]] = []
+        for item in body["mqSet"]:
+            key = (item["topic"], int(item["queueId"]))
+            if request.code == RequestCode.UNLOCK_BATCH_MQ:
+                self.locks.pop(key, None)
+            elif self.locks.setdefault(key, body["clientId"]) == body["clientId"]:
+                held.append(item)
+        connection.answer(request, body=dumps({"lockOKMQSet": held}))
+
+    def _send_back(self, connection: ServerConnection, request: RemotingCommand) -> None:
+        for queue in list(self.queues.values()):
+            for stored in queue:
+                record = decode_record(stored)
+                if str(record.physical_offset) == request.ext["offset"]:
+                    properties = {**record.properties, RETRY_TOPIC: request.ext["originTopic"]}
+                    times = record.reconsume_times + 1
+                    self.put(RETRY_PREFIX + request.ext["group"], 0, record.body, properties, reconsume_times=times)
+                    connection.answer(request)
+                    return
+        connection.answer(request, ResponseCode.SYSTEM_ERROR, remark="no such message")
+
+
+@attrs.define(eq=False)
+class FakeCluster:
+    """Brokers, and a name server that knows what it is told."""
+
+    world: World
+    network: FakeNetwork
+    nursery: trio.Nursery
+    brokers: list[FakeBroker] = attrs.field(factory=list[FakeBroker])
+    topics: dict[str, dict[str, int]] = attrs.field(factory=dict[str, dict[str, int]])
+    """Topic to broker name to number of queues."""
+    perms: dict[str, int] = attrs.field(factory=dict[str, int])
+    requests: list[RemotingCommand] = attrs.field(factory=list[RemotingCommand])
+    connections: list[RemotingServer] = attrs.field(factory=list[RemotingServer])
+
+    async def start_name_server(self, address: str = NAMESRV) -> None:
+        dispatcher = Dispatcher()
+        dispatcher.register(RequestCode.GET_ROUTEINFO_BY_TOPIC, self._route)
+        dispatcher.register(RequestCode.GET_BROKER_CLUSTER_INFO, self._cluster)
+        await self._serve(Address.parse(address), RemotingServer(dispatcher, self.network, self.world.clock))
+
+    async def start_broker(self, name: str, broker_id: int = 0) -> FakeBroker:
+        address = Address(f"10.0.{len(self.brokers) + 1}.1", 10911)
+        # The handler is the broker itself, which needs its server: the placeholder is replaced at once.
+        server = RemotingServer(Dispatcher(), self.network, self.world.clock)
+        broker = FakeBroker(self, name, broker_id, address, server)
+        server.handler = broker
+        await self._serve(address, server)
+        self.brokers.append(broker)
+        return broker
+
+    def create(self, topic: str, queues: int = 1, *brokers: FakeBroker) -> None:
+        names = {broker.name for broker in brokers or self.brokers}
+        self.topics[topic] = dict.fromkeys(sorted(names), queues)
+
+    def kill(self, broker: FakeBroker) -> None:
+        """Close all connections of a broker and refuse new ones."""
+        self.network.refusing.add(broker.address)
+        for connection in list(broker.server.connections):
+            broker.server.close_connection(connection)
+
+    def forget(self, broker: FakeBroker) -> None:
+        """Let the name server drop the broker."""
+        self.brokers.remove(broker)
+        if not any(each.name == broker.name for each in self.brokers):
+            for queues in self.topics.values():
+                queues.pop(broker.name, None)
+
+    def open_connections(self) -> int:
+        return sum(len(server.connections) for server in self.connections)
+
+    async def _serve(self, address: Address, server: RemotingServer) -> None:
+        listeners = list(await self.network.open_listeners(address.host, address.port))
+        self.connections.append(server)
+        await self.nursery.start(server.serve, listeners)
+
+    def _route(self, connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+        self.requests.append(request)
+        topic = request.ext["topic"]
+        queues = self.topics.get(topic)
+        if not queues:
+            return request.response(ResponseCode.TOPIC_NOT_EXIST, remark="scripted")
+        perm = self.perms.get(topic, 6)
+        body = {
+            "brokerDatas": [each for each in self._broker_datas() if each["brokerName"] in queues],
+            "queueDatas": [
+                {"brokerName": name, "perm": perm, "readQueueNums": count, "writeQueueNums": count, "topicSysFlag": 0}
+                for name, count in queues.items()
+            ],
+            "filterServerTable": {},
+        }
+        return request.response(body=dumps_strict(body))
+
+    def _cluster(self, connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+        table = {each["brokerName"]: each for each in self._broker_datas()}
+        return request.response(body=dumps({"brokerAddrTable": table, "clusterAddrTable": {"c": list(table)}}))
+
+    def _broker_datas(self) -> list[dict[str, object]]:
+        by_name: dict[str, dict[int, str]] = {}
+        for broker in self.brokers:
+            by_name.setdefault(broker.name, {})[broker.broker_id] = str(broker.address)
+        return [{"brokerName": name, "cluster": "c", "brokerAddrs": addresses} for name, addresses in by_name.items()]
+
+
+@asynccontextmanager
+async def open_cluster(seed: int = 1) -> AsyncGenerator[FakeCluster]:
+    """A cluster with a name server and no broker."""
+    network = FakeNetwork()
+    world = World(RealDisk(), network, TrioClock(), random.Random(seed), ThreadWorkers())
+    async with trio.open_nursery() as nursery:
+        cluster = FakeCluster(world, network, nursery)
+        await cluster.start_name_server()
+        yield cluster
+        nursery.cancel_scope.cancel()
+
+
+async def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    """Wait until `condition` holds; under a mock clock this costs no time."""
+    with trio.fail_after(seconds):
+        while not condition():
+            await trio.sleep(0.01)
+
+
+def readable(body: bytes) -> bool:
+    """Whether a body is JSON as peers read it."""
+    try:
+        loads(body)
+    except JsonError:
+        return False
+    return True
