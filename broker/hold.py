@@ -1,12 +1,14 @@
 """Held pulls: requests that wait for a message on a queue (RocketMQ PullRequestHoldService).
 
-Arrivals wake those whose filter matches; the others wait on. Deadlines are swept together in coarse slots, as RocketMQ's are,
-so ten thousand idle consumers cost one timer. Bounds: `per_owner_max` and `total_max`; beyond them `hold` declines.
-Invariant: a held pull is in its queue's list, its owner's set and one slot, or in none of them. Pure: time is handed in.
+Arrivals wake those whose filter matches; the others wait on. Deadlines are put off to common moments, as RocketMQ's are, so
+that ten thousand idle consumers cost one timer and are answered in batches. Bounds: `per_owner_max` and `total_max`; beyond
+them `hold` declines. Invariant: a held pull is in its queue's list, its owner's set and its deadline's, or in none of them.
+Pure: time is handed in.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterable
 from typing import Generic, TypeVar
 
@@ -15,7 +17,8 @@ import attrs
 Request = TypeVar("Request")
 Key = TypeVar("Key")
 
-SLOT_SECONDS = 1.0
+LONG_SECONDS, LONG_STEP_SECONDS, SHORT_STEP_SECONDS = 10.0, 5.0, 1.0
+"""Waits of at least the first end at multiples of the second, shorter ones at multiples of the third."""
 PER_OWNER_MAX = 16_384
 """One consumer process holds one pull for each of its queues; some own thousands."""
 TOTAL_MAX = 200_000
@@ -36,8 +39,15 @@ class HeldPull(Generic[Request]):
     codes: frozenset[int] | None
     """Hashes of wanted tags; None for all."""
     deadline: float
+    """By the monotonic clock; from `common_deadline`, else every pull costs a look of its own."""
     owner: Hashable
     request: Request
+
+
+def common_deadline(now: float, seconds: float) -> float:
+    """When a pull that may wait for so long is answered: then or a little later, together with others."""
+    step = LONG_STEP_SECONDS if seconds >= LONG_SECONDS else SHORT_STEP_SECONDS
+    return math.ceil((now + seconds) / step) * step
 
 
 _Pulls = dict[HeldPull[Request], None]
@@ -52,7 +62,7 @@ class HeldPulls(Generic[Request]):
     total_max: int = TOTAL_MAX
     _queues: dict[tuple[str, int], _Pulls[Request]] = attrs.field(factory=dict[tuple[str, int], "_Pulls[Request]"])
     _owners: dict[Hashable, _Pulls[Request]] = attrs.field(factory=dict[Hashable, "_Pulls[Request]"])
-    _slots: dict[int, _Pulls[Request]] = attrs.field(factory=dict[int, "_Pulls[Request]"])
+    _deadlines: dict[float, _Pulls[Request]] = attrs.field(factory=dict[float, "_Pulls[Request]"])
     _count: int = 0
 
     def __len__(self) -> int:
@@ -71,7 +81,7 @@ class HeldPulls(Generic[Request]):
             of_owner = self._owners[pull.owner] = {}
         of_owner[pull] = None
         self._queues.setdefault((pull.topic, pull.queue_id), {})[pull] = None
-        self._slots.setdefault(_slot_of(pull.deadline), {})[pull] = None
+        self._deadlines.setdefault(pull.deadline, {})[pull] = None
         self._count += 1
         return True
 
@@ -95,9 +105,8 @@ class HeldPulls(Generic[Request]):
 
     def due(self, now: float) -> list[HeldPull[Request]]:
         """Release the pulls whose time is up."""
-        current = _slot_of(now)
-        over = [slot for slot in self._slots if slot < current]
-        pulls = [pull for slot in sorted(over) for pull in self._slots[slot]]
+        over = sorted(deadline for deadline in self._deadlines if deadline <= now)
+        pulls = [pull for deadline in over for pull in self._deadlines[deadline]]
         for pull in pulls:
             self._remove(pull)
         return pulls
@@ -119,7 +128,7 @@ class HeldPulls(Generic[Request]):
     def _remove(self, pull: HeldPull[Request]) -> None:
         _discard(self._queues, (pull.topic, pull.queue_id), pull)
         _discard(self._owners, pull.owner, pull)
-        _discard(self._slots, _slot_of(pull.deadline), pull)
+        _discard(self._deadlines, pull.deadline, pull)
         self._count -= 1
 
 
@@ -128,7 +137,3 @@ def _discard(table: dict[Key, _Pulls[Request]], key: Key, pull: HeldPull[Request
     del pulls[pull]
     if not pulls:
         del table[key]
-
-
-def _slot_of(moment: float) -> int:
-    return int(moment / SLOT_SECONDS)

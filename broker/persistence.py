@@ -22,6 +22,8 @@ log = structlog.get_logger()
 
 RETRY_SECONDS = 5.0
 """Pause after a write that failed."""
+BREATHER, BREATHER_SECONDS_MAX = 20.0, 2.0
+"""Pause after a write, in lengths of that write; changes of that time are written together."""
 
 
 @attrs.define(eq=False)
@@ -53,9 +55,12 @@ class Table:
             else:
                 await self._wake.wait()
                 self._wake = trio.Event()
+            began = trio.current_time()
             if not await self.write(workers):
                 await trio.sleep(RETRY_SECONDS)
                 self._wake.set()
+            # A burst of changes to a large table must not keep the machine writing it.
+            await trio.sleep(min((trio.current_time() - began) * BREATHER, BREATHER_SECONDS_MAX))
 
     async def write(self, workers: Workers) -> bool:
         """Write the file if it is behind; False if the disk refused."""

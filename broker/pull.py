@@ -22,7 +22,7 @@ from ..remoting.server import ServerConnection
 from ..store.message_store import GetResult
 from ..store.statuses import GetStatus
 from .groups import GroupConfig
-from .hold import Arrival, HeldPull, HeldPulls
+from .hold import Arrival, HeldPull, HeldPulls, common_deadline
 from .subscription import BadExpression, Subscription
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ class PullService:
             self._answer(pull, result, code)
             return
         suspend_ms = request.integer("suspendTimeoutMillis") if config.long_polling_enable else config.short_polling_time_mills
-        deadline = broker.world.clock.monotonic() + suspend_ms / 1000
+        deadline = common_deadline(broker.world.clock.monotonic(), suspend_ms / 1000)
         held = HeldPull(pull.topic, pull.queue_id, pull.offset, pull.codes, deadline, connection, pull)
         if not self.holds.hold(held):
             raise RequestRefused(
@@ -210,7 +210,9 @@ class PullService:
         if config.slave_read_enable:
             broker_id = group.which_broker_when_consume_slowly if result.suggest_slave else group.broker_id
         if code is ResponseCode.SUCCESS:
-            broker.stats.group_get(group.group_name, pull.topic, pull.queue_id, len(result.slices), result.size)
+            broker.stats.group_get(
+                group.group_name, pull.topic, pull.queue_id, len(result.slices), result.size, result.next_offset
+            )
         else:
             broker.stats.get_missed()
             if code is ResponseCode.PULL_OFFSET_MOVED:

@@ -219,7 +219,7 @@ async def test_a_held_pull_is_answered_when_its_time_is_up(tmp_path: Path) -> No
 
         desk.broker.pulls.sweep(now + 14)
         assert peer.answer(opaque) is None
-        desk.broker.pulls.sweep(now + 17)
+        desk.broker.pulls.sweep(now + 20)
 
         assert answer_of(peer, opaque) == (Code.PULL_NOT_FOUND, 3)
 
