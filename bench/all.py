@@ -5,13 +5,13 @@ briefly: enough to see that it works and roughly where it stands, not enough to 
 """
 
 import argparse
-import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import attrs
+from processes import end_in_order
 
 _FOLDER = Path(__file__).resolve().parent
 
@@ -45,7 +45,7 @@ def main() -> int:
     parser.add_argument("--apache", action=argparse.BooleanOptionalAction, default=True, help="measure Apache RocketMQ")
     parser.add_argument("--ours", action=argparse.BooleanOptionalAction, default=True, help="measure LedgerMQ")
     found = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    end_in_order()
     sides = [flag for flag, wanted in (("--no-apache", found.apache), ("--no-ours", found.ours)) if not wanted]
     failed: list[str] = []
     for figure in _FIGURES:

@@ -9,7 +9,6 @@ import argparse
 import contextlib
 import json
 import os
-import signal
 import statistics
 import sys
 import time
@@ -17,7 +16,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 
 import attrs
-from processes import Process, machine_cpu_seconds, own_cpu_seconds
+from processes import Process, end_in_order, machine_cpu_seconds, own_cpu_seconds
 from raw_sender import RawSender
 from servers import TOPIC, Cluster, Side
 from wire import Connection
@@ -61,8 +60,7 @@ class Options:
         if extend is not None:
             extend(parser)
         found = parser.parse_args()
-        # An asked-for end unwinds like an error, so that no server of a measurement outlives it.
-        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+        end_in_order()
         sides: list[Side] = []
         if found.apache:
             sides.append("apache")

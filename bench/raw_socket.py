@@ -38,7 +38,6 @@ def main() -> None:
 
 def _measure(cluster: Cluster, seconds: float, windows: list[int], lone_sends: int) -> Values:
     values: dict[str, float] = {}
-    refused = 0
     with RawSender(cluster.broker_address) as sender:
         if lone_sends:
             sender.lone(min(lone_sends, 500))
@@ -51,11 +50,11 @@ def _measure(cluster: Cluster, seconds: float, windows: list[int], lone_sends: i
             meter.start()
             throughput = sender.run(window, seconds=seconds)
             broker_cpu, _ = meter.stop()
-            refused += sum(throughput.refused.values())
             values[f"window {window} msg/s"] = throughput.rate
             values[f"window {window} broker us/msg"] = broker_cpu * 1e6 / throughput.messages
             values[f"window {window} client us/msg"] = throughput.client_us_per_message
-    return {**values, "refused sends": refused}
+        values["refused sends"] = sender.refused_in_all
+    return values
 
 
 if __name__ == "__main__":
