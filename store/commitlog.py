@@ -296,8 +296,8 @@ class LocalLog:
             assert segment is not None
             at, stop = offset - segment.start, min(segment.wrote, end - segment.start)
             self._verify(segment, at, stop)
-            segment.file.write(bytes(segment.view[at:stop]), at)
             offset = segment.start + segment.size if stop == segment.size else segment.start + stop
+        self.segments.rewrite(start, end)
         self.segments.created = True
         self.segments.sync(start, end)
 

@@ -54,6 +54,7 @@ class ConsumeQueue:
     """End of the last record in this queue; records below it are duplicates."""
     _gathered: bytearray = attrs.field(factory=bytearray)
     _unsynced_from: int = -1
+    _sync_failed: bool = False
 
     def put(self, queue_offset: int, physical_offset: int, size: int, tags_code: int) -> bool:
         """Gather one unit; returns False for a duplicate, which is dropped."""
@@ -105,10 +106,15 @@ class ConsumeQueue:
         start, self._unsynced_from = self._unsynced_from, -1
         if start >= 0:
             try:
+                if self._sync_failed:
+                    # Another sync alone would pass over what the failed one has left off the medium.
+                    self.segments.rewrite(start, self.segments.max_offset)
                 self.segments.sync(start, self.segments.max_offset)
             except OSError:
-                self._unsynced_from = start
+                self._unsynced_from = start if self._unsynced_from < 0 else min(start, self._unsynced_from)
+                self._sync_failed = True
                 raise
+            self._sync_failed = False
 
     def units(self, offset: int, count: int) -> bytes:
         """Raw units from `offset` on: at most `count`, all of one file; empty when there are none."""

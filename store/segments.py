@@ -162,6 +162,17 @@ class Segments:
             self.created = self.created or created
             raise
 
+    def rewrite(self, start: int, end: int) -> None:
+        """Write the bytes of [start, end) again as they are, so that the next sync covers them.
+
+        Raises:
+            OSError: the disk refused.
+        """
+        for segment in list(self.files):
+            low, high = max(start - segment.start, 0), min(end - segment.start, segment.wrote)
+            if low < high:
+                segment.file.write(segment.file.read(low, high - low), low)
+
     def close(self) -> None:
         for segment in self.files:
             segment.close()
