@@ -116,8 +116,8 @@ class Inspection:
                     "brokerOffset": store.max_offset(name, queue_id),
                     "consumerOffset": offset,
                     "lastTimestamp": max(consumed_ms, 0),
-                    # What is pulled is not remembered here, only what is committed: nothing counts as in flight.
-                    "pullOffset": offset,
+                    # What lies between is on its way through a consumer.
+                    "pullOffset": max(offset, self.broker.stats.got_to(group, name, queue_id)),
                 },
             )
 
@@ -130,13 +130,14 @@ class Inspection:
             if group in topics_of and topic is not None and topic.order == ordered:
                 topics_of[group].append(name)
         groups: list[dict[str, Any]] = []
-        behind = 0
+        behind, in_flight = 0, 0
         for group, names in topics_of.items():
             stats = [of_topic for name in names if (of_topic := self._consume_stats(group, [name]))["offsetTable"]]
-            for of_topic in stats:
-                behind += sum(at["brokerOffset"] - at["consumerOffset"] for at in of_topic["offsetTable"].values())
+            for at in (at for of_topic in stats for at in of_topic["offsetTable"].values()):
+                behind += at["brokerOffset"] - at["consumerOffset"]
+                in_flight += at["pullOffset"] - at["consumerOffset"]
             groups.append({group: stats})
-        return {"brokerAddr": broker.address, "consumeStatsList": groups, "totalDiff": behind, "totalInflightDiff": 0}
+        return {"brokerAddr": broker.address, "consumeStatsList": groups, "totalDiff": behind, "totalInflightDiff": in_flight}
 
     def consume_time_spans(self, request: RemotingCommand) -> Any:
         """303: oldest, consumed and newest message of each queue, by store time."""

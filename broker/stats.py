@@ -55,6 +55,8 @@ class Counter:
 
     born_ms: int
     slot: int = -1
+    position: int = 0
+    """Where the last get of a queue ended; unused elsewhere."""
     calls: int = 0
     count: int = 0
     size: int = 0
@@ -152,12 +154,13 @@ class Stats:
         """Add messages that were refused or could not be stored."""
         self._put_failed += count
 
-    def group_get(self, group: str, topic: str, queue_id: int, count: int, size: int) -> None:
-        """Add one pull that brought `count` messages of together `size` bytes."""
+    def group_get(self, group: str, topic: str, queue_id: int, count: int, size: int, next_offset: int) -> None:
+        """Add one pull that brought `count` messages of together `size` bytes and ended before `next_offset`."""
         try:
             counter = self._gets[topic][group][queue_id]
         except KeyError:
             counter = self._gets.setdefault(topic, {}).setdefault(group, {})[queue_id] = Counter(self._now_ms)
+        counter.position = next_offset
         self._add(counter, count, size)
         self._add(self._broker_get, count, size)
 
@@ -221,6 +224,11 @@ class Stats:
     def group_get_tps(self, group: str, topic: str) -> float:
         """Messages a second that a group got of a topic, over the last minute."""
         return self._rate(self._gets.get(topic, {}).get(group, {}).values(), _count, Counter.minute).tps
+
+    def got_to(self, group: str, topic: str, queue_id: int) -> int:
+        """Where the group's last pull of a queue ended; 0 if there was none since the start."""
+        counter = self._gets.get(topic, {}).get(group, {}).get(queue_id)
+        return counter.position if counter is not None else 0
 
     def view(self, stats_name: str, key: str) -> StatsView | None:
         """One key of one of RocketMQ's statistics sets; None if the set is not kept or the key never counted anything.

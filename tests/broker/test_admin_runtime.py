@@ -66,7 +66,7 @@ async def test_traffic_shows(desk: Desk) -> None:
     desk.put("T1")
     await desk.settled()
     desk.broker.stats.topic_put("T1", 4, 400)
-    desk.broker.stats.group_get("g1", "T1", 0, 3, 300)
+    desk.broker.stats.group_get("g1", "T1", 0, 3, 300, 9)
     desk.broker.stats.put_failed(2)
 
     table = desk.read(RequestCode.GET_BROKER_RUNTIME_INFO)["table"]

@@ -71,6 +71,25 @@ async def test_consume_stats_tell_where_a_group_stands(desk: Desk) -> None:
     }
 
 
+async def test_what_is_pulled_but_not_committed_is_in_flight(desk: Desk) -> None:
+    """The pull offset runs ahead of the committed one, and is never behind it."""
+    for _ in range(3):
+        desk.put("T1")
+    await desk.settled()
+    desk.broker.offsets.commit("g1", "T1", 0, 1)
+
+    desk.broker.stats.group_get("g1", "T1", 0, 2, 200, 3)
+    ahead = desk.read(RequestCode.GET_CONSUME_STATS, {"consumerGroup": "g1"})["offsetTable"][queue(0)]
+    total = desk.read(RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "false"})
+    desk.broker.offsets.commit("g1", "T1", 0, 3)
+    desk.broker.stats.group_get("g1", "T1", 0, 1, 100, 1)
+    done = desk.read(RequestCode.GET_CONSUME_STATS, {"consumerGroup": "g1"})["offsetTable"][queue(0)]
+
+    assert (ahead["consumerOffset"], ahead["pullOffset"]) == (1, 3)
+    assert total["totalInflightDiff"] == 2
+    assert (done["consumerOffset"], done["pullOffset"]) == (3, 3)
+
+
 async def test_consume_stats_leave_out_topics_that_are_no_longer_subscribed(desk: Desk) -> None:
     """While the group is online only what it subscribes to counts."""
     desk.broker.topics.put(TopicConfig("T2", 1, 1))

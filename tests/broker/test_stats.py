@@ -73,8 +73,8 @@ def test_minute_window_is_exact(steps: list[tuple[int, int]]) -> None:
 def test_group_rate_adds_its_queues() -> None:
     """GROUP_GET_NUMS is the sum over queues; QUEUE_GET_NUMS is one of them."""
     stats = Stats("c1", START_MS)
-    stats.group_get("g1", "T1", 0, 6, 600)
-    stats.group_get("g1", "T1", 1, 4, 400)
+    stats.group_get("g1", "T1", 0, 6, 600, 9)
+    stats.group_get("g1", "T1", 1, 4, 400, 9)
     stats.tick(START_MS + 10_000)
 
     group, queue = stats.view("GROUP_GET_NUMS", "T1@g1"), stats.view("QUEUE_GET_SIZE", "T1@1@g1")
@@ -135,7 +135,7 @@ def test_deleted_names_lose_their_counters() -> None:
     for topic in ("T1", "T2"):
         stats.topic_put(topic, 1, 1)
         for group in ("g1", "g2"):
-            stats.group_get(group, topic, 0, 1, 1)
+            stats.group_get(group, topic, 0, 1, 1, 9)
             stats.send_back(group, topic)
             stats.dead_letter_put(group, topic)
 
@@ -151,7 +151,7 @@ def test_deleted_names_lose_their_counters() -> None:
 def test_totals_tell_found_from_missed() -> None:
     """Pulls that bring messages count as found, empty ones as missed, refused puts as failed."""
     stats = Stats("c1", START_MS)
-    stats.group_get("g1", "T1", 0, 32, 3200)
+    stats.group_get("g1", "T1", 0, 32, 3200, 9)
     stats.get_missed()
     stats.put_failed(3)
 
