@@ -7,9 +7,11 @@ says that it was forced. Entries are found by hash: a caller compares topic and 
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections.abc import Sequence
 from datetime import datetime
+from itertools import islice
 
 import attrs
 import structlog
@@ -33,7 +35,7 @@ HEADER = Layout(
     ),
 )
 assert HEADER.size == 40
-END_OFFSET, END_OFFSET_AT = HEADER.field_struct("end_physical_offset")
+
 ENTRY = Layout(
     "index file, entry",
     (
@@ -137,8 +139,19 @@ class KeyBatch:
         ]  # fmt: skip
 
 
+_PAGE_SLOTS = 1024
+_PAGE_SIZE = _PAGE_SLOTS * SLOT.size
+_PAGE_CHANGES_MAX = 16
+"""Changed slots of one page that are gathered before the page is written; a slot alone costs as much as a page."""
+
+
 class IndexFile:
-    """One file: header, slots, entries. After a failed write its header fields, which say what counts, are as before."""
+    """One file: header, slots, entries.
+
+    Entries are written at once. Changed slots gather in memory, by pages, and the header, which says how many entries count,
+    is written when no changed slot is left (`flush`): so a file that was not flushed before a crash is one of an earlier time,
+    and whoever recovers indexes again what came after it. After a failed write nothing counts that did not before.
+    """
 
     def __init__(self, name: str, file: DiskFile, slot_count: int, entry_count: int) -> None:
         self.name = name
@@ -156,6 +169,9 @@ class IndexFile:
         self.next_entry: int = fields["next_entry"] or 1
         self.synced_entry = 0
         """`next_entry` when the file was last forced."""
+        self._changed: dict[int, dict[int, int]] = {}
+        """By page: slots whose newest entry is not written there yet."""
+        self._flushed_entry = self.next_entry
 
     @property
     def sound(self) -> bool:
@@ -179,6 +195,9 @@ class IndexFile:
         A slot may name an entry that the header does not count: a batch failed halfway. That entry, if written at all,
         names what was there before.
         """
+        changed = self._changed.get(slot // _PAGE_SLOTS)
+        if changed is not None and slot in changed:
+            return changed[slot]
         entry: int = SLOT.unpack_from(self.view, HEADER.size + slot * SLOT.size)[0]
         while entry >= self.next_entry:
             if entry >= self.entry_count:
@@ -190,7 +209,7 @@ class IndexFile:
         return max(entry, 0)
 
     def append(self, hashes: Sequence[int], offsets: Sequence[int], times: Sequence[int]) -> None:
-        """Write entries, at most `room` of them: first the entries, then the slots, last the header that counts them.
+        """Write entries, at most `room` of them, and remember their slots.
 
         Raises:
             OSError: none of the entries counts; a later attempt overwrites what was written.
@@ -199,6 +218,7 @@ class IndexFile:
         slot_of, pack_entry, entry_size = SLOT.unpack_from, ENTRY.codec.pack_into, ENTRY.size
         entries = bytearray(len(hashes) * entry_size)
         slots: dict[int, int] = {}
+        changed = self._changed
         new_slots = 0
         number, at = next_entry, 0
         begin_timestamp = self.begin_timestamp if number > 1 else times[0]
@@ -207,11 +227,13 @@ class IndexFile:
             slot = value % slot_count
             previous = slots.get(slot)
             if previous is None:
-                previous = slot_of(view, HEADER.size + slot * 4)[0]
-                if not 0 < previous < next_entry:
-                    previous = self.newest_entry(slot) if previous > 0 else 0
-                    if not previous:
-                        new_slots += 1
+                page = changed.get(slot // _PAGE_SLOTS)
+                if page is None or (previous := page.get(slot)) is None:
+                    previous = slot_of(view, HEADER.size + slot * 4)[0]
+                    if not 0 < previous < next_entry:
+                        previous = self.newest_entry(slot) if previous > 0 else 0
+                        if not previous:
+                            new_slots += 1
             if timestamp != last_time:
                 last_time = timestamp
                 seconds = min(max(timestamp - begin_timestamp, 0) // 1000, _SECONDS_MAX)
@@ -219,16 +241,59 @@ class IndexFile:
             slots[slot] = number
             number += 1
             at += entry_size
-        write, pack_slot = self.file.write, SLOT.pack
-        write(entries, self.entries_at + next_entry * entry_size)
+        self.file.write(entries, self.entries_at + next_entry * entry_size)
+        if next_entry == 1:
+            self.begin_physical_offset = offsets[0]
+        self.begin_timestamp, self.end_timestamp, self.end_physical_offset = begin_timestamp, times[-1], offsets[-1]
+        self.slots_in_use += new_slots
+        self.next_entry = number
+        self._remember(slots)
+
+    def _remember(self, slots: dict[int, int]) -> None:
+        changed = self._changed
         for slot, newest in slots.items():
-            write(pack_slot(newest), HEADER.size + slot * 4)
-        begin_offset = self.begin_physical_offset if next_entry > 1 else offsets[0]
-        slots_in_use = self.slots_in_use + new_slots
-        write(HEADER.codec.pack(begin_timestamp, times[-1], begin_offset, offsets[-1], slots_in_use, number), 0)
-        self.begin_timestamp, self.end_timestamp = begin_timestamp, times[-1]
-        self.begin_physical_offset, self.end_physical_offset = begin_offset, offsets[-1]
-        self.slots_in_use, self.next_entry = slots_in_use, number
+            number = slot // _PAGE_SLOTS
+            page = changed.get(number)
+            if page is None:
+                changed[number] = {slot: newest}
+                continue
+            page[slot] = newest
+            if len(page) >= _PAGE_CHANGES_MAX:
+                # The entries count already: a page that cannot be written now stays changed, and `flush` will say so.
+                with contextlib.suppress(OSError):
+                    self._write_page(number)
+
+    def _write_page(self, number: int) -> None:
+        at = HEADER.size + number * _PAGE_SIZE
+        content = bytearray(self.view[at : min(at + _PAGE_SIZE, self.entries_at)])
+        first = number * _PAGE_SLOTS
+        for slot, newest in self._changed[number].items():
+            SLOT.pack_into(content, (slot - first) * SLOT.size, newest)
+        self.file.write(content, at)
+        del self._changed[number]
+
+    def flush(self, pages_max: int | None = None) -> bool:
+        """Write changed slots, of at most `pages_max` pages, and when none is left the header; tells whether all is written.
+
+        Raises:
+            OSError: the disk refused; what is not written stays to be written.
+        """
+        for number in list(islice(self._changed, pages_max)):
+            self._write_page(number)
+        if self._changed:
+            return False
+        if self._flushed_entry != self.next_entry:
+            header = HEADER.codec.pack(
+                self.begin_timestamp,
+                self.end_timestamp,
+                self.begin_physical_offset,
+                self.end_physical_offset,
+                self.slots_in_use,
+                self.next_entry,
+            )
+            self.file.write(header, 0)
+            self._flushed_entry = self.next_entry
+        return True
 
     def meets(self, begin_ms: int, end_ms: int) -> bool:
         """Whether records of that time may be in here."""
@@ -252,11 +317,12 @@ class IndexFile:
 
     def cut(self, physical_offset: int) -> None:
         """End before `physical_offset`."""
-        self.file.write(END_OFFSET.pack(physical_offset), END_OFFSET_AT)
         self.end_physical_offset = physical_offset
-        self.synced_entry = 0
+        self._flushed_entry = self.synced_entry = 0
+        self.flush()
 
     def sync(self) -> None:
+        self.flush()
         count = self.next_entry
         self.file.sync()
         self.synced_entry = count
@@ -390,6 +456,7 @@ class IndexFiles:
         index = IndexFile(name, self.disk.open(path, create_size=self.file_size), self.slot_count, self.entry_count)
         try:
             if self.files:
+                self.files[-1].flush()
                 index.inherit(self.files[-1])
         except OSError:
             self._delete(index)
@@ -455,6 +522,14 @@ class IndexFiles:
         """Its store time, for the checkpoint; 0 if there is none."""
         forced = self._forced()
         return forced.end_timestamp if forced else 0
+
+    def flush(self, pages_max: int | None = None) -> bool:
+        """Write what has gathered in memory, at most `pages_max` pages of it; tells whether that was all.
+
+        Raises:
+            OSError: the disk refused; the rest stays to be written.
+        """
+        return not self.files or self.files[-1].flush(pages_max)
 
     def sync_full(self, flushed_offset: int) -> None:
         """Force files that are full, as far as the log is forced: the index must not know more than the log after a crash.

@@ -33,6 +33,8 @@ log = structlog.get_logger()
 CHECKPOINT_SECONDS = 1.0
 QUEUES_SYNCED_AT_ONCE = 64
 """Queues synced per checkpoint while there are more dirty ones; the rest follow, and the mark waits for them."""
+INDEX_PAGES_AT_ONCE = 256
+"""Pages of the key index that are written in one turn of the event loop: about a millisecond."""
 CLOSE_DISPATCH_SECONDS = 5.0
 
 WrapLog = Callable[[LocalLog], AppendLog]
@@ -200,6 +202,7 @@ class _Keeper:
     """Moves the checkpoint and the recovery mark along behind what is on the medium."""
 
     opened: _Opened
+    _marked: int = -1
 
     async def run(self) -> None:
         while True:
@@ -218,7 +221,13 @@ class _Keeper:
         store, local = self.opened.store, self.opened.local
         dispatcher, run = store.dispatcher, store.world.workers.run
         dispatched, timestamp = dispatcher.dispatched_offset, dispatcher.last_store_timestamp
-        mark = self._mark(min(local.flushed_offset, dispatched))
+        position = min(local.flushed_offset, dispatched)
+        if position == self._marked and not dispatcher.dirty:
+            return
+        mark = self._mark(position)
+        # What has gathered in memory when a process dies is indexed again from the mark on: it must be written before.
+        while store.index is not None and not store.index.flush(INDEX_PAGES_AT_ONCE):
+            await trio.lowlevel.checkpoint()
         dirty = list(dispatcher.dirty)[:QUEUES_SYNCED_AT_ONCE]
         complete = len(dirty) == len(dispatcher.dirty)
         for queue in dirty:
@@ -237,6 +246,7 @@ class _Keeper:
             indexed = store.index.forced_offset if store.index is not None else -1
             checkpoint.mark = attrs.evolve(mark, indexed_offset=indexed).encode()
             await run(checkpoint.save)
+            self._marked = position
 
     async def forget_mark(self) -> None:
         """Write down that nothing is known to be on the medium.

@@ -56,6 +56,7 @@ def only_file(path: Path) -> bytes:
 def test_bytes_are_rocketmqs(tmp_path: Path, index: IndexFiles) -> None:
     """Five records with three keys each give the slots and entries that RocketMQ 4.9.4 wrote for them."""
     index.put_batch(golden_entries())
+    index.flush()
 
     data = only_file(tmp_path)
     slots = [int.from_bytes(data[40 + 4 * n : 44 + 4 * n], "big") for n in range(SLOTS)]
@@ -242,23 +243,55 @@ class FailingFile:
         self.file.close()
 
 
-@pytest.mark.parametrize("fail_at", range(1, 7))
-def test_a_batch_that_failed_anywhere_can_be_put_again(index: IndexFiles, fail_at: int) -> None:
-    """A disk that fails between entries, slots and header loses no chain and counts no entry."""
+LATE: list[IndexEntry] = [("TopicTest", "UK0", "k1 k2 k3 k4", 5000, 1_600_000_000_123)]
+
+
+def test_a_batch_whose_entries_could_not_be_written_can_be_put_again(index: IndexFiles) -> None:
+    """A disk that fails the write of entries leaves the index as it was, in memory too."""
     index.put_batch(golden_entries(2))
-    failing = FailingFile(index.files[0].file, fail_at)
-    index.files[0].file = failing
-    late: list[IndexEntry] = [("TopicTest", "UK0", "k1 k2 k3 k4", 5000, 1_600_000_000_123)]
+    index.files[0].file = FailingFile(index.files[0].file, 1)
 
     with pytest.raises(OSError, match="No space"):
-        index.put_batch(late)
+        index.put_batch(LATE)
     assert index.query("TopicTest", "k1", 64, *FOREVER) == [0, 138]
 
-    index.put_batch(late)
+    index.put_batch(LATE)
 
     assert index.query("TopicTest", "k1", 64, *FOREVER) == [0, 138, 5000]
     assert index.query("TopicTest", "UK0", 64, *FOREVER) == [0, 5000]
     assert index.files[0].slots_in_use == len({slot for slot in range(SLOTS) if index.files[0].newest_entry(slot)})
+
+
+@pytest.mark.parametrize("fail_at", [1, 2])
+def test_a_flush_that_failed_says_so_and_can_be_repeated(tmp_path: Path, index: IndexFiles, fail_at: int) -> None:
+    """Slots or header that could not be written are found all the same, and are written by the next flush."""
+    index.put_batch(golden_entries(2) + LATE)
+    index.files[0].file = FailingFile(index.files[0].file, fail_at)
+
+    with pytest.raises(OSError, match="No space"):
+        index.flush()
+    assert index.query("TopicTest", "k1", 64, *FOREVER) == [0, 138, 5000]
+
+    assert index.flush()
+    assert only_file(tmp_path)[36:40] == index.files[0].next_entry.to_bytes(4, "big")
+
+
+def test_what_was_not_flushed_before_a_crash_can_be_put_again(tmp_path: Path, index: IndexFiles) -> None:
+    """A process that dies leaves a file of an earlier time, some of its slots ahead of the header; indexing again heals it."""
+    index.put_batch(golden_entries(2))
+    index.flush()
+    index.put_batch(LATE)
+    for page in list(index.files[0]._changed):
+        index.files[0]._write_page(page)
+
+    again = index_in(tmp_path)
+    assert again.load(kept_all=True, forced_offset=-1) is None
+    before = again.query("TopicTest", "k1", 64, *FOREVER)
+    again.put_batch(LATE)
+
+    assert before == [0, 138]
+    assert again.query("TopicTest", "k1", 64, *FOREVER) == [0, 138, 5000]
+    again.close()
 
 
 @given(st.lists(st.tuples(st.text(max_size=5), st.text(max_size=40)), min_size=1, max_size=20))
