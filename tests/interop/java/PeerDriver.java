@@ -277,6 +277,8 @@ public final class PeerDriver {
         consumer.setNamesrvAddr(namesrv);
         consumer.setInstanceName(command.text("instance", "consumer-" + command.call));
         consumer.setPollNameServerInterval(1_000);
+        // A 5.x consumer may skip the heartbeat that its first rebalance calls for; the next one must not be 30 s away.
+        consumer.setHeartbeatBrokerInterval(1_000);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(command.text("topic", ""), command.text("expression", "*"));
         consumer.setMaxReconsumeTimes(command.number("max_reconsume", -1));
@@ -309,6 +311,8 @@ public final class PeerDriver {
         consumer.setNamesrvAddr(namesrv);
         consumer.setInstanceName("lite-" + command.call);
         consumer.setPollNameServerInterval(1_000);
+        // A 5.x consumer may skip the heartbeat that its first rebalance calls for; the next one must not be 30 s away.
+        consumer.setHeartbeatBrokerInterval(1_000);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setAutoCommit(false);
         consumer.setPollTimeoutMillis(500);
