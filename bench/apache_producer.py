@@ -9,8 +9,8 @@ import statistics
 import time
 
 from apache_client import producer_lines, start_producer
-from harness import CpuMeter, Options, Report, Values, started, take_turns, warm_up
-from processes import Process
+from harness import CpuMeter, Options, Report, Values, await_growth, started, take_turns, warm_up
+from processes import Process, ProcessFailedError
 from servers import QUEUES, TOPIC, Cluster, Side
 from wire import Connection
 
@@ -44,6 +44,7 @@ def main() -> None:
 def _steady(cluster: Cluster, connection: Connection, options: Options, threads: int) -> Values:
     producer = start_producer(cluster, threads=threads)
     try:
+        await_growth(connection, producer)
         _wait(producer, options.warmup)
         broker, client = CpuMeter(cluster.running_broker), CpuMeter(producer)
         before = connection.message_count(TOPIC, QUEUES)
@@ -57,7 +58,7 @@ def _steady(cluster: Cluster, connection: Connection, options: Options, threads:
     finally:
         producer.kill()
     if not messages:
-        raise RuntimeError(f"{cluster.side}: nothing arrived; the producer printed\n{producer.output()[-1500:]}")
+        raise ProcessFailedError(producer.name, f"stopped sending to the broker of {cluster.side}", producer.log)
     return {
         "msg/s": messages / seconds,
         "broker us/msg": broker_cpu * 1e6 / messages,
@@ -75,6 +76,7 @@ def _flood(cluster: Cluster, connection: Connection, options: Options, threads: 
     resident_max = resident_before
     producer = start_producer(cluster, threads=threads, asynchronous=True)
     try:
+        await_growth(connection, producer)
         count, at = connection.message_count(TOPIC, QUEUES), time.perf_counter()
         end = at + options.warmup + options.seconds
         while at < end:
@@ -100,7 +102,7 @@ def _flood(cluster: Cluster, connection: Connection, options: Options, threads: 
 def _wait(producer: Process, seconds: float) -> None:
     time.sleep(seconds)
     if producer.popen.poll() is not None:
-        raise RuntimeError(f"the producer ended by itself:\n{producer.output()[-1500:]}")
+        raise ProcessFailedError(producer.name, "ended by itself", producer.log)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import attrs
 from harness import CpuMeter
-from processes import Process
+from processes import Process, ProcessFailedError
 from raw_sender import RawSender
 from servers import QUEUES, TOPIC, Cluster
 from tcp_acked import bytes_acknowledged
@@ -99,4 +99,4 @@ def _watch(cluster: Cluster, consumer: Process, messages: int) -> tuple[list[_Sa
         samples.append(_Sample(seconds, taken, broker_cpu, consumer_meter.stop()[0]))
         if taken > messages * 1024 and time.perf_counter() > grown_at + _QUIET_SECONDS:
             return samples, consumer_bytes_max
-    raise RuntimeError(f"{cluster.side}: the backlog was not drained; the consumer printed\n{consumer.output()[-1500:]}")
+    raise ProcessFailedError(consumer.name, f"did not drain the backlog of {cluster.side}", consumer.log)

@@ -16,9 +16,9 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 
 import attrs
-from processes import Process, end_in_order, machine_cpu_seconds, own_cpu_seconds
+from processes import Process, ProcessFailedError, end_in_order, machine_cpu_seconds, own_cpu_seconds
 from raw_sender import RawSender
-from servers import TOPIC, Cluster, Side
+from servers import QUEUES, TOPIC, Cluster, Side
 from wire import Connection
 
 Values = Mapping[str, float]
@@ -173,7 +173,7 @@ def await_route(cluster: Cluster, broker: Connection, topic: str = TOPIC, timeou
         while namesrv.ask(get_route_info_by_topic, {"topic": topic, "acceptStandardJsonOnly": "true"}).code:
             if time.perf_counter() > deadline:
                 raise TimeoutError(f"no route to {topic} within {timeout:.0f} s")
-            broker.create_topic(topic, 8)
+            broker.create_topic(topic, QUEUES)
             time.sleep(0.2)
 
 
@@ -182,6 +182,15 @@ def warm_up(clusters: Mapping[Side, Cluster], seconds: float) -> None:
     for cluster in clusters.values():
         with RawSender(cluster.broker_address) as sender:
             sender.run(_WARMUP_WINDOW, seconds=seconds)
+
+
+def await_growth(connection: Connection, producer: Process, timeout: float = 120) -> None:
+    """Wait until a producer's first messages arrive: warm-up counts from there, however long its process took to start."""
+    before, deadline = connection.message_count(TOPIC, QUEUES), time.perf_counter() + timeout
+    while connection.message_count(TOPIC, QUEUES) == before:
+        if producer.popen.poll() is not None or time.perf_counter() > deadline:
+            raise ProcessFailedError(producer.name, "sent nothing", producer.log)
+        time.sleep(0.1)
 
 
 def take_turns(options: Options, report: Report, measure: Callable[[Side], Values]) -> None:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from apache_client import start_consumer, start_producer
 from drain import drain, write_backlog
-from harness import CpuMeter, Options, Report, Values, started, take_turns, warm_up
-from processes import Process
+from harness import CpuMeter, Options, Report, Values, await_growth, started, take_turns, warm_up
+from processes import Process, ProcessFailedError
 from servers import QUEUES, TOPIC, Cluster, Side, ours_env
 
 _WORKER = Path(__file__).resolve().parent / "client_load.py"
@@ -55,9 +55,10 @@ def _compare_producers(options: Options, in_flight: int) -> None:
 def _produce(cluster: Cluster, options: Options, start: Callable[[Cluster], Process]) -> dict[str, float]:
     producer = start(cluster)
     try:
-        time.sleep(options.warmup)
-        meter = CpuMeter(producer)
         with cluster.connect() as connection:
+            await_growth(connection, producer)
+            time.sleep(options.warmup)
+            meter = CpuMeter(producer)
             before = connection.message_count(TOPIC, QUEUES)
             meter.start()
             time.sleep(options.seconds / 2)
@@ -69,7 +70,7 @@ def _produce(cluster: Cluster, options: Options, start: Callable[[Cluster], Proc
     finally:
         producer.kill()
     if not messages:
-        raise RuntimeError(f"{cluster.side}: nothing arrived; the producer printed\n{producer.output()[-1500:]}")
+        raise ProcessFailedError(producer.name, f"stopped sending to the broker of {cluster.side}", producer.log)
     return {
         "msg/s": messages / seconds,
         "us/msg": cpu * 1e6 / messages,

@@ -11,6 +11,7 @@ import sys
 import time
 
 from harness import Options, Report, Values, take_turns
+from processes import ProcessFailedError
 from servers import TOPIC, Cluster, Side, ours_env
 from wire import Connection, RequestRefusedError
 
@@ -67,7 +68,7 @@ def first_send_acknowledged(cluster: Cluster) -> float:
     broker = cluster.running_broker
     while True:
         if broker.popen.poll() is not None or time.perf_counter() > broker.started_at + _SERVING_SECONDS_MAX:
-            raise RuntimeError(f"{cluster.side} does not serve:\n{broker.output()[-1500:]}")
+            raise ProcessFailedError(broker.name, "does not serve", broker.log)
         try:
             with Connection(cluster.broker_address) as connection:
                 connection.send(TOPIC, 0, b"first", unique_key="7F" * 16, born_ms=time.time_ns() // 1_000_000)
