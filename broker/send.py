@@ -6,8 +6,6 @@ wait together, in one callback. What is not an ordinary message (batches, delays
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import attrs
 
 from ..message.batch import decode_batch
@@ -18,6 +16,7 @@ from ..message.message import RETRY_PREFIX
 from ..message.properties import (
     CLUSTER,
     DELAY,
+    PROPERTY_END,
     TIMER_DELAY_MS,
     TIMER_DELAY_SEC,
     TIMER_DELIVER_MS,
@@ -72,7 +71,7 @@ NOT_FOR_CLIENTS = frozenset(
 )
 """Topics that only the broker itself writes to."""
 
-_SPECIAL = (DELAY, TRANSACTION_PREPARED, TIMER_DELIVER_MS, TIMER_DELAY_SEC, TIMER_DELAY_MS)
+_SPECIAL = frozenset((DELAY, TRANSACTION_PREPARED, TIMER_DELIVER_MS, TIMER_DELAY_SEC, TIMER_DELAY_MS))
 
 _CODES = {
     PutStatus.PUT_OK: ResponseCode.SUCCESS,
@@ -86,13 +85,17 @@ _CODES = {
 }
 
 _ANSWER = (
-    b'{"code":%d,"extFields":{"MSG_REGION":"%b","TRACE_ON":"%b","msgId":"%b","queueId":"%d","queueOffset":"%d"},"flag":1,'
-    b'"language":"' + OUR_LANGUAGE.encode() + b'","opaque":%d,"serializeTypeCurrentRPC":"JSON",'
-    b'"version":' + str(PROTOCOL_VERSION).encode() + b"}"
+    '{"code":%d,"extFields":{"MSG_REGION":"{region}","TRACE_ON":"{trace_on}","msgId":"{message_id_start}%016X",'
+    '"queueId":"%d","queueOffset":"%d"},"flag":1,"language":"{language}","opaque":%d,'
+    '"serializeTypeCurrentRPC":"JSON","version":{version}}'
 )
 
+_PUT_OK = PutStatus.PUT_OK
+_JSON = Wire.JSON
+_SEND_MESSAGE = int(RequestCode.SEND_MESSAGE)
+
 _Sent = tuple[RemotingCommand, int, int]
-"""A request, and which messages of the put are its: first and one behind the last."""
+"""A request, which message of the put is its, and the queue it asked for."""
 
 
 @attrs.define(eq=False)
@@ -105,16 +108,23 @@ class SendHandler:
     groups: GroupTable
     stats: Stats
     randomness: Randomness
-    _message_id_start: bytes = attrs.field(init=False)
+    _message_id_start: str = attrs.field(init=False)
     _cluster: str = attrs.field(init=False)
     _answer: bytes = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._message_id_start = self.store.store_host.hex().upper().encode()
+        self._message_id_start = self.store.store_host.hex().upper()
         self._cluster = encode_properties({CLUSTER: self.config.broker_cluster_name})
-        region = self.config.region_id.encode()
-        trace_on = b"true" if self.config.trace_on else b"false"
-        self._answer = _ANSWER.replace(b"%b", region, 1).replace(b"%b", trace_on, 1)
+        answer = _ANSWER
+        for name, value in (
+            ("region", self.config.region_id),
+            ("trace_on", "true" if self.config.trace_on else "false"),
+            ("message_id_start", self._message_id_start),
+            ("language", OUR_LANGUAGE),
+            ("version", str(PROTOCOL_VERSION)),
+        ):
+            answer = answer.replace(f"{{{name}}}", value)
+        self._answer = answer.encode()
 
     def handle(self, connection: ServerConnection, requests: list[RemotingCommand]) -> None:
         """Put what a run of requests brings, and answer each."""
@@ -123,46 +133,31 @@ class SendHandler:
         host = born_host(connection)
         admit = self._admit
         for request in requests:
+            if request.code == _SEND_MESSAGE:
+                request.ext = {_LONG_NAMES.get(name, name): value for name, value in request.ext.items()}
             try:
-                first = len(messages)
-                if admit(request, host, messages):
-                    sent.append((request, first, len(messages)))
+                if request.ext.get("m") != "true":
+                    sent.append((request, len(messages), admit(request, host, messages)))
                     continue
-                self._put(connection, messages[:first], sent)  # keeps the order of what one client sends
-                self._put(connection, messages[first:], [(request, 0, len(messages) - first)], together=True)
+                self._put(connection, messages, sent)  # first, to keep the order of what one client sends
                 messages, sent = [], []
+                self._put_batch(connection, request, host)
             except RequestRefused as error:
-                del messages[first:]
                 self.stats.put_failed(1)
                 connection.answer(request, error.code, remark=error.remark)
             except (KeyError, ValueError) as error:
-                del messages[first:]
                 self.stats.put_failed(1)
                 connection.answer(request, ResponseCode.SYSTEM_ERROR, remark=_bad_field(request, error))
         self._put(connection, messages, sent)
 
-    def _admit(self, request: RemotingCommand, host: bytes, messages: list[IncomingMessage]) -> bool:
-        """Append the request's message, or the messages of its batch, to `messages`; False means: put these together, alone."""
+    def _admit(self, request: RemotingCommand, host: bytes, messages: list[IncomingMessage]) -> int:
+        """Append the request's message to `messages`; returns the queue it asked for, or was given."""
         ext = request.ext
-        if request.code == RequestCode.SEND_MESSAGE:
-            ext = request.ext = {_LONG_NAMES.get(name, name): value for name, value in ext.items()}
-        topic, queue_id, flags, properties = ext["b"], int(ext["e"]), int(ext["f"]), ext.get("i") or ""
-        config = self.topics.topics.get(topic)
-        if config is None or topic in NOT_FOR_CLIENTS or not config.perm & PERM_WRITE:
-            config = self._writable_topic(request, topic)
-        if queue_id < 0:
-            queue_id = ext_queue = self.randomness.randrange(max(config.write_queue_nums, 1))
-            ext["e"] = str(ext_queue)
-        elif queue_id >= config.write_queue_nums and queue_id >= config.read_queue_nums:
-            raise RequestRefused(
-                ResponseCode.SYSTEM_ERROR,
-                f"queue {queue_id} of topic {topic} does not exist: there are {config.write_queue_nums} to write and "
-                f"{config.read_queue_nums} to read; the message was not stored",
-            )
-        if ext.get("m") == "true":
-            self._admit_batch(request, topic, queue_id, host, messages)
-            return False
-        properties = join_properties(properties, self._cluster)
+        topic, flags = ext["b"], int(ext["f"])
+        queue_id = self._queue_for(request, topic)
+        properties = ext.get("i") or ""
+        # Between what the producer sent and ours a separator may be missing: Java 4.9 leaves the last one out.
+        properties += self._cluster if not properties or properties[-1] == PROPERTY_END else PROPERTY_END + self._cluster
         decoded = decode_properties(properties)
         reconsume_times = ext.get("j")
         message = IncomingMessage(
@@ -181,10 +176,25 @@ class SendHandler:
         if topic.startswith(RETRY_PREFIX):
             redirect_retry(message, request, self.topics, self.groups)
             decoded = message.decoded or decoded
-        if not decoded.keys().isdisjoint(_SPECIAL):
+        if not _SPECIAL.isdisjoint(decoded):
             self._admit_special(message, decoded)
         messages.append(message)
-        return True
+        return queue_id
+
+    def _queue_for(self, request: RemotingCommand, topic: str) -> int:
+        queue_id = int(request.ext["e"])
+        config = self.topics.topics.get(topic)
+        if config is None or topic in NOT_FOR_CLIENTS or not config.perm & PERM_WRITE:
+            config = self._writable_topic(request, topic)
+        if queue_id < 0:
+            return self.randomness.randrange(max(config.write_queue_nums, 1))
+        if queue_id >= config.write_queue_nums and queue_id >= config.read_queue_nums:
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR,
+                f"queue {queue_id} of topic {topic} does not exist: there are {config.write_queue_nums} to write and "
+                f"{config.read_queue_nums} to read; the message was not stored",
+            )
+        return queue_id
 
     def _writable_topic(self, request: RemotingCommand, topic: str) -> TopicConfig:
         if topic in NOT_FOR_CLIENTS:
@@ -213,9 +223,11 @@ class SendHandler:
             )
         return config
 
-    def _admit_batch(
-        self, request: RemotingCommand, topic: str, queue_id: int, host: bytes, messages: list[IncomingMessage]
-    ) -> None:
+    def _put_batch(self, connection: ServerConnection, request: RemotingCommand, host: bytes) -> None:
+        """Put the items of a batch together and answer with all their ids."""
+        ext = request.ext
+        topic = ext["b"]
+        queue_id = self._queue_for(request, topic)
         if topic.startswith(RETRY_PREFIX):
             raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, f"a batch cannot be sent to the retry topic {topic}")
         if len(request.body) > self.config.max_message_size:
@@ -224,21 +236,46 @@ class SendHandler:
                 f"the batch has {len(request.body)} bytes, maxMessageSize is {self.config.max_message_size}; "
                 "nothing of it was stored",
             )
-        ext = request.ext
         try:
             items = decode_batch(request.body)
         except CorruptBatch as error:
             raise RequestRefused(
                 ResponseCode.MESSAGE_ILLEGAL, f"the batch cannot be read: {error}; nothing of it was stored"
             ) from error
-        if not items or int(ext["f"]) & TRANSACTION_MASK or DELAY in decode_properties(ext.get("i") or ""):
+        outer = decode_properties(ext.get("i") or "")
+        if not items or int(ext["f"]) & TRANSACTION_MASK or DELAY in outer:
             raise RequestRefused(
                 ResponseCode.MESSAGE_ILLEGAL, "a batch is neither empty, delayed nor transactional; nothing of it was stored"
             )
         flags, born = int(ext["f"]) & ~HOST_BITS, int(ext["g"])
+        messages: list[IncomingMessage] = []
         for flag, body, properties in items:
             text = join_properties(properties.decode("utf-8", "replace"), self._cluster)
             messages.append(IncomingMessage(topic, queue_id, body, text, flag, flags, born, host))
+        batch = self.store.put(messages, together=True)
+        self._count(messages, batch)
+
+        def answer(status: PutStatus) -> None:
+            code = _CODES.get(status, ResponseCode.SYSTEM_ERROR)
+            if not status.stored:
+                connection.answer(request, code, remark=batch.remark)
+                return
+            ids = ",".join(f"{self._message_id_start}{offset:016X}" for offset in batch.physical_offsets)
+            connection.answer(request, code, self._answer_fields(ids, queue_id, batch.queue_offsets[0]))
+
+        if batch.statuses[0] is _PUT_OK and self.store.log.waits and outer.get(WAIT) != "false":
+            self.store.log.when_done(batch.end, self.store.put_deadline(), answer)
+        else:
+            answer(batch.statuses[0])
+
+    def _answer_fields(self, message_id: str, queue_id: int, queue_offset: int) -> dict[str, object]:
+        return {
+            "MSG_REGION": self.config.region_id,
+            "TRACE_ON": self.config.trace_on,
+            "msgId": message_id,
+            "queueId": queue_id,
+            "queueOffset": queue_offset,
+        }
 
     def _admit_special(self, message: IncomingMessage, decoded: dict[str, str]) -> None:
         if decoded.get(TRANSACTION_PREPARED) == "true":
@@ -255,40 +292,27 @@ class SendHandler:
                 "timerWheelEnable is false: timer messages are not taken, use a delay level; the message was not stored",
             )
 
-    def _put(
-        self,
-        connection: ServerConnection,
-        messages: list[IncomingMessage],
-        sent: list[_Sent],
-        *,
-        together: bool = False,
-    ) -> None:
+    def _put(self, connection: ServerConnection, messages: list[IncomingMessage], sent: list[_Sent]) -> None:
         if not messages:
             return
         store = self.store
-        batch = store.put(messages, together=together)
+        batch = store.put(messages)
         self._count(messages, batch)
         if not store.log.waits or not batch.end:
-            self._answer_all(connection, sent, batch, PutStatus.PUT_OK)
+            self._answer_all(connection, sent, batch, _PUT_OK)
             return
-        at_once = [one for one in sent if not _waits(one, messages, batch)]
-        if at_once:
-            self._answer_all(connection, at_once, batch, PutStatus.PUT_OK)
-            sent = [one for one in sent if _waits(one, messages, batch)]
-        if sent:
+        later = [one for one in sent if _waits(messages[one[1]], batch.statuses[one[1]])]
+        if len(later) < len(sent):
+            self._answer_all(connection, [one for one in sent if one not in later], batch, _PUT_OK)
+        if later:
             store.log.when_done(
-                batch.end,
-                store.put_deadline(),
-                self._answer_later(connection, sent, batch),
+                batch.end, store.put_deadline(), lambda status: self._answer_all(connection, later, batch, status)
             )
-
-    def _answer_later(self, connection: ServerConnection, sent: list[_Sent], batch: PutBatch) -> Callable[[PutStatus], None]:
-        return lambda status: self._answer_all(connection, sent, batch, status)
 
     def _count(self, messages: list[IncomingMessage], batch: PutBatch) -> None:
         topic, count, size = messages[0].topic, 0, 0
         for message, status in zip(messages, batch.statuses, strict=True):
-            if status is not PutStatus.PUT_OK:
+            if status is not _PUT_OK:
                 self.stats.put_failed(1)
                 continue
             if message.topic != topic:
@@ -298,40 +322,24 @@ class SendHandler:
             size += len(message.body)
         self.stats.topic_put(topic, count, size)
 
-    def _answer_all(
-        self,
-        connection: ServerConnection,
-        sent: list[_Sent],
-        batch: PutBatch,
-        status: PutStatus,
-    ) -> None:
+    def _answer_all(self, connection: ServerConnection, sent: list[_Sent], batch: PutBatch, status: PutStatus) -> None:
         """Answer requests whose messages were appended with `status`, and the others with their own."""
-        template, id_start = self._answer, self._message_id_start
+        code, template = int(_CODES[status]), self._answer
         statuses, physical_offsets, queue_offsets = batch.statuses, batch.physical_offsets, batch.queue_offsets
         answers: list[bytes] = []
-        for request, first, stop in sent:
+        for request, at, queue_id in sent:
             if request.flag & ONEWAY_FLAG:
                 continue
-            if statuses[first] is not PutStatus.PUT_OK:
-                code = _CODES.get(statuses[first], ResponseCode.SYSTEM_ERROR)
-                answers.append(encode_frame(request.response(code, remark=batch.remark)))
-                continue
-            code = _CODES[status]
-            message_id = b"%b%016X" % (id_start, physical_offsets[first])
-            if stop - first > 1:
-                message_id = b",".join(b"%b%016X" % (id_start, offset) for offset in physical_offsets[first:stop])
-            if request.wire is Wire.JSON:
-                header = template % (code, message_id, int(request.ext["e"]), queue_offsets[first], request.opaque)
-                answers.append(frame_of(Wire.JSON, header))
+            if statuses[at] is not _PUT_OK:
+                refusal = _CODES.get(statuses[at], ResponseCode.SYSTEM_ERROR)
+                answers.append(encode_frame(request.response(refusal, remark=batch.remark)))
+            elif request.wire is _JSON:
+                header = template % (code, physical_offsets[at], queue_id, queue_offsets[at], request.opaque)
+                answers.append(frame_of(0, header))
             else:
-                ext = {
-                    "MSG_REGION": self.config.region_id,
-                    "TRACE_ON": self.config.trace_on,
-                    "msgId": message_id.decode(),
-                    "queueId": request.ext["e"],
-                    "queueOffset": queue_offsets[first],
-                }
-                answers.append(encode_frame(request.response(code, ext)))
+                message_id = f"{self._message_id_start}{physical_offsets[at]:016X}"
+                fields = self._answer_fields(message_id, queue_id, queue_offsets[at])
+                answers.append(encode_frame(request.response(code, fields)))
         if answers:
             connection.push(b"".join(answers))
 
@@ -344,10 +352,9 @@ def born_host(connection: ServerConnection) -> bytes:
     return host
 
 
-def _waits(one: _Sent, messages: list[IncomingMessage], batch: PutBatch) -> bool:
-    message = messages[one[1]]
+def _waits(message: IncomingMessage, status: PutStatus) -> bool:
     decoded = message.decoded if message.decoded is not None else decode_properties(message.properties)
-    return batch.statuses[one[1]] is PutStatus.PUT_OK and decoded.get(WAIT) != "false"
+    return status is _PUT_OK and decoded.get(WAIT) != "false"
 
 
 def _bad_field(request: RemotingCommand, error: Exception) -> str:

@@ -17,7 +17,7 @@ import trio
 
 from ..message.flags import TRANSACTION_COMMIT, TRANSACTION_MASK
 from ..message.layout import TOPIC_BYTES_MAX, encode_record, span_of
-from ..message.properties import KEYS, PROPERTIES_BYTES_MAX, UNIQUE_KEY, decode_properties
+from ..message.properties import DELAY, KEYS, PROPERTIES_BYTES_MAX, TAGS, UNIQUE_KEY, decode_properties
 from ..world.real import World
 from .append_log import AppendLog, RawAppendLog
 from .config import StoreConfig
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
+_SHORT_PROPERTIES = PROPERTIES_BYTES_MAX // 4
+"""Characters that stay inside the limit however many bytes each takes."""
 WHOLE_RECORD_EXTRA = 65_536
 """A record may be longer than `max_message_size` by this: topic, properties and the fixed part."""
 FILTERED_UNITS_MAX_BYTES = 16_000
@@ -162,11 +164,19 @@ class MessageStore:
         refusal = self.writability.refusal
         if refusal is not None:
             return _refuse(batch, PutStatus.SERVICE_NOT_AVAILABLE, refusal)
-        legal = self._check(messages, batch)
+        legal = range(count) if self._all_legal(messages) else self._check(messages, batch)
         if not legal or (together and len(legal) < count):
             return batch if not together else _refuse(batch, PutStatus.MESSAGE_ILLEGAL, batch.remark)
         self._append(messages, legal, batch, together=together)
         return batch
+
+    def _all_legal(self, messages: Sequence[IncomingMessage]) -> bool:
+        """Whether nothing needs a closer look: small properties, known topics, bodies inside the limit."""
+        body_max, topics = self.config.max_message_size, self._topics_encoded
+        for message in messages:
+            if len(message.body) > body_max or len(message.properties) > _SHORT_PROPERTIES or message.topic not in topics:
+                return False
+        return True
 
     def _check(self, messages: Sequence[IncomingMessage], batch: PutBatch) -> list[int]:
         body_max = self.config.max_message_size
@@ -198,7 +208,7 @@ class MessageStore:
         self._topics_encoded[topic] = encoded
         return True
 
-    def _append(self, messages: Sequence[IncomingMessage], legal: list[int], batch: PutBatch, *, together: bool) -> None:
+    def _append(self, messages: Sequence[IncomingMessage], legal: Sequence[int], batch: PutBatch, *, together: bool) -> None:
         now = self.last_timestamp = max(self.world.clock.wall_ms(), self.last_timestamp)
         next_offsets, tags_code_of, topics = self.next_offsets, self.dispatcher.tags_codes.of, self._topics_encoded
         store_host, queue_offsets = self.store_host, batch.queue_offsets
@@ -246,7 +256,7 @@ class MessageStore:
             physical_offsets[at] = offset
             topic = message.topic
             unique_key, keys = decoded.get(UNIQUE_KEY, ""), decoded.get(KEYS, "")
-            tags_code = tags_code_of(topic, decoded, now)
+            tags_code = tags_code_of(topic, decoded, now) if TAGS in decoded or DELAY in decoded else 0
             derivables.append(
                 (
                     topic,
@@ -263,7 +273,9 @@ class MessageStore:
             )
         self.dispatcher.offer(appended.start, appended.end, derivables)
 
-    def _append_failed(self, messages: Sequence[IncomingMessage], legal: list[int], batch: PutBatch, error: Exception) -> None:
+    def _append_failed(
+        self, messages: Sequence[IncomingMessage], legal: Sequence[int], batch: PutBatch, error: Exception
+    ) -> None:
         status = PutStatus.SERVICE_NOT_AVAILABLE
         if isinstance(error, OSError):
             log.error("append_failed", reason=error.strerror or str(error), errno=error.errno)
