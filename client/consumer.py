@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from math import inf
+from traceback import format_exception
 from typing import Literal
 
 import attrs
@@ -126,9 +127,10 @@ class Consumer:
             async for message in Iteration(self, acknowledges=False):
                 try:
                     await handler(message)
-                except Exception as error:
-                    # The message comes again.
-                    log.warning("message_failed", queue=str(message.queue), offset=message.queue_offset, exc_info=error)
+                except Exception as error:  # noqa: BLE001 - the message comes again
+                    # As text, because a renderer that shows local variables would take seconds over a message each.
+                    trace = "".join(format_exception(error))
+                    log.warning("message_failed", queue=str(message.queue), offset=message.queue_offset, traceback=trace)
                     await message.retry()
                 else:
                     message.ack_now()

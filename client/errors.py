@@ -130,7 +130,7 @@ class Refused(ClientError):
         self.address = address
 
 
-class SystemError(Refused):  # noqa: A001 - RocketMQ's name; users see it as `errors.SystemError`
+class BrokerSystemError(Refused):
     """Code 1: something unexpected in the broker; older brokers also answer it to bad requests."""
 
     retriable = True
@@ -200,7 +200,7 @@ class NotLeader(Refused):
 _KNOWN_CODES = frozenset(int(code) for code in ResponseCode)
 
 REFUSALS: dict[int, type[Refused]] = {
-    1: SystemError,
+    1: BrokerSystemError,
     2: SystemBusy,
     3: NotSupported,
     13: MessageIllegal,

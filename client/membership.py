@@ -16,7 +16,7 @@ import trio
 from ..message.message import MessageQueue
 from ..world.network import Address
 from .delivery import LOCK_LOST_SECONDS, Source
-from .errors import ClientError, NoRoute
+from .errors import ClientError, NoAnswer, NoRoute
 from .queue_calls import group_members, lock_queues, master_of
 from .rebalance import Strategy, allocate
 from .route import TopicRoute
@@ -49,6 +49,8 @@ class Membership:
     """Stops reading a queue for good."""
     sources: dict[MessageQueue, Source] = attrs.field(factory=dict[MessageQueue, Source])
     _wanted: trio.Event = attrs.field(factory=trio.Event)
+    _without_route: set[str] = attrs.field(factory=set[str])
+    """Topics of which it has been said that they have no route."""
 
     def want_rebalance(self) -> None:
         """Let the next rebalance come at once."""
@@ -105,7 +107,9 @@ class Membership:
                 route = self.session.routes.routes.get(topic) or await self.session.refresh_route(topic)
                 wanted = await self._share(route)
             except NoRoute as error:
-                log.info("topic_without_route", topic=topic, reason=error.reason.name)
+                if topic not in self._without_route:
+                    log.info("topic_without_route", topic=topic, reason=error.reason.name)
+                    self._without_route.add(topic)
                 settled = False
                 continue
             except ClientError as error:
@@ -138,9 +142,17 @@ class Membership:
         failure: ClientError | None = None
         for address in addresses[start:] + addresses[:start]:
             try:
-                return await group_members(self.session, self.group, address)
+                members = await group_members(self.session, self.group, address)
+                if self.session.client_id not in members:
+                    # It has restarted, or we have just connected. What it says about others is no more than half the truth.
+                    await self.session.send_heartbeat(address)
+                    members = await group_members(self.session, self.group, address)
             except ClientError as error:
                 failure = error
+                continue
+            if self.session.client_id in members:
+                return members
+            failure = NoAnswer(str(address), f"it does not count us among the members of {self.group!r}")
         assert failure is not None
         raise failure
 

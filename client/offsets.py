@@ -32,7 +32,7 @@ class Offsets(Protocol):
         ...
 
     async def write(self, offsets: Mapping[MessageQueue, int], timeout_seconds: float) -> set[MessageQueue]:
-        """Remember offsets; return the queues for which it succeeded, failures are logged."""
+        """Remember offsets; return the queues for which that is settled. The others are to be written again."""
         ...
 
 
@@ -51,13 +51,14 @@ class BrokerOffsets:
 
         async def commit(queue: MessageQueue, offset: int) -> None:
             try:
-                await commit_offset(self._session, self._group, queue, offset, timeout_seconds)
+                kept = await commit_offset(self._session, self._group, queue, offset, timeout_seconds)
             except ClientError as error:
                 log.warning("offset_not_committed", queue=str(queue), offset=offset, reason=str(error))
                 if isinstance(error, Refused) and not error.retriable:
                     written.add(queue)  # asking again would be refused again
             else:
-                written.add(queue)
+                if kept:
+                    written.add(queue)
 
         async with trio.open_nursery() as nursery:
             for queue, offset in offsets.items():

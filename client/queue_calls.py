@@ -93,10 +93,15 @@ async def committed_offset(session: Session, group: str, queue: MessageQueue) ->
 
 async def commit_offset(
     session: Session, group: str, queue: MessageQueue, offset: int, timeout_seconds: float = CALL_SECONDS
-) -> None:
-    """Store where `group` stands in the queue; going back is allowed."""
+) -> bool:
+    """Store where `group` stands in the queue; going back is allowed.
+
+    Returns: whether the master has it. While it is gone another member keeps it, and its return may undo that.
+    """
     fields = {**_queue_fields(queue), "consumerGroup": group, "commitOffset": offset}
-    await session.ask(await member_of(session, queue), request(RequestCode.UPDATE_CONSUMER_OFFSET, fields), timeout_seconds)
+    address = await member_of(session, queue)
+    await session.ask(address, request(RequestCode.UPDATE_CONSUMER_OFFSET, fields), timeout_seconds)
+    return address == session.routes.master(queue.broker_name)
 
 
 async def group_members(session: Session, group: str, address: Address) -> list[str]:

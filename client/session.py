@@ -119,7 +119,7 @@ class Session:
             self._channels[address] = channel
             self.local_host = self.local_host or channel.local.host
         if address not in self.name_servers:
-            self.nursery.start_soon(self._send_heartbeat, address)
+            self.nursery.start_soon(self.send_heartbeat, address)
         return channel
 
     async def call(self, address: Address, command: RemotingCommand, timeout_seconds: float = CALL_SECONDS) -> RemotingCommand:
@@ -219,7 +219,7 @@ class Session:
         addresses = self.routes.members() if self.members else self.routes.masters()
         async with trio.open_nursery() as nursery:
             for address in dict.fromkeys(addresses):
-                nursery.start_soon(self._send_heartbeat, address)
+                nursery.start_soon(self.send_heartbeat, address)
 
     async def send_heartbeats(self) -> None:
         """Send heartbeats until cancelled."""
@@ -257,7 +257,8 @@ class Session:
                 log.debug("unregister_failed", broker=str(channel.address), reason=str(error))
                 return
 
-    async def _send_heartbeat(self, address: Address) -> None:
+    async def send_heartbeat(self, address: Address) -> None:
+        """Tell one broker that we are here; failures are logged."""
         if not self.producer_groups and not self.members:
             return
         try:

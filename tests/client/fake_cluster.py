@@ -1,4 +1,4 @@
-"""A cluster to test clients against: real remoting servers on an in-memory network, with queues in lists and scripted faults."""
+"""A cluster to test clients against: real remoting servers on an in-memory network, queues in lists, scripted faults."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ledgermq.message.batch import decode_batch
 from ledgermq.message.errors import JsonError
 from ledgermq.message.json import dumps, dumps_strict, loads
 from ledgermq.message.layout import decode_record, encode_host, encode_record
-from ledgermq.message.message import RETRY_PREFIX, MessageId
+from ledgermq.message.message import DLQ_PREFIX, RETRY_PREFIX, MessageId
 from ledgermq.message.properties import RETRY_TOPIC, decode_properties, encode_properties
 from ledgermq.message.units import PhysicalOffset
 from ledgermq.remoting.codes import RequestCode, ResponseCode
@@ -59,7 +59,9 @@ class _Listener(Listener[Stream]):
 class FakeNetwork:
     """Memory streams between addresses."""
 
-    listeners: dict[Address, trio.MemorySendChannel[Stream]] = attrs.field(factory=dict[Address, trio.MemorySendChannel[Stream]])
+    listeners: dict[Address, trio.MemorySendChannel[Stream]] = attrs.field(
+        factory=dict[Address, trio.MemorySendChannel[Stream]]
+    )
     refusing: set[Address] = attrs.field(factory=set[Address])
     """Connections to them are refused."""
     unreachable: set[Address] = attrs.field(factory=set[Address])
@@ -93,6 +95,9 @@ class FakeNetwork:
 
     def local_address(self, stream: Stream) -> Address:
         return Address(CLIENT_HOST, 40000)
+
+    def own_host(self) -> str:
+        return CLIENT_HOST
 
     def listener_port(self, listener: Listener[Stream]) -> int:
         assert isinstance(listener, _Listener)
@@ -128,12 +133,26 @@ class FakeBroker:
 
     def refuse(self, code: int, answer: int, times: int = 1) -> None:
         """Let the next requests with `code` be refused."""
-        self.script(code, *[lambda request: request.response(answer, remark="scripted")] * times)
+
+        def refuse(request: RemotingCommand) -> RemotingCommand:
+            return request.response(answer, remark="scripted")
+
+        self.script(code, *[refuse] * times)
 
     def requests_of(self, code: int) -> list[RemotingCommand]:
         return [request for request in self.requests if request.code == code]
 
-    def put(self, topic: str, queue_id: int, body: bytes, properties: dict[str, str] | None = None, **fields: int) -> int:
+    def put(
+        self,
+        topic: str,
+        queue_id: int,
+        body: bytes,
+        properties: dict[str, str] | None = None,
+        *,
+        flag: int = 0,
+        sys_flag: int = 0,
+        reconsume_times: int = 0,
+    ) -> int:
         """Store a message; returns its queue offset."""
         queue = self.queues.setdefault((topic, queue_id), [])
         physical = 100_000 * queue_id + 1000 * len(queue) + sum(map(len, topic))
@@ -143,12 +162,14 @@ class FakeBroker:
             queue_offset=len(queue),
             body=body,
             properties=encode_properties(properties or {}).encode(),
+            flag=flag,
+            sys_flag=sys_flag,
             born_timestamp=1,
             born_host=encode_host(CLIENT_HOST, 40000),
             store_timestamp=TrioClock().wall_ms(),
             store_host=encode_host(self.address.host, self.address.port),
+            reconsume_times=reconsume_times,
             physical_offset=physical,
-            **fields,
         )
         queue.append(record)
         held, self.held = self.held, []
@@ -157,7 +178,9 @@ class FakeBroker:
         return len(queue) - 1
 
     def bodies(self, topic: str) -> list[bytes]:
-        return [decode_record(record).body for (name, _), queue in sorted(self.queues.items()) if name == topic for record in queue]
+        return [
+            decode_record(record).body for (name, _), queue in sorted(self.queues.items()) if name == topic for record in queue
+        ]
 
     def handle(self, connection: ServerConnection, requests: list[RemotingCommand]) -> None:
         for request in requests:
@@ -212,6 +235,8 @@ class FakeBroker:
         ext = request.ext
         topic, queue_id = ext["b"], int(ext["e"])
         times = int(ext.get("j", 0))
+        if topic.startswith(RETRY_PREFIX) and times > int(ext.get("l", 16)):
+            topic, queue_id = topic.replace(RETRY_PREFIX, DLQ_PREFIX), 0
         if ext["m"] == "true":
             items = [(body, decode_properties(properties.decode())) for _, body, properties in decode_batch(request.body)]
         else:
@@ -325,7 +350,7 @@ class FakeCluster:
         if not queues:
             return request.response(ResponseCode.TOPIC_NOT_EXIST, remark="scripted")
         perm = self.perms.get(topic, 6)
-        body = {
+        body: dict[str, object] = {
             "brokerDatas": [each for each in self._broker_datas() if each["brokerName"] in queues],
             "queueDatas": [
                 {"brokerName": name, "perm": perm, "readQueueNums": count, "writeQueueNums": count, "topicSysFlag": 0}
@@ -361,7 +386,7 @@ async def open_cluster(seed: int = 1) -> AsyncGenerator[FakeCluster]:
 async def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     """Wait until `condition` holds; under a mock clock this costs no time."""
     with trio.fail_after(seconds):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 - conditions of all kinds, and virtual time
             await trio.sleep(0.01)
 
 
