@@ -11,7 +11,9 @@ import click
 from ..broker.broker import Broker, open_broker
 from ..broker.config import KEYS, BrokerConfig, config_of
 from ..broker.errors import BadConfig, BrokerError
+from ..ha.errors import HaError
 from ..remoting.java_properties import read_properties
+from ..store.errors import StoreError
 from ..world.real import real_world
 from .serving import LOG_LEVELS, log_to_stderr, serve
 
@@ -44,7 +46,7 @@ def command(file: Path | None, namesrv: str | None, print_config: bool, log_leve
         click.echo(config.to_properties(), nl=False)
         return
     log_to_stderr(log_level)
-    serve(open_broker(config, real_world()), _announce, BrokerError)
+    serve(open_broker(config, real_world()), _announce, BrokerError, StoreError, HaError)
 
 
 def _config(file: Path | None, namesrv: str | None, given: dict[str, str]) -> BrokerConfig:

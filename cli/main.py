@@ -7,6 +7,7 @@ from typing import Any
 
 import attrs
 import click
+from click.shell_completion import CompletionItem
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
@@ -20,8 +21,17 @@ class LazyCommand:
 
 
 COMMANDS = {
+    "up": LazyCommand("up", "Run a whole cluster on this machine."),
     "namesrv": LazyCommand("namesrv", "Run a name server."),
     "broker": LazyCommand("broker", "Run a broker."),
+    "send": LazyCommand("send", "Send messages, from arguments or line by line."),
+    "consume": LazyCommand("consume", "Print messages."),
+    "topic": LazyCommand("topic", "Topics: list, create, update, delete, show, route."),
+    "group": LazyCommand("group", "Consumer groups: list, show, reset, create, delete."),
+    "message": LazyCommand("message", "Single messages: show, find, by-key, by-offset."),
+    "cluster": LazyCommand("cluster", "Brokers: list, status."),
+    "bench": LazyCommand("bench", "Measure sending and receiving."),
+    "completion": LazyCommand("completion", "Print the completion script of a shell."),
 }
 
 
@@ -37,6 +47,12 @@ class LazyGroup(click.Group):
             return None
         command: click.Command = getattr(import_module(f"ledgermq.cli.{lazy.module}"), "command")  # noqa: B009
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        # click would import every command for its summary.
+        options = [item for item in super(click.Group, self).shell_complete(ctx, incomplete) if item.value.startswith("-")]
+        names = [CompletionItem(name, help=lazy.summary) for name, lazy in COMMANDS.items() if name.startswith(incomplete)]
+        return names + options
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):

@@ -83,7 +83,10 @@ class TcpNetwork:
         return await trio.open_tcp_stream(address.host, address.port)
 
     async def open_listeners(self, host: str, port: int) -> Sequence[Listener[Stream]]:
-        return cast("Sequence[Listener[Stream]]", await trio.open_tcp_listeners(port, host=host or None, backlog=BACKLOG))
+        try:
+            return cast("Sequence[Listener[Stream]]", await trio.open_tcp_listeners(port, host=host or None, backlog=BACKLOG))
+        except OSError as error:  # which does not say where
+            raise OSError(error.errno, f"cannot listen on {host or '*'}:{port}: {error.strerror}") from error
 
     def peer_address(self, stream: Stream) -> Address:
         socket = _socket_of(stream)

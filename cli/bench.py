@@ -1,0 +1,146 @@
+"""`ledgermq bench`: how fast this cluster takes and gives messages, with our own client."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import attrs
+import click
+import trio
+
+from ..client.consumer import open_consumer
+from ..client.errors import ClientError
+from ..client.producer import Producer, open_producer
+from ..client.subscription import ConsumeFrom
+from ..message.message import Message
+from .clients import json_option, namesrv_option, talks_to_cluster
+from .output import print_json
+
+REPORT_SECONDS = 1.0
+
+
+@attrs.define(eq=False)
+class Tally:
+    """What happened so far."""
+
+    count: int = 0
+    size: int = 0
+    failed: int = 0
+    latencies: list[float] = attrs.field(factory=list[float])
+    """Seconds of each call; bounded by the run itself, at 8 bytes and a float each."""
+    started: float = attrs.field(factory=time.monotonic)
+
+    def summary(self) -> dict[str, Any]:
+        elapsed = time.monotonic() - self.started
+        ordered = sorted(self.latencies)
+        quantiles = {
+            f"p{int(share * 1000) / 10:g}_ms": round(ordered[min(len(ordered) - 1, int(share * len(ordered)))] * 1000, 3)
+            for share in (0.5, 0.99, 0.999)
+            if ordered
+        }
+        return {
+            "messages": self.count,
+            "failed": self.failed,
+            "seconds": round(elapsed, 3),
+            "messages_per_second": round(self.count / elapsed, 1),
+            "mib_per_second": round(self.size / elapsed / (1 << 20), 2),
+            **quantiles,
+        }
+
+
+@click.group("bench")
+def command() -> None:
+    """Measure sending and receiving on a running cluster."""
+
+
+@command.command("produce")
+@click.argument("topic", default="BenchmarkTest")
+@click.option("--size", type=click.IntRange(min=1), default=1024, show_default=True, help="Bytes of a body.")
+@click.option("--in-flight", type=click.IntRange(min=1), default=64, show_default=True, help="Sends that wait at once.")
+@click.option("--batch", type=click.IntRange(min=1), default=1, show_default=True, help="Messages per request.")
+@click.option("--seconds", type=float, default=10.0, show_default=True)
+@namesrv_option
+@json_option
+@talks_to_cluster
+async def produce(topic: str, size: int, in_flight: int, batch: int, seconds: float, namesrv: str, as_json: bool) -> None:
+    """Send as fast as the brokers acknowledge."""
+    tally = Tally()
+    # Letters that hardly compress, so that what is measured is what was asked for.
+    message = Message(topic, bytes((at * 197 + at // 7 * 31) & 0xFF for at in range(size)))
+    async with open_producer(namesrv, "ledgermq-bench", compression=None) as producer:
+        await producer.send(message)
+        tally.started = time.monotonic()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_report, tally, as_json)
+            with trio.move_on_after(seconds):
+                async with trio.open_nursery() as senders:
+                    for _ in range(in_flight):
+                        senders.start_soon(_send_on, producer, message, batch, tally)
+            nursery.cancel_scope.cancel()
+    _finish(tally, as_json)
+
+
+async def _send_on(producer: Producer, message: Message, batch: int, tally: Tally) -> None:
+    messages = [message] * batch
+    while True:
+        started = time.perf_counter()
+        try:
+            if batch == 1:
+                await producer.send(message)
+            else:
+                await producer.send_batch(messages)
+        except ClientError:
+            tally.failed += batch
+            continue
+        tally.latencies.append(time.perf_counter() - started)
+        tally.count += batch
+        tally.size += len(message.body) * batch
+
+
+@command.command("consume")
+@click.argument("topic", default="BenchmarkTest")
+@click.option("--group", default="ledgermq-bench", show_default=True)
+@click.option("--seconds", type=float, default=10.0, show_default=True, help="At most; ends earlier when caught up.")
+@click.option("--max", "count_max", type=click.IntRange(min=1), help="End after so many messages.")
+@namesrv_option
+@json_option
+@talks_to_cluster
+async def consume(topic: str, group: str, seconds: float, count_max: int | None, namesrv: str, as_json: bool) -> None:
+    """Take what is there as fast as it comes."""
+    tally = Tally()
+    last = time.monotonic()
+    async with open_consumer(namesrv, group, topic, consume_from=ConsumeFrom.FIRST) as consumer, trio.open_nursery() as nursery:
+        nursery.start_soon(_report, tally, as_json)
+        with trio.move_on_after(seconds):
+            while messages := await consumer.get_many(1024, 2.0):
+                if not tally.count:
+                    tally.started = time.monotonic()
+                tally.count += len(messages)
+                tally.size += sum(message.size for message in messages)
+                last = time.monotonic()
+                if count_max is not None and tally.count >= count_max:
+                    break
+        nursery.cancel_scope.cancel()
+    # What was waited for at the end is not part of the rate.
+    tally.started += time.monotonic() - last
+    _finish(tally, as_json)
+
+
+async def _report(tally: Tally, as_json: bool) -> None:
+    before = 0
+    while not as_json:
+        await trio.sleep(REPORT_SECONDS)
+        click.echo(f"{(tally.count - before) / REPORT_SECONDS:>10.0f} messages/s, {tally.failed} failed", err=True)
+        before = tally.count
+
+
+def _finish(tally: Tally, as_json: bool) -> None:
+    summary = tally.summary()
+    if as_json:
+        print_json(summary)
+    else:
+        for name, value in summary.items():
+            click.echo(f"{name.replace('_', ' '):<20} {value}")
+    if not tally.count and tally.failed:
+        raise click.ClickException("nothing was acknowledged")

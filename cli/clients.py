@@ -1,0 +1,129 @@
+"""What all commands that talk to a cluster share: where it is, how to print, how to end, and what went wrong in words."""
+
+from __future__ import annotations
+
+import functools
+import re
+import time
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+import click
+import trio
+
+from ..client.errors import ClientError, NoRoute, NoRouteReason, NotFound, NotOnline, Unreachable
+from ..client.session import parse_name_servers
+from .serving import first_of, log_to_stderr
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+DEFAULT_NAMESRV = "127.0.0.1:9876"
+LATEST_MS, EARLIEST_MS = -1, 0
+
+if TYPE_CHECKING:
+    _ParamType = click.ParamType[int]
+else:
+    _ParamType = click.ParamType  # older versions of click know no type arguments
+
+_UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+namesrv_option = click.option(
+    "--namesrv",
+    "-n",
+    envvar="LEDGERMQ_NAMESRV",
+    default=DEFAULT_NAMESRV,
+    show_default=True,
+    help="Name servers, HOST:PORT;HOST:PORT. Also $LEDGERMQ_NAMESRV.",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def talks_to_cluster(function: Callable[P, Awaitable[None]]) -> Callable[P, None]:
+    """Let an async function be the body of a command that has the option `--namesrv`."""
+
+    @functools.wraps(function)
+    def command(*args: P.args, **kwargs: P.kwargs) -> None:
+        log_to_stderr("error")
+        namesrv = str(kwargs["namesrv"])
+        try:
+            trio.run(functools.partial(function, *args, **kwargs))
+        except BaseException as error:
+            reason = first_of(error)
+            if isinstance(reason, ClientError):
+                raise click.ClickException(explain(reason, namesrv)) from error
+            if isinstance(error, BaseExceptionGroup):
+                # click knows what to do with its own errors, Ctrl-C and a reader of ours that went away.
+                raise reason from error
+            raise
+
+    return command
+
+
+def explain(error: ClientError, namesrv: str) -> str:
+    """Say what went wrong, and what may help."""
+    if isinstance(error, NoRoute) and error.reason is NoRouteReason.NAME_SERVER_UNREACHABLE:
+        return (
+            f"{error}\nAsked: {namesrv}. Give others with --namesrv or $LEDGERMQ_NAMESRV, "
+            "or start a cluster on this machine with `ledgermq up`."
+        )
+    if isinstance(error, NoRoute) and error.reason is NoRouteReason.TOPIC_UNKNOWN:
+        return f"{error}\nCreate it with `ledgermq topic create {error.topic}`."
+    if isinstance(error, NoRoute) and error.reason is NoRouteReason.NO_PERMISSION:
+        return f"{error}\nChange it with `ledgermq topic update {error.topic} --perm rw`."
+    if isinstance(error, Unreachable) and error.address not in map(str, parse_name_servers(namesrv)):
+        return (
+            f"{error}\nThe name server gave this address, but it is not reachable from here: the broker may have died a moment "
+            "ago, a firewall may stand between, or the broker's brokerIP1 names an address of another network."
+        )
+    if isinstance(error, NotFound):
+        return error.remark
+    if isinstance(error, NotOnline):
+        return f"{error}\nNo member of the group is connected now."
+    return str(error)
+
+
+def moment(text: str) -> int:
+    """Milliseconds of `earliest`, `latest`, `10m` (ago), an ISO date or a number of milliseconds.
+
+    Raises:
+        click.BadParameter: none of these.
+    """
+    if text in ("earliest", "latest"):
+        return EARLIEST_MS if text == "earliest" else LATEST_MS
+    if re.fullmatch(r"\d+[smhd]", text):
+        return time.time_ns() // 1_000_000 - int(text[:-1]) * _UNITS_MS[text[-1]]
+    if text.isdigit():
+        return int(text)
+    try:
+        return round(datetime.fromisoformat(text).timestamp() * 1000)
+    except ValueError:
+        raise click.BadParameter(
+            f"a time is earliest, latest, 10m (or s, h, d) for so long ago, 2026-01-31T12:00, or milliseconds (got {text!r})"
+        ) from None
+
+
+class Moment(_ParamType):
+    """A point in time as people write it; see `moment`."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        del param, ctx
+        return value if isinstance(value, int) else moment(value)
+
+
+def pairs(items: tuple[str, ...], option: str) -> dict[str, str]:
+    """Read NAME=VALUE options.
+
+    Raises:
+        click.BadParameter: one without `=` or without a name.
+    """
+    entries: dict[str, str] = {}
+    for item in items:
+        name, equals, value = item.partition("=")
+        if not name or not equals:
+            raise click.BadParameter(f"{item!r} is not NAME=VALUE", param_hint=option)
+        entries[name] = value
+    return entries

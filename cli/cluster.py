@@ -1,0 +1,94 @@
+"""`ledgermq cluster`: brokers, what they do, how their slaves follow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from ..client.admin import Admin, open_admin
+from ..client.errors import ClientError
+from .clients import json_option, namesrv_option, talks_to_cluster
+from .output import print_rows
+
+
+@click.group("cluster")
+def command() -> None:
+    """Brokers and how they are."""
+
+
+@command.command("list")
+@namesrv_option
+@json_option
+@talks_to_cluster
+async def list_brokers(namesrv: str, as_json: bool) -> None:
+    """All brokers that the name server knows."""
+    async with open_admin(namesrv) as admin:
+        rows = await _members(admin)
+    print_rows(rows, ("cluster", "broker", "id", "role", "address"), as_json=as_json, nothing="the name server knows no broker")
+
+
+@command.command("status")
+@namesrv_option
+@json_option
+@talks_to_cluster
+async def status(namesrv: str, as_json: bool) -> None:
+    """Version, load, disk and replication of every broker; one that does not answer says why."""
+    async with open_admin(namesrv) as admin:
+        rows = await _members(admin)
+        for row in rows:
+            await _ask_broker(admin, row)
+    columns = ("broker", "id", "role", "address", "version", "in_tps", "out_tps", "disk_percent", "log_end", "replication")
+    print_rows(rows, columns, as_json=as_json, nothing="the name server knows no broker")
+    if any("error" in row for row in rows):
+        raise click.exceptions.Exit(1)
+
+
+async def _members(admin: Admin) -> list[dict[str, Any]]:
+    return [
+        {
+            "cluster": broker.cluster,
+            "broker": broker.name,
+            "id": number,
+            "role": "slave" if number else "master",
+            "address": str(address),
+        }
+        for broker in (await admin.cluster()).brokers
+        for number, address in sorted(broker.addresses.items())
+    ]
+
+
+async def _ask_broker(admin: Admin, row: dict[str, Any]) -> None:
+    try:
+        runtime = await admin.broker_runtime(row["address"])
+    except ClientError as error:
+        row["error"] = row["replication"] = str(error)
+        return
+    row["version"] = runtime.get("brokerVersionDesc")
+    row["in_tps"] = _first_number(runtime.get("putTps"))
+    row["out_tps"] = _first_number(runtime.get("getTransferredTps") or runtime.get("getTransferedTps"))
+    row["disk_percent"] = _first_number(runtime.get("commitLogDiskRatio")) * 100
+    row["log_end"] = runtime.get("commitLogMaxOffset")
+    row["runtime"] = runtime
+    try:
+        row["ha"] = await admin.ha_status(row["address"])
+    except ClientError:  # older brokers cannot tell
+        return
+    row["replication"] = _replication(row["ha"])
+
+
+def _first_number(text: str | None) -> float:
+    try:
+        return float((text or "0").split()[0])
+    except (IndexError, ValueError):
+        return 0.0
+
+
+def _replication(ha: dict[str, Any]) -> str | None:
+    """One line of what a broker says about its replication."""
+    if ha.get("master"):
+        slaves: list[dict[str, Any]] = ha.get("haConnectionInfo") or []
+        followers = [f"{slave.get('addr')} {slave.get('diff', '?')} bytes behind" for slave in slaves]
+        return "; ".join(followers) or "no slave"
+    client: dict[str, Any] = ha.get("haClientRuntimeInfo") or {}
+    return f"follows {client.get('masterAddr')}" if client.get("masterAddr") else "follows nobody"

@@ -1,0 +1,158 @@
+"""`ledgermq consume`: print messages, looking on or as a member of a group."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+import click
+
+from ..client.admin import open_admin
+from ..client.consumer import open_consumer
+from ..client.pull import open_pull_consumer
+from ..client.received import ReceivedMessage
+from ..client.subscription import ConsumeFrom
+from ..message.message import MessageQueue
+from .clients import Moment, json_option, namesrv_option, talks_to_cluster
+from .output import body_fields, print_json, when
+
+LOOKING_GROUP = "TOOLS_CONSUMER"
+MESSAGES_PER_GET = 256
+SILENCE_SECONDS = 2.0
+
+
+@click.command("consume")
+@click.argument("topic")
+@click.option("--group", help="Take messages as a member of this group; without it they are only looked at.")
+@click.option("--from-beginning", is_flag=True, help="Start at the oldest message; a group that has been here goes on.")
+@click.option("--since", type=Moment(), help="Start at this time: 10m (ago), a date. Not with --group.")
+@click.option("--tag", default="*", help="Only these tags, as a || b.")
+@click.option("--max", "count_max", type=click.IntRange(min=1), help="End after so many.")
+@click.option("--follow/--no-follow", default=None, help="Wait for more, or end with what is there.")
+@click.option(
+    "--idle",
+    type=float,
+    default=3.0,
+    show_default=True,
+    help="A group without --follow ends after so many seconds without a message.",
+)
+@click.option("-v", "--verbose", is_flag=True, help="Before each body its queue, offset, time, tag and keys.")
+@namesrv_option
+@json_option
+@talks_to_cluster
+async def command(
+    topic: str,
+    group: str | None,
+    from_beginning: bool,
+    since: int | None,
+    tag: str,
+    count_max: int | None,
+    follow: bool | None,
+    idle: float,
+    verbose: bool,
+    namesrv: str,
+    as_json: bool,
+) -> None:
+    """Print the bodies of messages, one a line.
+
+    Without --group nobody's position changes: it waits for new messages, or with --from-beginning or --since prints what is
+    there and ends, unless --follow. With --group messages are shared with its other members and acknowledged once printed.
+    """
+    if group is not None and since is not None:
+        raise click.UsageError("--since is for looking on; move a group with `ledgermq group reset`")
+    if from_beginning and since is not None:
+        raise click.UsageError("--from-beginning and --since exclude each other")
+    sink = Sink(count_max, verbose, as_json)
+    if group is not None:
+        await _take(namesrv, group, topic, tag, from_beginning, None if follow else idle, sink)
+    else:
+        start = 0 if from_beginning else since
+        await _look(namesrv, topic, tag, start, start is None if follow is None else follow, sink)
+
+
+@attrs.define(eq=False)
+class Sink:
+    """Prints messages until there have been enough."""
+
+    left: int | None
+    verbose: bool
+    as_json: bool
+
+    def show(self, messages: Sequence[ReceivedMessage]) -> None:
+        """Print and acknowledge messages, no more than are wanted."""
+        wanted = messages if self.left is None else messages[: self.left]
+        for message in wanted:
+            _print(message, self.verbose, self.as_json)
+        # Acknowledged only once a broken pipe has had its chance to say that nobody reads.
+        sys.stdout.flush()
+        for message in wanted:
+            message.ack_now()
+        if self.left is not None:
+            self.left -= len(wanted)
+
+    @property
+    def full(self) -> bool:
+        return self.left is not None and self.left <= 0
+
+
+async def _take(
+    namesrv: str, group: str, topic: str, tag: str, from_beginning: bool, idle_seconds: float | None, sink: Sink
+) -> None:
+    first = ConsumeFrom.FIRST if from_beginning else ConsumeFrom.LAST
+    async with open_consumer(namesrv, group, {topic: tag}, ack="explicit", consume_from=first) as consumer:
+        while not sink.full and (messages := await consumer.get_many(MESSAGES_PER_GET, idle_seconds)):
+            sink.show(messages)
+
+
+async def _look(namesrv: str, topic: str, tag: str, start_ms: int | None, follow: bool, sink: Sink) -> None:
+    async with open_admin(namesrv) as admin, open_pull_consumer(namesrv, LOOKING_GROUP) as consumer:
+        ends: dict[MessageQueue, int] = {}
+        starts: dict[MessageQueue, int] = {}
+        for queue in await consumer.queues(topic):
+            first, last = await admin.queue_range(queue)
+            ends[queue] = last
+            starts[queue] = last if start_ms is None else first if not start_ms else await admin.offset_at(queue, start_ms)
+        unread = {queue for queue in ends if starts[queue] < ends[queue]}
+        read = ends if follow else unread
+        await consumer.assign(read, tag)
+        for queue in read:
+            await consumer.seek(queue, starts[queue])
+        while not sink.full and (follow or unread):
+            # Where tags are filtered, the end of a queue may hold nothing for us; then silence says that it is over.
+            messages = await consumer.poll(MESSAGES_PER_GET, None if follow else SILENCE_SECONDS)
+            if not messages:
+                return
+            unread -= {message.queue for message in messages if message.queue_offset >= ends[message.queue] - 1}
+            sink.show([message for message in messages if follow or message.queue_offset < ends[message.queue]])
+
+
+def _print(message: ReceivedMessage, verbose: bool, as_json: bool) -> None:
+    if as_json:
+        print_json(_fields(message))
+        return
+    if verbose:
+        words = [str(message.queue), f"offset {message.queue_offset}", when(message.store_timestamp)]
+        words += [f"tag {message.tag}"] if message.tag else []
+        words += [f"keys {' '.join(message.keys)}"] if message.keys else []
+        words += [f"again ({message.reconsume_times})"] if message.reconsume_times else []
+        click.echo(f"{'  '.join(words)}  ", nl=False)
+    sys.stdout.buffer.write(message.body + b"\n")
+
+
+def _fields(message: ReceivedMessage) -> dict[str, Any]:
+    return {
+        "topic": message.topic,
+        "brokerName": message.queue.broker_name,
+        "queueId": message.queue.queue_id,
+        "queueOffset": message.queue_offset,
+        "msgId": message.message_id,
+        "tag": message.tag,
+        "keys": message.keys,
+        "bornTimestamp": message.born_timestamp,
+        "storeTimestamp": message.store_timestamp,
+        "reconsumeTimes": message.reconsume_times,
+        "properties": dict(message.properties),
+        **body_fields(message.body),
+    }

@@ -1,0 +1,120 @@
+"""`ledgermq message`: find single messages and show all about them."""
+
+from __future__ import annotations
+
+import attrs
+import click
+
+from ..client.admin import LATEST, open_admin
+from ..client.pull import open_pull_consumer
+from ..message.message import MessageQueue, StoredMessage
+from ..message.units import QueueId
+from .clients import Moment, json_option, namesrv_option, talks_to_cluster
+from .output import print_message, print_rows, stored_fields, text_or_hex, when
+
+FIND_GROUP = "TOOLS_CONSUMER"
+COLUMNS = ("msgId", "queueId", "queueOffset", "stored", "tag", "keys", "body")
+
+
+@click.group("message")
+def command() -> None:
+    """Single messages."""
+
+
+@command.command("show")
+@click.argument("message_id")
+@click.option("--topic", help="Needed for a producer's unique id; an offset id is found without.")
+@namesrv_option
+@json_option
+@talks_to_cluster
+async def show(message_id: str, topic: str | None, namesrv: str, as_json: bool) -> None:
+    """Show a message by its id."""
+    async with open_admin(namesrv) as admin:
+        message = await admin.message_by_id(message_id, topic)
+    print_message(message, as_json=as_json)
+
+
+@command.command("by-key")
+@click.argument("topic")
+@click.argument("key")
+@click.option("--max", "count_max", type=click.IntRange(min=1), default=64, show_default=True)
+@click.option("--since", type=Moment(), default=0, help="Stored then or later; 10m for ten minutes ago.")
+@namesrv_option
+@json_option
+@talks_to_cluster
+async def by_key(topic: str, key: str, count_max: int, since: int, namesrv: str, as_json: bool) -> None:
+    """Find messages by one of their keys, through the brokers' index."""
+    async with open_admin(namesrv) as admin:
+        found = await admin.messages_by_key(topic, key, messages_max=count_max, begin_ms=since)
+    _print_found(found, as_json=as_json, nothing=f"no message with the key {key} in {topic}")
+
+
+@command.command("by-offset")
+@click.argument("topic")
+@click.argument("offset", type=click.IntRange(min=0))
+@click.option("--queue", "queue_id", type=click.IntRange(min=0), required=True)
+@click.option("--broker", help="Its name; needed where several brokers have the topic.")
+@namesrv_option
+@json_option
+@talks_to_cluster
+async def by_offset(topic: str, offset: int, queue_id: int, broker: str | None, namesrv: str, as_json: bool) -> None:
+    """Show the message with an offset in a queue."""
+    async with open_admin(namesrv) as admin:
+        if broker is None:
+            names = sorted({queue.broker_name for queue in (await admin.topic_route(topic)).queues})
+            if len(names) != 1:
+                raise click.UsageError(f"several brokers have the topic {topic}: choose one with --broker ({', '.join(names)})")
+            broker = names[0]
+        message = await admin.message_at(MessageQueue(topic, broker, QueueId(queue_id)), offset)
+    print_message(message, as_json=as_json)
+
+
+@command.command("find")
+@click.argument("topic")
+@click.option("--since", type=Moment(), default="1h", show_default=True, help="Stored then or later.")
+@click.option("--until", type=Moment(), default="latest", show_default=True, help="Stored before.")
+@click.option("--tag", help="With this tag; several as a || b.")
+@click.option("--contains", help="With this text in the body.")
+@click.option("--max", "count_max", type=click.IntRange(min=1), default=64, show_default=True)
+@namesrv_option
+@json_option
+@talks_to_cluster
+async def find(
+    topic: str, since: int, until: int, tag: str | None, contains: str | None, count_max: int, namesrv: str, as_json: bool
+) -> None:
+    """Look through the messages of a time, without an index."""
+    wanted = contains.encode() if contains else b""
+    found: list[StoredMessage] = []
+    async with open_admin(namesrv) as admin, open_pull_consumer(namesrv, FIND_GROUP) as consumer:
+        ends: dict[MessageQueue, int] = {}
+        starts: dict[MessageQueue, int] = {}
+        for queue in await consumer.queues(topic):
+            first, last = await admin.queue_range(queue)
+            starts[queue] = first if since == 0 else last if since == LATEST else await admin.offset_at(queue, since)
+            ends[queue] = last if until == LATEST else await admin.offset_at(queue, until)
+        open_queues = {queue for queue in ends if starts[queue] < ends[queue]}
+        await consumer.assign(open_queues, tag or "*")
+        for queue in open_queues:
+            await consumer.seek(queue, starts[queue])
+        # A tag may match nothing up to the end, and then no message says so; that the broker has no more is told by silence.
+        while open_queues and len(found) < count_max and (messages := await consumer.poll(256, timeout_seconds=2.0)):
+            for message in messages:
+                if message.queue_offset < ends[message.queue] and wanted in message.body:
+                    found.append(attrs.evolve(message.stored(), body=message.body))
+                if message.queue_offset >= ends[message.queue] - 1:
+                    open_queues.discard(message.queue)
+    found.sort(key=lambda message: message.store_timestamp)
+    _print_found(found[:count_max], as_json=as_json, nothing=f"no such message in {topic}")
+
+
+def _print_found(found: list[StoredMessage], *, as_json: bool, nothing: str) -> None:
+    rows = [
+        {
+            **stored_fields(message),
+            **({} if as_json else {"body": text_or_hex(message.body)[:60], "stored": when(message.store_timestamp)}),
+        }
+        for message in found
+    ]
+    print_rows(rows, COLUMNS, as_json=as_json)
+    if not found:
+        raise click.ClickException(nothing)

@@ -1,0 +1,180 @@
+"""`ledgermq send`: messages from arguments, or from standard input line by line."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from typing import Any
+
+import attrs
+import click
+import trio
+
+from ..client.producer import Producer, open_producer
+from ..client.sending import SendResult
+from ..message.message import Message
+from .clients import json_option, namesrv_option, pairs, talks_to_cluster
+from .output import print_json
+
+READ_BYTES = 64 * 1024
+IN_FLIGHT_MAX = 128
+"""Lines that are out at once; enough to keep a broker busy, little enough to lose with a Ctrl-C."""
+
+
+@attrs.define(eq=False)
+class Progress:
+    """What has been acknowledged so far, and how it is shown."""
+
+    as_json: bool
+    verbose: bool
+    count: int = 0
+    not_ok: int = 0
+
+    def done(self, results: Sequence[SendResult]) -> None:
+        for result in results:
+            self.count += 1
+            self.not_ok += result.status.name != "SEND_OK"
+            if self.as_json:
+                print_json(
+                    {
+                        "status": result.status.name,
+                        "msgId": result.message_id,
+                        "offsetMsgId": result.offset_message_id,
+                        "topic": result.queue.topic,
+                        "brokerName": result.queue.broker_name,
+                        "queueId": result.queue.queue_id,
+                        "queueOffset": result.queue_offset,
+                    }
+                )
+            elif self.verbose:
+                click.echo(f"{result.status.name} {result.message_id} {result.queue} offset {result.queue_offset}")
+
+
+@click.command("send")
+@click.argument("topic")
+@click.argument("bodies", nargs=-1, metavar="[TEXT]...")
+@click.option("--file", type=click.File("rb"), help="One message with the whole file as its body.")
+@click.option("--tag", help="What consumers filter by.")
+@click.option("--key", "keys", multiple=True, help="Finds the message again; may be given several times.")
+@click.option("--property", "properties", multiple=True, metavar="NAME=VALUE")
+@click.option("--delay-level", type=click.IntRange(0, 18), default=0, help="1..18: 1s 5s 10s 30s 1m ... 2h.")
+@click.option("--order-key", help="Messages of one key keep their order; they are sent one after the other.")
+@click.option("--batch", type=click.IntRange(min=1), default=1, help="Lines per request, stored next to each other.")
+@click.option("--group", default="ledgermq-cli", show_default=True, help="Producer group.")
+@click.option("--timeout", "seconds", type=float, default=3.0, show_default=True, help="Seconds for one message in all.")
+@click.option("--no-wait", is_flag=True, help="Let the broker answer before flush and replication.")
+@click.option("-v", "--verbose", is_flag=True, help="A line for each acknowledged message; arguments have it always.")
+@namesrv_option
+@json_option
+@talks_to_cluster
+async def command(
+    topic: str,
+    bodies: tuple[str, ...],
+    file: Any,
+    tag: str | None,
+    keys: tuple[str, ...],
+    properties: tuple[str, ...],
+    delay_level: int,
+    order_key: str | None,
+    batch: int,
+    group: str,
+    seconds: float,
+    no_wait: bool,
+    verbose: bool,
+    namesrv: str,
+    as_json: bool,
+) -> None:
+    r"""Send messages: each TEXT is one, without TEXT each line of standard input.
+
+    \b
+        ledgermq send orders "first" "second" --tag new
+        seq 1000 | ledgermq send numbers --batch 50
+    """
+    if batch > 1 and (delay_level or order_key):
+        raise click.UsageError("a batch has neither a delay nor an order key")
+    if file is not None and bodies:
+        raise click.UsageError("give either texts or --file")
+    entries = pairs(properties, "--property")
+
+    def message(body: bytes) -> Message:
+        return Message(topic, body, tag=tag, keys=keys, delay_level=delay_level, properties=entries, wait_stored=not no_wait)
+
+    from_input = not bodies and file is None
+    progress = Progress(as_json, verbose or not from_input)
+    started = time.monotonic()
+    try:
+        async with open_producer(namesrv, group, send_timeout_seconds=seconds) as producer:
+            source = _lines() if from_input else _given(bodies, file)
+            in_flight = IN_FLIGHT_MAX if from_input and not order_key else 1
+            await _send_all(producer, source, message, batch, order_key, in_flight, progress)
+    finally:
+        if from_input and not as_json:
+            elapsed = time.monotonic() - started
+            click.echo(f"{progress.count} messages acknowledged in {elapsed:.1f} s", err=True)
+    if progress.not_ok:
+        raise click.ClickException(f"{progress.not_ok} messages are stored, but not as safely as asked (see their status)")
+
+
+async def _given(bodies: tuple[str, ...], file: Any) -> AsyncGenerator[bytes]:
+    if file is not None:
+        yield file.read()
+    for body in bodies:
+        yield body.encode()
+
+
+async def _lines() -> AsyncGenerator[bytes]:
+    """Lines of standard input as they come, without their ends; no thread waits, so that Ctrl-C ends at once."""
+    descriptor = sys.stdin.fileno()
+    rest = b""
+    while True:
+        try:
+            await trio.lowlevel.wait_readable(descriptor)
+        except OSError:  # a plain file is always readable, and epoll refuses it
+            await trio.lowlevel.checkpoint()
+        piece = os.read(descriptor, READ_BYTES)
+        if not piece:
+            break
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in lines:
+            yield line.removesuffix(b"\r")
+    if rest:
+        yield rest
+
+
+async def _send_all(
+    producer: Producer,
+    source: AsyncIterator[bytes],
+    message: Callable[[bytes], Message],
+    batch: int,
+    order_key: str | None,
+    in_flight: int,
+    progress: Progress,
+) -> None:
+    room = trio.CapacityLimiter(in_flight)
+
+    async def send(messages: list[Message], ticket: object) -> None:
+        try:
+            if batch > 1:
+                progress.done(await producer.send_batch(messages))
+            else:
+                progress.done([await producer.send(messages[0], key=order_key)])
+        finally:
+            room.release_on_behalf_of(ticket)
+
+    async with trio.open_nursery() as nursery:
+        waiting: list[Message] = []
+
+        async def start() -> None:
+            ticket = object()
+            await room.acquire_on_behalf_of(ticket)
+            nursery.start_soon(send, waiting.copy(), ticket)
+            waiting.clear()
+
+        async for body in source:
+            waiting.append(message(body))
+            if len(waiting) == batch:
+                await start()
+        if waiting:
+            await start()

@@ -1,0 +1,144 @@
+"""`ledgermq up`: a name server and brokers in one process, for a laptop and for trying things out."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+from pathlib import Path
+
+import attrs
+import click
+
+from ..broker.broker import Broker, open_broker
+from ..broker.config import BrokerConfig, config_of
+from ..broker.errors import BrokerError
+from ..ha.errors import HaError
+from ..message.errors import JsonError
+from ..namesrv.config import NamesrvConfig
+from ..namesrv.server import Namesrv, open_namesrv
+from ..store.errors import StoreError
+from ..world.real import World, real_world
+from .output import table
+from .serving import LOG_LEVELS, log_to_stderr, serve
+
+PORTS_PER_BROKER = 10
+"""A broker takes its port, the next one for slaves, and the last but one before it for clients of the VIP channel."""
+
+
+@attrs.frozen
+class Plan:
+    """What is to run, and where."""
+
+    mode: str
+    nodes: int
+    host: str
+    port: int
+    broker_port: int
+    store: str
+    kept: bool
+    """Whether the store outlives the cluster."""
+
+    def brokers(self, namesrv: str) -> list[BrokerConfig]:
+        """The configuration of each broker."""
+        return [self._broker(at, namesrv) for at in range(self.nodes)]
+
+    def _broker(self, at: int, namesrv: str) -> BrokerConfig:
+        replicated = self.mode == "ha"
+        name = "broker-a" if replicated else f"broker-{chr(ord('a') + at)}"
+        role = "ASYNC_MASTER" if not replicated else "SYNC_MASTER" if at == 0 else "SLAVE"
+        return config_of(
+            {
+                "brokerName": name,
+                "brokerId": str(at if replicated else 0),
+                "brokerRole": role,
+                "brokerIP1": self.host,
+                "bindAddress": self.host,
+                "listenPort": str(self.broker_port and self.broker_port + PORTS_PER_BROKER * at),
+                "namesrvAddr": namesrv,
+                "storePathRootDir": f"{self.store}/{name}{f'-{at}' if replicated else ''}",
+                # A laptop's disk is often fuller than a server's.
+                "diskMaxUsedSpaceRatio": "95",
+            }
+        )
+
+
+@attrs.frozen
+class Cluster:
+    """What runs."""
+
+    plan: Plan
+    namesrv: Namesrv
+    brokers: tuple[Broker, ...]
+
+
+@click.command("up")
+@click.option(
+    "--mode", type=click.Choice(("local", "ha")), default="local", show_default=True, help="ha: a master with slaves."
+)
+@click.option("--nodes", type=click.IntRange(1, 26), help="Brokers; 1 by default, with --mode ha a master and one slave.")
+@click.option(
+    "--store", type=click.Path(file_okay=False, path_type=Path), help="Where messages are kept; else they go with the cluster."
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="An address of this machine, as clients are to reach it.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=9876, show_default=True, help="Of the name server; 0 takes a free one."
+)
+@click.option(
+    "--broker-port",
+    type=click.IntRange(0, 65000),
+    default=10911,
+    show_default=True,
+    help="Of the first broker, the others every 10 above it; 0 takes free ones.",
+)
+@click.option("--log-level", type=click.Choice(LOG_LEVELS), default="warning", show_default=True)
+def command(mode: str, nodes: int | None, store: Path | None, host: str, port: int, broker_port: int, log_level: str) -> None:
+    """Run a name server and brokers until Ctrl-C.
+
+    Then, in another terminal: ledgermq send hello "my first message"; ledgermq consume hello --from-beginning
+    """
+    if nodes is None:
+        nodes = 2 if mode == "ha" else 1
+    if mode == "ha" and nodes < 2:
+        raise click.BadParameter("a master and at least one slave make 2", param_hint="--nodes")
+    log_to_stderr(log_level)
+    with tempfile.TemporaryDirectory(prefix="ledgermq-") if store is None else nullcontext(str(store.absolute())) as folder:
+        plan = Plan(mode, nodes, host, port, broker_port, folder, kept=store is not None)
+        serve(_open_cluster(plan, real_world()), _announce, BrokerError, StoreError, HaError, JsonError)
+
+
+@asynccontextmanager
+async def _open_cluster(plan: Plan, world: World) -> AsyncGenerator[Cluster]:
+    async with AsyncExitStack() as stack:
+        kept = f"{plan.store}/namesrv/kvConfig.json"
+        config = NamesrvConfig(listen_port=plan.port, bind_address=plan.host, kv_config_path=kept)
+        namesrv = await stack.enter_async_context(open_namesrv(config, world))
+        brokers = [await stack.enter_async_context(open_broker(config, world)) for config in plan.brokers(str(namesrv.address))]
+        yield Cluster(plan, namesrv, tuple(brokers))
+
+
+def _announce(cluster: Cluster) -> str:
+    plan = cluster.plan
+    rows = [{"what": "name server", "role": "", "address": str(cluster.namesrv.address)}]
+    rows += [
+        {
+            "what": broker.config.broker_name,
+            "role": broker.config.broker_role.replace("_", " ").lower(),
+            "address": broker.address,
+        }
+        for broker in cluster.brokers
+    ]
+    elsewhere = f" --namesrv {cluster.namesrv.address}" if cluster.namesrv.port != NamesrvConfig().listen_port else ""
+    return "\n".join(
+        (
+            "LedgerMQ: boot success",
+            "",
+            table(rows),
+            "",
+            f"Messages are kept in {plan.store}." if plan.kept else "Messages go with the cluster; --store DIR keeps them.",
+            "Try, in another terminal:",
+            f'  ledgermq send hello "my first message"{elsewhere}',
+            f"  ledgermq consume hello --from-beginning{elsewhere}",
+            "Ctrl-C stops.",
+        )
+    )
