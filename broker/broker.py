@@ -121,8 +121,8 @@ class Broker:
     def load_tables(self) -> None:
         """Read the tables' files, and keep them from now on."""
         keep, config = self.persistence.keep, self.config
-        self.offsets.load(self.persistence.load("consumerOffset.json"))
-        self.delay.load(self.persistence.load("delayOffset.json"))
+        self.persistence.load("consumerOffset.json", self.offsets.load)
+        self.persistence.load("delayOffset.json", self.delay.load)
         topics_file = keep("topics.json", self.topics.to_json, lambda: self.topics.version.counter)
         groups_file = keep("subscriptionGroup.json", self.groups.to_json, lambda: self.groups.version.counter)
         keep(
@@ -187,6 +187,7 @@ async def open_broker(config: BrokerConfig, world: World | None = None) -> Async
     Raises:
         OSError: a port is taken, or the disk refused.
         StoreError: the store cannot be opened; nothing of it was changed.
+        BadTable: a file of topics, groups or offsets is damaged.
     Durability: on leaving, everything is on the medium.
     Cancellation: stops as leaving does, in under a second.
     """
@@ -230,14 +231,17 @@ def _assemble(config: BrokerConfig, world: World, store: MessageStore, host: str
         store=store,
         host=host,
         port=port,
-        topics=TopicTable.of(config, now_ms, persistence.load("topics.json")),
-        groups=GroupTable.of(config, now_ms, persistence.load("subscriptionGroup.json")),
+        topics=persistence.load("topics.json", lambda stored: TopicTable.of(config, now_ms, stored)),
+        groups=persistence.load("subscriptionGroup.json", lambda stored: GroupTable.of(config, now_ms, stored)),
         offsets=ConsumerOffsets(),
         persistence=persistence,
         stats=Stats(config.broker_cluster_name, now_ms()),
         started_ms=now_ms(),
     )
     broker.load_tables()
+    adopted = broker.topics.adopt({topic: max(store.queue_ids(topic)) + 1 for topic in store.topics()})
+    if adopted:
+        log.warning("topics_adopted", topics=adopted)
     broker.register_handlers()
     return broker
 

@@ -1,7 +1,8 @@
 """Errors of the broker.
 
 BrokerError
-└── BadConfig     a broker.conf holds a value that no broker can run with; nothing was started
+├── BadConfig     a broker.conf holds a value that no broker can run with; nothing was started
+└── BadTable      a file under config/ is JSON, but not the table it should be; nothing was started
 
 What a request is refused with travels as `remoting.errors.RequestRefused`.
 """
@@ -21,3 +22,14 @@ class BadConfig(BrokerError):
         self.key = key
         self.value = value
         self.allowed = allowed
+
+
+class BadTable(BrokerError):
+    """The file `path` holds something else than its table."""
+
+    def __init__(self, path: str, reason: Exception) -> None:
+        super().__init__(
+            f"{path} is not what it should be ({type(reason).__name__}: {reason}): repair it, or put its .bak in its place; "
+            "the broker was not started"
+        )
+        self.path = path

@@ -7,7 +7,7 @@ clean stop. A value is taken on the event loop, between two requests; only its w
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 import orjson
@@ -17,8 +17,11 @@ import trio
 from ..store.json_file import JsonFile
 from ..world.disk import Disk
 from ..world.workers import Workers
+from .errors import BadTable
 
 log = structlog.get_logger()
+
+Read = TypeVar("Read")
 
 RETRY_SECONDS = 5.0
 """Pause after a write that failed."""
@@ -86,9 +89,19 @@ class Persistence:
     _directory: str
     tables: dict[str, Table] = attrs.field(factory=dict[str, Table])
 
-    def load(self, name: str) -> Any | None:
-        """What the file of a table holds."""
-        return self._file(name).load()
+    def load(self, name: str, read: Callable[[Any], Read]) -> Read:
+        """Let `read` take what the file of a table holds; None if there is none.
+
+        Raises:
+            BadTable: `read` could not make sense of it.
+            OSError: the file is there and cannot be read.
+        """
+        file = self._file(name)
+        stored = file.load()
+        try:
+            return read(stored)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise BadTable(file.path, error) from error
 
     def keep(self, name: str, take: Callable[[], Any], changes: Callable[[], int], interval_seconds: float = 0.0) -> Table:
         """Keep a file of this name from now on; what the table holds now counts as written."""

@@ -43,6 +43,8 @@ TOPIC_CHARACTERS_MAX = 127
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 SINGLE_TAG = "SINGLE_TAG"
+ADOPTED_QUEUES_MIN = 4
+"""What producers ask for when they create a topic by sending."""
 DLQ_QUEUES = 1
 
 
@@ -216,6 +218,25 @@ class TopicTable:
             config = TopicConfig(topic, queue_nums, queue_nums, PERM_READ_WRITE, topic_sys_flag=sys_flag)
             self.put(config)
         return config
+
+    def adopt(self, queue_nums: Mapping[str, int]) -> list[str]:
+        """Take up topics whose messages are in the store, though the table does not know them; return which.
+
+        A broker that was killed may have acknowledged messages of a topic that no file told of yet: without it nobody could
+        read them.
+
+        Args:
+            queue_nums: queues of each topic of the store.
+        """
+        adopted: list[TopicConfig] = []
+        for topic in sorted(queue_nums.keys() - self.topics.keys()):
+            if topic_name_fault(topic) is None:
+                of_group = topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
+                queues = queue_nums[topic] if of_group else max(queue_nums[topic], ADOPTED_QUEUES_MIN)
+                adopted.append(TopicConfig(topic, queues, queues))
+        if adopted:
+            self.put(*adopted)
+        return [config.topic_name for config in adopted]
 
     def mark_ordered(self, ordered: Iterable[str]) -> None:
         """Take the name server's word for which topics are ordered; the others are not."""

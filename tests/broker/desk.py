@@ -115,11 +115,11 @@ class Peer:
 
     def heartbeat(self, group: str, *topics: str, client_id: str = "c1", **settings: Any) -> RemotingCommand:
         """Announce a consumer."""
-        subscriptions = [
+        subscriptions: list[dict[str, Any]] = [
             {"topic": topic, "subString": "*", "expressionType": "TAG", "subVersion": 5, "codeSet": [], "tagsSet": []}
             for topic in topics
         ]
-        consumer = {
+        consumer: dict[str, Any] = {
             "groupName": group,
             "consumeType": "CONSUME_PASSIVELY",
             "messageModel": "CLUSTERING",

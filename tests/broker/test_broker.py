@@ -148,6 +148,7 @@ async def test_messages_and_progress_survive_a_restart(tmp_path: Path) -> None:
 
 async def test_a_cancelled_broker_stops_in_order(tmp_path: Path) -> None:
     """Cancelling the scope around a broker writes its tables and closes its store, in under a second."""
+    began = 0.0
     with trio.CancelScope() as scope:
         async with open_desk(tmp_path) as desk:
             desk.peer().send("T1", b"kept")

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from ledgermq.broker.errors import BadTable
 from ledgermq.broker.groups import GroupConfig
 from ledgermq.broker.persistence import Persistence
 from ledgermq.broker.topics import TopicConfig
@@ -50,6 +51,42 @@ async def test_files_have_rocketmqs_shapes(tmp_path: Path) -> None:
     assert content("topics.json")["dataVersion"].keys() == {"counter", "stateVersion", "timestamp"}
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("topics.json", '{"topicConfigTable":{"T1":{}}}'),
+        ("topics.json", '{"topicConfigTable":{"T1":7}}'),
+        ("subscriptionGroup.json", '{"subscriptionGroupTable":{"g":{"groupName":"g","retryMaxTimes":"x"}}}'),
+        ("consumerOffset.json", '{"offsetTable":{"T1@g":{"a":1}}}'),
+        ("delayOffset.json", '{"offsetTable":{1:"x"}}'),
+    ],
+)
+async def test_a_damaged_table_is_named(tmp_path: Path, name: str, content: str) -> None:
+    """A file that is JSON but no table stops the start, with its path in the error."""
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / name).write_text(content)
+
+    with pytest.RaisesGroup(BadTable, allow_unwrapped=True, flatten_subgroups=True) as caught:
+        async with open_desk(tmp_path):
+            pass
+
+    assert name in str(caught.value.exceptions[0] if isinstance(caught.value, BaseExceptionGroup) else caught.value)
+    async with open_desk(tmp_path / "other"):
+        pass
+
+
+async def test_topics_of_a_killed_broker_can_be_read(tmp_path: Path) -> None:
+    """Messages are acknowledged before their new topic is in a file; after a kill they are not lost from sight."""
+    async with open_desk(tmp_path) as desk:
+        desk.peer().send("T1", b"kept", queue_id=2)
+        await desk.settled()
+    (tmp_path / "config" / "topics.json").unlink()
+    (tmp_path / "config" / "topics.json.bak").unlink(missing_ok=True)
+
+    async with open_desk(tmp_path) as desk:
+        assert [message.body for message in desk.peer().pulled("T1", queueId=2)] == [b"kept"]
+
+
 async def test_a_new_topic_is_written_at_once(tmp_path: Path) -> None:
     """Not only at the end: a crash must not lose what an administrator made."""
     async with open_desk(tmp_path) as desk:
@@ -78,7 +115,7 @@ async def test_a_file_that_cannot_be_written_is_tried_again(tmp_path: Path, monk
         await until(lambda: table.written == 1)
         nursery.cancel_scope.cancel()
 
-    assert persistence.load("t.json") == {"a": 1}
+    assert persistence.load("t.json", lambda stored: stored) == {"a": 1}
 
 
 async def test_a_file_is_written_only_when_its_table_has_changed(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from ledgermq.remoting.command import Wire
 from .desk import Desk, Peer, open_desk
 
 Code = ResponseCode
-HOLD = {"sysFlag": 4 | 2}
+HOLD: dict[str, Any] = {"sysFlag": 4 | 2}
 
 
 def answer_of(peer: Peer, opaque: int) -> tuple[int, int]:
@@ -27,7 +27,7 @@ def answer_of(peer: Peer, opaque: int) -> tuple[int, int]:
     return answer.code, int(answer.ext["nextBeginOffset"])
 
 
-async def filled(desk: Desk, count: int = 3, **properties: str) -> None:
+async def filled(desk: Desk, count: int = 3, **properties: Any) -> None:
     """Topic T1 with `count` messages in queue 0."""
     if desk.broker.topics.get("T1") is None:
         desk.broker.topics.put(TopicConfig("T1", 2, 2))

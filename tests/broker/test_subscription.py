@@ -18,7 +18,7 @@ def test_tags_become_javas_hashes() -> None:
     subscription = Subscription.parse("T1", "TagA || TagB||中文")
 
     assert subscription.tags == ("TagA", "TagB", "中文")
-    assert subscription.codes == {2598919, 2598920, 646394}
+    assert subscription.codes == frozenset((2598919, 2598920, 646394))
 
 
 def test_separators_alone_are_refused() -> None:
@@ -49,7 +49,7 @@ def test_a_heartbeats_subscription_is_read_and_shown_again() -> None:
 
     subscription = Subscription.from_json(said)
 
-    assert subscription.codes == {-5, 7}
+    assert subscription.codes == frozenset((-5, 7))
     assert subscription.to_json() == said
 
 

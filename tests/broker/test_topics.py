@@ -120,3 +120,19 @@ def test_the_name_server_says_which_topics_are_ordered() -> None:
 def test_own_topics_are_known(topic: str, is_system: bool) -> None:
     """Topics named after the broker and its cluster are the system's."""
     assert table().is_system(topic) is is_system
+
+
+def test_topics_of_the_store_are_taken_up() -> None:
+    """A topic with messages but without settings gets settings by which its messages can be read."""
+    topics = table()
+    topics.put(TopicConfig("T1", 1, 1))
+
+    adopted = topics.adopt({"T1": 8, "T2": 2, "T3": 9, "%RETRY%g": 1, "SCHEDULE_TOPIC_XXXX": 3, "no topic": 1})
+
+    assert adopted == ["%RETRY%g", "T2", "T3"]
+    assert {name: topics.topics[name].read_queue_nums for name in ("T1", *adopted)} == {
+        "T1": 1,
+        "%RETRY%g": 1,
+        "T2": 4,
+        "T3": 9,
+    }
