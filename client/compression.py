@@ -37,6 +37,7 @@ COMPRESS_OVER_BYTES = 4096
 """RocketMQ's `compressMsgBodyOverHowmuch`."""
 
 _LEVEL = 5  # RocketMQ's for zlib; the others have their own idea of 5, and take it as well
+_ZSTD_PIECE_BYTES = 512
 BODY_BYTES_MAX = 64 * 1024 * 1024
 """A decompressed body; sixteen times the largest body that a broker takes by default."""
 
@@ -79,9 +80,7 @@ def decompress(body: bytes, sys_flag: int) -> bytes:
             plain = lz4_stream.decompress(body, max_length=BODY_BYTES_MAX)
             whole = lz4_stream.eof
         elif kind == COMPRESSION_ZSTD:
-            with zstandard.ZstdDecompressor().stream_reader(body) as reader:
-                plain = reader.read(BODY_BYTES_MAX)
-                whole = not reader.read(1)
+            plain, whole = _decompress_zstd(body)
         else:  # old clients leave the kind 0 and mean zlib
             zlib_stream = zlib.decompressobj()
             plain = zlib_stream.decompress(body, BODY_BYTES_MAX)
@@ -91,3 +90,14 @@ def decompress(body: bytes, sys_flag: int) -> bytes:
     if not whole:
         raise BadBody(f"body of {len(body)} bytes is cut short, or has more than {BODY_BYTES_MAX} bytes decompressed")
     return plain
+
+
+def _decompress_zstd(body: bytes) -> tuple[bytes, bool]:
+    # Fed by little pieces, because one block of a few bytes may stand for 128 KiB.
+    stream = zstandard.ZstdDecompressor().decompressobj()
+    plain = bytearray()
+    for at in range(0, len(body), _ZSTD_PIECE_BYTES):
+        plain += stream.decompress(body[at : at + _ZSTD_PIECE_BYTES])
+        if stream.eof or len(plain) > BODY_BYTES_MAX:
+            break
+    return bytes(plain), stream.eof and len(plain) <= BODY_BYTES_MAX
