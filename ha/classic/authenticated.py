@@ -117,6 +117,7 @@ class AuthenticatedMaster:
     """End of what enough nodes hold; the slave is told with every frame."""
     stage: Stage = Stage.GREETING
     next_offset: int = -1
+    checksummed: bool = attrs.field(default=True, init=False)
     _farewell: bytes = b""
     _slave: Hello | None = None
     _expected: int = -1

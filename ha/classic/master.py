@@ -40,7 +40,8 @@ STRANGERS_MAX = 64
 FAREWELL_SECONDS = 1.0
 JOINED_BYTES_MAX = 64 * 1024
 """A frame of less is copied behind its header and leaves in one write; a larger one leaves as it lies in the segment."""
-COLD_BYTES = 64 * 1024 * 1024
+FRAMES_TOGETHER = 16
+COLD_BYTES = 1024 * 1024 * 1024
 """A slave that is further behind reads what may have left the page cache: a worker thread touches those bytes first."""
 
 
@@ -139,22 +140,33 @@ class HAConnection:
     async def _transfer(self) -> bool:
         """Send the next frame, if there is one, else a heartbeat when it is due; returns whether log bytes were sent."""
         service, core, stream = self.service, self.core, self.stream
-        body = service.log.slice_from(core.next_offset, core.next_size())
+        size = core.next_size()
+        body = service.log.slice_from(core.next_offset, size)
         if not body:
             if beat := core.heartbeat(service.clock.monotonic()):
                 await stream.send_all(beat)
             return False
-        if service.log.max_offset - core.next_offset > COLD_BYTES:
-            crc = await service.workers.run(zlib.crc32, body)
-        else:
-            crc = zlib.crc32(body)
+        crc = 0
+        if core.checksummed or service.log.max_offset - core.next_offset > COLD_BYTES:
+            crc = await self._checksum(body)
         header = core.frame(len(body), crc, service.clock.monotonic())
-        if len(body) < JOINED_BYTES_MAX:
-            await stream.send_all(header + body)
-        else:
+        if len(body) >= JOINED_BYTES_MAX:
             await stream.send_all(header)
             await stream.send_all(body)
+            return True
+        parts: list[bytes | memoryview] = [header, body]
+        if len(body) == size and not core.checksummed:
+            # RocketMQ's small frames leave many at once: each would cost a system call and a wake-up of the slave.
+            while len(parts) < 2 * FRAMES_TOGETHER and (body := service.log.slice_from(core.next_offset, core.next_size())):
+                parts += (core.frame(len(body), 0, service.clock.monotonic()), body)
+        await stream.send_all(b"".join(parts))
         return True
+
+    async def _checksum(self, body: memoryview) -> int:
+        """CRC-32 of `body`; of bytes that may have left the page cache it is computed where waiting for the disk hurts nobody."""
+        if self.service.log.max_offset - self.core.next_offset > COLD_BYTES:
+            return await self.service.workers.run(zlib.crc32, body)
+        return zlib.crc32(body)
 
 
 @attrs.define(eq=False)

@@ -125,6 +125,11 @@ class MasterCore(Protocol):
     """The master's end of one connection."""
 
     @property
+    def checksummed(self) -> bool:
+        """Whether frames carry a checksum of their log bytes."""
+        ...
+
+    @property
     def ready(self) -> bool:
         """Whether the slave has said from where on it needs the log."""
         ...
