@@ -163,7 +163,7 @@ class HAConnection:
         return True
 
     async def _checksum(self, body: memoryview) -> int:
-        """CRC-32 of `body`; of bytes that may have left the page cache it is computed where waiting for the disk hurts nobody."""
+        """CRC-32 of `body`; where it may have left the page cache, a worker thread waits for the disk."""
         if self.service.log.max_offset - self.core.next_offset > COLD_BYTES:
             return await self.service.workers.run(zlib.crc32, body)
         return zlib.crc32(body)
