@@ -97,6 +97,8 @@ class DelayDelivery:
     changes: int = 0
     """Counts deliveries."""
     _levels: list[_Level] = attrs.field(init=False)
+    _next: int = 0
+    """Whose turn it is, as an index of `_levels`."""
     _wake: trio.Event = attrs.field(factory=trio.Event)
     _durable: dict[str, Any] = attrs.field(init=False)
     _durable_changes: int = 0
@@ -162,13 +164,16 @@ class DelayDelivery:
             self._wake = trio.Event()
 
     def round(self) -> float:
-        """Deliver one batch per level that has one due; return for how many seconds there is nothing to do."""
+        """Deliver one batch of the next level that has one due; return for how many seconds there is nothing to do."""
         now = self.broker.world.clock.wall_ms()
         if self.broker.config.is_slave:
             return CLOCK_CHECK_SECONDS
-        pause = float("inf")
-        for level in self._levels:
+        pause, levels = float("inf"), self._levels
+        for level in levels[self._next :] + levels[: self._next]:
             pause = min(pause, self._round_of(level, now))
+            if pause == 0:
+                self._next = level.level % len(levels)
+                break
         return pause
 
     def _round_of(self, level: _Level, now: int) -> float:
