@@ -68,6 +68,8 @@ class FakeNetwork:
     """Connections to them neither come about nor fail."""
     silent: set[Address] = attrs.field(factory=set[Address])
     """They take connections and never read them."""
+    stalled: set[Address] = attrs.field(factory=set[Address])
+    """What is sent to them does not go out."""
     opened: list[Address] = attrs.field(factory=list[Address])
     _peers: dict[Stream, Address] = attrs.field(factory=dict[Stream, Address])
 
@@ -78,6 +80,8 @@ class FakeNetwork:
         if address not in self.listeners or address in self.refusing:
             raise ConnectionRefusedError(111, "Connection refused")
         ours, theirs = trio.testing.memory_stream_pair()
+        if address in self.stalled:
+            ours.send_stream.send_all_hook = trio.sleep_forever
         self.opened.append(address)
         self._peers[ours] = address
         if address not in self.silent:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import zlib
 
-import lz4.frame  # type: ignore[import-untyped]  # pyright: ignore[reportMissingTypeStubs]
 import pytest
 import zstandard
 from hypothesis import given
@@ -79,5 +78,3 @@ def test_frames_of_other_libraries_are_read() -> None:
     zstd = zstandard.ZstdCompressor(write_content_size=False).compress(TEXT)
 
     assert decompress(zstd, 0x201) == TEXT
-    frame: bytes = lz4.frame.compress(TEXT, store_size=False)  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
-    assert decompress(frame, 0x101) == TEXT
