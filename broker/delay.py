@@ -16,11 +16,12 @@ import structlog
 import trio
 
 from ..message.layout import decode_record, encode_host
-from ..message.properties import DELAY, REAL_QUEUE_ID, REAL_TOPIC, WAIT, encode_properties
+from ..message.properties import DELAY, REAL_QUEUE_ID, REAL_TOPIC, WAIT
 from ..store.config import SCHEDULE_TOPIC
 from ..store.message_store import IncomingMessage
 from ..store.statuses import PutStatus
 from .data_version import DataVersion
+from .divert import encode_as_found
 from .hold import Arrival
 from .json_values import object_of
 from .topics import HALF_TOPIC, OP_HALF_TOPIC
@@ -52,7 +53,7 @@ def delivery_of(record: memoryview) -> IncomingMessage | None:
         topic=topic,
         queue_id=int(queue_id),
         body=stored.body,
-        properties=encode_properties(properties),
+        properties=encode_as_found(properties),
         flag=stored.flag,
         sys_flag=stored.sys_flag,
         born_timestamp=stored.born_timestamp,

@@ -5,16 +5,19 @@ Pure: both work on the message as it is about to be put (RocketMQ HookUtils, han
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ..message.message import DLQ_PREFIX, RETRY_PREFIX
 from ..message.properties import (
     DELAY,
+    NAME_END,
+    PROPERTY_END,
     REAL_QUEUE_ID,
     REAL_TOPIC,
     TIMER_DELAY_MS,
     TIMER_DELAY_SEC,
     TIMER_DELIVER_MS,
     decode_properties,
-    encode_properties,
 )
 from ..remoting.command import RemotingCommand
 from ..store.config import SCHEDULE_TOPIC
@@ -26,10 +29,15 @@ VERSION_WITH_MAX_RECONSUME_TIMES = 121
 """Clients from V3_4_9 on bring their own limit of retries."""
 
 
+def encode_as_found(properties: Mapping[str, str]) -> str:
+    """Write properties that a stored message had, also those that no message should have: a U+0001 inside a value."""
+    return "".join(f"{name}{NAME_END}{value}{PROPERTY_END}" for name, value in properties.items())
+
+
 def set_properties(message: IncomingMessage, decoded: dict[str, str]) -> None:
     """Give a message that is about to be put other properties."""
     message.decoded = decoded
-    message.properties = encode_properties(decoded)
+    message.properties = encode_as_found(decoded)
 
 
 def divert_delayed(message: IncomingMessage, decoded: dict[str, str], level_max: int) -> None:

@@ -20,7 +20,6 @@ from ..message.properties import (
     ORIGIN_MESSAGE_ID,
     RETRY_TOPIC,
     WAIT,
-    encode_properties,
 )
 from ..remoting.codes import RequestCode, ResponseCode
 from ..remoting.command import RemotingCommand
@@ -28,7 +27,7 @@ from ..remoting.errors import RequestRefused
 from ..remoting.server import ServerConnection
 from ..store.message_store import IncomingMessage
 from ..store.statuses import PutStatus
-from .divert import VERSION_WITH_MAX_RECONSUME_TIMES, divert_delayed
+from .divert import VERSION_WITH_MAX_RECONSUME_TIMES, divert_delayed, encode_as_found
 from .groups import GroupConfig
 from .topics import DLQ_QUEUES, dlq_topic, retry_topic
 
@@ -123,7 +122,7 @@ class SendBack:
             topic=topic,
             queue_id=0 if dead else broker.world.randomness.randrange(max(config.write_queue_nums, 1)),
             body=stored.body,
-            properties=encode_properties(properties),
+            properties=encode_as_found(properties),
             flag=stored.flag,
             sys_flag=stored.sys_flag,
             born_timestamp=stored.born_timestamp,

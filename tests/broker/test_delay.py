@@ -7,7 +7,10 @@ from pathlib import Path
 import attrs
 import pytest
 
+from ledgermq.broker.topics import TopicConfig
+from ledgermq.message.layout import encode_host
 from ledgermq.store.config import SCHEDULE_TOPIC
+from ledgermq.store.message_store import IncomingMessage
 from ledgermq.world.real import World, real_world
 
 from .desk import Desk, open_desk
@@ -225,3 +228,18 @@ async def test_no_delay_is_no_delay(tmp_path: Path, level: str) -> None:
         await desk.settled()
 
         assert [message.body for message in desk.peer().pulled("T1")] == [b"a"]
+
+
+async def test_odd_properties_of_a_stored_message_hold_nothing_up(tmp_path: Path) -> None:
+    """A value with a separator inside, as another broker may have stored it, comes out as it went in."""
+    world, clock = turned_by_hand()
+    async with open_desk(tmp_path, world) as desk:
+        desk.broker.topics.put(TopicConfig("T1", 1, 1))
+        odd = "a\x01b\x01c\x02DELAY\x011\x02REAL_TOPIC\x01T1\x02REAL_QID\x010\x02"
+        host = encode_host("127.0.0.1", 1)
+        desk.broker.store.put([IncomingMessage(SCHEDULE_TOPIC, 0, b"odd", odd, 0, 0, NOW, host)])
+        await desk.settled()
+        clock.now_ms += 1000
+
+        assert await delivered(desk) == [b"odd"]
+        assert desk.peer().pulled("T1")[0].properties["a"] == "b\x01c"
