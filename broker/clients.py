@@ -185,14 +185,6 @@ class Producers:
     def members(self, group: str) -> list[Member]:
         return list(self.groups.get(group, {}).values())
 
-    def find(self, client_id: str) -> Member | None:
-        """Any member with this client id."""
-        for members in self.groups.values():
-            for member in members.values():
-                if member.client_id == client_id:
-                    return member
-        return None
-
     def register(self, group: str, member: Member) -> None:
         """Take a heartbeat."""
         self.groups.setdefault(group, {})[member.connection, member.client_id] = member

@@ -116,7 +116,6 @@ class BrokerConfig:
     message_delay_level: str = _key(DELAY_LEVELS, _levelled)
     region_id: str = "DefaultRegion"
     trace_on: bool = True
-    reject_transaction_message: bool = False
     notify_consumer_ids_changed_enable: bool = True
 
     # pulling

@@ -68,10 +68,6 @@ class HeldPulls(Generic[Request]):
     def __len__(self) -> int:
         return self._count
 
-    def waiting_on(self, topic: str, queue_id: int) -> int:
-        """How many wait on a queue."""
-        return len(self._queues.get((topic, queue_id), ()))
-
     def hold(self, pull: HeldPull[Request]) -> bool:
         """Keep a pull until it is woken, due or dropped; False if there is no room for it."""
         of_owner = self._owners.get(pull.owner)

@@ -13,7 +13,7 @@ from typing import Any, Self
 import attrs
 import orjson
 
-from ..message.flags import PERM_INHERIT, PERM_READ, PERM_READ_WRITE, PERM_WRITE
+from ..message.flags import PERM_INHERIT, PERM_READ_WRITE, PERM_WRITE
 from ..message.message import DLQ_PREFIX, RETRY_PREFIX
 from ..store.config import SCHEDULE_TOPIC
 from .config import BrokerConfig
@@ -75,10 +75,6 @@ class TopicConfig:
     topic_sys_flag: int = 0
     order: bool = False
     attributes: Mapping[str, str] = attrs.field(factory=_no_attributes)
-
-    @property
-    def is_readable(self) -> bool:
-        return bool(self.perm & PERM_READ)
 
     @property
     def is_writable(self) -> bool:
