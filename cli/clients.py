@@ -63,16 +63,19 @@ def talks_to_cluster(function: Callable[P, Awaitable[None]]) -> Callable[P, None
 
 def explain(error: ClientError, namesrv: str) -> str:
     """Say what went wrong, and what may help."""
-    if isinstance(error, NoRoute) and error.reason is NoRouteReason.NAME_SERVER_UNREACHABLE:
+    servers = [str(address) for address in parse_name_servers(namesrv)]
+    if (isinstance(error, NoRoute) and error.reason is NoRouteReason.NAME_SERVER_UNREACHABLE) or (
+        isinstance(error, Unreachable) and error.address in servers
+    ):
         return (
-            f"{error}\nAsked: {namesrv}. Give others with --namesrv or $LEDGERMQ_NAMESRV, "
+            f"{error}\nNo name server answers (asked: {'; '.join(servers)}). Give others with --namesrv or $LEDGERMQ_NAMESRV, "
             "or start a cluster on this machine with `ledgermq up`."
         )
     if isinstance(error, NoRoute) and error.reason is NoRouteReason.TOPIC_UNKNOWN:
         return f"{error}\nCreate it with `ledgermq topic create {error.topic}`."
     if isinstance(error, NoRoute) and error.reason is NoRouteReason.NO_PERMISSION:
         return f"{error}\nChange it with `ledgermq topic update {error.topic} --perm rw`."
-    if isinstance(error, Unreachable) and error.address not in map(str, parse_name_servers(namesrv)):
+    if isinstance(error, Unreachable):
         return (
             f"{error}\nThe name server gave this address, but it is not reachable from here: the broker may have died a moment "
             "ago, a firewall may stand between, or the broker's brokerIP1 names an address of another network."

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import attrs
 import click
-from click.shell_completion import CompletionItem
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
 
-@attrs.frozen
-class LazyCommand:
+class LazyCommand(NamedTuple):
     """A command by name: where it is defined, and what the overview says about it."""
 
     module: str
@@ -49,6 +49,8 @@ class LazyGroup(click.Group):
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem  # noqa: PLC0415 - only completion pays for it
+
         # click would import every command for its summary.
         options = [item for item in super(click.Group, self).shell_complete(ctx, incomplete) if item.value.startswith("-")]
         names = [CompletionItem(name, help=lazy.summary) for name, lazy in COMMANDS.items() if name.startswith(incomplete)]

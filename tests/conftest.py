@@ -75,6 +75,9 @@ class MemoryNetwork:
     def listener_port(self, listener: Listener[Stream]) -> int:
         return 9876
 
+    def own_host(self) -> str:
+        return "127.0.0.1"
+
 
 @pytest.fixture
 def network() -> MemoryNetwork:

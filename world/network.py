@@ -121,3 +121,35 @@ def _socket_of(stream: Stream) -> trio.socket.SocketType:
 def _address(name: tuple[str, int]) -> Address:
     # An IPv4 peer of a dual-stack listener shows as ::ffff:a.b.c.d.
     return Address(name[0].removeprefix("::ffff:"), name[1])
+
+
+class Socket(Protocol):
+    """The part of a blocking socket that the project uses; `socket.socket` satisfies it."""
+
+    def settimeout(self, value: float, /) -> None: ...
+    def sendall(self, data: bytes, /) -> None: ...
+    def recv(self, size: int, /) -> bytes: ...
+    def close(self) -> None: ...
+
+
+class Sockets(Protocol):
+    """Opens connections for plain threads."""
+
+    def connect(self, address: Address, timeout_seconds: float) -> Socket:
+        """Connect to `address`.
+
+        Raises:
+            TimeoutError: not within `timeout_seconds`. Nothing stays open.
+            OSError: refused, unreachable or unknown host. Nothing stays open.
+        """
+        ...
+
+
+@attrs.frozen
+class TcpSockets:
+    """Real blocking TCP sockets, TCP_NODELAY on."""
+
+    def connect(self, address: Address, timeout_seconds: float) -> Socket:
+        connection = socket.create_connection((address.host, address.port), timeout_seconds)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return connection

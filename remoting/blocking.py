@@ -1,0 +1,139 @@
+"""A remoting client connection for plain threads, on a plain socket: the same core, no event loop and no thread of its own.
+
+One call is out at a time, so that whoever calls also reads; threads that are to wait at once take a channel each. Answers to
+calls that timed out are dropped when they come. What the server asks in between is handed to `on_request`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+import attrs
+
+from ..world.clock import Clock, SystemClock
+from ..world.network import Address, Socket, Sockets, TcpSockets
+from .command import ONEWAY_FLAG, RemotingCommand, encode_frame
+from .connection import Connection
+from .errors import CallTimeout, ConnectionLost, RemoteProtocolError
+
+RECEIVE_BYTES = 256 * 1024
+CONNECT_SECONDS = 3.0
+
+AnswerPeer = Callable[[RemotingCommand], RemotingCommand | None]
+
+
+@attrs.define(eq=False)
+class BlockingChannel:
+    """A connection to one server, opened by the first call; after an error the next call opens it anew."""
+
+    address: Address
+    sockets: Sockets = attrs.field(factory=TcpSockets)
+    clock: Clock = attrs.field(factory=SystemClock)
+    on_request: AnswerPeer | None = None
+    connect_seconds: float = CONNECT_SECONDS
+    _socket: Socket | None = None
+    _core: Connection[int] = attrs.field(factory=Connection[int])
+    # Two threads that read one socket would take each other's answers.
+    _lock: threading.Lock = attrs.field(factory=threading.Lock)
+
+    def call(self, command: RemotingCommand, timeout_seconds: float) -> RemotingCommand:
+        """Send a request and wait for its answer.
+
+        Raises:
+            CallTimeout: no answer in time, waiting for other callers included; the server may have carried it out.
+            ConnectionLost: not connected, or the connection ended; in the second case the server may have carried it out.
+        """
+        deadline = self.clock.monotonic() + timeout_seconds
+        late = CallTimeout(str(self.address), command.code, round(timeout_seconds * 1000))
+        if not self._lock.acquire(timeout=max(0.0, timeout_seconds)):
+            raise late
+        try:
+            opaque = self._send(command, deadline)
+            self._core.calls[opaque] = opaque
+            try:
+                return self._receive(opaque, deadline)
+            finally:
+                self._core.calls.pop(opaque, None)
+        except TimeoutError as error:
+            raise late from error
+        except (OSError, RemoteProtocolError) as error:
+            self._drop()
+            raise ConnectionLost(str(self.address), str(error)) from error
+        finally:
+            self._lock.release()
+
+    def send(self, command: RemotingCommand, timeout_seconds: float = CONNECT_SECONDS) -> None:
+        """Send a oneway request; that it is on its way is all that is known on return.
+
+        Raises:
+            CallTimeout, ConnectionLost: it was not sent, or not whole.
+        """
+        command.flag |= ONEWAY_FLAG
+        with self._lock:
+            try:
+                self._send(command, self.clock.monotonic() + timeout_seconds)
+            except TimeoutError as error:
+                self._drop()
+                raise CallTimeout(str(self.address), command.code, round(timeout_seconds * 1000)) from error
+            except OSError as error:
+                self._drop()
+                raise ConnectionLost(str(self.address), str(error)) from error
+
+    def close(self) -> None:
+        """Close the connection; a later call opens it anew."""
+        with self._lock:
+            self._drop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self.close()
+
+    def _send(self, command: RemotingCommand, deadline: float) -> int:
+        if self._socket is None:
+            left = min(self.connect_seconds, self._left(deadline))
+            try:
+                self._socket = self.sockets.connect(self.address, left)
+            except TimeoutError as error:
+                raise ConnectionLost(str(self.address), f"not connected within {left:.1f} s") from error
+            self._core = Connection[int]()
+        opaque = command.opaque = self._core.next_opaque()
+        frame = encode_frame(command)
+        self._socket.settimeout(self._left(deadline))
+        try:
+            self._socket.sendall(frame)
+        except TimeoutError:
+            self._drop()  # part of the frame may be out, and nothing can follow it
+            raise
+        return opaque
+
+    def _receive(self, opaque: int, deadline: float) -> RemotingCommand:
+        assert self._socket is not None
+        while True:
+            self._socket.settimeout(self._left(deadline))
+            data = self._socket.recv(RECEIVE_BYTES)
+            if not data:
+                raise ConnectionResetError("closed by the server")
+            requests, answers = self._core.receive(data)
+            for request in requests:
+                answer = self.on_request(request) if self.on_request is not None else None
+                if answer is not None and not request.is_oneway:
+                    self._socket.sendall(encode_frame(answer))
+            for waiter, command in answers:
+                if waiter == opaque:
+                    return command
+
+    def _left(self, deadline: float) -> float:
+        left = deadline - self.clock.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        return left
+
+    def _drop(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
