@@ -172,6 +172,8 @@ class IndexFile:
         self._changed: dict[int, dict[int, int]] = {}
         """By page: slots whose newest entry is not written there yet."""
         self._flushed_entry = self.next_entry
+        self.sync_failed = False
+        """A sync has failed: another one proves nothing, so after a power cut the file does not count."""
 
     @property
     def sound(self) -> bool:
@@ -324,7 +326,11 @@ class IndexFile:
     def sync(self) -> None:
         self.flush()
         count = self.next_entry
-        self.file.sync()
+        try:
+            self.file.sync()
+        except OSError:
+            self.sync_failed = True
+            raise
         self.synced_entry = count
 
     def close(self) -> None:
@@ -540,7 +546,7 @@ class IndexFiles:
         for index in self.files[:-1]:
             if index.end_physical_offset >= flushed_offset:
                 break
-            if index.synced_entry != index.next_entry:
+            if index.synced_entry != index.next_entry and not index.sync_failed:
                 index.sync()
                 self.disk.sync_directory(self.directory)
 
@@ -551,7 +557,7 @@ class IndexFiles:
             OSError: something is not forced.
         """
         for index in self.files:
-            if index.synced_entry != index.next_entry:
+            if index.synced_entry != index.next_entry and not index.sync_failed:
                 index.sync()
         if self.files:
             self.disk.sync_directory(self.directory)

@@ -1,0 +1,178 @@
+"""Properties of a history: each function's docstring is the specification, its result the violations, as sentences.
+
+The operations are puts (acknowledged, refused or unknown), reads by consumers, and snapshots of all queues after each start
+of the node; the node's lives end by clean stop, kill or power cut. An acknowledgement promises survival of all three under
+SYNC_FLUSH and of the first two under ASYNC_FLUSH.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from .history import End, History, Put, Snapshot
+
+Checker = Callable[[History], Iterator[str]]
+
+
+def nothing_acknowledged_is_lost(history: History) -> Iterator[str]:
+    """An acknowledged message is at the queue offset it was given, in every later snapshot that its promise reaches.
+
+    Messages below the queue's min offset have expired and are not asked for.
+    """
+    for snapshot in history.snapshots:
+        stored = {
+            (queue, message.queue_offset): message.number for queue, messages in snapshot.queues.items() for message in messages
+        }
+        for put in history.puts:
+            if not put.acknowledged or put.epoch >= snapshot.epoch or not history.survives(put.epoch, snapshot.epoch):
+                continue
+            if put.queue_offset < snapshot.bounds.get(put.queue, (0, 0))[0]:
+                continue
+            found = stored.get((put.queue, put.queue_offset))
+            if found != put.number:
+                yield (
+                    f"message {put.number}, acknowledged in life {put.epoch} at {_place(put)}, is not there in life "
+                    f"{snapshot.epoch}: {'nothing' if found is None else f'message {found}'} is"
+                )
+
+
+def nothing_read_is_lost(history: History) -> Iterator[str]:
+    """What a consumer was given stays at its offset, as long as an acknowledgement of it would have held.
+
+    Otherwise the consumer is ahead of the log and the offset is given to another message, which it will never see.
+    """
+    for snapshot in history.snapshots:
+        stored = {
+            (queue, message.queue_offset): message.number for queue, messages in snapshot.queues.items() for message in messages
+        }
+        for read in history.reads:
+            if read.epoch >= snapshot.epoch or not history.survives(read.epoch, snapshot.epoch):
+                continue
+            if read.queue_offset < snapshot.bounds.get(read.queue, (0, 0))[0]:
+                continue
+            found = stored.get((read.queue, read.queue_offset))
+            if found != read.number:
+                yield (
+                    f"message {read.number}, read in life {read.epoch} at {read.queue}@{read.queue_offset}, is not there in "
+                    f"life {snapshot.epoch}: {'nothing' if found is None else f'message {found}'} is"
+                )
+
+
+def queue_offsets_are_dense(history: History) -> Iterator[str]:
+    """A queue has a message at every offset from its min to its max, and at no other."""
+    for snapshot in history.snapshots:
+        for queue, messages in snapshot.queues.items():
+            low, high = snapshot.bounds[queue]
+            if [message.queue_offset for message in messages] != list(range(low, high)):
+                yield f"life {snapshot.epoch}: {queue} says [{low}, {high}) and holds {_offsets(snapshot, queue)}"
+
+
+def queue_offsets_are_given_once(history: History) -> Iterator[str]:
+    """No two messages are acknowledged with one queue offset while the promise of the first holds."""
+    given: dict[tuple[tuple[str, int], int], Put] = {}
+    for put in history.puts:
+        if not put.acknowledged:
+            continue
+        place = (put.queue, put.queue_offset)
+        first = given.setdefault(place, put)
+        if first is not put:
+            if history.survives(first.epoch, put.epoch):
+                yield f"{_place(put)} was given to message {first.number} and to message {put.number}"
+            given[place] = put
+
+
+def nothing_is_stored_twice_or_invented(history: History) -> Iterator[str]:
+    """A stored message was sent, to that queue, and is there once; one that was refused is nowhere.
+
+    Bytes that were written and taken back may return in one case: a power cut before the next sync.
+    """
+    sent = {put.number: put for put in history.puts}
+    for snapshot in history.snapshots:
+        seen = set[int]()
+        for queue, messages in snapshot.queues.items():
+            for message in messages:
+                put = sent.get(message.number)
+                if put is None or put.queue != queue:
+                    yield f"life {snapshot.epoch}: {queue}@{message.queue_offset} holds {message.number}, not sent there"
+                elif put.refused and not (put.withdrawn and End.POWER in history.ends[put.epoch : snapshot.epoch]):
+                    yield f"life {snapshot.epoch}: message {message.number} was refused and is stored at {_place(put)}"
+                if message.number in seen:
+                    yield f"life {snapshot.epoch}: message {message.number} is stored twice"
+                seen.add(message.number)
+
+
+def order_within_a_queue_holds(history: History) -> Iterator[str]:
+    """Messages that one producer sent one after the other to a queue stand there in that order, and so do physical offsets."""
+    producers = {put.number: put.producer for put in history.puts}
+    for snapshot in history.snapshots:
+        for queue, messages in snapshot.queues.items():
+            last: dict[int, int] = {}
+            physical = timestamp = -1
+            for message in messages:
+                producer = producers.get(message.number, -1)
+                if message.number <= last.get(producer, -2):
+                    yield f"life {snapshot.epoch}: {queue} holds {message.number} behind {last[producer]}"
+                if message.physical_offset <= physical:
+                    yield f"life {snapshot.epoch}: {queue}@{message.queue_offset} lies before its predecessor in the log"
+                if message.store_timestamp < timestamp:
+                    yield f"life {snapshot.epoch}: {queue}@{message.queue_offset} was stored before its predecessor"
+                last[producer] = message.number
+                physical, timestamp = message.physical_offset, message.store_timestamp
+
+
+def batches_are_whole(history: History) -> Iterator[str]:
+    """Of a batch sent together either all messages are stored or none, side by side.
+
+    A power cut may tear a batch that nobody was promised.
+    """
+    batches: dict[int, list[Put]] = {}
+    for put in history.puts:
+        if put.batch and not put.refused:
+            batches.setdefault(put.batch, []).append(put)
+    for snapshot in history.snapshots:
+        stored = {message.number: message.queue_offset for messages in snapshot.queues.values() for message in messages}
+        for batch, puts in batches.items():
+            if not history.survives(puts[0].epoch, snapshot.epoch) or not puts[0].acknowledged:
+                continue
+            offsets = [stored.get(put.number) for put in puts]
+            if offsets[0] is None and puts[0].queue_offset < snapshot.bounds.get(puts[0].queue, (0, 0))[0]:
+                continue
+            if puts[0].epoch < snapshot.epoch and offsets != [puts[0].queue_offset + n for n in range(len(puts))]:
+                yield f"life {snapshot.epoch}: batch {batch} lies at {offsets}"
+
+
+def keys_find_their_messages(history: History) -> Iterator[str]:
+    """A query by key gives every stored message with that key."""
+    keys = {put.number: put.key for put in history.puts}
+    for snapshot in history.snapshots:
+        for queue, messages in snapshot.queues.items():
+            for message in messages:
+                key = keys.get(message.number, "")
+                if key and key in snapshot.by_key and message.number not in snapshot.by_key[key]:
+                    place = f"{queue}@{message.queue_offset}"
+                    yield f"life {snapshot.epoch}: message {message.number} at {place} is not found by {key}"
+
+
+STORE_CHECKERS: tuple[Checker, ...] = (
+    nothing_acknowledged_is_lost,
+    nothing_read_is_lost,
+    queue_offsets_are_dense,
+    queue_offsets_are_given_once,
+    nothing_is_stored_twice_or_invented,
+    order_within_a_queue_holds,
+    batches_are_whole,
+    keys_find_their_messages,
+)
+
+
+def check_history(history: History, checkers: tuple[Checker, ...] = STORE_CHECKERS) -> list[str]:
+    """All violations, each behind the name of its property."""
+    return [f"{checker.__name__}: {violation}" for checker in checkers for violation in checker(history)]
+
+
+def _place(put: Put) -> str:
+    return f"{put.queue}@{put.queue_offset}"
+
+
+def _offsets(snapshot: Snapshot, queue: tuple[str, int]) -> list[int]:
+    return [message.queue_offset for message in snapshot.queues[queue]]

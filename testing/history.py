@@ -1,0 +1,92 @@
+"""What happened in a simulated run, as the clients saw it: the input of the checkers.
+
+Bodies carry a number that is given once, so a message is recognised wherever it turns up.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import attrs
+
+Queue = tuple[str, int]
+"""Topic and queue id."""
+
+
+class End(Enum):
+    """How one life of a node ended."""
+
+    CLEAN = "clean stop"
+    KILL = "kill of the process"
+    POWER = "power cut"
+
+
+@attrs.define(eq=False)
+class Put:
+    """One message sent."""
+
+    number: int
+    producer: int
+    queue: Queue
+    epoch: int
+    """Which life of the node it was sent in, counted from 0."""
+    key: str = ""
+    batch: int = 0
+    """Messages of one batch sent together share a number above 0."""
+    acknowledged: bool = False
+    """The node said that the message is as safe as the mode promises."""
+    refused: bool = False
+    """The node said that the message was not stored. Neither: nobody knows."""
+    withdrawn: bool = False
+    """It was refused after the disk had failed to write it: its bytes were taken back, which only a sync makes final."""
+    queue_offset: int = -1
+    physical_offset: int = -1
+
+
+@attrs.define(eq=False)
+class Read:
+    """One message given to a consumer."""
+
+    queue: Queue
+    queue_offset: int
+    number: int
+    epoch: int
+
+
+@attrs.define(eq=False)
+class Stored:
+    """One message as a look at the whole queue finds it."""
+
+    queue_offset: int
+    physical_offset: int
+    number: int
+    store_timestamp: int
+
+
+@attrs.define(eq=False)
+class Snapshot:
+    """Everything a node holds after it was opened for life number `epoch`, or at the very end."""
+
+    epoch: int
+    queues: dict[Queue, list[Stored]]
+    bounds: dict[Queue, tuple[int, int]]
+    """Min and max offset of each queue, as the node tells them."""
+    by_key: dict[str, list[int]]
+    """Numbers found by each key that was asked for."""
+
+
+@attrs.define(eq=False)
+class History:
+    """A whole run."""
+
+    sync_flush: bool
+    """Whether an acknowledgement promises that the message survives a power cut."""
+    puts: list[Put] = attrs.field(factory=list[Put])
+    reads: list[Read] = attrs.field(factory=list[Read])
+    snapshots: list[Snapshot] = attrs.field(factory=list[Snapshot])
+    ends: list[End] = attrs.field(factory=list[End])
+    """How each life ended, in order."""
+
+    def survives(self, epoch: int, until: int) -> bool:
+        """Whether what was promised in life `epoch` holds at the start of life `until`."""
+        return self.sync_flush or End.POWER not in self.ends[epoch:until]

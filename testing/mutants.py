@@ -1,0 +1,177 @@
+"""`python -m ledgermq.testing.mutants`: plant known bugs, one at a time, and count the seeds until the simulator finds each.
+
+A simulator that finds no planted bug is worth nothing: every mutant must be found within `SEEDS_MAX` seeds.
+"""
+
+# ruff: noqa: ARG001, ARG005 - a mutant has the parameters of what it replaces
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from operator import attrgetter
+from typing import Any
+
+import attrs
+import structlog
+
+from ..store import message_store, opening, recovery
+from ..store.commitlog import LocalLog
+from ..store.consumequeue import ConsumeQueue
+from ..store.index import IndexFile, IndexFiles
+from ..store.segments import Segments
+from ..store.statuses import PutStatus
+from .simulate_store import simulate_store
+
+SEEDS_MAX = 1000
+
+
+@attrs.frozen
+class Mutant:
+    """One planted bug: an attribute of a class or module, and what takes its place."""
+
+    name: str
+    owner: Any
+    attribute: str
+    make: Callable[[Any], Any]
+
+    @contextmanager
+    def planted(self) -> Generator[None]:
+        """The time in which the bug is there."""
+        original: Any = self.owner.__dict__[self.attribute]
+        setattr(self.owner, self.attribute, self.make(original))
+        try:
+            yield
+        finally:
+            setattr(self.owner, self.attribute, original)
+
+
+def _ack_before_sync(_: Any) -> Callable[[Any, Any, Any, Any], Any]:
+    return lambda self, end, deadline, done: done(PutStatus.PUT_OK)
+
+
+def _ignore_a_failed_sync(_: Any) -> Callable[[Any, Any], Any]:
+    return lambda self, reason: None
+
+
+def _reuse_queue_offsets(original: Any) -> Callable[[Any], Any]:
+    return lambda queues: {key: max(offset - 1, 0) for key, offset in original(queues).items()}
+
+
+def _lose_the_tail(original: Any) -> Any:
+    def read_back(local: Any, dispatcher: Any, start: int, **options: Any) -> Any:
+        end, count = original(local, dispatcher, start, **options)
+        return (start, 0) if count else (end, count)
+
+    return read_back
+
+
+def _serve_unsynced_bytes(_: Any) -> Any:
+    return property(attrgetter("max_offset"))
+
+
+def _no_sync_of_queues(_: Any) -> Callable[[Any], Any]:
+    return lambda self: None
+
+
+def _no_sync_of_directories(original: Any) -> Any:
+    def sync(self: Segments, start: int, end: int) -> None:
+        self.created = False
+        original(self, start, end)
+
+    return sync
+
+
+def _no_sync_after_recovery(_: Any) -> Callable[[Any, Any, Any], Any]:
+    return lambda self, start, end: None
+
+
+def _trust_every_body(original: Any) -> Any:
+    def read_back(local: Any, dispatcher: Any, start: int, *, check_crc: bool) -> Any:
+        return original(local, dispatcher, start, check_crc=False)
+
+    return read_back
+
+
+def _leave_a_failed_append(_: Any) -> Any:
+    def clear_withdrawn(self: Any) -> None:
+        self._unclear = False
+        self._withdrawn.clear()
+
+    return clear_withdrawn
+
+
+def _forget_a_key(original: Any) -> Callable[[Any, Any], Any]:
+    return lambda self, entries: original(self, entries[1:] if len(entries) > 3 else entries)
+
+
+def _no_sync_of_index(_: Any) -> Any:
+    def sync(self: IndexFile) -> None:
+        self.synced_entry = self.next_entry
+
+    return sync
+
+
+def _keep_torn_queues(_: Any) -> Callable[[Any, Any], Any]:
+    return lambda self, physical_offset: None
+
+
+def _tear_batches(original: Any) -> Any:
+    def append_failed(self: Any, messages: Any, legal: Any, batch: Any, error: Any) -> None:
+        before = dict(self.next_offsets)
+        original(self, messages, legal, batch, error)
+        self.next_offsets = before
+
+    return append_failed
+
+
+MUTANTS = (
+    Mutant("ack before sync", LocalLog, "when_done", _ack_before_sync),
+    Mutant("go on after a failed sync", LocalLog, "_stop", _ignore_a_failed_sync),
+    Mutant("reuse a queue offset after restart", opening, "queue_offsets_of", _reuse_queue_offsets),
+    Mutant("lose the tail on recovery", recovery, "_read_back", _lose_the_tail),
+    Mutant("serve bytes not yet on the medium", LocalLog, "readable_offset", _serve_unsynced_bytes),
+    Mutant("trust bodies without their CRC", recovery, "_read_back", _trust_every_body),
+    Mutant("do not sync what recovery read back", LocalLog, "rewrite", _no_sync_after_recovery),
+    Mutant("do not sync directories", Segments, "sync", _no_sync_of_directories),
+    Mutant("do not sync consume queues", ConsumeQueue, "sync", _no_sync_of_queues),
+    Mutant("keep queue units behind the mark", ConsumeQueue, "truncate", _keep_torn_queues),
+    Mutant("leave the bytes of a failed append", LocalLog, "_clear_withdrawn", _leave_a_failed_append),
+    Mutant("keep the queue offsets of a failed append", message_store.MessageStore, "_append_failed", _tear_batches),
+    Mutant("forget a key of a batch", IndexFiles, "put_batch", _forget_a_key),
+    Mutant("call an index file forced that is not", IndexFile, "sync", _no_sync_of_index),
+)
+
+
+def seeds_until_found(mutant: Mutant, seeds_max: int = SEEDS_MAX) -> tuple[int, str] | None:
+    """Run seeds with the bug planted: how many it took, and the violation; None if it was not found."""
+    with mutant.planted():
+        for seed in range(seeds_max):
+            outcome = simulate_store(seed)
+            if outcome.violations:
+                return seed + 1, outcome.violations[0]
+    return None
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit status."""
+    parser = argparse.ArgumentParser(prog="python -m ledgermq.testing.mutants", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=SEEDS_MAX, help=f"seeds after which a bug counts as missed ({SEEDS_MAX})")
+    parser.add_argument("names", nargs="*", help="parts of the names of the bugs to plant (all)")
+    chosen = parser.parse_args(arguments)
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger("critical"))
+    missed = 0
+    for mutant in MUTANTS:
+        if chosen.names and not any(name in mutant.name for name in chosen.names):
+            continue
+        found = seeds_until_found(mutant, chosen.seeds)
+        missed += found is None
+        told = "MISSED" if found is None else f"{found[0]:4} seeds  {found[1][:100]}"
+        print(f"{mutant.name:44} {told}", flush=True)  # noqa: T201
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
