@@ -32,6 +32,7 @@ from .offsets import ConsumerOffsets
 from .persistence import Persistence, encoded
 from .pull import PullService
 from .registration import Registration
+from .replication import Replication
 from .retry import SendBack
 from .send import SEND_CODES, SendHandler
 from .slave_sync import SlaveSync
@@ -67,6 +68,7 @@ class Broker:
     persistence: Persistence
     stats: Stats
     started_ms: int
+    replication: Replication
     dispatcher: Dispatcher = attrs.field(factory=Dispatcher)
     producers: Producers = attrs.field(factory=Producers)
     consumers: Consumers = attrs.field(factory=Consumers)
@@ -97,7 +99,7 @@ class Broker:
     @property
     def ha_address(self) -> str:
         """Where slaves fetch the log, `host:port`."""
-        return f"{self.config.broker_ip2 or self.host}:{self.config.ha_listen_port or self.port + 1}"
+        return f"{self.config.broker_ip2 or self.host}:{self.replication.ha_port}"
 
     def learn_master(self, address: str, ha_address: str) -> None:
         """Take a name server's word for where a slave's master is."""
@@ -143,6 +145,7 @@ class Broker:
     async def start(self, nursery: trio.Nursery, listeners: list[Listener[Stream]]) -> None:
         """Serve, start the tasks and register; everything runs in `nursery`."""
         self.dispatcher.nursery = nursery
+        await self.replication.start(self, nursery)
         await nursery.start(self.server.serve, listeners)
         self.persistence.start(nursery)
         nursery.start_soon(self._keep_house)
@@ -196,9 +199,13 @@ async def open_broker(config: BrokerConfig, world: World | None = None) -> Async
     try:
         port = world.network.listener_port(listeners[0])
         host = config.broker_ip1 or world.network.own_host()
-        async with open_message_store(world, config.store_config(), store_host=(_numeric(host, world), port)) as store:
+        replication = Replication.of(config, world, port)
+        store_host = (_numeric(host, world), port)
+        async with open_message_store(
+            world, config.store_config(), store_host=store_host, wrap_log=replication.wrap_log
+        ) as store:
             store.writability.slave = config.is_slave
-            broker = _assemble(config, world, store, host, port)
+            broker = _assemble(config, world, store, host, port, replication)
             async with trio.open_nursery() as nursery:
                 await broker.start(nursery, listeners)
                 log.info("broker_started", name=config.broker_name, address=broker.address, store=config.store_path_root_dir)
@@ -222,7 +229,9 @@ def start_broker(config: BrokerConfig | None = None, world: World | None = None)
     return open_broker(config or BrokerConfig(), world)
 
 
-def _assemble(config: BrokerConfig, world: World, store: MessageStore, host: str, port: int) -> Broker:
+def _assemble(
+    config: BrokerConfig, world: World, store: MessageStore, host: str, port: int, replication: Replication
+) -> Broker:
     now_ms = world.clock.wall_ms
     persistence = Persistence(world.disk, world.workers, f"{config.store_path_root_dir}/config")
     broker = Broker(
@@ -237,6 +246,7 @@ def _assemble(config: BrokerConfig, world: World, store: MessageStore, host: str
         persistence=persistence,
         stats=Stats(config.broker_cluster_name, now_ms()),
         started_ms=now_ms(),
+        replication=replication,
     )
     broker.load_tables()
     adopted = broker.topics.adopt({topic: max(store.queue_ids(topic)) + 1 for topic in store.topics()})

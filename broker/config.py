@@ -166,6 +166,8 @@ class BrokerConfig:
     slave_timeout: int = _key(3000, _POSITIVE)
     in_sync_replicas: int = _key(1, _POSITIVE)
     min_in_sync_replicas: int = _key(1, _POSITIVE)
+    sync_from: str = _key("last", _one_of("last", "first"))
+    """Ours: which segment of the master an empty slave begins with; `last` is RocketMQ's way."""
     ha_protocol: str = _key("ledgermq", _one_of("ledgermq", "rocketmq"))
     """Ours: `ledgermq` authenticates and takes an epoch first, `rocketmq` is the bare classic protocol."""
     ha_secret: str = ""

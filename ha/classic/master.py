@@ -201,8 +201,6 @@ class HAService:
         await self._begin_epoch()
         listeners = await self.network.open_listeners(self.settings.listen_host, self.settings.listen_port)
         self.port = self.network.listener_port(listeners[0])
-        if self.settings.protocol == OURS and not self.settings.secret:
-            log.warning("ha_secret_not_set", reason="slaves are told apart, but not authenticated: set haSecret on all nodes")
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._sweep)
             await nursery.start(self._serve, list(listeners))
@@ -292,6 +290,8 @@ class HAService:
             log.info("slave_connection_replaced", remote=str(former.remote), new_remote=str(connection.remote))
             former.scope.cancel()
         self._owners[key] = connection
+        if fact.node is not None and not self.settings.secret:
+            log.warning("ha_secret_not_set", reason="anybody may join as a slave: set haSecret on all nodes")
         log.info(
             "slave_joined",
             remote=str(connection.remote),

@@ -8,6 +8,7 @@ import attrs
 import pytest
 
 from ledgermq.broker.topics import TopicConfig
+from ledgermq.ha.classic.commitlog import ClassicLog
 from ledgermq.message.layout import encode_host
 from ledgermq.store.config import SCHEDULE_TOPIC
 from ledgermq.store.message_store import IncomingMessage
@@ -173,7 +174,8 @@ async def test_positions_are_written_only_behind_flushed_deliveries(tmp_path: Pa
 
         before = delay.durable_changes()
         assert delay.durable_json()["offsetTable"][1] == 0
-        log.flushed_offset = log.max_offset  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
+        assert isinstance(log, ClassicLog)
+        log.local.flushed_offset = log.max_offset  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
 
         assert delay.durable_changes() > before
         assert delay.durable_json()["offsetTable"][1] == 1

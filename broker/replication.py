@@ -1,0 +1,131 @@
+"""A broker's classic role: the log of a master that slaves follow, or a slave's client and its copies of the master's tables.
+
+Which of the two is decided by `brokerRole` when the broker starts and stays so until it is started again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import trio
+
+from ..ha.classic.node import ClassicNode
+from ..ha.classic.protocol import TransferLimits
+from ..ha.classic.settings import HaSettings
+from ..ha.classic.sync import ConfigSync, Offsets
+from ..store.append_log import AppendLog
+from ..store.commitlog import LocalLog
+from ..world.network import Address
+from ..world.real import World
+from .config import SYNC_MASTER, BrokerConfig
+
+if TYPE_CHECKING:
+    from .broker import Broker
+
+
+def ha_settings(config: BrokerConfig, port: int) -> HaSettings:
+    """What RocketMQ's keys say about replication; `port` is the one that clients are served on."""
+    return HaSettings(
+        protocol=config.ha_protocol,
+        secret=config.ha_secret.encode(),
+        listen_host=config.bind_address,
+        listen_port=config.ha_listen_port or (port + 1 if config.listen_port else 0),
+        limits=TransferLimits(
+            heartbeat_seconds=config.ha_send_heartbeat_interval / 1000,
+            housekeeping_seconds=config.ha_housekeeping_interval / 1000,
+            batch_size=config.ha_transfer_batch_size,
+            segment_size=config.mapped_file_size_commit_log,
+        ),
+        sync_master=config.broker_role == SYNC_MASTER,
+        in_sync_replicas=config.in_sync_replicas,
+        min_in_sync_replicas=config.min_in_sync_replicas,
+        gap_max=config.ha_max_gap_not_in_sync,
+        slave_timeout_seconds=config.slave_timeout / 1000,
+        from_first=config.sync_from == "first",
+    )
+
+
+@attrs.define(eq=False)
+class SlavesTables:
+    """The tables of a slave's broker, as they follow its master's."""
+
+    broker: Broker
+
+    def topics_version(self) -> Mapping[str, int]:
+        return self.broker.topics.version.to_json()
+
+    def groups_version(self) -> Mapping[str, int]:
+        return self.broker.groups.version.to_json()
+
+    def take_topics(self, stored: Mapping[str, Any]) -> None:
+        self.broker.topics.load(stored)
+
+    def take_groups(self, stored: Mapping[str, Any]) -> None:
+        self.broker.groups.load(stored)
+
+    def take_delay_offsets(self, stored: Mapping[str, Any]) -> None:
+        self.broker.delay.load(stored)
+
+    def consumer_offsets(self) -> Offsets:
+        return self.broker.offsets.table
+
+    def put_consumer_offsets(self, offsets: Offsets) -> None:
+        for (topic, group), queues in offsets.items():
+            for queue_id, offset in queues.items():
+                self.broker.offsets.commit(group, topic, queue_id, offset)
+
+
+@attrs.define(eq=False)
+class Replication:
+    """Everything of one broker that has to do with its master or its slaves."""
+
+    config: BrokerConfig
+    node: ClassicNode
+    sync: ConfigSync | None = None
+    """On a slave that runs."""
+
+    @classmethod
+    def of(cls, config: BrokerConfig, world: World, port: int) -> Replication:
+        node = ClassicNode(
+            world,
+            ha_settings(config, port),
+            config.broker_cluster_name,
+            config.broker_name,
+            config.broker_id,
+            config.is_slave,
+        )
+        if config.ha_master_address:
+            node.follow(Address.parse(config.ha_master_address))
+        return cls(config, node)
+
+    def wrap_log(self, local: LocalLog) -> AppendLog:
+        """The log that the store is to use."""
+        return self.node.wrap_log(local)
+
+    @property
+    def ha_port(self) -> int:
+        """Where slaves connect; what is configured as long as nobody listens."""
+        service = self.node.service
+        return service.port if service is not None else self.node.settings.listen_port
+
+    async def start(self, broker: Broker, nursery: trio.Nursery) -> None:
+        """Serve slaves, or begin to follow, in `nursery`.
+
+        Raises:
+            OSError: the HA port is taken.
+        """
+        if self.config.is_slave:
+            self.sync = ConfigSync(SlavesTables(broker), broker.world.network)
+            nursery.start_soon(self.sync.run)
+            broker.on_master.append(self._follow)
+        await nursery.start(self.node.run, broker.store)
+
+    def _follow(self, address: str, ha_address: str) -> None:
+        """Take a name server's word for who is master; a configured `haMasterAddress` is kept for good."""
+        assert self.sync is not None
+        if address:
+            self.sync.follow(Address.parse(address))
+        if ha_address and not self.config.ha_master_address:
+            self.node.follow(Address.parse(ha_address))
