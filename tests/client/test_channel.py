@@ -19,6 +19,10 @@ from .fake_cluster import FakeBroker, FakeCluster, open_cluster
 ASK = RequestCode.GET_MIN_OFFSET
 
 
+def silence(request: RemotingCommand) -> None:
+    """Script: never answer."""
+
+
 def later(cluster: FakeCluster, broker: FakeBroker, seconds: float) -> Callable[[RemotingCommand], None]:
     """Script: answer after a while."""
 
@@ -37,7 +41,7 @@ async def test_every_call_has_its_own_deadline(autojump_clock: MockClock) -> Non
     """Long and short timeouts on one connection end when they should, in any order of starting."""
     async with open_cluster() as cluster:
         broker = await cluster.start_broker("b1")
-        broker.script(ASK, *[lambda _: None] * 10)
+        broker.script(ASK, *[silence] * 10)
         ended: dict[float, float] = {}
 
         async def call(channel: Channel, seconds: float) -> None:
@@ -88,7 +92,7 @@ async def test_the_end_of_the_connection_ends_every_call(autojump_clock: MockClo
     """At once, whoever closed it, and also calls that come later."""
     async with open_cluster() as cluster:
         broker = await cluster.start_broker("b1")
-        broker.script(ASK, *[lambda _: None] * 3)
+        broker.script(ASK, *[silence] * 3)
         lost: list[float] = []
 
         async def call(channel: Channel) -> None:
