@@ -20,6 +20,7 @@ from .servers import Cluster, Maker
 T = TypeVar("T")
 
 TARGETS = {"ours": Maker.OURS, "apache": Maker.APACHE_55, "apache-4.9": Maker.APACHE_49}
+AUTO_CREATE_TOPIC = "TBW102"
 CLIENTS = {"4.9.8": peers.APACHE_49_CLIENTS, "5.5.0": peers.APACHE_55}
 
 
@@ -103,6 +104,7 @@ def java(request: pytest.FixtureRequest, cluster: Cluster, tmp_path_factory: pyt
 def admin(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
     """A Java client beside the one under test: it makes topics and reads stores."""
     driver = start_java("5.5.0", cluster.namesrv, tmp_path_factory.mktemp("admin"))
+    driver.run("await_route", topic=AUTO_CREATE_TOPIC)
     yield driver
     driver.close()
 
@@ -143,6 +145,8 @@ def cpp(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture
 def names(request: pytest.FixtureRequest, cluster: Cluster, admin: Driver) -> Names:
-    test = "".join(letter if letter.isalnum() else "_" for letter in request.node.name).strip("_")
-    # A consumer group may have 120 characters at most on a name server of 4.9.
-    return Names(test[-80:].strip("_"), admin, cluster.broker)
+    # Tests of different clients have equal names, and all share one broker.
+    words = f"{request.path.stem.removeprefix('test_')}_{request.node.name.removeprefix('test_')}"
+    test = "".join(letter if letter.isalnum() else "_" for letter in words)
+    # With prefix and suffix a group name must stay below 120 characters.
+    return Names(test[:90].strip("_"), admin, cluster.broker)

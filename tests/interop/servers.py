@@ -157,6 +157,8 @@ def broker_config(port: int, namesrv: str, store: Path, **more: object) -> dict[
         "mappedFileSizeCommitLog": 16 * 1024 * 1024,
         "mappedFileSizeConsumeQueue": 20 * 2000,
         "diskMaxUsedSpaceRatio": 95,
+        # The third level is where consumer retries begin; ten seconds of it would be waited for again and again.
+        "messageDelayLevel": "1s 5s 2s 12s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h",
         **more,
     }
 

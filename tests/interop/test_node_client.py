@@ -56,7 +56,7 @@ def test_delayed_message_arrives_late(node: Driver, names: Names) -> None:
 
 
 def test_retried_message_comes_again(node: Driver, names: Names) -> None:
-    """ACTION_RETRY sends a message back: after the first retry level, ten seconds, it comes again, once."""
+    """ACTION_RETRY sends a message back: after the first retry level it comes again, once."""
     topic = names.topic()
     node.send(topic=topic, count=3)
 

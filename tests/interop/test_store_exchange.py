@@ -13,7 +13,7 @@ import attrs
 import pytest
 
 from . import servers
-from .conftest import TARGETS, mqadmin, obtain, start_java, target_name
+from .conftest import AUTO_CREATE_TOPIC, TARGETS, mqadmin, obtain, start_java, target_name
 from .driver import Driver, Received, Sent, bodies, expected, wait_for_topic
 from .servers import Cluster, Maker
 
@@ -56,6 +56,7 @@ def serving(maker: Maker, folder: Path) -> Generator[tuple[Cluster, Driver]]:
         cluster = started.enter_context(servers.running(maker, folder))
         java = start_java("5.5.0", cluster.namesrv, folder / "client")
         started.callback(java.close)
+        java.run("await_route", topic=AUTO_CREATE_TOPIC)
         yield cluster, java
 
 
@@ -99,7 +100,7 @@ def fill(java: Driver, cluster: Cluster) -> dict[str, list[Received]]:
     create_topic(java, cluster, PENDING, 1)
     mqadmin(java, "updateSubGroup", "-b", cluster.broker, "-g", "limited", "-r", "7")
     wait_for_topic(java, MIXED, 82)
-    java.send(topic=PENDING, count=5, delay=3, body="pending-{i}")
+    java.send(topic=PENDING, count=5, delay=4, body="pending-{i}")
     return {topic: java.read_all(topic) for topic in (PLAIN, MIXED, LARGE)}
 
 
@@ -117,6 +118,7 @@ def killed_under_load(tmp_path_factory: pytest.TempPathFactory) -> Writer:
                 enough = ACKNOWLEDGED_BEFORE_THE_KILL
                 java.wait_until(lambda: len(load.events) >= enough, 60, lambda: f"{len(load.events)} of {enough}")
                 cluster.broker_server.kill()
+                java.run("stop", consumer=load.number)
                 java.finish(load)
                 left[maker] = LeftBehind(cluster.store, acknowledged=java.sent(load))
         return left[maker]

@@ -84,6 +84,7 @@ public final class PeerDriver {
                 case "stop": stop(command.number("consumer", 0)); break;
                 case "read_all": readAll(command); break;
                 case "create_topic": createTopic(command); break;
+                case "await_route": awaitRoute(topicMaker(), command.text("topic", "")); break;
                 case "admin": admin(command); break;
                 default: throw new IllegalArgumentException("unknown command " + command.name);
             }
@@ -189,13 +190,14 @@ public final class PeerDriver {
         }
     }
 
-    /** Sends from several threads until a send fails: what a producer sees when its broker is killed. */
+    /** Sends from several threads until it is stopped, whatever happens to the broker; reports what was acknowledged. */
     private static void load(Command command) throws Exception {
         DefaultMQProducer producer = producer(command);
         producer.setRetryTimesWhenSendFailed(0);
         producer.setSendMsgTimeout(3_000);
         AtomicInteger next = new AtomicInteger();
         AtomicInteger over = new AtomicInteger();
+        AtomicInteger refused = new AtomicInteger();
         RUNNING.put(command.call, over::incrementAndGet);
         List<Thread> threads = new ArrayList<>();
         for (int t = 0; t < command.number("threads", 4); t++) {
@@ -204,8 +206,8 @@ public final class PeerDriver {
                     int i = next.getAndIncrement();
                     try {
                         sent(command, i, 0, producer.send(message(command, i, 0)));
-                    } catch (Exception error) {
-                        over.incrementAndGet();
+                    } catch (Exception notAcknowledged) {
+                        refused.incrementAndGet();
                     }
                 }
             });
@@ -215,7 +217,7 @@ public final class PeerDriver {
         for (Thread thread : threads) {
             thread.join();
         }
-        RUNNING.remove(command.call);
+        command.report("refused", "count", refused.get());
     }
 
     private static Message message(Command command, int index, int shard) {
@@ -420,7 +422,7 @@ public final class PeerDriver {
     // ---- administration
 
     /** One admin client for all topics, for each one's shutdown may take three seconds. */
-    private static void createTopic(Command command) throws Exception {
+    private static DefaultMQAdminExt topicMaker() throws Exception {
         synchronized (ADMIN) {
             if (topicMaker == null) {
                 topicMaker = new DefaultMQAdminExt();
@@ -428,18 +430,23 @@ public final class PeerDriver {
                 topicMaker.setInstanceName("topic-maker");
                 topicMaker.start();
             }
-            TopicConfig topic = new TopicConfig(command.text("topic", ""));
-            topic.setReadQueueNums(command.number("queues", 4));
-            topic.setWriteQueueNums(command.number("queues", 4));
-            topicMaker.createAndUpdateTopicConfig(command.text("broker", ""), topic);
-            awaitRoute(topic.getTopicName());
+            return topicMaker;
         }
     }
 
-    private static void awaitRoute(String topic) throws Exception {
-        for (long deadline = System.nanoTime() + 10_000_000_000L;; Thread.sleep(10)) {
+    private static void createTopic(Command command) throws Exception {
+        TopicConfig topic = new TopicConfig(command.text("topic", ""));
+        topic.setReadQueueNums(command.number("queues", 4));
+        topic.setWriteQueueNums(command.number("queues", 4));
+        topicMaker().createAndUpdateTopicConfig(command.text("broker", ""), topic);
+        awaitRoute(topicMaker(), topic.getTopicName());
+    }
+
+    /** A broker may be up before the name server knows its topics. */
+    private static void awaitRoute(DefaultMQAdminExt admin, String topic) throws Exception {
+        for (long deadline = System.nanoTime() + 30_000_000_000L;; Thread.sleep(10)) {
             try {
-                topicMaker.examineTopicRouteInfo(topic);
+                admin.examineTopicRouteInfo(topic);
                 return;
             } catch (MQClientException notYet) {
                 if (System.nanoTime() > deadline) {
