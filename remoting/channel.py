@@ -7,7 +7,7 @@ because a cancel scope per call costs more than the whole rest of a call.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from math import inf
 
@@ -45,7 +45,7 @@ class Channel:
     _stream: Stream
     _on_request: PeerRequest | None
     _core: Connection[Caller] = attrs.field(factory=Connection[Caller])
-    _outgoing: list[bytes] = attrs.field(factory=list)
+    _outgoing: list[bytes] = attrs.field(factory=list[bytes])
     _unsent: int = 0
     _writer: trio.lowlevel.Task | None = None
     _room: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot)
@@ -230,7 +230,7 @@ async def open_channel(
 
 
 @asynccontextmanager
-async def connected(address: Address, *, network: Network, on_request: PeerRequest | None = None) -> AsyncIterator[Channel]:
+async def connected(address: Address, *, network: Network, on_request: PeerRequest | None = None) -> AsyncGenerator[Channel]:
     """A channel for the length of an `async with` block."""
     async with trio.open_nursery() as nursery:
         yield await open_channel(address, network=network, nursery=nursery, on_request=on_request)

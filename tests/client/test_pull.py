@@ -1,0 +1,116 @@
+"""The pull consumer against a scripted cluster, on a mock clock."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from ledgermq.client.errors import Closed, InvalidArgument
+from ledgermq.client.pull import PullConsumer, open_pull_consumer
+from ledgermq.message.json import loads
+from ledgermq.message.message import MessageQueue
+from ledgermq.remoting.codes import RequestCode
+
+from .fake_cluster import NAMESRV, open_cluster, until
+from .test_consumer import fill, numbers
+
+QUEUE = MessageQueue("t", "b1", 0)
+
+
+async def test_reading_starts_where_the_group_stands(autojump_clock: MockClock) -> None:
+    """Or at the beginning; and what is committed is what was handed out, only when asked."""
+    async with open_cluster() as cluster:
+        broker = await cluster.start_broker("b1")
+        cluster.create("t", 2)
+        fill(broker, 5)
+        fill(broker, 5, queue_id=1)
+        broker.offsets["g", "t", 1] = 3
+        async with open_pull_consumer(NAMESRV, "g", world=cluster.world) as consumer:
+            queues = await consumer.queues("t")
+            await consumer.assign(queues)
+            messages = [*await consumer.poll(100, 1), *await consumer.poll(100, 1)]
+            await trio.sleep(60)
+
+            assert sorted(numbers(messages)) == [0, 1, 2, 3, 3, 4, 4]
+            assert broker.offsets == {("g", "t", 1): 3}
+            await consumer.commit()
+            assert broker.offsets == {("g", "t", 0): 5, ("g", "t", 1): 5}
+            await consumer.commit(QUEUE, 2)
+            assert broker.offsets["g", "t", 0] == 2
+            with pytest.raises(InvalidArgument, match="one queue"):
+                await consumer.commit(None, 2)
+
+
+async def test_a_seek_drops_what_was_fetched(autojump_clock: MockClock) -> None:
+    """Also while a pull is held at the end of the queue."""
+    async with open_cluster() as cluster:
+        broker = await cluster.start_broker("b1")
+        cluster.create("t", 1)
+        fill(broker, 100)
+        async with open_pull_consumer(NAMESRV, "g", world=cluster.world) as consumer:
+            await consumer.assign([QUEUE])
+            assert numbers(await consumer.poll(2)) == [0, 1]
+            await consumer.seek(QUEUE, 50)
+            assert consumer.position(QUEUE) == 50
+            assert numbers(await consumer.poll(2)) == [50, 51]
+            await consumer.seek_to_end(QUEUE)
+            await until(lambda: bool(broker.held))
+            assert await consumer.poll(2, 1) == []
+            await consumer.seek(QUEUE, 98)
+            assert numbers(await consumer.poll(5, 1)) == [98, 99]
+            await consumer.seek(QUEUE, 1000)
+            assert await consumer.poll(5, 1) == [], "outside the queue: put right to its end"
+            assert consumer.position(QUEUE) == 100
+
+
+async def test_a_paused_queue_keeps_what_it_has(autojump_clock: MockClock) -> None:
+    """Nothing is handed out until it is resumed, and nothing is lost."""
+    async with open_cluster() as cluster:
+        broker = await cluster.start_broker("b1")
+        cluster.create("t", 1)
+        async with open_pull_consumer(NAMESRV, "g", world=cluster.world) as consumer:
+            await consumer.assign([QUEUE])
+            consumer.pause([QUEUE])
+            fill(broker, 3)
+            assert await consumer.poll(10, 5) == []
+            consumer.resume([QUEUE])
+            assert numbers(await consumer.poll(10, 5)) == [0, 1, 2]
+
+
+async def test_brokers_know_it_as_one_that_asks(autojump_clock: MockClock) -> None:
+    """Its heartbeat says so, its pulls carry their filter."""
+    async with open_cluster() as cluster:
+        broker = await cluster.start_broker("b1")
+        cluster.create("t", 1)
+        async with open_pull_consumer(NAMESRV, "g", world=cluster.world) as consumer:
+            await consumer.assign([QUEUE], "a || b")
+            await until(lambda: bool(broker.held))
+
+        heartbeat = loads(broker.requests_of(RequestCode.HEART_BEAT)[-1].body)
+        assert heartbeat["consumerDataSet"][0]["consumeType"] == "CONSUME_ACTIVELY"
+        pull = broker.requests_of(RequestCode.PULL_MESSAGE)[0]
+        assert (pull.ext["subscription"], pull.ext["sysFlag"], pull.ext["suspendTimeoutMillis"]) == ("a || b", "22", "20000")
+
+
+async def test_cancelling_leaves_nothing_behind(autojump_clock: MockClock) -> None:
+    """No task, no connection, nothing committed."""
+    async with open_cluster() as cluster:
+        broker = await cluster.start_broker("b1")
+        cluster.create("t", 1)
+        fill(broker, 3)
+        tasks = trio.lowlevel.current_statistics().tasks_living
+        consumers: list[PullConsumer] = []
+        with trio.move_on_after(5) as scope:
+            async with open_pull_consumer(NAMESRV, "g", world=cluster.world) as consumer:
+                consumers.append(consumer)
+                await consumer.assign([QUEUE])
+                while True:
+                    await consumer.poll()
+
+        assert scope.cancelled_caught
+        await until(lambda: cluster.open_connections() == 0)
+        await until(lambda: trio.lowlevel.current_statistics().tasks_living == tasks)
+        assert broker.offsets == {}
+        with pytest.raises(Closed):
+            await consumers[0].poll()

@@ -1,0 +1,97 @@
+"""The public API as users type it: checked by mypy and pyright, never run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import assert_type
+
+import ledgermq
+from ledgermq import (
+    ClientError,
+    ConsumeFrom,
+    Message,
+    MessageModel,
+    MessageQueue,
+    ReceivedMessage,
+    SendResult,
+    blocking,
+    open_admin,
+    open_consumer,
+    open_producer,
+    open_pull_consumer,
+    sql,
+)
+from ledgermq.client.admin_values import GroupPosition
+from ledgermq.client.subscription import Subscription
+
+
+async def produce() -> None:
+    async with open_producer(namesrv="localhost:9876", group="orders", send_timeout_seconds=5, retries=1) as producer:
+        message = Message("orders", b"42", tag="new", keys=["42"], delay_level=1, properties={"a": "b"})
+        assert_type(await producer.send(message, key="customer"), SendResult)
+        assert_type(await producer.send_batch([message, message]), list[SendResult])
+        assert_type(await producer.send_oneway(message), None)
+        assert_type(await producer.queues("orders"), tuple[MessageQueue, ...])
+
+        def first(queues: Sequence[MessageQueue], _: Message) -> MessageQueue:
+            return queues[0]
+
+        result = await producer.send(message, selector=first, timeout_seconds=1)
+        assert_type((result.message_id, result.queue, result.queue_offset), tuple[str, MessageQueue, int])
+        try:
+            await producer.send(message)
+        except ClientError as error:
+            assert_type((error.retriable, error.may_have_been_stored), tuple[bool, bool])
+
+
+async def consume() -> None:
+    assert_type(sql("price > 10"), Subscription)
+    async with open_consumer(
+        namesrv=["a:9876", "b:9876"],
+        group="billing",
+        topics={"orders": "new || changed", "prices": sql("price > 10")},
+        ack="explicit",
+        consume_from=ConsumeFrom.FIRST,
+        model=MessageModel.CLUSTERING,
+    ) as consumer:
+        async for message in consumer:
+            assert_type(message, ReceivedMessage)
+            assert_type((message.body, message.tag, message.keys), tuple[bytes, str | None, list[str]])
+            await message.ack()
+            await message.retry(delay_level=3)
+        assert_type(await consumer.get_one(timeout_seconds=1), ReceivedMessage | None)
+        assert_type(await consumer.get_many(100, timeout_seconds=1), list[ReceivedMessage])
+
+        async def handle(message: ReceivedMessage) -> None:
+            print(message.body)  # noqa: T201
+
+        await consumer.process(handle, tasks=4)
+
+
+async def pull() -> None:
+    async with open_pull_consumer("localhost:9876", "billing") as consumer:
+        queues = await consumer.queues("orders")
+        await consumer.assign(queues)
+        await consumer.seek(queues[0], 0)
+        assert_type(await consumer.poll(timeout_seconds=1), list[ReceivedMessage])
+        assert_type(await consumer.committed(queues[0]), int | None)
+
+
+async def administer() -> None:
+    async with open_admin("localhost:9876") as admin:
+        await admin.create_topic("orders", queues=8)
+        assert_type(await admin.topics(), list[str])
+        assert_type(await admin.group_stats("billing"), dict[MessageQueue, GroupPosition])
+
+
+def from_threads() -> None:
+    with blocking.open_producer(namesrv="localhost:9876", group="orders") as producer:
+        assert_type(producer.send(Message("orders", b"42")), SendResult)
+        assert_type(producer.send_many([Message("orders", b"42")], in_flight=10), list[SendResult])
+    with blocking.open_consumer("localhost:9876", "billing", "orders", ack="auto") as consumer:
+        for message in consumer:
+            assert_type(message, blocking.BlockingMessage)
+            message.ack()
+    with blocking.open_admin("localhost:9876") as admin:
+        assert_type(admin.call(lambda each: each.topics()), list[str])
+    assert_type(ledgermq.Message("orders", b"42"), Message)
