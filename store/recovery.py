@@ -19,7 +19,7 @@ import attrs
 import structlog
 
 from ..message.fields import Field, Layout
-from ..message.layout import Check, check_record
+from ..message.layout import Check, body_size_of, check_record, span_of
 from .checkpoint import MARK_SIZE_MAX, Checkpoint
 from .commitlog import LocalLog
 from .consumequeue import ConsumeQueue
@@ -29,6 +29,8 @@ from .errors import DamagedLog
 log = structlog.get_logger()
 
 DERIVE_AT_ONCE = 4096
+SECTOR = 512
+"""What the medium writes whole or not at all; a multiple of it on most."""
 LEFTOVER_BYTES = 64 * 1024
 """How far behind the end is looked for something that was cut off."""
 
@@ -121,7 +123,8 @@ def recover(
         for queue in queues:
             queue.truncate(0)
         return Recovered(0, 0, 0, torn=False)
-    start = _start(local, queues, checkpoint, mark, clean_exit=clean_exit)
+    trusted = mark if mark is not None and _is_there(local, mark, queues) else None
+    start = _start(local, queues, checkpoint, trusted, clean_exit=clean_exit)
     if mark is not None and start < mark.dispatched_offset:
         # The mark does not hold, or no longer will: a crash during what follows must not find it.
         checkpoint.mark = bytes(MARK_SIZE_MAX)
@@ -131,7 +134,8 @@ def recover(
             queue.truncate(start)
     if index_lost_from is not None:
         start = max(min(start, index_lost_from), local.min_offset)
-    end, records = _read_back(local, dispatcher, start, check_crc=check_crc)
+    synced = trusted.flushed_offset if trusted is not None else -1
+    end, records = _read_back(local, dispatcher, start, synced, check_crc=check_crc)
     if mark is not None and end < mark.flushed_offset and _anything_at(local, end):
         raise DamagedLog(local.segments.directory, end, mark.flushed_offset)
     torn = _cut(local, end, clean_exit=clean_exit)
@@ -139,10 +143,10 @@ def recover(
         # What was read back may be in the page cache only, written by a process that was killed before it synced. If a sync had
         # failed, another one would not help: what is known to be unsynced is written anew.
         local.segments.created = True
-        if mark is None:
+        if trusted is None:
             local.segments.sync(local.min_offset, end)
         else:
-            local.rewrite(mark.flushed_offset, end)
+            local.rewrite(max(trusted.flushed_offset, local.min_offset), end)
     local.max_offset = local.flushed_offset = end
     dispatcher.dispatched_offset = end
     for queue in queues:
@@ -158,9 +162,9 @@ def _start(
     *,
     clean_exit: bool,
 ) -> int:
-    queues_end = max((queue.physical_end for queue in queues), default=-1)
-    if mark is not None and _is_there(local, mark, queues_end):
+    if mark is not None:
         return max(mark.start, local.min_offset)
+    queues_end = _queues_end(queues)
     for segment in reversed(local.segments.files):
         check, span = check_record(segment.view, 0, segment.size)
         if check is not Check.RECORD or span is None or span.store_timestamp == 0:
@@ -172,10 +176,14 @@ def _start(
     return local.min_offset
 
 
-def _is_there(local: LocalLog, mark: RecoveryMark, queues_end: int) -> bool:
+def _queues_end(queues: list[ConsumeQueue]) -> int:
+    return max((queue.physical_end for queue in queues), default=-1)
+
+
+def _is_there(local: LocalLog, mark: RecoveryMark, queues: list[ConsumeQueue]) -> bool:
     if mark.record_offset < 0 or not mark.record_offset + mark.record_size <= mark.start:
         return False
-    if queues_end < mark.record_offset + mark.record_size:
+    if _queues_end(queues) < mark.record_offset + mark.record_size:
         return False  # somebody took the queues away to have them built anew
     view = local.slice_from(mark.record_offset, mark.record_size)
     check, span = check_record(view, 0, len(view))
@@ -187,7 +195,7 @@ def _is_there(local: LocalLog, mark: RecoveryMark, queues_end: int) -> bool:
     )
 
 
-def _read_back(local: LocalLog, dispatcher: Dispatcher, start: int, *, check_crc: bool) -> tuple[int, int]:
+def _read_back(local: LocalLog, dispatcher: Dispatcher, start: int, synced: int, *, check_crc: bool) -> tuple[int, int]:
     end, count = start, 0
     batch: list[Derivable] = []
     limit = local.segments.max_offset
@@ -196,7 +204,7 @@ def _read_back(local: LocalLog, dispatcher: Dispatcher, start: int, *, check_crc
             # A filler leads on only if there is a file for it to lead to: else the log ends where the filler begins.
             if local.segments.find(position) is None:
                 break
-        elif record[3] != position - record[4]:  # it says that it lies elsewhere: left over from another log
+        elif not _belongs(local, record, position, synced):
             break
         else:
             batch.append(record)
@@ -207,6 +215,24 @@ def _read_back(local: LocalLog, dispatcher: Dispatcher, start: int, *, check_crc
             batch = []
     dispatcher.derive(batch)
     return end, count
+
+
+def _belongs(local: LocalLog, record: Derivable, position: int, synced: int) -> bool:
+    offset, size = record[3], record[4]
+    if offset != position - size:  # it says that it lies elsewhere: left over from another log
+        return False
+    return offset < synced or not _lacks_a_sector(local, offset, size)
+
+
+def _lacks_a_sector(local: LocalLog, offset: int, size: int) -> bool:
+    """Whether a sector of the record's end reads as zeros: a power cut took it, and the CRC covers the body only."""
+    segment, view = local.segments.find(offset), local.record(offset, size)
+    span = span_of(view, 0, size) if view is not None else None
+    if segment is None or view is None or span is None:
+        return True
+    at = span.body_at + body_size_of(view, span)
+    at += -(offset - segment.start + at) % SECTOR
+    return any(not any(view[start : start + SECTOR]) for start in range(at, size, SECTOR))
 
 
 def _anything_at(local: LocalLog, end: int) -> bool:

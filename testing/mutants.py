@@ -61,8 +61,8 @@ def _reuse_queue_offsets(original: Any) -> Callable[[Any], Any]:
 
 
 def _lose_the_tail(original: Any) -> Any:
-    def read_back(local: Any, dispatcher: Any, start: int, **options: Any) -> Any:
-        end, count = original(local, dispatcher, start, **options)
+    def read_back(local: Any, dispatcher: Any, start: int, synced: int, **options: Any) -> Any:
+        end, count = original(local, dispatcher, start, synced, **options)
         return (start, 0) if count else (end, count)
 
     return read_back
@@ -89,10 +89,14 @@ def _no_sync_after_recovery(_: Any) -> Callable[[Any, Any, Any], Any]:
 
 
 def _trust_every_body(original: Any) -> Any:
-    def read_back(local: Any, dispatcher: Any, start: int, *, check_crc: bool) -> Any:
-        return original(local, dispatcher, start, check_crc=False)
+    def read_back(local: Any, dispatcher: Any, start: int, synced: int, *, check_crc: bool) -> Any:
+        return original(local, dispatcher, start, synced, check_crc=False)
 
     return read_back
+
+
+def _trust_every_end(_: Any) -> Callable[[Any, Any, Any], Any]:
+    return lambda local, offset, size: False
 
 
 def _leave_a_failed_append(_: Any) -> Any:
@@ -134,6 +138,7 @@ MUTANTS = (
     Mutant("lose the tail on recovery", recovery, "_read_back", _lose_the_tail),
     Mutant("serve bytes not yet on the medium", LocalLog, "readable_offset", _serve_unsynced_bytes),
     Mutant("trust bodies without their CRC", recovery, "_read_back", _trust_every_body),
+    Mutant("trust the end of a record without looking", recovery, "_lacks_a_sector", _trust_every_end),
     Mutant("do not sync what recovery read back", LocalLog, "rewrite", _no_sync_after_recovery),
     Mutant("do not sync directories", Segments, "sync", _no_sync_of_directories),
     Mutant("do not sync consume queues", ConsumeQueue, "sync", _no_sync_of_queues),

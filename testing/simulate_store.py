@@ -250,9 +250,8 @@ class StoreRun:
 
     def _message(self, put: Put, filling: bytes) -> IncomingMessage:
         topic, queue_id = put.queue
-        properties = f"TAGS\x01t{put.number % 3}\x02"
-        if put.key:
-            properties += f"{'KEYS' if put.number % 2 else 'UNIQ_KEY'}\x01{put.key}\x02"
+        properties = f"KEYS\x01{put.key}\x02" if put.key and put.number % 2 else f"UNIQ_KEY\x01{put.key}\x02"
+        properties = f"{properties if put.key else ''}TAGS\x01{_tag_of(put.number)}\x02"
         body = b"%d;" % put.number + filling
         return IncomingMessage(topic, queue_id, body, properties, 0, 0, self.clock.wall_ms(), _BORN_HOST)
 
@@ -357,8 +356,13 @@ class StoreRun:
 
 
 def _number_of(message: StoredMessage) -> int:
-    """The number in the body; -1, which nobody sent, if the body is not what was stored."""
-    return int(message.body.partition(b";")[0]) if body_crc(message.body) == message.body_crc else -1
+    """The number in the body; -1, which nobody sent, if body or properties are not what was stored."""
+    number = int(message.body.partition(b";")[0]) if body_crc(message.body) == message.body_crc else -1
+    return number if message.tag == _tag_of(number) else -1
+
+
+def _tag_of(number: int) -> str:
+    return f"t{number % 3}"
 
 
 @attrs.frozen
