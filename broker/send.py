@@ -27,7 +27,7 @@ from ..message.properties import (
     join_properties,
 )
 from ..remoting.codes import RequestCode, ResponseCode
-from ..remoting.command import ONEWAY_FLAG, OUR_LANGUAGE, PROTOCOL_VERSION, RemotingCommand, Wire, encode_frame, frame_of
+from ..remoting.command import ONEWAY_FLAG, RemotingCommand, encode_frame
 from ..remoting.errors import RequestRefused
 from ..remoting.server import ServerConnection
 from ..store.message_store import IncomingMessage, MessageStore, PutBatch
@@ -36,6 +36,7 @@ from ..world.randomness import Randomness
 from .config import BrokerConfig
 from .divert import divert_delayed, redirect_retry
 from .groups import GroupTable
+from .send_answers import SendAnswers
 from .stats import Stats
 from .topics import TopicConfig, TopicTable
 
@@ -84,14 +85,7 @@ _CODES = {
     PutStatus.OS_PAGE_CACHE_BUSY: ResponseCode.SYSTEM_BUSY,
 }
 
-_ANSWER = (
-    '{"code":%d,"extFields":{"MSG_REGION":"{region}","TRACE_ON":"{trace_on}","msgId":"{message_id_start}%016X",'
-    '"queueId":"%d","queueOffset":"%d"},"flag":1,"language":"{language}","opaque":%d,'
-    '"serializeTypeCurrentRPC":"JSON","version":{version}}'
-)
-
 _PUT_OK = PutStatus.PUT_OK
-_JSON = Wire.JSON
 _SEND_MESSAGE = int(RequestCode.SEND_MESSAGE)
 
 _Sent = tuple[RemotingCommand, int, int]
@@ -108,23 +102,12 @@ class SendHandler:
     groups: GroupTable
     stats: Stats
     randomness: Randomness
-    _message_id_start: str = attrs.field(init=False)
     _cluster: str = attrs.field(init=False)
-    _answer: bytes = attrs.field(init=False)
+    _answers: SendAnswers = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._message_id_start = self.store.store_host.hex().upper()
         self._cluster = encode_properties({CLUSTER: self.config.broker_cluster_name})
-        answer = _ANSWER
-        for name, value in (
-            ("region", self.config.region_id),
-            ("trace_on", "true" if self.config.trace_on else "false"),
-            ("message_id_start", self._message_id_start),
-            ("language", OUR_LANGUAGE),
-            ("version", str(PROTOCOL_VERSION)),
-        ):
-            answer = answer.replace(f"{{{name}}}", value)
-        self._answer = answer.encode()
+        self._answers = SendAnswers(self.config.region_id, self.config.trace_on, self.store.store_host.hex().upper())
 
     def handle(self, connection: ServerConnection, requests: list[RemotingCommand]) -> None:
         """Put what a run of requests brings, and answer each."""
@@ -260,22 +243,13 @@ class SendHandler:
             if not status.stored:
                 connection.answer(request, code, remark=batch.remark)
                 return
-            ids = ",".join(f"{self._message_id_start}{offset:016X}" for offset in batch.physical_offsets)
-            connection.answer(request, code, self._answer_fields(ids, queue_id, batch.queue_offsets[0]))
+            ids = ",".join(map(self._answers.message_id, batch.physical_offsets))
+            connection.answer(request, code, self._answers.fields(ids, queue_id, batch.queue_offsets[0]))
 
         if batch.statuses[0] is _PUT_OK and self.store.log.waits and outer.get(WAIT) != "false":
             self.store.log.when_done(batch.end, self.store.put_deadline(), answer)
         else:
             answer(batch.statuses[0])
-
-    def _answer_fields(self, message_id: str, queue_id: int, queue_offset: int) -> dict[str, object]:
-        return {
-            "MSG_REGION": self.config.region_id,
-            "TRACE_ON": self.config.trace_on,
-            "msgId": message_id,
-            "queueId": queue_id,
-            "queueOffset": queue_offset,
-        }
 
     def _admit_special(self, message: IncomingMessage, decoded: dict[str, str]) -> None:
         if decoded.get(TRANSACTION_PREPARED) == "true":
@@ -324,22 +298,17 @@ class SendHandler:
 
     def _answer_all(self, connection: ServerConnection, sent: list[_Sent], batch: PutBatch, status: PutStatus) -> None:
         """Answer requests whose messages were appended with `status`, and the others with their own."""
-        code, template = int(_CODES[status]), self._answer
+        code, frame = int(_CODES[status]), self._answers.frame
         statuses, physical_offsets, queue_offsets = batch.statuses, batch.physical_offsets, batch.queue_offsets
         answers: list[bytes] = []
         for request, at, queue_id in sent:
             if request.flag & ONEWAY_FLAG:
                 continue
-            if statuses[at] is not _PUT_OK:
+            if statuses[at] is _PUT_OK:
+                answers.append(frame(request, code, physical_offsets[at], queue_id, queue_offsets[at]))
+            else:
                 refusal = _CODES.get(statuses[at], ResponseCode.SYSTEM_ERROR)
                 answers.append(encode_frame(request.response(refusal, remark=batch.remark)))
-            elif request.wire is _JSON:
-                header = template % (code, physical_offsets[at], queue_id, queue_offsets[at], request.opaque)
-                answers.append(frame_of(0, header))
-            else:
-                message_id = f"{self._message_id_start}{physical_offsets[at]:016X}"
-                fields = self._answer_fields(message_id, queue_id, queue_offsets[at])
-                answers.append(encode_frame(request.response(code, fields)))
         if answers:
             connection.push(b"".join(answers))
 

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import orjson
 
+from .binary_header import decode_header, encode_header
 from .codes import ResponseCode
 from .errors import LocalProtocolError, RemoteProtocolError, RequestRefused
 
@@ -39,11 +40,8 @@ LANGUAGES = (
 )  # fmt: skip
 _LANGUAGE_CODES = {name: code for code, name in enumerate(LANGUAGES)}
 OUR_LANGUAGE = "PYTHON"
+OUR_LANGUAGE_CODE = _LANGUAGE_CODES[OUR_LANGUAGE]
 
-# Binary header: code, language, version, opaque, flag; then remark and fields, each behind a 4-byte length.
-_BINARY_HEAD = struct.Struct(">hbhii")
-_SIZE = struct.Struct(">i")
-_KEY_SIZE = struct.Struct(">h")
 _FRAME_HEAD = struct.Struct(">iI")
 
 
@@ -160,23 +158,9 @@ def _encode_json(command: RemotingCommand) -> bytes:
 
 
 def _encode_binary(command: RemotingCommand) -> bytes:
-    if not -0x8000 <= command.code <= 0x7FFF:
-        raise LocalProtocolError(f"code {command.code} does not fit the 16 bits of a binary header")
-    remark = (command.remark or "").encode()
-    fields = bytearray()
-    for name, value in command.ext.items():
-        key, text = name.encode(), value.encode()
-        fields += _KEY_SIZE.pack(len(key)) + key + _SIZE.pack(len(text)) + text
     language = _LANGUAGE_CODES.get(command.language or OUR_LANGUAGE, _LANGUAGE_CODES["OTHER"])
-    return b"".join(
-        (
-            _BINARY_HEAD.pack(command.code, language, command.version, command.opaque, command.flag),
-            _SIZE.pack(len(remark)),
-            remark,
-            _SIZE.pack(len(fields)),
-            fields,
-        )
-    )
+    head = (command.code, language, command.version, command.opaque, command.flag)
+    return encode_header(head, command.remark, command.ext)
 
 
 def decode_command(wire: int, header: bytes, body: bytes) -> RemotingCommand:
@@ -251,30 +235,6 @@ def _texts(ext: dict[str, Any]) -> dict[str, str]:
 
 
 def _decode_binary(header: bytes, body: bytes) -> RemotingCommand:
-    try:
-        code, language, version, opaque, flag = _BINARY_HEAD.unpack_from(header)
-        remark, position = _sized(header, _BINARY_HEAD.size)
-        fields, position = _sized(header, position)
-        ext = {}
-        position = 0
-        while position < len(fields):
-            (key_size,) = _KEY_SIZE.unpack_from(fields, position)
-            position += _KEY_SIZE.size + key_size
-            if key_size < 0 or position > len(fields):
-                raise RemoteProtocolError(f"key of {key_size} bytes passes the end of the header fields")
-            key = fields[position - key_size : position].decode()
-            value, position = _sized(fields, position)
-            if key and value:
-                ext[key] = value.decode()
-    except (struct.error, UnicodeDecodeError) as error:
-        raise RemoteProtocolError(f"binary header does not add up: {error}") from error
+    (code, language, version, opaque, flag), remark, fields = decode_header(header)
     name = LANGUAGES[language] if 0 <= language < len(LANGUAGES) else None
-    return RemotingCommand(code, ext, body, opaque, flag, remark.decode("utf-8", "replace") or None, name, version, Wire.BINARY)
-
-
-def _sized(buffer: bytes, position: int) -> tuple[bytes, int]:
-    (size,) = _SIZE.unpack_from(buffer, position)
-    start = position + _SIZE.size
-    if size < 0 or start + size > len(buffer):
-        raise RemoteProtocolError(f"length {size} at byte {position} passes the end of the header ({len(buffer)} bytes)")
-    return buffer[start : start + size], start + size
+    return RemotingCommand(code, fields, body, opaque, flag, remark, name, version, Wire.BINARY)
