@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 import click
 import trio
 
-from ..client.errors import ClientError, NoRoute, NoRouteReason, NotFound, NotOnline, Unreachable
+from ..client.errors import ClientError, InvalidArgument, NoRoute, NoRouteReason, NotFound, NotOnline, Unreachable
 from ..client.session import parse_name_servers
 from .serving import first_of, log_to_stderr
 
@@ -51,6 +51,8 @@ def talks_to_cluster(function: Callable[P, Awaitable[None]]) -> Callable[P, None
             trio.run(functools.partial(function, *args, **kwargs))
         except BaseException as error:
             reason = first_of(error)
+            if isinstance(reason, InvalidArgument):
+                raise click.UsageError(str(reason)) from error
             if isinstance(reason, ClientError):
                 raise click.ClickException(explain(reason, namesrv)) from error
             if isinstance(error, BaseExceptionGroup):

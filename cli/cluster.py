@@ -88,7 +88,18 @@ def _replication(ha: dict[str, Any]) -> str | None:
     """One line of what a broker says about its replication."""
     if ha.get("master"):
         slaves: list[dict[str, Any]] = ha.get("haConnectionInfo") or []
-        followers = [f"{slave.get('addr')} {slave.get('diff', '?')} bytes behind" for slave in slaves]
+        followers = [_follower(slave) for slave in slaves]
         return "; ".join(followers) or "no slave"
     client: dict[str, Any] = ha.get("haClientRuntimeInfo") or {}
-    return f"follows {client.get('masterAddr')}" if client.get("masterAddr") else "follows nobody"
+    if not client.get("masterAddr"):
+        return "follows nobody"
+    if client.get("refusal"):
+        return f"{client['masterAddr']}: {client['refusal']}"
+    state = "follows" if client.get("activated", True) else "cannot reach"
+    behind = f", {client['diff']} bytes behind" if "diff" in client else ""
+    return f"{state} {client['masterAddr']}{behind}"
+
+
+def _follower(slave: dict[str, Any]) -> str:
+    acked = f", acked {slave['lastAckMillis']} ms ago" if "lastAckMillis" in slave else ""
+    return f"{slave.get('addr')} {slave.get('diff', '?')} bytes behind{acked}"

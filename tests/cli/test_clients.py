@@ -1,0 +1,75 @@
+"""What commands share: errors in words, moments, tables."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+
+import click
+import pytest
+
+from ledgermq.cli.clients import explain, moment, pairs
+from ledgermq.cli.output import body_fields, table, when
+from ledgermq.client.errors import ClientError, NoRoute, NoRouteReason, NotFound, NotOnline, Unreachable
+
+NAMESRV = "10.0.0.1:9876;10.0.0.2:9876"
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (NoRoute("T", NoRouteReason.NAME_SERVER_UNREACHABLE), ("10.0.0.1:9876; 10.0.0.2:9876", "--namesrv", "ledgermq up")),
+        (Unreachable("10.0.0.2:9876", "refused"), ("No name server answers", "--namesrv")),
+        (NoRoute("T", NoRouteReason.NO_BROKER), ("knows no broker", "which name servers it registers with")),
+        (NoRoute("T", NoRouteReason.TOPIC_UNKNOWN), ("autoCreateTopicEnable", "ledgermq topic create T")),
+        (NoRoute("T", NoRouteReason.NO_MASTER), ("lost its master", "restart")),
+        (NoRoute("T", NoRouteReason.NO_PERMISSION), ("permissions", "ledgermq topic update T --perm rw")),
+        (Unreachable("192.168.7.7:10911", "timed out"), ("192.168.7.7:10911", "brokerIP1", "firewall")),
+        (NotOnline(206, "no", "b:1"), ("No member of the group",)),
+        (NotFound(22, "no such message", "b:1"), ("no such message",)),
+    ],
+)
+def test_an_error_names_its_cause_and_a_cure(error: ClientError, words: tuple[str, ...]) -> None:
+    """Each of the reasons why there is no route has a cure of its own."""
+    text = explain(error, NAMESRV)
+
+    assert all(word in text for word in words), text
+
+
+def test_moments_are_written_as_people_write_them() -> None:
+    """Names, so long ago, dates, milliseconds."""
+    now_ms = time.time() * 1000
+
+    assert (moment("earliest"), moment("latest"), moment("1700000000000")) == (0, -1, 1700000000000)
+    assert moment("10m") == pytest.approx(now_ms - 600_000, abs=60_000)
+    assert moment("2026-01-31T12:00+00:00") == datetime(2026, 1, 31, 12, tzinfo=UTC).timestamp() * 1000
+    for text in ("yesterday", "", "10x", "-1"):
+        with pytest.raises(click.BadParameter, match="a time is"):
+            moment(text)
+
+
+def test_pairs_keep_what_follows_the_first_sign() -> None:
+    """Values may hold `=`; names may not be missing."""
+    assert pairs(("a=b=c", "d="), "--property") == {"a": "b=c", "d": ""}
+    for wrong in ("a", "=b"):
+        with pytest.raises(click.BadParameter):
+            pairs((wrong,), "--property")
+
+
+def test_a_table_aligns_texts_left_and_numbers_right() -> None:
+    """Nothing is `-`, lists are words, no line ends in spaces."""
+    text = table([{"name": "a", "lag": 5, "tags": ["x", "y"]}, {"name": "longer", "lag": 1000, "tags": None}])
+
+    assert text.splitlines() == ["NAME     LAG  TAGS", "a          5  x y", "longer  1000  -"]
+
+
+def test_bodies_are_text_or_hex() -> None:
+    """A program is told which by the name of the field."""
+    assert body_fields("é".encode()) == {"body": "é"}
+    assert body_fields(b"\xff") == {"bodyHex": "ff"}
+
+
+def test_no_time_is_a_dash() -> None:
+    """Brokers say 0 or -1 for never."""
+    assert when(0) == when(-1) == "-"
+    assert datetime.fromisoformat(when(1700000000123)).timestamp() == 1700000000.123

@@ -1,0 +1,285 @@
+"""Daily use against a running cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+
+Run = Callable[..., Result]
+
+SOURCES = Path(__file__).parents[2] / "src"
+
+
+@pytest.fixture
+def ledgermq(runner: Run, namesrv: str) -> Run:
+    """Runs a command against the cluster."""
+
+    def run(*arguments: str, status: int = 0) -> Result:
+        return runner(*arguments, status=status, namesrv=namesrv)
+
+    return run
+
+
+@pytest.fixture
+def as_json(ledgermq: Run) -> Callable[..., Any]:
+    """Runs a command with `--json` and reads what it prints."""
+    return lambda *arguments: json.loads(ledgermq(*arguments, "--json").stdout)
+
+
+def pipe(namesrv: str, text: bytes, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [sys.executable, "-m", "ledgermq.cli.main", *arguments],
+        input=text,
+        capture_output=True,
+        check=False,
+        timeout=120,
+        env={**os.environ, "PYTHONPATH": str(SOURCES), "LEDGERMQ_NAMESRV": namesrv},
+    )
+
+
+def lines_of(result: Result) -> list[str]:
+    return result.stdout.splitlines()
+
+
+def test_what_is_sent_as_arguments_is_consumed_from_the_beginning(ledgermq: Run) -> None:
+    """Looking on changes nothing, so the messages are there as often as somebody looks."""
+    sent = lines_of(ledgermq("send", "Args", "first", "zweitens é"))
+
+    assert [line.split()[0] for line in sent] == ["SEND_OK", "SEND_OK"]
+    for _ in range(2):
+        assert sorted(lines_of(ledgermq("consume", "Args", "--from-beginning"))) == ["first", "zweitens é"]
+
+
+@pytest.mark.parametrize("extra", [(), ("--batch", "7"), ("--order-key", "k")])
+def test_lines_of_standard_input_are_messages(namesrv: str, ledgermq: Run, extra: tuple[str, ...]) -> None:
+    """Each line without its end; the last one needs none; an empty line is an empty message."""
+    topic = f"Lines{len(extra)}{'-'.join(extra).strip('-')}"
+    lines = [*map(str, range(100)), "", "last"]
+
+    done = pipe(namesrv, "\n".join(lines).encode(), "send", topic, *extra)
+
+    assert (done.returncode, done.stdout) == (0, b""), done.stderr
+    assert b"102 messages acknowledged" in done.stderr
+    found = lines_of(ledgermq("consume", topic, "--from-beginning"))
+    assert sorted(found) == sorted(lines)
+    if "--order-key" in extra:
+        assert found == lines
+
+
+def test_a_file_is_one_message_whatever_its_bytes(ledgermq: Run, as_json: Callable[..., Any], tmp_path: Path) -> None:
+    """Bodies that are no text are shown in hex."""
+    file = tmp_path / "body"
+    file.write_bytes(b"\x00\xff\n")
+
+    sent = as_json("send", "Files", "--file", str(file))
+
+    found = as_json("consume", "Files", "--from-beginning")
+    assert found["bodyHex"] == "00ff0a"
+    assert found["msgId"] == sent["msgId"]
+
+
+def test_tags_keys_properties_and_delays_arrive(ledgermq: Run, as_json: Callable[..., Any]) -> None:
+    """Everything that a message can carry is given by flags."""
+    ledgermq("send", "Rich", "body", "--tag", "a", "--key", "k1", "--key", "k2", "--property", "colour=blue")
+    ledgermq("send", "Rich", "other", "--tag", "b")
+
+    message = as_json("consume", "Rich", "--from-beginning", "--tag", "a")
+
+    assert (message["body"], message["tag"], message["keys"]) == ("body", "a", ["k1", "k2"])
+    assert message["properties"]["colour"] == "blue"
+    assert "tag a" in ledgermq("consume", "Rich", "--from-beginning", "--tag", "a", "-v").stdout
+
+
+def test_a_group_takes_each_message_once(ledgermq: Run, as_json: Callable[..., Any]) -> None:
+    """What was printed is acknowledged; the next run goes on behind it."""
+    ledgermq("send", "Shared", *"abcdef")
+
+    first = lines_of(ledgermq("consume", "Shared", "--group", "takers", "--from-beginning", "--max", "4", "--idle", "10"))
+    rest = lines_of(ledgermq("consume", "Shared", "--group", "takers", "--idle", "2"))
+
+    assert len(first) == 4
+    assert sorted(first + rest) == list("abcdef")
+    shown = as_json("group", "show", "takers", "--topic", "Shared")
+    assert sum(queue["lag"] for queue in shown["queues"]) == 0
+
+
+def test_a_group_is_set_back_and_reads_again(ledgermq: Run, as_json: Callable[..., Any]) -> None:
+    """Reset to the earliest message, then everything comes once more."""
+    ledgermq("send", "Again", "x", "y")
+    consume = ("consume", "Again", "--group", "again", "--from-beginning", "--idle", "2")
+    assert sorted(lines_of(ledgermq(*consume))) == ["x", "y"]
+    assert lines_of(ledgermq(*consume)) == []
+
+    reset = as_json("group", "reset", "again", "Again", "--to", "earliest")
+
+    assert {row["position"] for row in reset} == {0}
+    assert sorted(lines_of(ledgermq(*consume))) == ["x", "y"]
+
+
+def test_topics_are_created_changed_shown_and_deleted(ledgermq: Run, as_json: Callable[..., Any]) -> None:
+    """Every step is seen by the next."""
+    ledgermq("topic", "create", "Mine", "--queues", "3")
+    assert "Mine" in as_json("topic", "list")
+    assert "TBW102" not in as_json("topic", "list")
+    assert "TBW102" in as_json("topic", "list", "--all")
+    (route,) = as_json("topic", "route", "Mine")
+    assert (route["read"], route["write"], route["perm"]) == (3, 3, 6)
+
+    ledgermq("topic", "update", "Mine", "--queues", "5", "--perm", "r")
+    (route,) = as_json("topic", "route", "Mine")
+    assert (route["write"], route["perm"]) == (5, 4)
+    assert "permissions" in ledgermq("send", "Mine", "x", status=1).stderr
+
+    assert len(as_json("topic", "show", "Mine")["queues"]) == 5
+    ledgermq("topic", "delete", "Mine", "--yes")
+    assert "Mine" not in as_json("topic", "list")
+
+
+def test_deleting_asks_first(ledgermq: Run, as_json: Callable[..., Any]) -> None:
+    """Without a yes nothing is deleted, and the exit status says so."""
+    ledgermq("topic", "create", "Precious")
+
+    ledgermq("topic", "delete", "Precious", status=1)
+
+    assert "Precious" in as_json("topic", "list")
+
+
+def test_groups_are_created_listed_and_deleted(ledgermq: Run, as_json: Callable[..., Any]) -> None:
+    """The configuration is RocketMQ's."""
+    ledgermq("group", "create", "workers", "--retries", "3", "--no-broadcast")
+    (created,) = (group for group in as_json("group", "list") if group["group"] == "workers")
+    assert (created["retryMaxTimes"], created["consumeBroadcastEnable"]) == (3, False)
+
+    ledgermq("group", "delete", "workers", "--yes")
+    assert "workers" not in ledgermq("group", "list").stdout.split()
+
+
+def test_a_message_is_found_by_every_way(ledgermq: Run, as_json: Callable[..., Any]) -> None:
+    """By either id, by key, by place, and by looking through a time."""
+    sent = as_json("send", "Found", "needle", "--key", "order-7")
+
+    found = [
+        as_json("message", "show", sent["offsetMsgId"]),
+        as_json("message", "show", sent["msgId"], "--topic", "Found"),
+        as_json("message", "by-offset", "Found", str(sent["queueOffset"]), "--queue", str(sent["queueId"])),
+        *as_json("message", "by-key", "Found", "order-7"),
+        *as_json("message", "find", "Found", "--contains", "need"),
+    ]
+
+    assert [message["body"] for message in found] == ["needle"] * 5
+    assert {message["msgId"] for message in found} == {sent["msgId"]}
+    assert "needle" in ledgermq("message", "show", sent["offsetMsgId"]).stdout
+    assert "no message" in ledgermq("message", "by-key", "Found", "nobody", status=1).stderr
+    assert "no message" in ledgermq("message", "by-offset", "Found", "99", "--queue", "0", status=1).stderr
+
+
+def test_the_cluster_is_listed_with_how_it_is(ledgermq: Run, as_json: Callable[..., Any]) -> None:
+    """Roles and addresses, load and disk."""
+    (listed,) = as_json("cluster", "list")
+    assert (listed["broker"], listed["role"]) == ("broker-a", "master")
+
+    (status,) = as_json("cluster", "status")
+    assert 0 < status["disk_percent"] < 100
+    assert "broker-a" in ledgermq("cluster", "status").stdout
+
+
+def test_sending_and_receiving_are_measured(ledgermq: Run, as_json: Callable[..., Any]) -> None:
+    """The figures agree with what is in the topic afterwards."""
+    produced = as_json("bench", "produce", "Measured", "--seconds", "0.5", "--size", "100")
+    assert produced["messages"] > 0
+    assert produced["failed"] == 0
+    assert produced["p50_ms"] <= produced["p99_ms"]
+
+    consumed = as_json("bench", "consume", "Measured", "--seconds", "30")
+    assert consumed["messages"] >= produced["messages"]
+
+
+def test_following_ends_with_the_wanted_number(namesrv: str, ledgermq: Run) -> None:
+    """A consumer that waits prints what comes after it started, as soon as it comes."""
+    ledgermq("send", "Later", "before")
+    waiting = subprocess.Popen(
+        [sys.executable, "-m", "ledgermq.cli.main", "consume", "Later", "--from-beginning", "--follow", "--max", "2"],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(SOURCES), "LEDGERMQ_NAMESRV": namesrv},
+    )
+    try:
+        assert waiting.stdout is not None
+        assert waiting.stdout.readline() == b"before\n"
+        ledgermq("send", "Later", "after")
+        assert waiting.communicate(timeout=60)[0] == b"after\n"
+        assert waiting.returncode == 0
+    finally:
+        waiting.kill()
+        waiting.wait()
+
+
+def test_a_reader_that_goes_away_ends_consuming_quietly(namesrv: str, ledgermq: Run) -> None:
+    """As every command does in a pipe with `head`: no traceback, whatever is still to come."""
+    ledgermq("send", "Piped", *["x" * 10_000] * 30)
+    consuming = subprocess.Popen(
+        [sys.executable, "-m", "ledgermq.cli.main", "consume", "Piped", "--from-beginning", "--follow"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(SOURCES), "LEDGERMQ_NAMESRV": namesrv},
+    )
+    assert consuming.stdout is not None
+    assert consuming.stderr is not None
+    try:
+        assert consuming.stdout.read(1) == b"x"
+        consuming.stdout.close()
+        assert consuming.stderr.read() == b""
+        assert consuming.wait(60) == 1
+    finally:
+        consuming.kill()
+        consuming.wait()
+        consuming.stderr.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("topic", "list"), ("127.0.0.1:1", "--namesrv", "ledgermq up")),
+        (("send", "T", "x"), ("127.0.0.1:1", "--namesrv", "ledgermq up")),
+        (("consume", "T"), ("127.0.0.1:1", "--namesrv", "ledgermq up")),
+    ],
+)
+def test_without_a_name_server_the_cure_is_told(runner: Run, arguments: tuple[str, ...], words: tuple[str, ...]) -> None:
+    """Which addresses were asked, how to give others, how to start a cluster."""
+    error = runner(*arguments, status=1).stderr
+
+    assert all(word in error for word in words), error
+    assert "Traceback" not in error
+
+
+def test_an_unknown_topic_is_named(ledgermq: Run) -> None:
+    """Reading does not create a topic, and says how to."""
+    error = ledgermq("consume", "Nowhere", "--from-beginning", status=1).stderr
+
+    assert "Nowhere" in error
+    assert "ledgermq topic create Nowhere" in error
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("send", "T", "x", "--property", "novalue"),
+        ("send", "T", "--batch", "5", "--delay-level", "1"),
+        ("send", "bad topic!", "x"),
+        ("topic", "list", "--namesrv", "nowhere:99999"),
+        ("consume", "T", "--from-beginning", "--since", "10m"),
+        ("consume", "T", "--group", "g", "--since", "10m"),
+        ("group", "reset", "g", "T", "--to", "yesterday"),
+        ("message", "by-offset", "T", "0"),
+    ],
+)
+def test_mistakes_of_usage_have_status_2_and_a_reason(ledgermq: Run, arguments: tuple[str, ...]) -> None:
+    """Nothing is sent, nothing is changed."""
+    assert "Error: " in ledgermq(*arguments, status=2).stderr

@@ -1,0 +1,121 @@
+"""Servers as processes."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+from click.testing import Result
+
+Run = Callable[..., Result]
+
+
+class Ledgermq(Protocol):
+    process: subprocess.Popen[str]
+    output: str
+
+    def wait_for(self, pattern: str) -> re.Match[str]: ...
+    def stop(self, number: int = signal.SIGTERM) -> int: ...
+
+
+Start = Callable[..., Ledgermq]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_name_server_says_that_it_is_ready_and_stops_in_order(start: Start, number: int) -> None:
+    """With exit status 0, at once."""
+    namesrv = start("namesrv", "--host", "127.0.0.1", "--port", "0")
+    namesrv.wait_for("boot success, listening on 127.0.0.1:[1-9]")
+
+    started = time.monotonic()
+    assert namesrv.stop(number) == 0, namesrv.output
+    assert time.monotonic() - started < 10  # in truth a tenth of a second; the machine may be busy
+
+
+def test_a_broker_registers_serves_and_leaves_the_routes(start: Start, runner: Run, tmp_path: Path) -> None:
+    """From a file of RocketMQ's, with flags of both spellings on top."""
+    namesrv = start("namesrv", "--host", "127.0.0.1", "--port", "0")
+    address = "127.0.0.1:" + namesrv.wait_for(r"127.0.0.1:(\d+)")[1]
+    file = tmp_path / "broker.conf"
+    file.write_text(f"brokerName = from-file\nlistenPort=1\nstorePathRootDir={tmp_path}/store\n")
+    broker = start(
+        "broker", "-c", str(file), "-n", address, "--listenPort", "0", "--broker-name", "b7", "--brokerIP1", "127.0.0.1"
+    )
+    broker.wait_for(r"The broker\[b7, 127.0.0.1:\d+\] boot success")
+
+    listed = json.loads(runner("cluster", "list", "--json", namesrv=address).stdout)
+    assert [row["broker"] for row in listed] == ["b7"]
+    runner("send", "hello", "first", namesrv=address)
+
+    assert broker.stop() == 0, broker.output
+    assert json.loads(runner("cluster", "list", "--json", namesrv=address).stdout) == []
+
+
+def test_messages_outlive_the_cluster_that_kept_them(start: Start, runner: Run, tmp_path: Path) -> None:
+    """`up --store` finds again what an earlier one has stored."""
+    arguments = ("up", "--port", "0", "--broker-port", "0", "--store", str(tmp_path / "store"))
+    first = start(*arguments)
+    runner("send", "hello", "kept", namesrv=first.wait_for(r"name server +(\S+:\d+)\n")[1])
+    assert first.stop(signal.SIGINT) == 0, first.output
+
+    second = start(*arguments)
+    address = second.wait_for(r"name server +(\S+:\d+)\n")[1]
+
+    assert runner("consume", "hello", "--from-beginning", namesrv=address).stdout == "kept\n"
+
+
+@pytest.mark.parametrize("command", [("namesrv", "--host", "127.0.0.1", "--port"), ("up", "--port")])
+def test_a_port_that_is_taken_is_named_with_the_cure(runner: Run, command: tuple[str, ...]) -> None:
+    """Exit status 1, no traceback."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+
+        error = runner(*command, port, status=1).stderr
+
+    assert f"cannot listen on 127.0.0.1:{port}" in error
+    assert "choose another port" in error
+
+
+def test_a_store_in_use_is_named(start: Start, tmp_path: Path) -> None:
+    """Two brokers on one store would destroy it; the second does not start."""
+    arguments = ("broker", "--listenPort", "0", "--storePathRootDir", str(tmp_path / "store"))
+    start(*arguments).wait_for("boot success")
+
+    second = start(*arguments)
+    assert second.process.wait(30) == 1
+    assert second.process.stdout is not None
+    assert f"Error: the store {tmp_path}/store is in use" in second.process.stdout.read()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("broker", "--listenPort", "many"), "listenPort must be a whole number (got 'many')"),
+        (("broker", "--broker-role", "KING"), "brokerRole must be one of"),
+        (("broker", "-c", "/nowhere/broker.conf"), "does not exist"),
+        (("namesrv", "--port", "70000"), "70000"),
+        (("up", "--mode", "ha", "--nodes", "1"), "a master and at least one slave"),
+    ],
+)
+def test_a_wrong_configuration_is_a_mistake_of_usage(runner: Run, arguments: tuple[str, ...], words: str) -> None:
+    """Exit status 2, the key, what was given and what is allowed."""
+    assert words in runner(*arguments, status=2).stderr.replace("\n", " ")
+
+
+def test_the_configuration_is_shown_with_rocketmq_s_keys(runner: Run, tmp_path: Path) -> None:
+    """A flag wins over the file; what we do not know is shown too."""
+    file = tmp_path / "broker.conf"
+    file.write_text("brokerName=b1\nlistenPort=1\nsomethingElse=x\n")
+
+    shown = runner("broker", "-c", str(file), "--listen-port", "2", "-p").stdout
+
+    assert {"brokerName=b1", "listenPort=2", "somethingElse=x"} <= set(shown.splitlines())
+    assert "listenPort=9876" in runner("namesrv", "-p").stdout
