@@ -182,6 +182,9 @@ class SendHandler:
     def _writable_topic(self, request: RemotingCommand, topic: str) -> TopicConfig:
         if topic in NOT_FOR_CLIENTS:
             raise RequestRefused(ResponseCode.NO_PERMISSION, f"topic {topic} is the broker's own; the message was not stored")
+        refusal = self.store.writability.refusal
+        if refusal is not None:  # before anything is created for the message
+            raise RequestRefused(ResponseCode.SERVICE_NOT_AVAILABLE, f"{refusal}; the message was not stored")
         config: TopicConfig | None
         if topic.startswith(RETRY_PREFIX):
             group = self.groups.find(topic.removeprefix(RETRY_PREFIX))

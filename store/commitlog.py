@@ -51,6 +51,7 @@ class LocalLog:
     on_flushed: list[Callable[[int], None]] = attrs.field(factory=list[Callable[[int], None]])
     _pending: PendingPuts = attrs.field(factory=lambda: PendingPuts(PutStatus.FLUSH_DISK_TIMEOUT))
     _wake: trio.Event = attrs.field(factory=trio.Event)
+    _some_wait: trio.Event = attrs.field(factory=trio.Event)
     _sync_lock: trio.Lock = attrs.field(factory=trio.Lock)
     _unclear: bool = False
     """A failed append has left bytes behind the end."""
@@ -198,6 +199,7 @@ class LocalLog:
             done(PutStatus.PUT_OK)
         else:
             self._pending.add(end, deadline, done)
+            self._some_wait.set()
 
     def record(self, offset: int, size: int) -> memoryview | None:
         segments = self.segments
@@ -312,9 +314,11 @@ class LocalLog:
 
     async def _expire_pending(self) -> None:
         while True:
-            await trio.sleep(EXPIRE_SECONDS)
-            if self._pending:
+            await self._some_wait.wait()
+            while self._pending:
+                await trio.sleep(EXPIRE_SECONDS)
                 self._pending.expire(self._clock.monotonic())
+            self._some_wait = trio.Event()
 
 
 def open_local_log(

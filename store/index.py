@@ -274,6 +274,10 @@ class IndexFile:
         self.file.write(content, at)
         del self._changed[number]
 
+    @property
+    def gathered(self) -> int:
+        return sum(map(len, self._changed.values()))
+
     def flush(self, pages_max: int | None = None) -> bool:
         """Write changed slots, of at most `pages_max` pages, and when none is left the header; tells whether all is written.
 
@@ -528,6 +532,11 @@ class IndexFiles:
         """Its store time, for the checkpoint; 0 if there is none."""
         forced = self._forced()
         return forced.end_timestamp if forced else 0
+
+    @property
+    def gathered(self) -> int:
+        """Changed slots that are in memory only."""
+        return self.files[-1].gathered if self.files else 0
 
     def flush(self, pages_max: int | None = None) -> bool:
         """Write what has gathered in memory, at most `pages_max` pages of it; tells whether that was all.

@@ -7,8 +7,10 @@ closing.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from math import inf
 
 import attrs
 import structlog
@@ -21,7 +23,7 @@ from .checkpoint import MARK_SIZE_MAX, Checkpoint
 from .cleaning import Cleaner
 from .commitlog import LocalLog, open_local_log
 from .config import StoreConfig
-from .consumequeue import ConsumeQueues
+from .consumequeue import ConsumeQueue, ConsumeQueues
 from .dispatch import Dispatcher, TagsCodes
 from .errors import StoreInUse
 from .index import IndexFiles
@@ -33,6 +35,10 @@ log = structlog.get_logger()
 CHECKPOINT_SECONDS = 1.0
 QUEUES_SYNCED_AT_ONCE = 64
 """Queues synced per checkpoint while there are more dirty ones; the rest follow, and the mark waits for them."""
+CHECKPOINT_SECONDS_MAX = 5.0
+INDEX_GATHERED_MIN = 30_000
+"""Before so many changed slots, or the longest pause, the key index is left to gather: each page is then written for several
+of them. It bounds what a start after a kill has to read back."""
 INDEX_PAGES_AT_ONCE = 256
 """Pages of the key index that are written in one turn of the event loop: about a millisecond."""
 CLOSE_DISPATCH_SECONDS = 5.0
@@ -203,10 +209,15 @@ class _Keeper:
 
     opened: _Opened
     _marked: int = -1
+    _saved_at: float = -inf
 
     async def run(self) -> None:
         while True:
             await trio.sleep(CHECKPOINT_SECONDS)
+            index, now = self.opened.store.index, self.opened.store.world.clock.monotonic()
+            if index is not None and index.gathered < INDEX_GATHERED_MIN and now < self._saved_at + CHECKPOINT_SECONDS_MAX:
+                continue
+            self._saved_at = now
             try:
                 await self.save()
             except OSError as error:
@@ -232,11 +243,13 @@ class _Keeper:
         complete = len(dirty) == len(dispatcher.dirty)
         for queue in dirty:
             del dispatcher.dirty[queue]
-            try:
-                await run(queue.sync)
-            except OSError:
-                dispatcher.dirty[queue] = None
-                raise
+        failed: list[ConsumeQueue] = []
+        async with trio.open_nursery() as nursery:  # at once: the file system then commits many in one go
+            for queue in dirty:
+                nursery.start_soon(self._sync, queue, failed)
+        if failed:
+            dispatcher.dirty.update(dict.fromkeys(failed))
+            raise OSError(errno.EIO, f"{len(failed)} consume queues could not be synced")
         if store.index is not None:
             await run(store.index.sync_full, local.flushed_offset)
             self.opened.checkpoint.index_timestamp = store.index.forced_timestamp
@@ -247,6 +260,13 @@ class _Keeper:
             checkpoint.mark = attrs.evolve(mark, indexed_offset=indexed).encode()
             await run(checkpoint.save)
             self._marked = position
+
+    async def _sync(self, queue: ConsumeQueue, failed: list[ConsumeQueue]) -> None:
+        try:
+            await self.opened.store.world.workers.run(queue.sync)
+        except OSError as error:
+            failed.append(queue)
+            log.warning("queue_sync_failed", topic=queue.topic, queue_id=queue.queue_id, reason=error.strerror or str(error))
 
     async def forget_mark(self) -> None:
         """Write down that nothing is known to be on the medium.
