@@ -114,7 +114,7 @@ class Session:
                 )
             except ConnectionLost as error:
                 self.let_rest(address)
-                raise Unreachable(str(address), str(error)) from error
+                raise Unreachable(str(address), error.reason) from error
             self._resting.pop(address, None)
             self._channels[address] = channel
             self.local_host = self.local_host or channel.local.host

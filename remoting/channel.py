@@ -223,10 +223,19 @@ async def open_channel(
     except trio.TooSlowError as error:
         raise ConnectionLost(str(address), f"not connected within {connect_seconds} s") from error
     except OSError as error:
-        raise ConnectionLost(str(address), f"could not connect: {error.strerror or error}") from error
+        raise ConnectionLost(str(address), f"could not connect: {_cause(error)}") from error
     channel = Channel(address, network.local_address(stream), stream, on_request)
     nursery.start_soon(channel._run, on_close)  # noqa: SLF001
     return channel
+
+
+def _cause(error: OSError) -> str:
+    """What went wrong with the first of the addresses that a host has, in words."""
+    first: BaseException | None = error.__cause__
+    while isinstance(first, BaseExceptionGroup):
+        first = first.exceptions[0]
+    found = first if isinstance(first, OSError) else error
+    return (found.strerror or str(found)).rpartition(": ")[2]
 
 
 @asynccontextmanager

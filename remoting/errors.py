@@ -31,6 +31,7 @@ class ConnectionLost(RemotingError):
     def __init__(self, address: str, reason: str) -> None:
         super().__init__(f"connection to {address} lost: {reason}")
         self.address = address
+        self.reason = reason
 
 
 class CallTimeout(RemotingError):
