@@ -1,0 +1,167 @@
+"""A name server and brokers inside a test: on real sockets in a thread of their own, or on virtual time in the test's own loop.
+
+The real kind serves any client, ours or foreign, from trio, asyncio or plain code. The virtual kind lives in a trio test with a
+mock clock, on simulated machines: there a delay of two hours passes at once.
+"""
+
+from __future__ import annotations
+
+import queue
+import tempfile
+import threading
+from collections.abc import AsyncGenerator, Generator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext, suppress
+
+import attrs
+import trio
+
+from ..broker.broker import Broker, open_broker
+from ..broker.config import ASYNC_MASTER, SLAVE, SYNC_MASTER, BrokerConfig, config_of
+from ..namesrv.config import NamesrvConfig
+from ..namesrv.server import open_namesrv
+from ..world.real import World, real_world
+from .sim_world import sim_world
+
+HOST = "127.0.0.1"
+MODES = ("local", "ha")
+
+SMALL_FILES = {
+    "mappedFileSizeCommitLog": str(16 * 1024 * 1024),
+    "mappedFileSizeConsumeQueue": "60000",
+    "maxHashSlotNum": "5000",
+    "maxIndexNum": "20000",
+    "maxMessageSize": str(4 * 1024 * 1024),
+    "diskMaxUsedSpaceRatio": "95",  # a developer's disk is often fuller than a server's
+    "cleanFileForciblyEnable": "false",
+}
+"""Sizes for stores that live for a few seconds; RocketMQ's keys, which a test may override."""
+
+
+@attrs.frozen
+class Embedded:
+    """What runs, and where clients reach it."""
+
+    namesrv: str
+    """`host:port`, to be given to clients as their name server."""
+    addresses: tuple[str, ...]
+    """Each broker's own `host:port`."""
+    world: World
+    """What a client must be given to reach brokers on virtual time; real ones need nothing."""
+    brokers: tuple[Broker, ...]
+    """The brokers themselves: only to be touched in the loop that they live in."""
+
+
+def broker_configs(
+    store: str, host: str, *, mode: str = "local", nodes: int = 1, settings: Mapping[str, str] | None = None
+) -> list[BrokerConfig]:
+    """The configuration of each broker of a cluster.
+
+    Args:
+        store: a directory that each gets a part of.
+        host: the address to listen on and to be reached at.
+        mode: `local`: independent masters; `ha`: one master, that waits for its slaves, and the slaves.
+        nodes: how many brokers.
+        settings: RocketMQ's keys, over `SMALL_FILES`.
+
+    Raises:
+        ValueError: no such mode.
+        BadConfig: a setting is not allowed.
+    """
+    if mode not in MODES:
+        raise ValueError(f"mode is one of {', '.join(MODES)} (got {mode!r})")
+    configs: list[BrokerConfig] = []
+    for at in range(nodes):
+        replicated = mode == "ha"
+        role = ASYNC_MASTER if not replicated else SYNC_MASTER if at == 0 else SLAVE
+        own = {
+            "brokerName": "broker-a" if replicated else f"broker-{chr(ord('a') + at)}",
+            "brokerId": str(at if replicated else 0),
+            "brokerRole": role,
+            "brokerIP1": host,
+            "bindAddress": host,
+            "listenPort": "0",
+            "storePathRootDir": f"{store}/{at}",
+        }
+        configs.append(config_of({**SMALL_FILES, **own, **(settings or {})}))
+    return configs
+
+
+@asynccontextmanager
+async def open_embedded(
+    *,
+    mode: str = "local",
+    nodes: int = 1,
+    store: str | None = None,
+    settings: Mapping[str, str] | None = None,
+    world: World | None = None,
+) -> AsyncGenerator[Embedded]:
+    """Run a cluster in the current trio loop for the length of an `async with` block.
+
+    Args:
+        mode: see `broker_configs`.
+        nodes: see there.
+        store: a directory that outlives the cluster; a temporary one if None.
+        settings: see there.
+        world: simulated machines instead of the real one.
+    """
+    host = HOST if world is None else world.network.own_host()
+    temporary = tempfile.TemporaryDirectory(prefix="ledgermq-") if store is None and world is None else nullcontext("store")
+    with temporary as folder:
+        configs = broker_configs(store or folder, host, mode=mode, nodes=nodes, settings=settings)
+        async with AsyncExitStack() as stack:
+            used = world or real_world()
+            name_server = NamesrvConfig(listen_port=0, bind_address=host)
+            namesrv = str((await stack.enter_async_context(open_namesrv(name_server, used))).address)
+            known = [attrs.evolve(config, namesrv_addr=namesrv) for config in configs]
+            brokers = tuple([await stack.enter_async_context(open_broker(config, used)) for config in known])
+            yield Embedded(namesrv, tuple(broker.address for broker in brokers), used, brokers)
+
+
+@asynccontextmanager
+async def open_virtual(
+    *, seed: int = 0, mode: str = "local", nodes: int = 1, settings: Mapping[str, str] | None = None
+) -> AsyncGenerator[Embedded]:
+    """Run a cluster on one simulated machine, for a trio test with an autojump clock.
+
+    Give `world=embedded.world` to the clients that are to reach it.
+    """
+    world = sim_world(seed)
+    async with open_embedded(mode=mode, nodes=nodes, store="store", settings=settings, world=world) as embedded:
+        yield embedded
+
+
+@contextmanager
+def start_embedded(
+    *, mode: str = "local", nodes: int = 1, store: str | None = None, settings: Mapping[str, str] | None = None
+) -> Generator[Embedded]:
+    """Run a cluster in a thread of its own for the length of a `with` block, for code of any kind."""
+    opened: queue.SimpleQueue[tuple[Embedded, trio.lowlevel.TrioToken] | None] = queue.SimpleQueue()
+    failures: list[BaseException] = []
+    finished = trio.Event()
+
+    async def live() -> None:
+        async with open_embedded(mode=mode, nodes=nodes, store=store, settings=settings) as embedded:
+            opened.put((embedded, trio.lowlevel.current_trio_token()))
+            await finished.wait()
+
+    def run() -> None:
+        try:
+            trio.run(live)
+        except BaseException as error:  # noqa: BLE001 - raised in the thread that waits for it
+            failures.append(error)
+        opened.put(None)
+
+    thread = threading.Thread(target=run, name="ledgermq-embedded")
+    thread.start()
+    found = opened.get()
+    if found is not None:
+        try:
+            yield found[0]
+        finally:
+            with suppress(trio.RunFinishedError):  # it ended by itself; its failure is raised below
+                found[1].run_sync_soon(finished.set)
+            thread.join()
+    else:
+        thread.join()
+    if failures:
+        raise failures[0]

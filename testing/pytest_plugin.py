@@ -1,0 +1,38 @@
+"""Fixtures for tests of applications: `ledgermq_broker` and `ledgermq_cluster`.
+
+They run on real sockets in a thread of their own, so that trio tests, asyncio tests and plain tests use them alike, with
+clients of any make. Nothing of ours is imported before a test asks for one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from .embedded import Embedded
+
+
+@pytest.fixture
+def ledgermq_broker() -> Iterator[Embedded]:
+    """A name server and one broker with an empty store; `.namesrv` is what clients are given."""
+    from .embedded import start_embedded  # noqa: PLC0415
+
+    with start_embedded() as embedded:
+        yield embedded
+
+
+@pytest.fixture
+def ledgermq_cluster() -> Iterator[Callable[..., Embedded]]:
+    """A function that starts clusters: `ledgermq_cluster(mode="ha", nodes=2, settings={...})`; they end with the test."""
+    from .embedded import start_embedded  # noqa: PLC0415
+
+    with ExitStack() as stack:
+
+        def start(**options: object) -> Embedded:
+            return stack.enter_context(start_embedded(**options))  # type: ignore[arg-type]
+
+        yield start

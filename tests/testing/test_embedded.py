@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from ledgermq import ConsumeFrom, Message, MessageQueue, open_consumer, open_producer
+from ledgermq.blocking import open_producer as open_blocking_producer
+from ledgermq.message.units import QueueId
+from ledgermq.testing.embedded import Embedded, open_embedded, open_virtual, start_embedded
+from ledgermq.testing.pytest_plugin import ledgermq_broker, ledgermq_cluster
+
+__all__ = ["ledgermq_broker", "ledgermq_cluster"]
+
+
+def test_a_plain_test_sends_to_it(ledgermq_broker: Embedded) -> None:
+    with open_blocking_producer(ledgermq_broker.namesrv) as producer:
+        result = producer.send(Message("T", b"hello"))
+
+    assert result.queue_offset == 0
+
+
+async def test_a_trio_test_sends_and_consumes(ledgermq_broker: Embedded) -> None:
+    with trio.fail_after(30):
+        async with open_producer(ledgermq_broker.namesrv) as producer:
+            await producer.send(Message("T", b"hello"))
+        async with open_consumer(ledgermq_broker.namesrv, "g", "T", consume_from=ConsumeFrom.FIRST) as consumer:
+            async for message in consumer:
+                assert message.body == b"hello"
+                break
+
+
+def test_an_asyncio_test_reaches_it(ledgermq_broker: Embedded) -> None:
+    async def main() -> None:
+        host, _, port = ledgermq_broker.addresses[0].partition(":")
+        _, writer = await asyncio.open_connection(host, int(port))
+        writer.close()
+        await writer.wait_closed()
+
+    asyncio.run(main())
+
+
+def test_a_master_and_a_slave(ledgermq_cluster: Callable[..., Embedded]) -> None:
+    cluster = ledgermq_cluster(mode="ha", nodes=2)
+
+    assert len(cluster.addresses) == 2
+
+
+def test_a_kept_store_is_there_again(tmp_path: Path) -> None:
+    queue = MessageQueue("T", "broker-a", QueueId(0))
+    for expected in (0, 1):
+        with start_embedded(store=str(tmp_path)) as embedded, open_blocking_producer(embedded.namesrv) as producer:
+            assert producer.send(Message("T", b"x"), queue=queue).queue_offset == expected
+
+
+def test_it_is_ready_in_well_under_half_a_second_of_processor_time() -> None:
+    with start_embedded():
+        pass
+    started = time.process_time()
+
+    with start_embedded():
+        ready = time.process_time() - started
+
+    assert ready < 0.5
+
+
+def test_what_hinders_the_start_is_raised_to_the_caller() -> None:
+    with pytest.raises(ValueError, match="mode is one of"), start_embedded(mode="cloud"):
+        pass
+
+
+async def test_it_also_lives_in_the_loop_of_the_test() -> None:
+    async with open_embedded() as embedded, open_producer(embedded.namesrv) as producer:
+        assert (await producer.send(Message("T", b"x"))).queue_offset == 0
+
+
+def test_two_hours_of_delay_pass_at_once() -> None:
+    async def main() -> float:
+        async with open_virtual() as embedded:
+            started = trio.current_time()
+            async with open_producer(embedded.namesrv, world=embedded.world) as producer:
+                await producer.send(Message("T", b"late", delay_level=18))
+            async with open_consumer(
+                embedded.namesrv, "g", "T", consume_from=ConsumeFrom.FIRST, world=embedded.world
+            ) as consumer:
+                async for message in consumer:
+                    assert message.body == b"late"
+                    break
+            return trio.current_time() - started
+
+    assert trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0)) == pytest.approx(7200, abs=60)
+
+
+def test_the_plugin_serves_the_tests_of_applications(tmp_path: Path) -> None:
+    (tmp_path / "test_application.py").write_text(
+        textwrap.dedent("""
+        from ledgermq import Message
+        from ledgermq.blocking import open_producer
+
+        def test_sends(ledgermq_broker):
+            with open_producer(ledgermq_broker.namesrv) as producer:
+                producer.send(Message("T", b"x"))
+
+        def test_two_clusters(ledgermq_cluster):
+            assert ledgermq_cluster().namesrv != ledgermq_cluster(nodes=2).namesrv
+        """)
+    )
+    plugin = ["-p", "no:ledgermq", "-p", "ledgermq.testing.pytest_plugin", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", "-q", *plugin, str(tmp_path)]
+
+    out = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=tmp_path, env={"PYTHONPATH": ":".join(sys.path)}
+    )
+
+    assert out.returncode == 0, out.stdout + out.stderr
+    assert "2 passed" in out.stdout
