@@ -7,7 +7,7 @@ All values are texts under RocketMQ's names. Tools of both generations break on 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -146,22 +146,8 @@ class Runtime:
         return values
 
     def ha_status(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
-        """907: who follows this broker. It has no slaves in this mode."""
-        config, store = self.broker.config, self.broker.store
-        body: dict[str, Any] = {
-            "haClientRuntimeInfo": {
-                "lastReadTimestamp": 0,
-                "lastWriteTimestamp": 0,
-                "masterFlushOffset": 0,
-                "maxOffset": 0,
-                "transferredByteInSecond": 0,
-            },
-            "haConnectionInfo": [],
-            "inSyncSlaveNums": 0,
-            "master": not config.is_slave,
-            "masterCommitLogMaxOffset": store.log.max_offset,
-        }
-        return request.response(body=dumps(body))
+        """907: who follows this broker, or whom it follows."""
+        return request.response(body=dumps(self.broker.replication.status(self.broker)))
 
 
 def duration_text(milliseconds: int) -> str:

@@ -34,6 +34,7 @@ log = structlog.get_logger()
 PERIOD_MS_MIN, PERIOD_MS_MAX = 10_000, 60_000
 FIRST_PAUSE_SECONDS = 0.5
 CONNECT_SECONDS = 3.0
+SEARCH_SECONDS = 1.0
 START_SECONDS = 1.0
 """How long a start waits for the first registrations; name servers that are slower are registered with later."""
 STOP_SECONDS = 0.3
@@ -130,7 +131,9 @@ class Registration:
                 log.info("broker_registered", address=str(link.address), topics=len(self.broker.topics.topics))
             link.is_registered = True
             link.tried.set()
-            with trio.move_on_after(self.period_seconds):
+            # A slave that nobody has told yet where its master is asks again soon: the master may be starting just now.
+            searching = self.broker.config.is_slave and not self.broker.master_address
+            with trio.move_on_after(SEARCH_SECONDS if searching else self.period_seconds):
                 await self._tell_changes(link, channel)
 
     async def _tell_changes(self, link: _Link, channel: Channel) -> None:

@@ -122,6 +122,49 @@ class Replication:
             broker.on_master.append(self._follow)
         await nursery.start(self.node.run, broker.store)
 
+    def status(self, broker: Broker) -> dict[str, Any]:
+        """How replication stands (RocketMQ HARuntimeInfo); `brokerId`, `flushed` and the like are ours."""
+        service, end = self.node.service, broker.store.log.max_offset
+        slaves = service.slaves() if service is not None else []
+        return {
+            "master": not self.config.is_slave,
+            "masterCommitLogMaxOffset": end,
+            "inSyncSlaveNums": sum(slave.in_sync for slave in slaves),
+            "haConnectionInfo": [
+                {
+                    "addr": str(slave.address),
+                    "slaveAckOffset": slave.appended,
+                    "diff": slave.lag_bytes,
+                    "inSync": slave.in_sync,
+                    "transferredByteInSecond": 0,
+                    "transferFromWhere": slave.sent,
+                    "brokerId": slave.broker_id,
+                    "flushed": slave.flushed,
+                    "lastAckMillis": round(slave.last_ack_seconds * 1000),
+                }
+                for slave in slaves
+            ],
+            "haClientRuntimeInfo": self._client_status(broker),
+        }
+
+    def _client_status(self, broker: Broker) -> dict[str, Any]:
+        client, clock = self.node.client, broker.world.clock
+        if client is None:
+            return {"lastReadTimestamp": 0, "lastWriteTimestamp": 0, "masterFlushOffset": 0, "maxOffset": 0}
+        return {
+            "masterAddr": str(client.master) if client.master is not None else None,
+            "transferredByteInSecond": 0,
+            "maxOffset": broker.store.log.max_offset,
+            "lastReadTimestamp": clock.wall_ms() - round((clock.monotonic() - client.last_read) * 1000),
+            "lastWriteTimestamp": clock.wall_ms() - round((clock.monotonic() - client.last_write) * 1000),
+            "masterFlushOffset": 0,
+            "activated": client.joined_at is not None,
+            "diff": client.lag_bytes,
+            "refusal": client.refusal,
+            "droppedBytes": client.losses.dropped,
+            "droppedPromisedBytes": client.losses.promised,
+        }
+
     def _follow(self, address: str, ha_address: str) -> None:
         """Take a name server's word for who is master; a configured `haMasterAddress` is kept for good."""
         assert self.sync is not None

@@ -55,8 +55,8 @@ class SlaveStatus:
     appended: int
     flushed: int
     lag_bytes: int
-    sent_bytes_behind: int
-    """Bytes that have not even been sent."""
+    sent: int
+    """End of what has been handed to its connection."""
     last_ack_seconds: float
     """Since its last report."""
     in_sync: bool
@@ -318,7 +318,7 @@ class HAService:
                 appended=connection.appended,
                 flushed=connection.flushed,
                 lag_bytes=end - connection.appended,
-                sent_bytes_behind=end - connection.core.next_offset,
+                sent=connection.core.next_offset,
                 last_ack_seconds=now - connection.last_ack,
                 in_sync=end - connection.appended < self.acks.gap_max,
             )

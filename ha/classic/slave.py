@@ -97,10 +97,16 @@ class HAClient:
     losses: Losses = attrs.field(factory=Losses)
     joined_at: float | None = None
     """When the present connection was agreed on, by the monotonic clock; None while there is none."""
+    last_read: float = 0.0
+    """When the master was heard last, by the monotonic clock."""
+    last_write: float = 0.0
+    """When the master was last told something, by the monotonic clock."""
     master_end: int = 0
     """End of the master's log, as far as it is known."""
     refusal: str | None = None
     """Why the last connection ended, if a person has to act."""
+    _unreachable: Address | None = None
+    """What the log has been told about, until it can be reached again."""
     _epochs: EpochList | None = None
     _confirmed: int = 0
     _known: trio.Event = attrs.field(factory=trio.Event)
@@ -145,8 +151,11 @@ class HAClient:
             with trio.fail_after(CONNECT_SECONDS):
                 stream = await self.network.open_stream(master)
         except (OSError, trio.TooSlowError) as error:
-            log.info("ha_connect_failed", master=str(master), reason=str(error) or f"not within {CONNECT_SECONDS} s")
+            if self._unreachable != master:
+                self._unreachable = master
+                log.warning("master_unreachable", master=str(master), reason=str(error) or f"not within {CONNECT_SECONDS} s")
             return False
+        self._unreachable = None
         try:
             return await self._converse(stream, master)
         finally:
@@ -199,7 +208,8 @@ class HAClient:
     async def _receive(self, stream: Stream, core: SlaveCore) -> None:
         clock, size = self.clock, RECEIVE_BYTES
         while received := await stream.receive_some(size):
-            facts, answer = core.receive(received, clock.monotonic())
+            self.last_read = clock.monotonic()
+            facts, answer = core.receive(received, self.last_read)
             grown = False
             for fact in facts:
                 if isinstance(fact, LogReceived):
@@ -285,6 +295,7 @@ class HAClient:
                 await self._sender.park()
             outgoing, self._outgoing = self._outgoing, bytearray()
             await stream.send_all(outgoing)
+            self.last_write = self.clock.monotonic()
 
     async def _tick(self, core: SlaveCore, scope: trio.CancelScope) -> None:
         while True:

@@ -102,6 +102,8 @@ class ConfigSync:
     master: Address | None = None
     rounds: int = 0
     """Whole rounds so far in which every table came."""
+    _failing: set[str] = attrs.field(factory=set[str])
+    """What failed in the last round; said once as long as it stays the same."""
     _merge: OffsetMerge = attrs.field(factory=OffsetMerge)
     _wake: trio.Event = attrs.field(factory=trio.Event)
 
@@ -132,10 +134,10 @@ class ConfigSync:
                         failed[name] = str(error) or repr(error)
         except* RemotingError as group:
             failed["connection"] = str(group.exceptions[0])
-        if failed:
+        if failed and failed.keys() != self._failing:
             log.warning("slave_sync_failed", master=str(master), **failed)
-        else:
-            self.rounds += 1
+        self._failing = set(failed)
+        self.rounds += not failed
 
     def _steps(self) -> tuple[tuple[str, Callable[[Channel], Any]], ...]:
         return (
