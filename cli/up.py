@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import tempfile
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
@@ -36,6 +37,8 @@ class Plan:
     port: int
     broker_port: int
     store: str
+    secret: str
+    """What the nodes of this cluster, and nobody else, know."""
     kept: bool
     """Whether the store outlives the cluster."""
 
@@ -56,6 +59,7 @@ class Plan:
                 "bindAddress": self.host,
                 "listenPort": str(self.broker_port and self.broker_port + PORTS_PER_BROKER * at),
                 "namesrvAddr": namesrv,
+                "haSecret": self.secret,
                 "storePathRootDir": f"{self.store}/{name}{f'-{at}' if replicated else ''}",
                 # A laptop's disk is often fuller than a server's.
                 "diskMaxUsedSpaceRatio": "95",
@@ -103,7 +107,7 @@ def command(mode: str, nodes: int | None, store: Path | None, host: str, port: i
         raise click.BadParameter("a master and at least one slave make 2", param_hint="--nodes")
     log_to_stderr(log_level)
     with tempfile.TemporaryDirectory(prefix="ledgermq-") if store is None else nullcontext(str(store.absolute())) as folder:
-        plan = Plan(mode, nodes, host, port, broker_port, folder, kept=store is not None)
+        plan = Plan(mode, nodes, host, port, broker_port, folder, secrets.token_hex(), kept=store is not None)
         serve(_open_cluster(plan, real_world()), _announce, BrokerError, StoreError, HaError, JsonError)
 
 

@@ -53,7 +53,10 @@ class EpochFile:
         try:
             return EpochList(tuple(_epoch_of(entry) for entry in kept["epochs"]))
         except (KeyError, TypeError, ValueError) as error:
-            raise CorruptEpochs(f"{self._file.path} holds no list of epochs: {error!r}") from error
+            raise CorruptEpochs(
+                f"{self._file.path} holds no list of epochs ({error!r}): put its backup in its place, or remove it, and let "
+                "every slave of this node begin with an empty store"
+            ) from error
 
     def save(self, epochs: EpochList) -> None:
         """Replace the list.

@@ -185,7 +185,7 @@ async def _ask(channel: Channel, code: RequestCode) -> dict[str, Any]:
     answer = await channel.call(RemotingCommand(code), CALL_SECONDS)
     if answer.code != ResponseCode.SUCCESS:
         raise _Unanswered(f"code {answer.code}: {answer.remark}")
-    stored = loads(answer.body) if answer.body else {}
+    stored: Any = loads(answer.body) if answer.body else {}
     if not isinstance(stored, dict):
         raise TypeError(f"the answer to {code.name} is no JSON object")
     return cast("dict[str, Any]", stored)

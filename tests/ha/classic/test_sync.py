@@ -1,0 +1,215 @@
+"""A slave's copies of its master's tables."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import attrs
+import trio
+from structlog.testing import capture_logs
+
+from ledgermq.ha.classic.sync import ConfigSync, OffsetMerge, Offsets
+from ledgermq.message.json import dumps
+from ledgermq.remoting.codes import RequestCode, ResponseCode
+from ledgermq.remoting.command import RemotingCommand
+from ledgermq.remoting.server import RemotingServer, ServerConnection
+from ledgermq.world.clock import SystemClock
+from ledgermq.world.network import Address, TcpNetwork
+
+KEY = ("T", "G")
+
+
+def test_the_master_is_followed_backwards_too() -> None:
+    """Offsets that were reset on the master are reset here."""
+    merge = OffsetMerge()
+    assert merge.merge({}, {KEY: {0: 100}}) == ({KEY: {0: 100}}, {})
+
+    assert merge.merge({KEY: {0: 100}}, {KEY: {0: 10}}) == ({KEY: {0: 10}}, {})
+
+
+def test_what_was_committed_here_meanwhile_stays_and_goes_to_the_master() -> None:
+    """An old master returns with an old offset: neither side jumps back."""
+    merge = OffsetMerge()
+    merge.merge({}, {KEY: {0: 100, 1: 100}})
+
+    own: Offsets = {KEY: {0: 150, 1: 100}}  # consumers committed queue 0 here while the master was away
+    assert merge.merge(own, {KEY: {0: 90, 1: 90}}) == ({KEY: {1: 90}}, {KEY: {0: 150}})
+    assert merge.merge({KEY: {0: 150, 1: 90}}, {KEY: {0: 150, 1: 90}}) == ({}, {})
+    assert merge.merge({KEY: {0: 150, 1: 90}}, {KEY: {0: 20, 1: 90}}) == ({KEY: {0: 20}}, {}), "a later reset is followed"
+
+
+def test_a_master_that_is_further_wins_over_what_was_committed_here() -> None:
+    """Consumers went on at the master."""
+    merge = OffsetMerge()
+    merge.merge({}, {KEY: {0: 100}})
+
+    assert merge.merge({KEY: {0: 120}}, {KEY: {0: 130}}) == ({KEY: {0: 130}}, {})
+
+
+def test_a_group_that_only_committed_here_is_handed_over() -> None:
+    """A master that lost its file gets the offsets back."""
+    merge = OffsetMerge()
+    merge.merge({}, {KEY: {0: 100}, ("U", "G"): {0: 1}})
+
+    own: Offsets = {KEY: {0: 140}, ("U", "G"): {0: 1}}
+    assert merge.merge(own, {("U", "G"): {0: 1}}) == ({}, {KEY: {0: 140}})
+
+
+def test_before_the_master_has_said_anything_our_file_counts_for_nothing() -> None:
+    """It may be older than a reset on the master; delivering again is safe, skipping is not."""
+    assert OffsetMerge().merge({KEY: {0: 500}}, {KEY: {0: 100}}) == ({KEY: {0: 100}}, {})
+
+
+@attrs.define
+class Tables:
+    """A slave's tables."""
+
+    taken: dict[str, Any] = attrs.field(factory=dict[str, Any])
+    offsets: Offsets = attrs.field(factory=dict[tuple[str, str], dict[int, int]])
+
+    def topics_version(self) -> Mapping[str, int]:
+        return self._version("topics")
+
+    def groups_version(self) -> Mapping[str, int]:
+        return self._version("groups")
+
+    def _version(self, name: str) -> Mapping[str, int]:
+        version: Mapping[str, int] = self.taken.get(name, {}).get("dataVersion", {})
+        return version
+
+    def take_topics(self, stored: Mapping[str, Any]) -> None:
+        self.taken["topics"] = stored
+
+    def take_groups(self, stored: Mapping[str, Any]) -> None:
+        self.taken["groups"] = stored
+
+    def take_delay_offsets(self, stored: Mapping[str, Any]) -> None:
+        self.taken["delay"] = stored
+
+    def consumer_offsets(self) -> Offsets:
+        return self.offsets
+
+    def put_consumer_offsets(self, offsets: Offsets) -> None:
+        for key, queues in offsets.items():
+            self.offsets.setdefault(key, {}).update(queues)
+
+
+@attrs.define(eq=False)
+class Master:
+    """Answers what it is told to, and notes what it was asked."""
+
+    bodies: dict[int, Any]
+    asked: list[RemotingCommand] = attrs.field(factory=list[RemotingCommand])
+
+    def handle(self, connection: ServerConnection, requests: list[RemotingCommand]) -> None:
+        for request in requests:
+            self.asked.append(request)
+            body = self.bodies.get(request.code)
+            if request.code == RequestCode.UPDATE_CONSUMER_OFFSET:
+                connection.answer(request)
+            elif body is None:
+                connection.answer(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark="not here")
+            else:
+                connection.answer(request, body=body if isinstance(body, bytes) else dumps(body))
+
+    def connection_closed(self, connection: ServerConnection) -> None:
+        pass
+
+
+VERSION = {"counter": 3, "timestamp": 7, "stateVersion": 0}
+BODIES: dict[int, Any] = {
+    RequestCode.GET_ALL_TOPIC_CONFIG: {"dataVersion": VERSION, "topicConfigTable": {"T": {"topicName": "T"}}},
+    RequestCode.GET_ALL_CONSUMER_OFFSET: b'{"offsetTable":{"T@G":{0:5,1:6}}}',
+    RequestCode.GET_ALL_DELAY_OFFSET: b'{"offsetTable":{1:5,2:0}}',
+    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: {"dataVersion": VERSION, "subscriptionGroupTable": {}},
+}
+
+
+@asynccontextmanager
+async def serving(master: Master) -> AsyncGenerator[Address]:
+    network = TcpNetwork()
+    listeners = list(await network.open_listeners("127.0.0.1", 0))
+    server = RemotingServer(master, network, SystemClock())
+    async with trio.open_nursery() as nursery:
+        await nursery.start(server.serve, listeners)
+        yield Address("127.0.0.1", network.listener_port(listeners[0]))
+        nursery.cancel_scope.cancel()
+
+
+async def test_one_round_brings_every_table_in_rocketmqs_order() -> None:
+    """Topics, consumer offsets, delay offsets, groups; integer keys without quotes as fastjson writes them."""
+    master, tables = Master(dict(BODIES)), Tables()
+    async with serving(master) as address:
+        sync = ConfigSync(tables, TcpNetwork())
+        await sync.round(address)
+
+    assert [request.code for request in master.asked] == [21, 43, 45, 201]
+    assert tables.offsets == {KEY: {0: 5, 1: 6}}
+    assert tables.taken.keys() == {"topics", "delay", "groups"}
+    assert sync.rounds == 1
+
+
+async def test_tables_of_the_same_version_are_not_taken_again() -> None:
+    """Only another version replaces topics and groups."""
+    master, tables = Master(dict(BODIES)), Tables()
+    async with serving(master) as address:
+        sync = ConfigSync(tables, TcpNetwork())
+        await sync.round(address)
+        tables.taken["topics"] = kept = {"dataVersion": VERSION}
+        await sync.round(address)
+
+    assert tables.taken["topics"] is kept
+
+
+async def test_a_table_that_does_not_come_keeps_no_other_from_coming() -> None:
+    """A refusal, a broken body and a body of another shape are said once, and what we had stays."""
+    broken = {
+        **BODIES,
+        RequestCode.GET_ALL_TOPIC_CONFIG: None,
+        RequestCode.GET_ALL_DELAY_OFFSET: b"{",
+        RequestCode.GET_ALL_CONSUMER_OFFSET: b"[1]",
+    }
+    master, tables = Master(broken), Tables()
+    async with serving(master) as address:
+        sync = ConfigSync(tables, TcpNetwork())
+        with capture_logs() as logs:
+            await sync.round(address)
+            await sync.round(address)
+
+    assert tables.taken.keys() == {"groups"}
+    (said,) = [entry for entry in logs if entry["event"] == "slave_sync_failed"]
+    assert {"topics", "consumer_offsets", "delay_offsets"} <= said.keys()
+    assert sync.rounds == 0
+
+
+async def test_offsets_committed_here_are_committed_at_the_master() -> None:
+    """As a consumer would, request by request."""
+    master, tables = Master(dict(BODIES)), Tables()
+    async with serving(master) as address:
+        sync = ConfigSync(tables, TcpNetwork())
+        await sync.round(address)
+        tables.offsets[KEY][1] = 60
+        await sync.round(address)
+
+    commits = [request.ext for request in master.asked if request.code == RequestCode.UPDATE_CONSUMER_OFFSET]
+    assert commits == [{"topic": "T", "consumerGroup": "G", "queueId": "1", "commitOffset": "60"}]
+    assert tables.offsets[KEY] == {0: 5, 1: 60}
+
+
+async def test_a_master_that_is_away_is_asked_again() -> None:
+    """The first round fails, a later one succeeds; setting another address asks at once."""
+    master, tables = Master(dict(BODIES)), Tables()
+    async with serving(master) as address, trio.open_nursery() as nursery:
+        sync = ConfigSync(tables, TcpNetwork(), period_seconds=0.05)
+        sync.follow(Address("127.0.0.1", 9))
+        nursery.start_soon(sync.run)
+        await trio.sleep(0.2)
+        assert sync.rounds == 0
+
+        sync.follow(address)
+        with trio.fail_after(10):
+            while sync.rounds < 2:  # noqa: ASYNC110 - a real network
+                await trio.sleep(0.01)
+        nursery.cancel_scope.cancel()
