@@ -164,7 +164,7 @@ class Producer:
             parts = frame_parts(target.single, sys_flag, born_ms, message.flag, properties, opaque, body)
             elsewhere = publication.broker_count > 1 and not fixed
             limit = attempt_seconds(seconds, options.retries, elsewhere=True) if elsewhere else seconds
-            answer = await channel.exchange(opaque, _SINGLE, parts, limit)
+            answer = await channel.exchange(opaque, _SINGLE, parts, limit, started)
             result = result_of(answer, unique_id, target.queue, target.address)
         except (ClientError, CallTimeout, ConnectionLost, trio.TooSlowError) as error:
             outgoing = _Outgoing(sys_flag, born_ms, message.flag, properties, body)
@@ -173,7 +173,7 @@ class Producer:
                 publication, outgoing, target, failure, started + seconds, seconds, fixed=fixed
             )
             return result_of(answer, unique_id, target.queue, target.address)
-        elapsed = trio.current_time() - started
+        elapsed = channel.received_at - started
         if elapsed >= _SLOW_SECONDS or self._latencies.any:
             self._latencies.sent(target.queue.broker_name, elapsed, started + elapsed)
         return result

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from math import inf
+from typing import Any
 
 import attrs
 import outcome
@@ -54,6 +55,8 @@ class Channel:
     _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     closed: bool = False
     close_reason: str = "closed by us"
+    received_at: float = 0.0
+    """When the newest answers came, on trio's clock."""
 
     async def call(self, command: RemotingCommand, timeout_seconds: float) -> RemotingCommand:
         """Send a request and wait for its answer.
@@ -70,7 +73,9 @@ class Channel:
         """An opaque for a request that is encoded by the caller and goes out through `exchange`."""
         return self._core.next_opaque()
 
-    async def exchange(self, opaque: int, code: int, frame: Sequence[bytes], timeout_seconds: float) -> RemotingCommand:
+    async def exchange(
+        self, opaque: int, code: int, frame: Sequence[bytes], timeout_seconds: float, now: float | None = None
+    ) -> RemotingCommand:
         """Send the parts of one encoded request and wait for its answer, as `call` does.
 
         Args:
@@ -78,8 +83,9 @@ class Channel:
             code: the request's, for the error alone.
             frame: the whole frame in any number of pieces.
             timeout_seconds: from now until `CallTimeout`.
+            now: trio's clock, if the caller has looked at it already.
         """
-        deadline = trio.current_time() + timeout_seconds
+        deadline = (trio.current_time() if now is None else now) + timeout_seconds
         if self.closed or self._unsent > UNSENT_BYTES_MAX:
             with trio.move_on_at(deadline) as scope:
                 await self._room_for_one()
@@ -131,7 +137,8 @@ class Channel:
 
     def _queue(self, frame: Sequence[bytes]) -> None:
         self._outgoing += frame
-        self._unsent += sum(map(len, frame))
+        for part in frame:
+            self._unsent += len(part)
         if self._writer is not None:
             trio.lowlevel.reschedule(self._writer)
             self._writer = None
@@ -153,6 +160,7 @@ class Channel:
     async def _read(self) -> None:
         receive_some, receive = self._stream.receive_some, self._core.receive
         while data := await receive_some(RECEIVE_BYTES):
+            self.received_at = trio.current_time()
             requests, answers = receive(bytes(data))
             for caller, answer in answers:
                 trio.lowlevel.reschedule(caller[0], outcome.Value(answer))
@@ -177,7 +185,8 @@ class Channel:
             self._sweep_at = min((caller[1] for caller in calls.values()), default=inf)
             self._sweep = trio.CancelScope(deadline=self._sweep_at)
 
-    async def _run(self, on_close: Callable[[Channel], None]) -> None:
+    async def run(self, on_close: Callable[[Channel], None]) -> None:
+        """Read and write until the connection breaks or is closed; `open_channel` starts it."""
         try:
             with self._scope:
                 async with trio.open_nursery() as nursery:
@@ -225,17 +234,15 @@ async def open_channel(
     except OSError as error:
         raise ConnectionLost(str(address), f"could not connect: {_cause(error)}") from error
     channel = Channel(address, network.local_address(stream), stream, on_request)
-    nursery.start_soon(channel._run, on_close)  # noqa: SLF001
+    nursery.start_soon(channel.run, on_close)
     return channel
 
 
 def _cause(error: OSError) -> str:
     """What went wrong with the first of the addresses that a host has, in words."""
-    first: BaseException | None = error.__cause__
-    while isinstance(first, BaseExceptionGroup):
-        first = first.exceptions[0]
-    found = first if isinstance(first, OSError) else error
-    return (found.strerror or str(found)).rpartition(": ")[2]
+    attempts: Any = error.__cause__
+    first = attempts.exceptions[0] if isinstance(attempts, BaseExceptionGroup) else error
+    return str(getattr(first, "strerror", None) or first).rpartition(": ")[2]
 
 
 @asynccontextmanager

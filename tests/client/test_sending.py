@@ -60,7 +60,7 @@ def test_a_template_gives_the_frame_that_the_codec_reads(text: str, sys_flag: in
 
 def test_a_batch_says_so_and_oneway_as_well() -> None:
     """Code 320 with its flag; bit 1 of the header's flag."""
-    header = frame_parts(target_of("g", QUEUE, ADDRESS).batch, 0, 0, 0, b'""', 1, b"", oneway=True)[1]
+    header = frame_parts(target_of("g", QUEUE, ADDRESS).batch, 0, 0, 0, b'""', 1, b"", oneway=True)[0][8:]
 
     command = decode_command(0, header, b"")
     assert (command.code, command.ext["m"], command.is_oneway) == (320, "true", True)
