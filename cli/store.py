@@ -1,0 +1,86 @@
+"""`ledgermq store`: look into a store's files without a broker."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import attrs
+import click
+
+from ..message.flags import COMPRESSED
+from ..message.layout import decode_record
+from ..store.offline import LogRecord, log_files, read_log, read_queue, verify
+from ..world.real import real_world
+from .clients import json_option
+from .output import print_json, stored_fields, text_or_hex, when
+
+directory = click.argument("store", type=click.Path(exists=True, file_okay=False))
+
+
+@click.group("store")
+def command() -> None:
+    """A store's files, without a broker."""
+
+
+@command.command("dump")
+@directory
+@click.option("--topic", help="Only records of this topic.")
+@click.option("--queue", "queue_id", type=click.IntRange(min=0), help="Only of this queue; shows its entries with them.")
+@click.option("--from", "begin", type=click.IntRange(min=0), default=0, help="The first physical offset.")
+@click.option("--max", "count_max", type=click.IntRange(min=1), help="End after so many.")
+@json_option
+def dump(store: str, topic: str | None, queue_id: int | None, begin: int, count_max: int | None, as_json: bool) -> None:
+    """Print the records of the log, one a line, in the order in which they were stored."""
+    if queue_id is not None and topic is None:
+        raise click.UsageError("--queue needs its --topic")
+    files = log_files(real_world().disk, store)
+    if not files:
+        raise click.ClickException(f"{store} holds no commitlog directory with files: is this storePathRootDir?")
+    records: Iterator[LogRecord] = (record for record in read_log(files, begin) if topic is None or record.topic == topic)
+    if queue_id is not None:
+        assert topic is not None
+        records = _of_queue(store, topic, queue_id, records)
+    for record in itertools.islice(records, count_max):
+        message = decode_record(record.bytes)
+        if as_json:
+            print_json(stored_fields(message))
+            continue
+        body = "(compressed)" if message.sys_flag & COMPRESSED else text_or_hex(message.body)
+        place = f"{message.topic}:{message.queue_id} offset {message.queue_offset}"
+        click.echo(f"{record.offset:>12}  {message.size:>7}  {when(message.store_timestamp)}  {place}  {body[:100]}")
+
+
+def _of_queue(store: str, topic: str, queue_id: int, records: Iterator[LogRecord]) -> Iterator[LogRecord]:
+    listed = {physical_offset for _, physical_offset, _, _ in read_queue(real_world().disk, store, topic, queue_id)}
+    return (record for record in records if record.span.queue_id == queue_id and record.offset in listed)
+
+
+@command.command("verify")
+@directory
+@json_option
+def verify_store(store: str, as_json: bool) -> None:
+    """Check every record, and that log and queues agree; exit status 1 if they do not."""
+    disk = real_world().disk
+    size = sum(len(file.view) for file in log_files(disk, store))
+    if not size:
+        raise click.ClickException(f"{store} holds no commitlog directory with files: is this storePathRootDir?")
+    with click.progressbar(length=size, label="reading the log", file=sys.stderr, hidden=as_json) as bar:
+        report = verify(disk, store, bar.update)
+    if as_json:
+        found: dict[str, Any] = attrs.asdict(report)
+        print_json(found)
+    else:
+        click.echo(f"{report.records} records in {report.queues} queues, physical offsets {report.begin} to {report.end}")
+        if report.units_missing:
+            click.echo(f"{report.units_missing} records have no queue entry yet; a broker makes it when it starts")
+        for problem in report.problems:
+            click.echo(problem)
+        if report.problem_count > len(report.problems):
+            click.echo(f"... and {report.problem_count - len(report.problems)} more")
+    if report.problem_count:
+        raise click.exceptions.Exit(1)
+    if not as_json:
+        click.echo("sound")

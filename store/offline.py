@@ -1,0 +1,201 @@
+"""A store's files read without a broker: what is in them, and whether they agree.
+
+Nothing is written and nothing is held, so a broker may run meanwhile; then the end of the log is a moment's.
+Files are RocketMQ's: `commitlog/`, `consumequeue/TOPIC/QUEUE/`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import attrs
+
+from ..message.flags import TRANSACTION_COMMIT, TRANSACTION_MASK
+from ..message.layout import Check, RecordSpan, check_record, topic_of
+from ..world.disk import Disk
+from .consumequeue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE
+
+PROBLEMS_MAX = 100
+"""Problems that are described; more are only counted."""
+
+NAME_DIGITS = 20
+
+Advance = Callable[[int], None]
+"""Told how many bytes of the log have been looked at since the last call."""
+
+
+@attrs.frozen
+class LogFile:
+    """One file of the log, and the physical offset of its first byte."""
+
+    path: str
+    start: int
+    view: memoryview
+
+
+@attrs.frozen
+class LogRecord:
+    """One sound record of the log."""
+
+    offset: int
+    file: LogFile
+    span: RecordSpan
+
+    @property
+    def bytes(self) -> memoryview:
+        """The record as stored."""
+        at = self.offset - self.file.start
+        return self.file.view[at : at + self.span.size]
+
+    @property
+    def topic(self) -> str:
+        return topic_of(self.file.view, self.span)
+
+
+@attrs.define(eq=False)
+class Report:
+    """What `verify` found."""
+
+    begin: int = 0
+    end: int = 0
+    records: int = 0
+    queues: int = 0
+    units_missing: int = 0
+    """Records without their queue entry; a broker derives it again when it starts."""
+    problem_count: int = 0
+    problems: list[str] = attrs.field(factory=list[str])
+
+    def problem(self, text: str) -> None:
+        self.problem_count += 1
+        if len(self.problems) < PROBLEMS_MAX:
+            self.problems.append(text)
+
+
+def log_files(disk: Disk, root: str) -> list[LogFile]:
+    """The files of a store's log, in order; none if there is no store.
+
+    Raises:
+        OSError: one cannot be read.
+    """
+    files: list[LogFile] = []
+    for name in _numbered(disk, f"{root}/commitlog"):
+        path = f"{root}/commitlog/{name}"
+        file = disk.open(path)
+        view = file.view()
+        file.close()  # the map stays as long as the view
+        files.append(LogFile(path, int(name), view))
+    return files
+
+
+def read_log(
+    files: list[LogFile], begin: int = 0, report: Report | None = None, advance: Advance = lambda _: None
+) -> Iterator[LogRecord]:
+    """The sound records from the first one at or behind `begin`, in order, up to the end of good data.
+
+    What is unsound before the last file's zeros goes into `report`.
+    """
+    expected = files[0].start if files else 0
+    for file in files:
+        if file.start != expected and report is not None:
+            report.problem(f"{file.path} begins at {file.start}, the file before it ends at {expected}")
+        expected = file.start + len(file.view)
+        if expected <= begin:
+            continue
+        position, size = 0, len(file.view)
+        while position < size:
+            found, span = check_record(file.view, position, size)
+            if found is not Check.RECORD or span is None:
+                break
+            if span.physical_offset != file.start + position and report is not None:
+                report.problem(f"the record at {file.start + position} says that it lies at {span.physical_offset}")
+            if file.start + position >= begin:
+                yield LogRecord(file.start + position, file, span)
+            position += span.size
+            advance(span.size)
+        else:
+            found = Check.BLANK
+        advance(size - position)
+        if found is Check.NOTHING:
+            if report is not None:
+                _judge_end(file, position, file is files[-1], report)
+            return
+
+
+def _judge_end(file: LogFile, position: int, is_last: bool, report: Report) -> None:
+    report.end = file.start + position
+    if not is_last:
+        report.problem(f"no sound record at {report.end}, though the log goes on in later files")
+    elif any(file.view[position : position + 64]):
+        report.problem(f"no sound record at {report.end}, and what lies there is not the empty end of the log")
+
+
+def read_queue(disk: Disk, root: str, topic: str, queue_id: int) -> Iterator[tuple[int, int, int, int]]:
+    """The entries of a queue: queue offset, physical offset, record size, tags code."""
+    directory = f"{root}/consumequeue/{topic}/{queue_id}"
+    for name in _numbered(disk, directory):
+        file = disk.open(f"{directory}/{name}")
+        try:
+            content = file.read(0, file.size)
+        finally:
+            file.close()
+        for at in range(0, len(content) - UNIT_SIZE + 1, UNIT_SIZE):
+            physical_offset, size, tags_code = UNIT.codec.unpack_from(content, at)
+            if size <= 0:
+                return
+            if size != PRE_BLANK_SIZE:
+                yield (int(name) + at) // UNIT_SIZE, physical_offset, size, tags_code
+
+
+def verify(disk: Disk, root: str, advance: Advance = lambda _: None) -> Report:
+    """Read the whole log and compare it with the queues.
+
+    Every record must be sound and lie where it says; offsets of a queue must be dense and given once; every entry of a queue
+    must lead to its record.
+
+    Raises:
+        OSError: a file cannot be read.
+    """
+    report = Report()
+    files = log_files(disk, root)
+    report.begin = report.end = files[0].start if files else 0
+    next_offsets: dict[tuple[str, int], int] = {}
+    entries: dict[tuple[str, int], Iterator[tuple[int, int, int, int]]] = {}
+    for record in read_log(files, report=report, advance=advance):
+        report.records += 1
+        report.end = record.offset + record.span.size
+        if record.span.sys_flag & TRANSACTION_MASK not in (0, TRANSACTION_COMMIT):
+            continue  # half messages and rollbacks have no place in a queue
+        queue = (record.topic, record.span.queue_id)
+        expected = next_offsets.get(queue)
+        if expected is not None and record.span.queue_offset != expected:
+            report.problem(
+                f"{queue[0]} queue {queue[1]}: the record at {record.offset} has offset {record.span.queue_offset}, "
+                f"{expected} was next"
+            )
+        next_offsets[queue] = record.span.queue_offset + 1
+        if queue not in entries:
+            entries[queue] = read_queue(disk, root, *queue)
+        _compare(record, queue, entries[queue], report)
+    for (topic, queue_id), rest in entries.items():
+        for offset, physical_offset, _, _ in rest:
+            report.problem(f"{topic} queue {queue_id}: entry {offset} leads to {physical_offset}, behind the end of the log")
+            break
+    report.queues = len(next_offsets)
+    return report
+
+
+def _compare(record: LogRecord, queue: tuple[str, int], entries: Iterator[tuple[int, int, int, int]], report: Report) -> None:
+    for offset, physical_offset, size, _ in entries:
+        if physical_offset < report.begin:
+            continue  # its record has expired
+        if (offset, physical_offset, size) != (record.span.queue_offset, record.offset, record.span.size):
+            report.problem(
+                f"{queue[0]} queue {queue[1]}: entry {offset} leads to {size} bytes at {physical_offset}, "
+                f"the record with offset {record.span.queue_offset} has {record.span.size} at {record.offset}"
+            )
+        return
+    report.units_missing += 1
+
+
+def _numbered(disk: Disk, directory: str) -> list[str]:
+    return [name for name in disk.list_directory(directory) if name.isdigit() and len(name) == NAME_DIGITS]

@@ -1,0 +1,63 @@
+"""Looking into a store that a broker has written."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+from click.testing import Result
+
+
+class Ledgermq(Protocol):
+    process: subprocess.Popen[str]
+
+    def wait_for(self, pattern: str) -> re.Match[str]: ...
+    def stop(self) -> int: ...
+
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def store(start: Callable[..., Ledgermq], runner: Run, tmp_path: Path) -> Path:
+    """The store of a broker that took three messages and has stopped."""
+    cluster = start("up", "--port", "0", "--broker-port", "0", "--store", str(tmp_path))
+    address = cluster.wait_for(r"name server +(\S+:\d+)\n")[1]
+    runner("send", "Dumped", "one", "two", "three", "--tag", "a", namesrv=address)
+    assert cluster.stop() == 0
+    return tmp_path / "broker-a"
+
+
+def test_a_store_is_dumped_and_verified(runner: Run, store: Path) -> None:
+    """What was sent is there in order, and log and queues agree; damage is found and told by the exit status."""
+    dumped = [
+        json.loads(line) for line in runner("store", "dump", str(store), "--topic", "Dumped", "--json").stdout.splitlines()
+    ]
+    assert [message["body"] for message in dumped] == ["one", "two", "three"]
+    (only,) = runner(
+        "store", "dump", str(store), "--topic", "Dumped", "--queue", str(dumped[1]["queueId"]), "--max", "1"
+    ).stdout.splitlines()
+    assert only.endswith("offset 0  two")
+
+    sound = runner("store", "verify", str(store)).stdout
+    assert "3 records in 3 queues" in sound
+    assert sound.endswith("sound\n")
+
+    (log,) = (store / "commitlog").iterdir()
+    with log.open("r+b") as file:
+        file.seek(dumped[2]["commitLogOffset"] + 20)
+        file.write(b"\x07" * 8)
+    report = json.loads(runner("store", "verify", str(store), "--json", status=1).stdout)
+    assert report["problem_count"] > 0
+
+
+def test_a_directory_that_is_no_store_is_named(runner: Run, tmp_path: Path) -> None:
+    """Most likely the folder above or below was meant."""
+    for command in ("dump", "verify"):
+        assert "storePathRootDir" in runner("store", command, str(tmp_path), status=1).stderr
+    assert "--topic" in runner("store", "dump", str(tmp_path), "--queue", "1", status=2).stderr

@@ -1,0 +1,185 @@
+"""Reading a store's files without a broker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ledgermq.message.layout import encode_host, encode_record
+from ledgermq.store.consumequeue import UNIT
+from ledgermq.store.offline import log_files, read_log, read_queue, verify
+from ledgermq.world.disk import RealDisk
+
+FILE_SIZE = 1024
+COUNT = 25
+DISK = RealDisk()
+
+
+def record(offset: int, queue_offset: int, body: bytes = b"hello") -> bytes:
+    return encode_record(
+        topic=b"T",
+        queue_id=1,
+        queue_offset=queue_offset,
+        physical_offset=offset,
+        body=body,
+        properties=b"",
+        flag=0,
+        sys_flag=0,
+        born_timestamp=1,
+        born_host=encode_host("127.0.0.1", 1),
+        store_timestamp=2,
+        store_host=encode_host("127.0.0.1", 2),
+        reconsume_times=0,
+        prepared_transaction_offset=0,
+    )
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """Records of one queue in three files, each file ended by its filler, with all their entries."""
+    files: list[bytearray] = [bytearray()]
+    entries: list[tuple[int, int]] = []
+    for number in range(COUNT):
+        body = b"%d" % number
+        size = len(record(0, 0, body))
+        if len(files[-1]) + size + 8 > FILE_SIZE:
+            left = FILE_SIZE - len(files[-1])
+            files[-1] += left.to_bytes(4, "big") + bytes.fromhex("CBD43194") + bytes(left - 8)
+            files.append(bytearray())
+        at = (len(files) - 1) * FILE_SIZE + len(files[-1])
+        files[-1] += record(at, number, body)
+        entries.append((at, size))
+    files[-1] += bytes(FILE_SIZE - len(files[-1]))
+    (tmp_path / "commitlog").mkdir()
+    for number, content in enumerate(files):
+        (tmp_path / "commitlog" / f"{number * FILE_SIZE:020d}").write_bytes(content)
+    queue = tmp_path / "consumequeue" / "T" / "1"
+    queue.mkdir(parents=True)
+    units = b"".join(UNIT.codec.pack(at, size, 7) for at, size in entries)
+    (queue / f"{0:020d}").write_bytes(units[: 15 * 20])
+    (queue / f"{15 * 20:020d}").write_bytes(units[15 * 20 :] + bytes(10 * 20))
+    return tmp_path
+
+
+def test_records_are_read_across_files(store: Path) -> None:
+    """In order, from any offset on."""
+    files = log_files(DISK, str(store))
+
+    found = list(read_log(files))
+
+    assert len(files) == 3
+    assert [found[at].span.queue_offset for at in range(COUNT)] == list(range(COUNT))
+    assert all(each.topic == "T" for each in found)
+    assert [each.offset for each in read_log(files, found[12].offset)] == [each.offset for each in found[12:]]
+
+
+def test_entries_of_a_queue_are_read_across_files(store: Path) -> None:
+    """Up to the first empty one."""
+    found = list(read_queue(DISK, str(store), "T", 1))
+
+    assert [offset for offset, _, _, _ in found] == list(range(COUNT))
+    assert {tags_code for _, _, _, tags_code in found} == {7}
+    assert list(read_queue(DISK, str(store), "T", 9)) == []
+
+
+def test_a_sound_store_is_sound(store: Path) -> None:
+    """Every byte of the log is accounted for."""
+    seen: list[int] = []
+
+    report = verify(DISK, str(store), seen.append)
+
+    assert (report.records, report.queues, report.problem_count, report.units_missing) == (COUNT, 1, 0, 0)
+    assert sum(seen) == 3 * FILE_SIZE
+    assert report.end == list(read_log(log_files(DISK, str(store))))[-1].offset + len(record(0, 0, b"24"))
+
+
+def rewrite(path: Path, change: Callable[[bytearray], None]) -> None:
+    content = bytearray(path.read_bytes())
+    change(content)
+    path.write_bytes(content)
+
+
+def test_a_damaged_record_in_the_middle_is_found(store: Path) -> None:
+    """The log goes on behind it, so it cannot be the end."""
+    rewrite(store / "commitlog" / f"{FILE_SIZE:020d}", lambda content: content.__setitem__(88, content[88] ^ 1))
+
+    report = verify(DISK, str(store))
+
+    assert any("though the log goes on" in problem for problem in report.problems)
+    assert report.end == FILE_SIZE
+
+
+def test_a_torn_tail_is_told_from_the_empty_end(store: Path) -> None:
+    """Recovery cuts it; until then it is named."""
+    last = store / "commitlog" / f"{2 * FILE_SIZE:020d}"
+    end = verify(DISK, str(store)).end
+    rewrite(last, lambda content: content.__setitem__(end - 2 * FILE_SIZE, 1))
+
+    report = verify(DISK, str(store))
+
+    assert report.records == COUNT
+    assert [problem for problem in report.problems if "not the empty end" in problem]
+
+
+def test_a_gap_between_files_is_found(store: Path) -> None:
+    """A file that somebody deleted by hand."""
+    (store / "commitlog" / f"{FILE_SIZE:020d}").unlink()
+
+    report = verify(DISK, str(store))
+
+    assert any(f"begins at {2 * FILE_SIZE}, the file before it ends at {FILE_SIZE}" in problem for problem in report.problems)
+
+
+def test_an_entry_that_leads_elsewhere_is_found(store: Path) -> None:
+    """The queue says another place than the record."""
+    rewrite(store / "consumequeue" / "T" / "1" / f"{0:020d}", lambda content: content.__setitem__(7, 99))
+
+    report = verify(DISK, str(store))
+
+    assert report.problem_count == 1
+    assert "entry 0 leads to" in report.problems[0]
+
+
+def test_entries_behind_the_log_are_found_and_missing_ones_only_counted(store: Path) -> None:
+    """A broker derives missing entries again when it starts; entries without records it must cut."""
+    queue = store / "consumequeue" / "T" / "1" / f"{15 * 20:020d}"
+    rewrite(queue, lambda content: content.__setitem__(slice(180, 200), bytes(20)))
+    missing = verify(DISK, str(store))
+
+    rewrite(
+        queue,
+        lambda content: content.__setitem__(
+            slice(180, 220), UNIT.codec.pack(*last_of(store), 7) + UNIT.codec.pack(9999, 50, 0)
+        ),
+    )
+    behind = verify(DISK, str(store))
+
+    assert (missing.units_missing, missing.problem_count) == (1, 0)
+    assert (behind.units_missing, behind.problem_count) == (0, 1)
+    assert "behind the end of the log" in behind.problems[0]
+
+
+def last_of(store: Path) -> tuple[int, int]:
+    last = list(read_log(log_files(DISK, str(store))))[-1]
+    return last.offset, last.span.size
+
+
+def test_a_queue_offset_given_twice_is_found(tmp_path: Path) -> None:
+    """Two records with one offset: one of them nobody will ever see."""
+    first = record(0, 0)
+    content = first + record(len(first), 0)
+    (tmp_path / "commitlog").mkdir()
+    (tmp_path / "commitlog" / f"{0:020d}").write_bytes(content + bytes(FILE_SIZE - len(content)))
+
+    report = verify(DISK, str(tmp_path))
+
+    assert (report.records, report.units_missing) == (2, 2)
+    assert "has offset 0, 1 was next" in report.problems[0]
+
+
+def test_no_store_is_no_files(tmp_path: Path) -> None:
+    """The caller says so to the user."""
+    assert log_files(DISK, str(tmp_path)) == []
+    assert verify(DISK, str(tmp_path)).records == 0
