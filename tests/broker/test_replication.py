@@ -1,0 +1,161 @@
+"""A master and its slave as brokers: they find each other through a name server, and clients are told the truth."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from ledgermq.broker.config import BrokerConfig
+from ledgermq.broker.replication import ha_settings
+from ledgermq.ha.classic.authenticated import AuthenticatedSlave
+from ledgermq.message.json import loads
+from ledgermq.namesrv.config import NamesrvConfig
+from ledgermq.namesrv.server import open_namesrv
+from ledgermq.remoting.codes import RequestCode, ResponseCode
+from ledgermq.world.network import Address
+from ledgermq.world.real import real_world
+
+from .desk import Desk, Peer, open_desk, until
+
+SLAVE = {"broker_role": "SLAVE", "broker_id": 1, "sync_from": "first"}
+
+
+@attrs.define
+class Group:
+    """A name server, and the place for a master and its slave."""
+
+    namesrv: str
+    directory: Path
+
+    def desk(self, name: str, **settings: Any) -> Any:
+        return open_desk(self.directory / name, namesrv_addr=self.namesrv, **{"ha_secret": "s", **settings})
+
+
+@asynccontextmanager
+async def open_group(directory: Path) -> AsyncGenerator[Group]:
+    async with open_namesrv(NamesrvConfig(listen_port=0, bind_address="127.0.0.1"), real_world()) as namesrv:
+        yield Group(str(namesrv.address), directory)
+
+
+def joined(master: Desk) -> bool:
+    service = master.broker.replication.node.service
+    return service is not None and service.acks.slave_count > 0
+
+
+async def answered(peer: Peer, opaque: int) -> Any:
+    found: list[Any] = []
+
+    def look() -> bool:
+        answer = peer.answer(opaque)
+        if answer is not None:
+            found.append(answer)
+        return bool(found)
+
+    await until(look)
+    return found[0]
+
+
+def post_send(peer: Peer, **properties: str) -> int:
+    text = "".join(f"{name}\x01{value}\x02" for name, value in properties.items())
+    ext = {"a": "pg", "b": "T1", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1, "h": 0, "i": text, "j": 0, "k": "false"}
+    return peer.post(RequestCode.SEND_MESSAGE_V2, {**ext, "m": "false"}, b"hello")
+
+
+async def test_a_slave_finds_its_master_and_becomes_like_it(tmp_path: Path) -> None:
+    """Log, topics and consumer offsets arrive; pulls are served by the slave, sends are not."""
+    async with open_group(tmp_path) as group, group.desk("m") as master, group.desk("s", **SLAVE) as slave:
+        client = master.peer()
+        client.send("T1", b"one")
+        client.heartbeat("g", "T1")
+        master.broker.offsets.commit("g", "T1", 0, 1)
+        await until(lambda: joined(master))
+        client.send("T1", b"two")
+        sync = slave.broker.replication.sync
+        assert sync is not None
+        assert sync.master is not None
+        await sync.round(sync.master)
+        await until(lambda: slave.broker.store.max_offset("T1", 0) == 2)
+
+        reader = slave.peer()
+        assert [message.body for message in reader.pulled("T1")] == [b"one", b"two"]
+        assert slave.broker.offsets.query("g", "T1", 0) == 1
+        refused = reader.send("T1")
+        assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert "slave" in (refused.remark or "")
+
+
+async def test_the_wire_says_what_became_of_a_put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """11 without a slave, 0 with one, 12 when it does not answer in time, 0 at once with WAIT=false."""
+    async with open_group(tmp_path) as group, group.desk("m", broker_role="SYNC_MASTER", slave_timeout=200) as master:
+        client = master.peer()
+        assert (await answered(client, post_send(client))).code == ResponseCode.SLAVE_NOT_AVAILABLE
+
+        async with group.desk("s", **SLAVE):
+            await until(lambda: joined(master))
+            assert (await answered(client, post_send(client))).code == ResponseCode.SUCCESS
+
+            monkeypatch.setattr(AuthenticatedSlave, "report", silent)  # it goes on, but says nothing
+            assert (await answered(client, post_send(client))).code == ResponseCode.FLUSH_SLAVE_TIMEOUT
+            assert client.ask(*_unawaited()).code == ResponseCode.SUCCESS
+
+
+def silent(_core: AuthenticatedSlave, _now: float) -> bytes:
+    return b""
+
+
+def _unawaited() -> tuple[int, dict[str, Any], bytes]:
+    ext = {"a": "pg", "b": "T1", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1, "h": 0, "i": "WAIT\x01false\x02", "j": 0}
+    return RequestCode.SEND_MESSAGE_V2, {**ext, "k": "false", "m": "false"}, b"hello"
+
+
+async def test_both_sides_tell_how_replication_stands(tmp_path: Path) -> None:
+    """GET_BROKER_HA_STATUS names slaves, their lag and their last ack; a slave names its master."""
+    async with open_group(tmp_path) as group, group.desk("m") as master, group.desk("s", **SLAVE) as slave:
+        master.put("T1")
+        await until(lambda: joined(master))
+        await until(lambda: slave.broker.store.log.max_offset == master.broker.store.log.max_offset)
+        end = master.broker.store.log.max_offset
+
+        def status(desk: Desk) -> dict[str, Any]:
+            return loads(desk.peer().ask(RequestCode.GET_BROKER_HA_STATUS).body)  # type: ignore[no-any-return]
+
+        await until(lambda: status(master)["haConnectionInfo"][0]["slaveAckOffset"] == end)
+        told = status(master)
+        assert (told["master"], told["masterCommitLogMaxOffset"], told["inSyncSlaveNums"]) == (True, end, 1)
+        assert told["haConnectionInfo"][0]["brokerId"] == 1
+        told = status(slave)["haClientRuntimeInfo"]
+        assert (told["masterAddr"], told["maxOffset"], told["activated"], told["diff"]) == (
+            master.broker.ha_address, end, True, 0,
+        )  # fmt: skip
+
+
+async def test_offsets_committed_at_the_slave_reach_the_master_that_returns(tmp_path: Path) -> None:
+    """While the master is away consumers commit at the slave; its return takes nothing back."""
+    async with open_group(tmp_path) as group, group.desk("s", **SLAVE) as slave:
+        async with group.desk("m") as master:
+            master.put("T1")
+            master.broker.offsets.commit("g", "T1", 0, 10)
+            sync = slave.broker.replication.sync
+            assert sync is not None
+            await until(lambda: sync.master is not None)
+            assert sync.master is not None
+            await sync.round(sync.master)
+        slave.broker.offsets.commit("g", "T1", 0, 25)
+
+        async with group.desk("m") as master:
+            await sync.round(Address.parse(master.broker.address))
+            assert slave.broker.offsets.query("g", "T1", 0) == 25
+            assert master.broker.offsets.query("g", "T1", 0) == 25
+
+
+@pytest.mark.parametrize(("listen_port", "ha_listen_port", "expected"), [(10911, 0, 10912), (10911, 11000, 11000), (0, 0, 0)])
+def test_the_ha_port_is_the_next_one_unless_it_is_set(listen_port: int, ha_listen_port: int, expected: int) -> None:
+    """A broker on a free port takes a free HA port."""
+    config = BrokerConfig(listen_port=listen_port, ha_listen_port=ha_listen_port)
+
+    assert ha_settings(config, 10911).listen_port == expected
