@@ -240,8 +240,7 @@ async def open_channel(
 
 def _cause(error: OSError) -> str:
     """What went wrong with the first of the addresses that a host has, in words."""
-    attempts: Any = error.__cause__
-    first = attempts.exceptions[0] if isinstance(attempts, BaseExceptionGroup) else error
+    first: Any = getattr(error.__cause__, "exceptions", (error,))[0]
     return str(getattr(first, "strerror", None) or first).rpartition(": ")[2]
 
 
