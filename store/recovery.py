@@ -132,6 +132,7 @@ def recover(
     for queue in queues:
         if queue.physical_end > start:
             queue.truncate(start)
+    log_start = start
     if index_lost_from is not None:
         start = max(min(start, index_lost_from), local.min_offset)
     synced = trusted.flushed_offset if trusted is not None else -1
@@ -141,12 +142,10 @@ def recover(
     torn = _cut(local, end, clean_exit=clean_exit)
     if not clean_exit:
         # What was read back may be in the page cache only, written by a process that was killed before it synced. If a sync had
-        # failed, another one would not help: what is known to be unsynced is written anew.
-        local.segments.created = True
+        # failed, another one would not help: what is not known to be on the medium is written anew.
         if trusted is None:
-            local.segments.sync(local.min_offset, end)
-        else:
-            local.rewrite(max(trusted.flushed_offset, local.min_offset), end)
+            local.segments.sync(local.min_offset, log_start)
+        local.rewrite(log_start if trusted is None else max(trusted.flushed_offset, local.min_offset), end)
     local.max_offset = local.flushed_offset = end
     dispatcher.dispatched_offset = end
     for queue in queues:
