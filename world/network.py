@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Sequence
-from typing import Protocol, cast
+from typing import Protocol
 
 import attrs
 import trio
-from trio.abc import Listener, Stream
+from trio.abc import HalfCloseableStream, Listener, Stream
 
 BACKLOG = 1024  # RocketMQ's SO_BACKLOG
+RECEIVE_BYTES = 64 * 1024
 
 
 @attrs.frozen
@@ -75,23 +76,104 @@ class Network(Protocol):
         ...
 
 
+@attrs.define(eq=False)
+class TcpStream(HalfCloseableStream):
+    """A TCP connection whose receives are exactly one checkpoint and whose sends are none unless the peer is slow.
+
+    Trio's own stream takes a turn of the scheduler for every send and for every receive, and tries a receive before it waits. A
+    server that answers what it has received wants one turn for both: other tasks get theirs, and more of what the peer sends
+    arrives meanwhile, to be taken in one piece.
+    """
+
+    socket: socket.socket
+    """Not blocking."""
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        """Wait for data and take it; b"" at the peer's end of sending."""
+        while True:
+            try:
+                await trio.lowlevel.wait_readable(self.socket)
+                return self.socket.recv(max_bytes or RECEIVE_BYTES)
+            except BlockingIOError:
+                continue
+            except OSError as error:
+                raise self._broken(error) from error
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        """Send all of `data`."""
+        rest: bytes | bytearray | memoryview = data
+        while rest:
+            try:
+                sent = self.socket.send(rest)
+                if sent == len(rest):
+                    return
+                rest = memoryview(rest)[sent:]
+            except BlockingIOError:
+                await self.wait_send_all_might_not_block()
+            except OSError as error:
+                raise self._broken(error) from error
+
+    async def wait_send_all_might_not_block(self) -> None:
+        try:
+            await trio.lowlevel.wait_writable(self.socket)
+        except OSError as error:
+            raise self._broken(error) from error
+
+    async def send_eof(self) -> None:
+        await trio.lowlevel.checkpoint()
+        try:
+            self.socket.shutdown(socket.SHUT_WR)
+        except OSError as error:
+            raise self._broken(error) from error
+
+    async def aclose(self) -> None:
+        if self.socket.fileno() >= 0:
+            trio.lowlevel.notify_closing(self.socket)
+            self.socket.close()
+        await trio.lowlevel.checkpoint()
+
+    def _broken(self, error: OSError) -> trio.BrokenResourceError | trio.ClosedResourceError:
+        if self.socket.fileno() < 0:
+            return trio.ClosedResourceError("this connection was closed by us")
+        return trio.BrokenResourceError(f"connection broken: {error.strerror or error}")
+
+
+@attrs.define(eq=False)
+class TcpListener(Listener[Stream]):
+    """Accepts connections as `TcpStream`s."""
+
+    listener: trio.SocketListener
+
+    async def accept(self) -> TcpStream:
+        return _lean(await self.listener.accept())
+
+    async def aclose(self) -> None:
+        await self.listener.aclose()
+
+
+def _lean(stream: trio.SocketStream) -> TcpStream:
+    plain = socket.socket(fileno=stream.socket.detach())
+    plain.setblocking(False)
+    return TcpStream(plain)
+
+
 @attrs.frozen
 class TcpNetwork:
     """Real TCP sockets, TCP_NODELAY on (trio's default)."""
 
     async def open_stream(self, address: Address) -> Stream:
-        return await trio.open_tcp_stream(address.host, address.port)
+        return _lean(await trio.open_tcp_stream(address.host, address.port))
 
     async def open_listeners(self, host: str, port: int) -> Sequence[Listener[Stream]]:
         try:
-            return cast("Sequence[Listener[Stream]]", await trio.open_tcp_listeners(port, host=host or None, backlog=BACKLOG))
+            listeners = await trio.open_tcp_listeners(port, host=host or None, backlog=BACKLOG)
         except OSError as error:  # which does not say where
             raise OSError(error.errno, f"cannot listen on {host or '*'}:{port}: {error.strerror}") from error
+        return [TcpListener(listener) for listener in listeners]
 
     def peer_address(self, stream: Stream) -> Address:
-        socket = _socket_of(stream)
         try:
-            return _address(socket.getpeername())
+            return _address(_socket_of(stream).getpeername())
         except OSError:
             return Address("0.0.0.0", 0)
 
@@ -99,8 +181,8 @@ class TcpNetwork:
         return _address(_socket_of(stream).getsockname())
 
     def listener_port(self, listener: Listener[Stream]) -> int:
-        assert isinstance(listener, trio.SocketListener)
-        return int(listener.socket.getsockname()[1])
+        assert isinstance(listener, TcpListener)
+        return int(listener.listener.socket.getsockname()[1])
 
     def own_host(self) -> str:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -111,10 +193,8 @@ class TcpNetwork:
             return str(probe.getsockname()[0])
 
 
-def _socket_of(stream: Stream) -> trio.socket.SocketType:
-    while isinstance(stream, trio.SSLStream):
-        stream = stream.transport_stream
-    assert isinstance(stream, trio.SocketStream)
+def _socket_of(stream: Stream) -> socket.socket:
+    assert isinstance(stream, TcpStream)
     return stream.socket
 
 
