@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import zlib
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 
 import attrs
 import structlog
@@ -199,13 +199,21 @@ class HAService:
             OSError: the port is taken, or the epochs cannot be kept. Nothing is served.
         """
         await self._begin_epoch()
-        listeners = await self.network.open_listeners(self.settings.listen_host, self.settings.listen_port)
+        listeners = await self._listen()
         self.port = self.network.listener_port(listeners[0])
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._sweep)
             await nursery.start(self._serve, list(listeners))
             log.info("ha_service_started", port=self.port, protocol=self.settings.protocol, replicas=self.settings.replicas)
             task_status.started()
+
+    async def _listen(self) -> Sequence[Listener[Stream]]:
+        host, port = self.settings.listen_host, self.settings.listen_port
+        try:
+            return await self.network.open_listeners(host, port)
+        except OSError as error:
+            reason = f"{error.strerror or error}: the HA port {port}, which haListenPort sets, is for slaves"
+            raise OSError(error.errno, reason) from error
 
     async def _serve(
         self,

@@ -33,7 +33,8 @@ class Group:
     directory: Path
 
     def desk(self, name: str, **settings: Any) -> Any:
-        return open_desk(self.directory / name, namesrv_addr=self.namesrv, **{"ha_secret": "s", **settings})
+        given: dict[str, Any] = {"ha_secret": "s", **settings}
+        return open_desk(self.directory / name, namesrv_addr=self.namesrv, **given)
 
 
 @asynccontextmanager
