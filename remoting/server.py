@@ -24,7 +24,8 @@ from .errors import CallTimeout, ConnectionLost, RemoteProtocolError
 
 log = structlog.get_logger()
 
-RECEIVE_BYTES = 256 * 1024
+RECEIVE_BYTES = 96 * 1024
+"""Some seventy messages of 1 KiB. Buffers of 128 KiB and more would be mapped, faulted in and unmapped anew each time."""
 IDLE_SECONDS = 120.0  # RocketMQ closes a connection without traffic after this
 SWEEP_SECONDS = 5.0
 
