@@ -7,6 +7,8 @@ const { Consumer, Message, Producer } = require('ali-ons');
 
 const nameSrv = process.argv[2];
 const quiet = { debug() {}, info() {}, warn: console.error, error: console.error };
+// All producers and consumers of the process share one inner client, whose pace the first of them sets.
+const pace = { rebalanceInterval: 1000, pollNameServerInteval: 1000, heartbeatBrokerInterval: 1000 };
 // The client wants something to ask an address server with; a fixed name server needs none.
 const httpclient = { request() { throw new Error('no address server here'); } };
 const producers = new Map();
@@ -64,7 +66,7 @@ function message(command, index) {
 
 async function producer(group) {
   if (!producers.has(group)) {
-    const made = new Producer({ nameSrv, httpclient, producerGroup: group, logger: quiet });
+    const made = new Producer({ nameSrv, httpclient, producerGroup: group, logger: quiet, ...pace });
     made.on('error', error => console.error(error));
     producers.set(group, made);
   }
@@ -86,7 +88,7 @@ async function send(command) {
 
 async function consume(command) {
   const made = new Consumer({ nameSrv, httpclient, consumerGroup: command.text('group'), logger: quiet,
-    consumeFromWhere: 'CONSUME_FROM_FIRST_OFFSET', rebalanceInterval: 1000, pollNameServerInteval: 1000,
+    consumeFromWhere: 'CONSUME_FROM_FIRST_OFFSET', ...pace,
     isBroadcast: command.text('model', 'CLUSTERING') === 'BROADCASTING' });
   made.on('error', error => console.error(error));
   const failures = command.number('failures', 0);
