@@ -5,8 +5,15 @@ Each check is a function of an empty place to work in; it raises AssertionError 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 
+import trio
+
+from ..message.layout import decode_record, encode_host, encode_record
+from ..store.append_log import AppendLog
+from ..store.errors import NotWritable
+from ..store.statuses import PutStatus
 from ..world.disk import Disk
 
 
@@ -180,3 +187,189 @@ def _raises(kind: type[Exception], function: Callable[[], object]) -> None:
     except kind:
         return
     raise AssertionError(f"{kind.__name__} was expected, and nothing was raised")
+
+
+# ---------------------------------------------------------------- AppendLog
+
+OpenLog = Callable[[], AbstractAsyncContextManager[AppendLog]]
+"""Opens a log that `run` is driving: new and empty at the first call, what the one before left at each later one.
+
+Segments must be between 2 and 64 KiB, so that the checks roll them.
+"""
+
+_HOST = encode_host("10.0.0.1", 10911)
+_PATIENCE_SECONDS = 30.0
+
+
+def _record(number: int, body_size: int = 100) -> bytes:
+    body = b"%d;" % number + b"x" * body_size
+    return encode_record(b"T", 0, number, body, b"", 0, 0, 0, _HOST, 1, _HOST)
+
+
+async def check_append_log(new_log: Callable[[], OpenLog]) -> None:
+    """Run all checks of `AppendLog`, each on a log of its own made by `new_log`."""
+    for check in LOG_CHECKS:
+        await check(new_log())
+
+
+async def _done(log: AppendLog, end: int) -> PutStatus:
+    """Wait for what the mode of the log promises for everything before `end`."""
+    finished = trio.Event()
+    outcome: list[PutStatus] = []
+
+    def done(status: PutStatus) -> None:
+        assert not outcome, "a waiter was told twice"
+        outcome.append(status)
+        finished.set()
+
+    log.when_done(end, trio.current_time() + _PATIENCE_SECONDS, done)
+    with trio.fail_after(_PATIENCE_SECONDS):
+        await finished.wait()
+    return outcome[0]
+
+
+async def _append(log: AppendLog, records: list[bytes], *, together: bool = False) -> list[int]:
+    appended = log.append(records, together=together)
+    assert await _done(log, appended.end) is PutStatus.PUT_OK
+    return appended.offsets
+
+
+def _body_at(log: AppendLog, offset: int, size: int) -> bytes:
+    record = log.record(offset, size)
+    assert record is not None, f"no record of {size} bytes at {offset}"
+    message = decode_record(record)
+    assert message.physical_offset == offset, "a record's physical offset is not where it lies"
+    return message.body
+
+
+async def positions_are_known_at_append(open_log: OpenLog) -> None:
+    """Offsets ascend without overlap, each record says its own, `end` lies behind the last, and the log ends there."""
+    async with open_log() as log:
+        records = [_record(number) for number in range(5)]
+        appended = log.append(records)
+        ends = [offset + len(record) for offset, record in zip(appended.offsets, records, strict=True)]
+        starts = [offset - log.header_size for offset in appended.offsets]
+        assert starts == [appended.start, *ends[:-1]]
+        assert appended.end == ends[-1] == log.max_offset
+        assert await _done(log, appended.end) is PutStatus.PUT_OK
+        bodies = [_body_at(log, offset, len(record)) for offset, record in zip(appended.offsets, records, strict=True)]
+        assert [int(body.partition(b";")[0]) for body in bodies] == list(range(5))
+
+
+async def records_never_cross_a_segment(open_log: OpenLog) -> None:
+    """A record that does not fit goes to the next segment whole, and so does a batch that must stay together."""
+    async with open_log() as log:
+        for number in range(200):
+            records = [_record(3 * number + part, 200) for part in range(3)]
+            offsets = await _append(log, records, together=number % 2 == 0)
+            lasts = [offset + len(record) for offset, record in zip(offsets, records, strict=True)]
+            segments = [log.segment_end(offset) for offset in offsets]
+            assert all(last <= end for last, end in zip(lasts, segments, strict=True))
+            if number % 2 == 0:
+                assert len(set(segments)) == 1, "a batch that must stay together crosses a segment"
+            for offset, record in zip(offsets, records, strict=True):
+                _body_at(log, offset, len(record))
+
+
+async def what_is_done_is_readable(open_log: OpenLog) -> None:
+    """A waiter that was told PUT_OK finds its record below `readable_offset`; nothing unreadable is ever promised."""
+    async with open_log() as log:
+        for number in range(20):
+            appended = log.append([_record(number)])
+            assert log.readable_offset <= log.max_offset
+            assert log.flushed_offset <= log.max_offset
+            assert await _done(log, appended.end) is PutStatus.PUT_OK
+            assert log.readable_offset >= appended.end
+
+
+async def waiters_are_told_in_order_and_once(open_log: OpenLog) -> None:
+    """Many waiters at once: each is told, none twice, and what lies before another's end not after it."""
+    async with open_log() as log:
+        told: list[int] = []
+        everyone = trio.Event()
+
+        def teller(number: int) -> Callable[[PutStatus], None]:
+            def done(status: PutStatus) -> None:
+                assert status is PutStatus.PUT_OK
+                told.append(number)
+                if len(told) == 50:
+                    everyone.set()
+
+            return done
+
+        for number in range(50):
+            end = log.append([_record(number)]).end
+            log.when_done(end, trio.current_time() + _PATIENCE_SECONDS, teller(number))
+        with trio.fail_after(_PATIENCE_SECONDS):
+            await everyone.wait()
+        assert told == list(range(50))
+
+
+async def absent_records_are_none(open_log: OpenLog) -> None:
+    """Before the beginning, behind the end, and across it there is nothing."""
+    async with open_log() as log:
+        assert log.record(0, 100) is None
+        assert len(log.slice_from(0, 100)) == 0
+        record = _record(1)
+        (offset,) = await _append(log, [record])
+        assert log.record(offset + len(record), 100) is None
+        assert log.record(offset, len(record) + 1) is None
+        assert log.record(1 << 50, 100) is None
+        assert len(log.slice_from(log.max_offset, 100)) == 0
+
+
+async def slices_hold_the_raw_bytes(open_log: OpenLog) -> None:
+    """From a record's offset on they begin with the record, end with the segment, and keep to the asked size."""
+    async with open_log() as log:
+        records = [_record(number) for number in range(40)]
+        offsets = await _append(log, records)
+        for offset, record in zip(offsets, records, strict=True):
+            part = log.slice_from(offset, len(record))
+            assert len(part) == len(record)
+            assert decode_record(part).physical_offset == offset
+            assert offset + len(log.slice_from(offset, 1 << 30)) <= log.segment_end(offset)
+
+
+async def too_large_is_refused_whole(open_log: OpenLog) -> None:
+    """What fits no segment is refused, and the log goes on where it was."""
+    async with open_log() as log:
+        await _append(log, [_record(1)])
+        before = log.max_offset
+        try:
+            log.append([_record(2, 1 << 20)])
+        except (NotWritable, OSError):
+            pass
+        else:
+            raise AssertionError("a record larger than a segment was taken")
+        assert log.max_offset == before
+        assert log.readable_offset <= before
+        record = _record(3)
+        (offset,) = await _append(log, [record])
+        assert _body_at(log, offset, len(record)).startswith(b"3;")
+
+
+async def a_reopened_log_goes_on(open_log: OpenLog) -> None:
+    """Everything that was done is there again at its offset, and new records come behind it."""
+    kept: list[tuple[int, int, int]] = []
+    for life in range(3):
+        async with open_log() as log:
+            for number, offset, size in kept:
+                assert _body_at(log, offset, size).startswith(b"%d;" % number)
+            before = log.max_offset
+            for number in range(life * 100, life * 100 + 30):
+                record = _record(number, 300)
+                (offset,) = await _append(log, [record])
+                assert offset >= before
+                kept.append((number, offset, len(record)))
+
+
+LOG_CHECKS: tuple[Callable[[OpenLog], Awaitable[None]], ...] = (
+    positions_are_known_at_append,
+    records_never_cross_a_segment,
+    what_is_done_is_readable,
+    waiters_are_told_in_order_and_once,
+    absent_records_are_none,
+    slices_hold_the_raw_bytes,
+    too_large_is_refused_whole,
+    a_reopened_log_goes_on,
+)
