@@ -16,6 +16,7 @@ import trio
 from ..message.message import Message, MessageQueue
 from ..message.properties import UNIQUE_KEY
 from ..message.strings import string_hash
+from ..message.units import MASTER_ID
 from ..remoting.channel import Channel
 from ..remoting.codes import RequestCode
 from ..remoting.command import RemotingCommand
@@ -80,6 +81,14 @@ class ProducerOptions:
     message_bytes_max: int = MESSAGE_BYTES_MAX
     avoid_slow_brokers: bool = True
     """RocketMQ's `sendLatencyFaultEnable`."""
+    plain_bytes_max: int = attrs.field(init=False)
+    """Bodies up to this size need neither compression nor refusal."""
+
+    def __attrs_post_init__(self) -> None:
+        plain = self.message_bytes_max
+        if self.compression is not None:
+            plain = min(plain, self.compress_over_bytes - 1)
+        object.__setattr__(self, "plain_bytes_max", plain)
 
 
 @attrs.frozen
@@ -141,7 +150,7 @@ class Producer:
         if publication is None:
             publication = await self._publish(topic, seconds)
         body, sys_flag = message.body, 0
-        if len(body) >= options.compress_over_bytes:
+        if type(body) is not bytes or len(body) > options.plain_bytes_max:
             body, sys_flag = self._packed(body)
         ids = self._ids
         if ids is None:
@@ -231,8 +240,12 @@ class Producer:
         publication = self._publications.get(topic) or await self._publish(topic, self.options.send_timeout_seconds)
         return publication.queues
 
-    def _packed(self, body: bytes) -> tuple[bytes, int]:
+    def _packed(self, body: object) -> tuple[bytes, int]:
         options = self.options
+        if not isinstance(body, bytes):
+            if not isinstance(body, bytearray | memoryview):
+                raise InvalidArgument(f"a body is bytes (got {type(body).__name__})")
+            body = bytes(body)
         if len(body) > options.message_bytes_max:
             raise MessageTooLarge("body", len(body), options.message_bytes_max)
         if options.compression is None or len(body) < options.compress_over_bytes:
@@ -407,18 +420,17 @@ class Producer:
         if not queues:
             raise NoRoute(route.topic, route.why_not_publishable())
         before = self._publications.get(route.topic)
-        masters = {queue.broker_name: self._session.routes.master(queue.broker_name) for queue in queues}
+        masters = {broker.name: broker.addresses[MASTER_ID] for broker in route.brokers if MASTER_ID in broker.addresses}
         if (
             before is not None
             and before.queues == queues
             and all(target.address == masters[target.queue.broker_name] for target in before.targets)
         ):
             return before
-        targets = tuple(
-            target_of(self.group, queue, address) for queue in queues if (address := masters[queue.broker_name]) is not None
-        )
+        targets = tuple(target_of(self.group, queue, masters[queue.broker_name]) for queue in queues)
         counter = self._session.world.randomness.randrange(len(queues)) if before is None else before.counter
-        publication = Publication(route.topic, queues, targets, len(masters), counter)
+        brokers = {queue.broker_name for queue in queues}
+        publication = Publication(route.topic, queues, targets, len(brokers), counter)
         self._publications[route.topic] = publication
         self._channels.clear()
         return publication

@@ -317,6 +317,8 @@ async def test_what_cannot_be_sent_is_refused_before_sending(autojump_clock: Moc
             await producer.send_batch([Message("t", b"x" * 2500)] * 2)
         with pytest.raises(InvalidArgument, match="topic"):
             await producer.send(Message("no spaces", b""))
+        with pytest.raises(InvalidArgument, match="bytes"):
+            await producer.send(Message("t", "text"))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
         with pytest.raises(InvalidArgument, match="at least one"):
             await producer.send_batch([])
         with pytest.raises(InvalidArgument, match="exactly one"):
@@ -325,6 +327,18 @@ async def test_what_cannot_be_sent_is_refused_before_sending(autojump_clock: Moc
             await producer.send(Message("t", b"", properties={"a": "\x01"}))
 
         assert broker.requests_of(SEND) == []
+
+
+async def test_a_body_may_be_any_bytes(autojump_clock: MockClock) -> None:
+    """What is changed afterwards does not change what is sent."""
+    async with open_cluster() as cluster, open_producer(NAMESRV, world=cluster.world, compression=None) as producer:
+        broker = await cluster.start_broker("b1")
+        cluster.create("t", 1)
+        body = bytearray(b"x" * 5000)
+
+        await producer.send(Message("t", body))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+        assert broker.bodies("t") == [bytes(body)]
 
 
 async def test_a_topic_is_created_by_its_first_send(autojump_clock: MockClock) -> None:
