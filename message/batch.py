@@ -42,7 +42,7 @@ def decode_batch(buffer: Buffer) -> list[tuple[int, bytes, bytes]]:
     Raises:
         CorruptBatch: an item's sizes do not add up. Nothing was taken.
     """
-    items = []
+    items: list[tuple[int, bytes, bytes]] = []
     position, end = 0, len(buffer)
     while position < end:
         if end - position < ITEM_HEAD.size + _PROPERTIES_SIZE_BYTES:

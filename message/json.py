@@ -8,7 +8,7 @@ write integer and `MessageQueue` keys bare, as Java does. Nesting, size and what
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 import attrs
@@ -106,7 +106,7 @@ def _prepared(value: Any, depth: int, *, strict: bool) -> Any:
     if depth > DEPTH_MAX:
         raise JsonError(f"nested more than {DEPTH_MAX} deep", 0)
     if isinstance(value, dict):
-        table: dict[Any, Any] = value
+        table = cast("Mapping[Any, Any]", value)
         items = {key: _prepared(item, depth + 1, strict=strict) for key, item in table.items() if item is not None}
         if all(type(key) is str for key in items):
             return items
@@ -314,9 +314,9 @@ def _count_nodes(value: Any, limit: int) -> int:
         item = waiting.pop()
         count += 1
         if isinstance(item, dict):
-            members: dict[str, Any] = item
+            members = cast("Mapping[str, Any]", item)
             waiting.extend(members.values())
         elif isinstance(item, list):
-            items: list[Any] = item
+            items = cast("Iterable[Any]", item)
             waiting.extend(items)
     return count

@@ -75,6 +75,7 @@ RECORD_SIZE_MIN = HEAD_V4.size + 1 + 2
 
 _SIZE_AND_MAGIC = struct.Struct(">ii")
 _PROPERTIES_SIZE = struct.Struct(">h")
+_TOPIC_SIZE_V1 = struct.Struct(">B")
 _TOPIC_SIZE_V2 = struct.Struct(">h")
 _INT = struct.Struct(">i")
 _LONG = struct.Struct(">q")
@@ -202,7 +203,7 @@ def span_of(buffer: Buffer, position: int, limit: int) -> RecordSpan | None:
     total, magic = _SIZE_AND_MAGIC.unpack_from(buffer, position)
     if magic not in (MAGIC_V1, MAGIC_V2) or total < RECORD_SIZE_MIN or position + total > limit:
         return None
-    sys_flag = _INT.unpack_from(buffer, position + SYS_FLAG_AT)[0]
+    sys_flag: int = _INT.unpack_from(buffer, position + SYS_FLAG_AT)[0]
     head = HEADS[(sys_flag & HOST_BITS) >> 4]
     end = position + total
     if position + head.size + 3 > end:
@@ -213,7 +214,7 @@ def span_of(buffer: Buffer, position: int, limit: int) -> RecordSpan | None:
     if body_size < 0 or topic_at + 3 > end:
         return None
     if magic == MAGIC_V1:
-        topic_size, topic_at = buffer[topic_at], topic_at + 1
+        topic_size, topic_at = _TOPIC_SIZE_V1.unpack_from(buffer, topic_at)[0], topic_at + 1
     else:
         topic_size, topic_at = _TOPIC_SIZE_V2.unpack_from(buffer, topic_at)[0], topic_at + 2
     properties_at = topic_at + topic_size

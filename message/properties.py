@@ -42,7 +42,7 @@ def decode_properties(text: str) -> dict[str, str]:
     >>> decode_properties("TAGS\x01a\x02KEYS\x01k1 k2")
     {'TAGS': 'a', 'KEYS': 'k1 k2'}
     """
-    properties = {}
+    properties: dict[str, str] = {}
     for item in text.split(PROPERTY_END):
         name, _, value = item.partition(NAME_END)
         if name and value:
@@ -56,7 +56,7 @@ def encode_properties(properties: Mapping[str, str]) -> str:
     Raises:
         ValueError: a name or value holds U+0001 or U+0002.
     """
-    items = []
+    items: list[str] = []
     for name, value in properties.items():
         item = f"{name}{NAME_END}{value}{PROPERTY_END}"
         if item.count(NAME_END) != 1 or item.count(PROPERTY_END) != 1:

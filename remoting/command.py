@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 from enum import IntEnum
-from typing import Any
+from typing import Annotated, Any, cast
 
 import msgspec
 import orjson
@@ -176,12 +176,18 @@ def decode_command(wire: int, header: bytes, body: bytes) -> RemotingCommand:
     raise RemoteProtocolError(f"header encoding {wire} is neither JSON (0) nor binary (1)")
 
 
-class _Received(RemotingCommand):
-    """What the absence of a key means in a header that was received."""
+_INT_MIN, _INT_MAX = -(1 << 31), (1 << 31) - 1
+_JavaInt = Annotated[int, msgspec.Meta(ge=_INT_MIN, le=_INT_MAX)]
 
-    code: int = 0
+
+class _Received(RemotingCommand):
+    """What the absence of a key means in a header that was received, and what a number may be: the answer repeats it."""
+
+    code: _JavaInt = 0
+    opaque: _JavaInt = 0
+    flag: _JavaInt = 0
     language: str | None = None
-    version: int = 0
+    version: _JavaInt = 0
 
 
 _decode_strictly = msgspec.json.Decoder(_Received).decode
@@ -190,7 +196,7 @@ _decode_strictly = msgspec.json.Decoder(_Received).decode
 def _decode_json(header: bytes, body: bytes) -> RemotingCommand:
     try:
         command: RemotingCommand = _decode_strictly(header)
-    except (msgspec.DecodeError, ValueError):  # ValueError: bytes that are not UTF-8
+    except (msgspec.DecodeError, ValueError, RecursionError):  # ValueError: bytes that are not UTF-8
         command = _decode_leniently(header)
     # Keys of the header may be called like fields of ours; these two never come out of it.
     command.body = body
@@ -200,24 +206,24 @@ def _decode_json(header: bytes, body: bytes) -> RemotingCommand:
 
 def _decode_leniently(header: bytes) -> RemotingCommand:
     try:
-        fields = orjson.loads(header)
+        value: Any = orjson.loads(header)
     except orjson.JSONDecodeError as error:
         raise RemoteProtocolError(f"header is not JSON: {error}") from error
-    if type(fields) is not dict:
-        raise RemoteProtocolError(f"header is not a JSON object but {type(fields).__name__}")
-    get = fields.get
-    ext = get("extFields")
-    if ext is not None and type(ext) is not dict:
+    if not isinstance(value, dict):
+        raise RemoteProtocolError(f"header is not a JSON object but {type(value).__name__}")
+    get = cast("Mapping[str, Any]", value).get
+    ext: Any = get("extFields")
+    if ext is not None and not isinstance(ext, dict):
         raise RemoteProtocolError(f"extFields is not a JSON object but {type(ext).__name__}")
     code, opaque, flag, version = (get(name, 0) for name in ("code", "opaque", "flag", "version"))
-    if not (type(code) is type(opaque) is type(flag) is type(version) is int):
-        raise RemoteProtocolError("code, opaque, flag and version of a header are integers")
+    if not all(type(number) is int and _INT_MIN <= number <= _INT_MAX for number in (code, opaque, flag, version)):
+        raise RemoteProtocolError("code, opaque, flag and version of a header are integers of 32 bits")
     remark, language = get("remark"), get("language")
     if type(language) is int:  # fastjson takes the position in the enumeration
         language = LANGUAGES[language] if 0 <= language < len(LANGUAGES) else None
     return RemotingCommand(
         code,
-        _texts(ext or {}),
+        _texts(cast("Mapping[str, Any]", ext or {})),
         b"",
         opaque,
         flag,
@@ -227,7 +233,7 @@ def _decode_leniently(header: bytes) -> RemotingCommand:
     )
 
 
-def _texts(ext: dict[str, Any]) -> dict[str, str]:
+def _texts(ext: Mapping[str, Any]) -> dict[str, str]:
     # fastjson turns numbers and booleans into their text and leaves nulls out.
     if any(isinstance(value, dict | list) for value in ext.values()):
         raise RemoteProtocolError("values of extFields are texts")
