@@ -255,6 +255,9 @@ class RemotingServer:
             log.warning("malformed_frame_received", remote=str(connection.remote), reason=str(error))
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             pass
+        except Exception:
+            # What one peer sent has met a fault of ours: it loses its connection, the others must not lose the server.
+            log.exception("connection_failed", remote=str(connection.remote))
 
 
 async def _until_broken(write: Callable[[], Any], scope: trio.CancelScope) -> None:

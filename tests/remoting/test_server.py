@@ -209,6 +209,36 @@ async def test_a_malformed_frame_closes_that_connection_and_no_other(network: Ne
         assert len(running.server.connections) == 1
 
 
+@attrs.define(eq=False)
+class Stumbling:
+    """Answers like the handler it wraps, but for one code fails in a way that nobody foresaw."""
+
+    inner: Dispatcher
+
+    def handle(self, connection: ServerConnection, requests: list[RemotingCommand]) -> None:
+        if requests[0].code == 666:
+            raise RecursionError("deeper than anybody thought")
+        self.inner.handle(connection, requests)
+
+    def connection_closed(self, connection: ServerConnection) -> None:
+        self.inner.connection_closed(connection)
+
+
+async def test_a_fault_of_ours_costs_the_peer_that_met_it_its_connection_and_no_more(network: Network, clock: Clock) -> None:
+    """It is logged as an error with its traceback, and everybody else is served on."""
+    async with serving(network, clock) as running:
+        running.server.handler = Stumbling(running.dispatcher)
+        unlucky, other = await running.connect(), await running.connect()
+        assert (await other.ask(1)).code == ResponseCode.SUCCESS
+
+        with structlog.testing.capture_logs() as events:
+            await unlucky.send(RemotingCommand(666))
+            await unlucky.wait_closed()
+
+        assert [(event["event"], event["log_level"]) for event in events] == [("connection_failed", "error")]
+        assert (await other.ask(1)).code == ResponseCode.SUCCESS
+
+
 async def test_an_idle_connection_is_closed_and_a_busy_one_stays(
     network: Network, clock: Clock, autojump_clock: trio.testing.MockClock
 ) -> None:

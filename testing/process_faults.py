@@ -1,0 +1,168 @@
+"""`python -m ledgermq.testing.process_faults`: kill a real broker under load, again and again, and judge what it kept.
+
+Each life of the broker: start on the same store, look at everything it holds, let producers and readers work, sometimes let it
+stand still, then SIGKILL at a drawn moment, sometimes in the middle of its start. The last life ends by a clean stop. A kill
+leaves the page cache, so an acknowledgement of either flush mode must survive it. The seed fixes what is drawn, not how the
+machine interleaves it: a failure keeps its store and history for a look, and may take several runs to show again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import attrs
+import trio
+
+from ..world.network import Address
+from .checkers import STORE_CHECKERS, check_history, queue_offsets_are_given_once
+from .history import End, History, Snapshot
+from .process_load import PULL_SETTINGS, Load, message_ids_name_their_messages
+from .process_servers import broker_arguments, running, running_broker
+
+LIFE_SECONDS = (0.05, 1.0)
+START_KILLED_SHARE = 0.15
+START_KILLED_SECONDS = (0.0, 0.8)
+PAUSED_SHARE = 0.1
+PAUSE_SECONDS = (0.2, 1.5)
+VIOLATIONS_SHOWN_MAX = 20
+
+Report = Callable[[str], object]
+
+
+@attrs.define(eq=False)
+class Outcome:
+    """What a run did and found."""
+
+    history: History
+    kills: int = 0
+    kills_while_starting: int = 0
+    pauses: int = 0
+    start_seconds_max: float = 0.0
+    violations: list[str] = attrs.field(factory=list[str])
+    seconds: float = 0.0
+
+    def summary(self) -> str:
+        puts = self.history.puts
+        acknowledged = sum(put.acknowledged for put in puts)
+        refused = sum(put.refused for put in puts)
+        return (
+            f"{self.kills} kills ({self.kills_while_starting} of them while starting), {self.pauses} pauses, "
+            f"{len(puts)} messages sent: {acknowledged} acknowledged, {refused} refused, "
+            f"{len(puts) - acknowledged - refused} unknown; {len(self.history.reads)} read; slowest start "
+            f"{self.start_seconds_max:.2f} s; {self.seconds:.0f} s; {len(self.violations)} violations"
+        )
+
+
+@attrs.define(eq=False)
+class Faults:
+    """One store through the lives of its broker."""
+
+    store: Path
+    sync_flush: bool
+    lots: random.Random
+    report: Report
+    life_seconds: tuple[float, float] = LIFE_SECONDS
+    outcome: Outcome = attrs.field(init=False)
+    load: Load = attrs.field(init=False)
+    settings: dict[str, object] = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.outcome = Outcome(History(self.sync_flush))
+        self.load = Load(self.outcome.history, self.lots)
+        self.settings = {"flushDiskType": "SYNC_FLUSH" if self.sync_flush else "ASYNC_FLUSH", **PULL_SETTINGS}
+
+    async def run(self, kills: int) -> Outcome:
+        """Let the broker die `kills` times, then look whether everything is there."""
+        started = time.monotonic()
+        while self.outcome.kills < kills:
+            if self.outcome.kills and self.lots.random() < START_KILLED_SHARE:
+                await self._kill_while_starting()
+            else:
+                await self._kill_under_load()
+            self.outcome.kills += 1
+        await self._stop_and_look()
+        self.outcome.violations += self.load.skipped
+        self.outcome.violations += check_history(self.outcome.history, (queue_offsets_are_given_once,))
+        self.outcome.seconds = time.monotonic() - started
+        return self.outcome
+
+    async def _kill_while_starting(self) -> None:
+        async with running(self.store.parent, *broker_arguments(self.store, self.settings)) as broker:
+            await trio.sleep(self.lots.uniform(*START_KILLED_SECONDS))
+            await broker.kill()
+        self.outcome.history.ends.append(End.KILL)
+        self.outcome.kills_while_starting += 1
+
+    async def _kill_under_load(self) -> None:
+        before = len(self.outcome.history.puts)
+        began = time.monotonic()
+        async with running_broker(self.store, self.settings) as broker:
+            self.outcome.start_seconds_max = max(self.outcome.start_seconds_max, time.monotonic() - began)
+            await self._look(broker.address)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self.load.run, broker.address)
+                if self.lots.random() < PAUSED_SHARE:
+                    await trio.sleep(self.lots.uniform(*self.life_seconds))
+                    await broker.pause(self.lots.uniform(*PAUSE_SECONDS))
+                    self.outcome.pauses += 1
+                await trio.sleep(self.lots.uniform(*self.life_seconds))
+                await broker.kill()
+        self.outcome.history.ends.append(End.KILL)
+        self.report(f"kill {self.outcome.kills + 1}: {len(self.outcome.history.puts) - before} messages sent in this life")
+
+    async def _stop_and_look(self) -> None:
+        """The end of the last life is a clean one, and the start after it too must find everything."""
+        async with running_broker(self.store, self.settings) as broker:
+            await self._look(broker.address)
+            status = await broker.stop()
+            if status:
+                self.outcome.violations.append(f"a clean stop ended with exit status {status}: {broker.errors}")
+        self.outcome.history.ends.append(End.CLEAN)
+        async with running_broker(self.store, self.settings) as broker:
+            snapshot = await self._look(broker.address)
+            self.outcome.violations += await self.load.read_to_the_end(broker.address, snapshot)
+
+    async def _look(self, address: Address) -> Snapshot:
+        """Take a snapshot and judge it at once: all of them together would not fit into memory."""
+        snapshot = await self.load.look(address)
+        history = attrs.evolve(self.outcome.history, snapshots=[snapshot])
+        self.outcome.violations += check_history(history, (*STORE_CHECKERS, message_ids_name_their_messages))
+        return snapshot
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit status."""
+    parser = argparse.ArgumentParser(prog="python -m ledgermq.testing.process_faults", description=__doc__)
+    parser.add_argument("--kills", type=int, default=50, help="how often the broker is killed (50)")
+    parser.add_argument("--flush", choices=("sync", "async"), default="sync", help="SYNC_FLUSH or ASYNC_FLUSH (sync)")
+    parser.add_argument("--seed", type=int, help="what to draw from; a new one by default")
+    parser.add_argument("--directory", type=Path, help="where the store goes; a temporary one by default")
+    chosen = parser.parse_args(arguments)
+    seed = random.SystemRandom().randrange(1 << 32) if chosen.seed is None else int(chosen.seed)
+    directory = Path(tempfile.mkdtemp(prefix="ledgermq-faults-", dir=chosen.directory))
+    print(f"seed {seed}, {chosen.flush} flush, store {directory}", flush=True)  # noqa: T201
+    faults = Faults(
+        directory / "store",
+        chosen.flush == "sync",
+        random.Random(seed),  # noqa: S311 - draws faults
+        lambda line: print(line, flush=True),  # noqa: T201
+    )
+    outcome = trio.run(faults.run, chosen.kills)
+    for violation in outcome.violations[:VIOLATIONS_SHOWN_MAX]:
+        print(f"  {violation}")  # noqa: T201
+    print(f"seed {seed}, {chosen.flush} flush: {outcome.summary()}")  # noqa: T201
+    if outcome.violations:
+        return 1
+    shutil.rmtree(directory)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,302 @@
+"""`python -m ledgermq.testing.process_fuzz`: malformed frames against a real broker, which must serve on in bounded memory.
+
+Each connection brings a run of frames that must be answered or ignored, then one that must close it. Beside them some
+connections fall silent in the middle of a frame and some trickle one, for the whole time; and a probe sends and reads ordinary
+messages, every one of which must be acknowledged and be there at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import socket
+import struct
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import attrs
+import orjson
+import trio
+
+from ..remoting.channel import connected
+from ..remoting.codes import ResponseCode
+from ..remoting.errors import RemotingError
+from ..world.network import Address
+from .checkers import check_history
+from .history import History
+from .process_load import PULL_SETTINGS, QUEUES, Load
+from .process_malformed import FRAME_SIZE_MAX, KINDS, Fate, Kind
+from .process_servers import ServerProcess, running_broker
+
+WORKERS = 8
+FRAMES_PER_RUN = 24
+SILENT = 40
+TRICKLES = 8
+TRICKLE_SECONDS = 0.02
+PROBE_SECONDS = 0.01
+ANSWER_SECONDS = 60.0
+"""A busy machine may take seconds; a broker that hangs takes longer."""
+WARM_UP_SHARE = 0.1
+"""Of the frames, before memory is looked at: caches and arenas fill, topics and groups are created."""
+SAMPLE_SECONDS = 0.5
+
+_RUN = tuple(kind for kind in KINDS if kind.fate is not Fate.CLOSED)
+_LAST = tuple(kind for kind in KINDS if kind.fate is Fate.CLOSED)
+_RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+
+Report = Callable[[str], object]
+
+
+@attrs.define(eq=False)
+class Outcome:
+    """What was sent and what came of it."""
+
+    frames: int = 0
+    connections: int = 0
+    kinds: Counter[str] = attrs.field(factory=Counter[str])
+    answers: Counter[int] = attrs.field(factory=Counter[int])
+    """Answers by their code."""
+    violations: list[str] = attrs.field(factory=list[str])
+    resident_before: int = 0
+    resident_after: int = 0
+    resident_max: int = 0
+    probes: int = 0
+    probe_seconds_max: float = 0.0
+    seconds: float = 0.0
+
+    @property
+    def grown_bytes(self) -> int:
+        return self.resident_after - self.resident_before
+
+    def summary(self) -> str:
+        mib = 1 << 20
+        return (
+            f"{self.frames} malformed frames on {self.connections} connections in {self.seconds:.0f} s, "
+            f"{len(self.violations)} violations; resident {self.resident_before / mib:.1f} MiB "
+            f"after warm-up, {self.resident_after / mib:.1f} MiB after, {self.resident_max / mib:.1f} MiB at most; "
+            f"{self.probes} messages of the probe, slowest {self.probe_seconds_max * 1000:.0f} ms"
+        )
+
+
+@attrs.define(eq=False)
+class Fuzz:
+    """One run against one broker."""
+
+    broker: ServerProcess
+    lots: random.Random
+    report: Report = lambda _: None
+    outcome: Outcome = attrs.field(factory=Outcome)
+    load: Load = attrs.field(init=False)
+    _opaque: int = 0
+
+    def __attrs_post_init__(self) -> None:
+        self.load = Load(History(sync_flush=False), self.lots, body_bytes_max=100)
+
+    async def run(self, frames: int) -> Outcome:
+        """Send that many frames, and judge."""
+        started = time.monotonic()
+        async with trio.open_nursery() as around:
+            for _ in range(SILENT):
+                around.start_soon(self._fall_silent)
+            for _ in range(TRICKLES):
+                around.start_soon(self._trickle)
+            around.start_soon(self._probe)
+            await self._send_all(round(frames * WARM_UP_SHARE))
+            self.outcome.resident_before = self.broker.resident_bytes
+            around.start_soon(self._sample)
+            await self._send_all(frames)
+            self.outcome.resident_after = self.broker.resident_bytes
+            around.cancel_scope.cancel()
+        await self._check_probe()
+        self.outcome.seconds = time.monotonic() - started
+        return self.outcome
+
+    async def _send_all(self, frames: int) -> None:
+        async with trio.open_nursery() as nursery:
+            for _ in range(WORKERS):
+                nursery.start_soon(self._keep_going, frames)
+
+    async def _keep_going(self, frames: int) -> None:
+        while self.outcome.frames < frames:
+            run = [self.lots.choice(_RUN) for _ in range(self.lots.randint(0, FRAMES_PER_RUN))]
+            last = self.lots.choice(_LAST)
+            self.outcome.frames += len(run) + 1
+            self.outcome.connections += 1
+            self.outcome.kinds.update(kind.name for kind in (*run, last))
+            try:
+                with trio.fail_after(ANSWER_SECONDS):
+                    await self._one_connection(run, last)
+            except trio.TooSlowError:
+                self._violated(f"no answer or no end within {ANSWER_SECONDS} s: {[kind.name for kind in (*run, last)]}")
+            except OSError as error:
+                self._violated(f"{error!r} while sending {[kind.name for kind in (*run, last)]}")
+
+    async def _one_connection(self, run: list[Kind], last: Kind) -> None:
+        connection = await self._connect()
+        with connection:
+            expected: dict[int, str] = {}
+            parts: list[bytes] = []
+            for kind in run:
+                self._opaque = self._opaque + 1 & 0x3FFFFFFF
+                parts.append(kind.draw(self.lots, self._opaque))
+                if kind.fate is Fate.ANSWERED:
+                    expected[self._opaque] = kind.name
+            async with trio.open_nursery() as nursery:
+                # At once: a server that answers what it has read may wait for us to read before it reads on.
+                nursery.start_soon(_send_what_goes, connection, b"".join(parts))
+                left = await self._take_answers(connection, expected)
+            if left:
+                self._violated(f"closed instead of answered: {left}")
+                return
+            await _send_what_goes(connection, last.draw(self.lots, 1))
+            with suppress(ConnectionError):
+                while await connection.recv(1 << 16):
+                    self._violated(f"answered instead of closed: {last.name}")
+                    return
+
+    async def _take_answers(self, connection: trio.socket.SocketType, expected: dict[int, str]) -> list[str]:
+        """Read until everything expected is answered; returns the kinds of what was not."""
+        received = bytearray()
+        while expected:
+            try:
+                more = await connection.recv(1 << 18)
+            except ConnectionError:
+                break
+            if not more:
+                break
+            received += more
+            at = 0
+            while len(received) - at >= 8 and len(received) - at >= 4 + (size := int.from_bytes(received[at : at + 4])):
+                code, opaque = _code_and_opaque(bytes(received[at + 4 : at + 4 + size]))
+                self.outcome.answers[code] += 1
+                if expected.pop(opaque, None) is None:
+                    self._violated(f"an answer with the opaque {opaque}, which nobody waits for")
+                at += 4 + size
+            del received[:at]
+        return list(expected.values())
+
+    def _violated(self, violation: str) -> None:
+        self.outcome.violations.append(violation)
+        self.report(violation)
+
+    # ------------------------------------------------------------------------------------------------- meanwhile
+
+    async def _connect(self) -> trio.socket.SocketType:
+        connection = trio.socket.socket()
+        # Closing resets, so that no port is left waiting: there are fewer ports than connections to come.
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+        try:
+            await connection.connect((self.broker.address.host, self.broker.address.port))
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    async def _fall_silent(self) -> None:
+        with await self._connect() as connection:
+            whole = self.lots.choice(_RUN).draw(self.lots, 1)
+            await _send(connection, whole[: self.lots.randint(1, min(len(whole), 100) - 1)])
+            await trio.sleep_forever()
+
+    async def _trickle(self) -> None:
+        with await self._connect() as connection:
+            await _send(connection, struct.pack(">iI", FRAME_SIZE_MAX - 4, 100))
+            while True:
+                await _send(connection, b" " * self.lots.randint(1, 3))
+                await trio.sleep(TRICKLE_SECONDS)
+
+    async def _sample(self) -> None:
+        said = time.monotonic()
+        while True:
+            self.outcome.resident_max = max(self.outcome.resident_max, self.broker.resident_bytes)
+            if time.monotonic() > said + 10:
+                said = time.monotonic()
+                self.report(f"{self.outcome.frames} frames, {self.broker.resident_bytes >> 20} MiB")
+            await trio.sleep(SAMPLE_SECONDS)
+
+    async def _probe(self) -> None:
+        try:
+            async with connected(self.broker.address, network=self.load.network) as channel:
+                while True:
+                    began = time.monotonic()
+                    queue = QUEUES[self.outcome.probes % len(QUEUES)]
+                    answer = await self.load.send(channel, self.load.numbered(queue))
+                    if answer.code != ResponseCode.SUCCESS:
+                        self._violated(f"the probe was answered {answer.code}: {answer.remark}")
+                    await self.load.read_on(channel, queue)
+                    self.outcome.probe_seconds_max = max(self.outcome.probe_seconds_max, time.monotonic() - began)
+                    self.outcome.probes += 1
+                    await trio.sleep(PROBE_SECONDS)
+        except RemotingError as error:
+            self._violated(f"the probe failed: {error}")
+
+    async def _check_probe(self) -> None:
+        address: Address = self.broker.address
+        snapshot = await self.load.look(address)
+        snapshot.epoch += 1  # so that what was acknowledged until now is asked for
+        self.load.history.snapshots.append(snapshot)
+        violations = check_history(self.load.history) + self.load.skipped
+        violations += await self.load.read_to_the_end(address, snapshot)
+        for violation in violations:
+            self._violated(violation)
+
+
+async def _send(connection: trio.socket.SocketType, content: bytes) -> None:
+    at = 0
+    while at < len(content):
+        at += await connection.send(memoryview(content)[at:])
+
+
+async def _send_what_goes(connection: trio.socket.SocketType, content: bytes) -> None:
+    with suppress(ConnectionError):  # closed before all of it was sent: the reader notices
+        await _send(connection, content)
+
+
+def _code_and_opaque(frame: bytes) -> tuple[int, int]:
+    """Of an answer without its length."""
+    if frame[0]:
+        code, _, _, opaque = struct.unpack_from(">hbhi", frame, 4)
+        return code, opaque
+    header = orjson.loads(frame[4 : 4 + int.from_bytes(frame[1:4])])
+    return header["code"], header["opaque"]
+
+
+async def fuzz_broker(directory: Path, frames: int, seed: int, report: Report = lambda _: None) -> Outcome:
+    """Start a broker and send it malformed frames."""
+    async with running_broker(directory / "store", PULL_SETTINGS) as broker:
+        fuzz = Fuzz(broker, random.Random(seed), report)  # noqa: S311 - draws frames
+        outcome = await fuzz.run(frames)
+        if (status := await broker.stop()) != 0:
+            outcome.violations.append(f"the broker stopped with exit status {status}")
+        if '"level": "error"' in broker.errors:
+            lines = [line for line in broker.errors.splitlines() if '"level": "error"' in line]
+            outcome.violations += [f"{len(lines)} errors were logged, among them:", *sorted(set(lines))[:5]]
+    return outcome
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit status."""
+    parser = argparse.ArgumentParser(prog="python -m ledgermq.testing.process_fuzz", description=__doc__)
+    parser.add_argument("--frames", type=int, default=1_000_000, help="how many malformed frames are sent (1000000)")
+    parser.add_argument("--seed", type=int, help="what to draw from; a new one by default")
+    chosen = parser.parse_args(arguments)
+    seed = random.SystemRandom().randrange(1 << 32) if chosen.seed is None else int(chosen.seed)
+    print(f"seed {seed}", flush=True)  # noqa: T201
+    with tempfile.TemporaryDirectory(prefix="ledgermq-fuzz-") as directory:
+        outcome = trio.run(fuzz_broker, Path(directory), chosen.frames, seed, lambda line: print(line, flush=True))  # noqa: T201
+    for violation in outcome.violations[:20]:
+        print(f"  {violation}")  # noqa: T201
+    for name, number in sorted(outcome.kinds.items()):
+        print(f"{number:>9} {name}")  # noqa: T201
+    print(f"answers by code: {dict(sorted(outcome.answers.items()))}")  # noqa: T201
+    print(f"seed {seed}: {outcome.summary()}")  # noqa: T201
+    return 1 if outcome.violations else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
