@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
+from typing import cast
 
 import attrs
 import structlog
@@ -245,7 +246,7 @@ class Producer:
         if not isinstance(body, bytes):
             if not isinstance(body, bytearray | memoryview):
                 raise InvalidArgument(f"a body is bytes (got {type(body).__name__})")
-            body = bytes(body)
+            body = bytes(cast("bytearray", body))
         if len(body) > options.message_bytes_max:
             raise MessageTooLarge("body", len(body), options.message_bytes_max)
         if options.compression is None or len(body) < options.compress_over_bytes:
