@@ -15,7 +15,7 @@ _JSON = (
 _WIRE_JSON = Wire.JSON
 
 
-@attrs.frozen
+@attrs.define(eq=False)
 class SendAnswers:
     """Makes the answers of one broker."""
 
@@ -26,14 +26,16 @@ class SendAnswers:
     _json: bytes = attrs.field(init=False)
     _binary: bytes = attrs.field(init=False)
 
-    @_json.default
+    def __attrs_post_init__(self) -> None:
+        self._json = self._json_template()
+        self._binary = self._binary_template()
+
     def _json_template(self) -> bytes:
         region = orjson.dumps(self.region).decode().replace("%", "%%")
         trace_on = "true" if self.trace_on else "false"
         constants = (region, trace_on, self.message_id_start, RESPONSE_FLAG, OUR_LANGUAGE, PROTOCOL_VERSION)
         return (_JSON % constants).encode()
 
-    @_binary.default
     def _binary_template(self) -> bytes:
         constant = encode_field("MSG_REGION", self.region.encode()) + encode_field(
             "TRACE_ON", b"true" if self.trace_on else b"false"

@@ -42,7 +42,7 @@ async def main() -> None:
                 with trio.fail_after(30):
                     await go_round(str(namesrv.address))
         say("broker", "magenta", "has stopped, everything is synced")
-    say("demo", "green", f"all of it took {time.perf_counter() - started:.1f} s; now read the README for the five-minute guides")
+    say("demo", "green", f"all of it took {time.perf_counter() - started:.1f} s; the README has five-minute guides")
 
 
 async def go_round(namesrv: str) -> None:
@@ -51,7 +51,8 @@ async def go_round(namesrv: str) -> None:
         for number in range(MESSAGES):
             message = Message("orders", b"order %d" % number, tag="paid" if number % 2 else "new", keys=[f"order-{number}"])
             result = await producer.send(message)
-            say("producer", "yellow", f"sent 'order {number}' ({message.tag}): queue {result.queue.queue_id}, {result.status.name}")
+            where = f"queue {result.queue.queue_id}, {result.status.name}"
+            say("producer", "yellow", f"sent 'order {number}' ({message.tag}): {where}")
 
         async with open_consumer(namesrv, "demo-consumers", "orders", consume_from=ConsumeFrom.FIRST) as consumer:
             received: set[str] = set()

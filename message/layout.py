@@ -216,7 +216,7 @@ def span_of(buffer: Buffer, position: int, limit: int) -> RecordSpan | None:
     if magic == MAGIC_V1:
         topic_size, topic_at = _TOPIC_SIZE_V1.unpack_from(buffer, topic_at)[0], topic_at + 1
     else:
-        topic_size, topic_at = _TOPIC_SIZE_V2.unpack_from(buffer, topic_at)[0], topic_at + 2
+        (topic_size,), topic_at = _TOPIC_SIZE_V2.unpack_from(buffer, topic_at), topic_at + 2
     properties_at = topic_at + topic_size
     if topic_size < 0 or properties_at + 2 > end:
         return None

@@ -19,7 +19,7 @@ def parse_delay_levels(text: str) -> tuple[int, ...]:
     Raises:
         ValueError: an item is not a number and one of s m h d.
     """
-    levels = []
+    levels: list[int] = []
     for item in text.split():
         match = _LEVEL.fullmatch(item)
         if match is None:

@@ -8,7 +8,7 @@ closing.
 from __future__ import annotations
 
 import errno
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from math import inf
 
@@ -62,7 +62,7 @@ async def open_message_store(
     *,
     store_host: tuple[str, int] = ("127.0.0.1", 10911),
     wrap_log: WrapLog = lambda local: local,
-) -> AsyncIterator[MessageStore]:
+) -> AsyncGenerator[MessageStore]:
     """Open the store of `config.store_path_root_dir`, making it if there is none.
 
     Args:

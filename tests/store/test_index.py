@@ -281,8 +281,9 @@ def test_what_was_not_flushed_before_a_crash_can_be_put_again(tmp_path: Path, in
     index.put_batch(golden_entries(2))
     index.flush()
     index.put_batch(LATE)
-    for page in list(index.files[0]._changed):
-        index.files[0]._write_page(page)
+    index.files[0].file = FailingFile(index.files[0].file, 2)
+    with pytest.raises(OSError, match="No space"):
+        index.flush()  # the slots are written, the header is not
 
     again = index_in(tmp_path)
     assert again.load(kept_all=True, forced_offset=-1) is None

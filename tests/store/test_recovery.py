@@ -34,7 +34,7 @@ def queue_of(store: MessageStore) -> list[int]:
 
 def change_last_record(path: Path) -> int:
     """Flip a bit in the body of the last record; returns where the record begins."""
-    segment = sorted((path / "commitlog").iterdir())[-1]
+    segment = max((path / "commitlog").iterdir())
     content = bytearray(segment.read_bytes())
     at = size = 0
     while next_size := int.from_bytes(content[at + size : at + size + 4], "big"):
