@@ -7,57 +7,56 @@ A failure prints its seed, what the seed drew, and the line that replays it. The
 from __future__ import annotations
 
 import argparse
-import hashlib
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import structlog
 
-from .simulate_store import Outcome, simulate_store
+from .outcome import Outcome
+from .simulate_cluster import simulate_cluster
+from .simulate_store import simulate_store
 
 VIOLATIONS_SHOWN_MAX = 5
+FLOORS: dict[str, Callable[[int], Outcome]] = {"store": simulate_store, "cluster": simulate_cluster}
+"""A store alone: thousands of crashes in minutes. Whole nodes: name server, brokers, clients and the network between them."""
+CLUSTER_EVERY = 10
+"""Without `--floor`, every tenth seed runs on the floor of whole nodes too."""
 
 
-def digest(outcome: Outcome) -> str:
-    """A short name of a trace: two runs of one seed must agree on it."""
-    return hashlib.sha256("\n".join(outcome.trace).encode()).hexdigest()[:16]
-
-
-def report(outcome: Outcome) -> str:
+def report(outcome: Outcome, floor: str) -> str:
     """What a failing seed showed, and how to see it again."""
     shown = outcome.violations[:VIOLATIONS_SHOWN_MAX]
     more = len(outcome.violations) - len(shown)
     return "\n".join(
         (
-            f"seed {outcome.draw.seed} (trace {digest(outcome)}): {len(outcome.violations)} violations",
+            f"{floor} seed {outcome.draw.seed} (trace {outcome.digest}): {len(outcome.violations)} violations",
             f"  drawn: {outcome.draw}",
             *(f"  {violation}" for violation in shown),
             *([f"  and {more} more"] if more else []),
-            f"  replay: python -m ledgermq.testing.simulate --seed {outcome.draw.seed} --trace",
+            f"  replay: python -m ledgermq.testing.simulate --floor {floor} --seed {outcome.draw.seed} --trace",
         )
     )
 
 
-def run_seeds(seeds: Sequence[int], *, trace: bool = False) -> int:
-    """Run seeds one after the other; returns how many failed."""
+def run_seeds(runs: Sequence[tuple[str, int]], *, trace: bool = False) -> int:
+    """Run seeds, each on its floor, one after the other; returns how many failed."""
     started = time.monotonic()
     totals: Counter[str] = Counter()
     failed = 0
-    for seed in seeds:
-        outcome = simulate_store(seed)
-        totals.update(outcome.faults)
-        totals.update(puts=outcome.puts, acknowledged=outcome.acknowledged, reads=outcome.reads)
+    for floor, seed in runs:
+        outcome = FLOORS[floor](seed)
+        totals.update(outcome.counts)
         if trace:
             print("\n".join(outcome.trace))  # noqa: T201
-            print(f"trace {digest(outcome)}")  # noqa: T201
+            print(f"trace {outcome.digest}")  # noqa: T201
         if outcome.violations:
             failed += 1
-            print(report(outcome), flush=True)  # noqa: T201
+            print(report(outcome, floor), flush=True)  # noqa: T201
     counts = ", ".join(f"{name} {count}" for name, count in sorted(totals.items()))
     elapsed = time.monotonic() - started
-    print(f"{len(seeds)} seeds, {failed} failed, {elapsed:.0f} s: {counts}")  # noqa: T201
+    print(f"{len(runs)} runs, {failed} failed, {elapsed:.0f} s: {counts}")  # noqa: T201
     return failed
 
 
@@ -67,11 +66,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=200, help="how many seeds to run (200)")
     parser.add_argument("--from", dest="first", type=int, default=0, help="the first of them (0)")
     parser.add_argument("--seed", type=int, help="run this one seed alone")
+    parser.add_argument("--floor", choices=FLOORS, help="run on this floor alone")
     parser.add_argument("--trace", action="store_true", help="print everything that happens")
     chosen = parser.parse_args(arguments)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger("critical"))
     seeds = [chosen.seed] if chosen.seed is not None else range(chosen.first, chosen.first + chosen.seeds)
-    return 1 if run_seeds(seeds, trace=chosen.trace) else 0
+    if chosen.floor:
+        runs = [(chosen.floor, seed) for seed in seeds]
+    else:
+        runs = [("store", seed) for seed in seeds] + [("cluster", seed) for seed in seeds if seed % CLUSTER_EVERY == 0]
+    return 1 if run_seeds(runs, trace=chosen.trace) else 0
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ messages and catch up. All that is drawn comes from the seed.
 from __future__ import annotations
 
 import random
-import traceback
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 
@@ -17,13 +16,13 @@ import trio
 from ..message.layout import body_crc, decode_record, encode_host
 from ..message.message import StoredMessage
 from ..store.config import StoreConfig
-from ..store.errors import StoreError
 from ..store.message_store import IncomingMessage, MessageStore
 from ..store.opening import open_message_store
 from ..store.statuses import PutStatus
 from ..world.real import World
 from .checkers import check_history
 from .history import End, History, Put, Queue, Read, Snapshot, Stored
+from .outcome import Outcome, told
 from .scheduler import seeded_run
 from .sim_clock import SimClock
 from .sim_disk import DiskFaults, SimDisk
@@ -365,19 +364,6 @@ def _tag_of(number: int) -> str:
     return f"t{number % 3}"
 
 
-@attrs.frozen
-class Outcome:
-    """What a seed showed."""
-
-    draw: StoreDraw
-    violations: list[str]
-    trace: list[str]
-    puts: int
-    acknowledged: int
-    reads: int
-    faults: dict[str, int]
-
-
 def simulate_store(seed: int, mend: Callable[[StoreDraw], StoreDraw] = lambda draw: draw) -> Outcome:
     """Run one seed; an exception of the store is a violation like any other."""
     draw = mend(StoreDraw.of(seed))
@@ -386,23 +372,6 @@ def simulate_store(seed: int, mend: Callable[[StoreDraw], StoreDraw] = lambda dr
     try:
         seeded_run(run.run, seed=seed)
     except (Exception, ExceptionGroup) as error:  # noqa: BLE001 - whatever the store lets out is a finding
-        violations.append(_told(error))
+        violations.append(told(error))
     violations += check_history(run.history)
-    history = run.history
-    return Outcome(
-        draw,
-        violations,
-        run.trace,
-        len(history.puts),
-        sum(put.acknowledged for put in history.puts),
-        len(history.reads),
-        run.disk.faults.injected,
-    )
-
-
-def _told(error: BaseException) -> str:
-    while (members := getattr(error, "exceptions", None)) is not None:
-        error = members[0]
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    kind = "refused to open" if isinstance(error, StoreError) else "raised"
-    return f"{kind}: {type(error).__name__}: {error} in {last.filename.rpartition('/')[2]}:{last.lineno}"
+    return Outcome(draw, violations, run.trace, run.history, run.disk.faults.injected)

@@ -13,7 +13,7 @@ import pytest
 import structlog
 
 from ledgermq.testing.mutants import MUTANTS, Mutant, seeds_until_found
-from ledgermq.testing.simulate import digest, main
+from ledgermq.testing.simulate import main
 from ledgermq.testing.simulate_store import simulate_store
 
 ONCE_FAILED = {
@@ -43,9 +43,9 @@ def test_a_seed_that_once_failed_holds(seed: int) -> None:
 
 
 def test_new_seeds_hold(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--from", "100", "--seeds", "5"]) == 0
+    assert main(["--floor", "store", "--from", "100", "--seeds", "5"]) == 0
 
-    assert "5 seeds, 0 failed" in capsys.readouterr().out
+    assert "5 runs, 0 failed" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("mutant", MUTANTS_OF_EVERY_RUN, ids=lambda mutant: mutant.name)
@@ -54,8 +54,8 @@ def test_a_planted_bug_is_found(mutant: Mutant) -> None:
 
 
 def test_one_seed_gives_one_trace_in_another_process_too() -> None:
-    here = digest(simulate_store(9))
-    command = [sys.executable, "-m", "ledgermq.testing.simulate", "--seed", "9", "--trace"]
+    here = simulate_store(9).digest
+    command = [sys.executable, "-m", "ledgermq.testing.simulate", "--floor", "store", "--seed", "9", "--trace"]
     env = {"PYTHONPATH": ":".join(sys.path), "PYTHONHASHSEED": "123"}
 
     out = subprocess.run(command, capture_output=True, text=True, check=True, env=env)

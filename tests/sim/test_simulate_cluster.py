@@ -1,0 +1,38 @@
+"""Whole nodes in the simulated world: a few seeds of each mode at every run."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+from ledgermq.testing.simulate_cluster import simulate_cluster
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    before = structlog.get_config()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger("critical"))
+    yield
+    structlog.configure(**before)
+
+
+@pytest.mark.parametrize("seed", [1, 5, 8, 18])
+def test_a_seed_holds(seed: int) -> None:
+    outcome = simulate_cluster(seed)
+
+    assert outcome.violations == []
+    assert outcome.counts["acknowledged"] > 0
+
+
+def test_one_seed_gives_one_trace_in_another_process_too() -> None:
+    here = simulate_cluster(5).digest
+    command = [sys.executable, "-m", "ledgermq.testing.simulate", "--floor", "cluster", "--seed", "5", "--trace"]
+    env = {"PYTHONPATH": ":".join(sys.path), "PYTHONHASHSEED": "99"}
+
+    out = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
+
+    assert f"trace {here}" in out.stdout
