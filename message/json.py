@@ -153,6 +153,8 @@ class _Reader:
     _key_objects: dict[int, tuple[Any, list[str]]] = attrs.field(factory=dict[int, tuple[Any, list[str]]])
     """By identity of a map: the map, and its keys that were objects, in order of appearance."""
     _expanded: int = 0
+    _sizes: dict[int, tuple[Any, int]] = attrs.field(factory=dict[int, tuple[Any, int]])
+    """By identity of a complete container that was referred to, or lies in one: the container, and its number of values."""
 
     def read(self) -> Any:
         value = self._value()
@@ -268,10 +270,21 @@ class _Reader:
         target = self._follow(path, position)
         if any(target is container for container in self._open):
             raise JsonError(f"the reference {path!r} leads to what contains it", position)
-        self._expanded += _count_nodes(target, EXPANDED_NODES_MAX - self._expanded)
+        self._expanded += self._size_of(target)
         if self._expanded >= EXPANDED_NODES_MAX:
             raise JsonError(f"references expand to more than {EXPANDED_NODES_MAX} values", position)
         return target
+
+    def _size_of(self, value: Any) -> int:
+        # Counted once: references to what itself is made of references would take as long as all the copies they stand for.
+        if not isinstance(value, dict | list):
+            return 1
+        known = self._sizes.get(id(cast("Any", value)))
+        if known is None:
+            container = cast("dict[str, Any] | list[Any]", value)
+            members = container.values() if isinstance(container, dict) else container
+            known = self._sizes[id(container)] = (container, 1 + sum(map(self._size_of, members)))
+        return known[1]
 
     def _resolve_key(self, path: str, turn: int, position: int) -> str:
         """The key that a reference means: every object key of a map has the path `<map>.null`, so they count in order."""
@@ -305,18 +318,3 @@ def _text_of(quoted: str, position: int) -> str:
     except orjson.JSONDecodeError as error:
         raise JsonError(error.msg, position + error.pos) from error
     return text
-
-
-def _count_nodes(value: Any, limit: int) -> int:
-    count = 0
-    waiting: list[Any] = [value]
-    while waiting and count < limit:
-        item = waiting.pop()
-        count += 1
-        if isinstance(item, dict):
-            members = cast("Mapping[str, Any]", item)
-            waiting.extend(members.values())
-        elif isinstance(item, list):
-            items = cast("Iterable[Any]", item)
-            waiting.extend(items)
-    return count

@@ -60,6 +60,7 @@ _OF_GROUP = frozenset(("consumerGroup", "producerGroup", "group", "groupName", "
 _BODY_CODES = (34, 41, 42, 46, 200, 25, 18, 225, 222, 314, 307, 309, 320)
 _CODES = tuple(int(code) for code in RequestCode)
 _BOMB_DEPTH = 50_000
+_LONG_PROPERTIES = f"K\x01{'v' * 33_000}\x02"
 
 
 class Fate(Enum):
@@ -128,12 +129,12 @@ def _absurd_binary_fields(lots: random.Random, opaque: int) -> bytes:
 
 
 def _unknown_code(lots: random.Random, opaque: int) -> bytes:
-    code = lots.choice((-1, 0, 7777, 1 << 31, -(1 << 31), (1 << 62), lots.randint(1000, 9999)))
+    code = lots.choice((-1, 0, 7777, (1 << 31) - 1, -(1 << 31), lots.randint(1000, 9999)))
     return frame(json_header(code, {}, opaque))
 
 
 def _bombs(lots: random.Random) -> bytes:
-    depth = lots.choice((101, 1000, _BOMB_DEPTH))
+    depth = _BOMB_DEPTH if lots.random() < 0.02 else lots.choice((101, 1000, 3000))
     opening, closing = lots.choice(((b"[", b"]"), (b'{"a":', b"}"), (b"{{}:", b"}"), (b'[{"a":', b"}]")))
     return opening * depth + b"1" + (closing * depth if lots.random() < 0.5 else b"")
 
@@ -194,9 +195,9 @@ def _too_large(lots: random.Random, opaque: int) -> bytes:
         "i": "",
         "m": "false",
     }
-    if lots.random() < 0.05:
+    if lots.random() < 0.01:
         return frame(json_header(310, fields, opaque), bytes((4 << 20) + 1))
-    return frame(json_header(310, fields | {"i": f"K\x01{'v' * 33_000}\x02"}, opaque), b"x")
+    return frame(json_header(310, fields | {"i": _LONG_PROPERTIES}, opaque), b"x")
 
 
 def _not_asked(lots: random.Random, opaque: int) -> bytes:
@@ -228,7 +229,7 @@ def _not_json(lots: random.Random, opaque: int) -> bytes:
 
 
 def _header_of_wrong_types(lots: random.Random, _: int) -> bytes:
-    value: Any = lots.choice(("x", 1.5, None, [], {}, True, 1 << 70))
+    value: Any = lots.choice(("x", 1.5, None, [], {}, True, 1 << 31, -(1 << 63), 1 << 70))
     return frame(json.dumps({"code": 105, lots.choice(("code", "opaque", "flag", "version")): value}).encode())
 
 
@@ -238,7 +239,7 @@ def _fields_of_wrong_types(lots: random.Random, opaque: int) -> bytes:
 
 
 def _nested_header(lots: random.Random, _: int) -> bytes:
-    return frame(lots.choice((b"", b'{"extFields":', b'{"unknown":')) + b"[" * lots.choice((2000, _BOMB_DEPTH)))
+    return frame(lots.choice((b"", b'{"extFields":', b'{"unknown":')) + b"[" * lots.choice((2000, 5000, _BOMB_DEPTH)))
 
 
 def _bad_binary(lots: random.Random, opaque: int) -> bytes:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
 from typing import Any
 
 import pytest
@@ -59,6 +60,16 @@ def test_what_is_not_json_is_refused(body: bytes) -> None:
 def test_nesting_beyond_the_bound_is_refused_not_overflowed() -> None:
     with pytest.raises(JsonError, match="nested"):
         loads(b"{{}:" * (DEPTH_MAX + 2) + b"1" + b"}" * (DEPTH_MAX + 2))
+
+
+def test_references_to_references_cost_no_more_than_their_text() -> None:
+    doubled = ",".join(f'"a{n}":[{{"$ref":"$.a{n - 1}"}},{{"$ref":"$.a{n - 1}"}}]' for n in range(1, 60))
+    before = time.process_time()
+
+    with pytest.raises(JsonError, match="expand to more"):
+        loads(f'{{"a0":[1,2],{doubled}}}'.encode())
+
+    assert time.process_time() - before < 0.2  # a millisecond in truth; copy by copy it would be a second
 
 
 @given(VALUES)
