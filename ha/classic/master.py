@@ -38,6 +38,7 @@ SWEEP_SECONDS = 0.5
 STRANGERS_MAX = 64
 """Connections that have not joined yet; one more ends the oldest, so that strangers cannot keep slaves out."""
 FAREWELL_SECONDS = 1.0
+EPOCH_RETRY_SECONDS = 5.0
 JOINED_BYTES_MAX = 64 * 1024
 """A frame of less is copied behind its header and leaves in one write; a larger one leaves as it lies in the segment."""
 FRAMES_TOGETHER = 16
@@ -196,14 +197,18 @@ class HAService:
         """Begin an epoch, then serve slaves until cancelled; the log must have been recovered.
 
         Raises:
-            OSError: the port is taken, or the epochs cannot be kept. Nothing is served.
+            OSError: the port is taken, or the file of epochs cannot be read. Nothing is served.
+            CorruptEpochs: see there. Nothing is served.
         """
-        await self._begin_epoch()
-        listeners = await self._listen()
+        listeners = list(await self._listen())
         self.port = self.network.listener_port(listeners[0])
+        # The epoch begins where recovery ended, also if puts come before it could be written down: what lay behind that point
+        # on a slave is not what comes now.
+        recovered_end = self.log.max_offset
+        begun = await self._begin_epoch(recovered_end)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._sweep)
-            await nursery.start(self._serve, list(listeners))
+            nursery.start_soon(self._serve, listeners, recovered_end, begun)
             log.info("ha_service_started", port=self.port, protocol=self.settings.protocol, replicas=self.settings.replicas)
             task_status.started()
 
@@ -215,22 +220,26 @@ class HAService:
             reason = f"{error.strerror or error}: the HA port {port}, which haListenPort sets, is for slaves"
             raise OSError(error.errno, reason) from error
 
-    async def _serve(
-        self,
-        listeners: list[Listener[Stream]],
-        *,
-        task_status: trio.TaskStatus[list[Listener[Stream]]] = trio.TASK_STATUS_IGNORED,
-    ) -> None:
-        async with trio.open_nursery() as handlers:
-            await trio.serve_listeners(self._accept, listeners, handler_nursery=handlers, task_status=task_status)
+    async def _serve(self, listeners: list[Listener[Stream]], recovered_end: int, begun: bool) -> None:
+        while not begun:
+            # On a full disk the broker must still start, if only to be read from; slaves wait in the backlog meanwhile.
+            await trio.sleep(EPOCH_RETRY_SECONDS)
+            begun = await self._begin_epoch(recovered_end)
+        await trio.serve_listeners(self._accept, listeners)
 
-    async def _begin_epoch(self) -> None:
+    async def _begin_epoch(self, log_end: int) -> bool:
         kept = await self.workers.run(self.epoch_file.load)
-        self.epochs = kept.begun(self.log.min_offset, self.log.max_offset, self.identity.node, self.settings.replicas)
-        await self.workers.run(self.epoch_file.save, self.epochs)
-        last = self.epochs.last
+        epochs = kept.begun(self.log.min_offset, log_end, self.identity.node, self.settings.replicas)
+        try:
+            await self.workers.run(self.epoch_file.save, epochs)
+        except OSError as error:
+            log.error("ha_epoch_not_kept", reason=error.strerror or str(error))
+            return False
+        self.epochs = epochs
+        last = epochs.last
         assert last is not None
         log.info("ha_epoch_begun", epoch=last.number, physical_offset=last.start, replicas=last.replicas)
+        return True
 
     async def _accept(self, stream: Stream) -> None:
         remote = self.network.peer_address(stream)

@@ -402,3 +402,24 @@ async def test_the_master_goes_and_returns_and_the_slave_is_there(
             await slave.caught_up(master)
             assert slave.content() == master.content()
             assert len(slave.node.client._epochs) == 2
+
+
+async def test_a_master_on_a_full_disk_starts_and_serves_slaves_once_there_is_room(
+    autojump_clock: MockClock, open_node: OpenNode, joined: Joined
+) -> None:
+    """Its epoch cannot be written down yet; until it can, no slave may follow."""
+    async with open_node("m") as master:
+        master.put(10)
+        disk = master.disk
+    full = disk.kill()
+    full.faults.capacity = 0
+    async with open_node("m", disk=full) as master, open_node("s", slave=True):
+        assert master.store.get("T", 0, 0, 1).status is GetStatus.FOUND
+        await trio.sleep(20)
+        assert master.node.service.acks.slave_count == 0
+
+        recovered_end = master.store.log.max_offset
+        full.faults.capacity = None
+        master.put()
+        await joined(master)
+        assert master.node.service.epochs.last.start == recovered_end
