@@ -53,6 +53,7 @@ class _Link:
     tried: trio.Event = attrs.field(factory=trio.Event)
     """Set after the first attempt, however it went."""
     is_registered: bool = False
+    channel: Channel | None = None
 
 
 @attrs.define(eq=False)
@@ -116,7 +117,7 @@ class Registration:
 
     async def _serve(self, link: _Link, nursery: trio.Nursery) -> None:
         """Stay registered over one connection; ends with the error that ends the connection."""
-        channel = await open_channel(
+        channel = link.channel = await open_channel(
             link.address,
             network=self.broker.world.network,
             nursery=nursery,
@@ -225,17 +226,16 @@ class Registration:
 
     async def unregister(self) -> None:
         """Stop registering, and take the broker off the routes of every name server that can be reached at once."""
-        self._scope.cancel()
         with trio.move_on_after(STOP_SECONDS):
             async with trio.open_nursery() as nursery:
-                for address in self.registered_with:
-                    nursery.start_soon(self._unregister_from, address)
+                for link in self._links:
+                    if link.is_registered and link.channel is not None:
+                        nursery.start_soon(self._unregister_from, link.channel)
+        # Only now: a name server takes the end of the connection it registered on for the loss of the broker.
+        self._scope.cancel()
 
-    async def _unregister_from(self, address: Address) -> None:
-        async with trio.open_nursery() as nursery:
-            try:
-                channel = await open_channel(address, network=self.broker.world.network, nursery=nursery)
-                await self._call(channel, RemotingCommand(RequestCode.UNREGISTER_BROKER, self._identity()))
-            except RemotingError as error:
-                log.info("not_unregistered", address=str(address), reason=str(error))
-            nursery.cancel_scope.cancel()
+    async def _unregister_from(self, channel: Channel) -> None:
+        try:
+            await self._call(channel, RemotingCommand(RequestCode.UNREGISTER_BROKER, self._identity()))
+        except RemotingError as error:
+            log.info("not_unregistered", address=str(channel.address), reason=str(error))

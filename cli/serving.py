@@ -31,7 +31,7 @@ def log_to_stderr(level: str) -> None:
         structlog.processors.TimeStamper(fmt="iso"),
     ]
     if sys.stderr.isatty():
-        processors.append(structlog.dev.ConsoleRenderer())
+        processors.append(structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback))
     else:
         processors += (structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer())
     structlog.configure(

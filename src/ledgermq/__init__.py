@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .broker.broker import start_broker as start_broker
     from .client.admin import open_admin as open_admin
     from .client.compression import Compression as Compression
     from .client.consumer import open_consumer as open_consumer
@@ -40,6 +41,7 @@ _HOMES = {
     "open_producer": "client.producer",
     "open_pull_consumer": "client.pull",
     "sql": "client.subscription",
+    "start_broker": "broker.broker",
 }
 """Each public name and the module that defines it."""
 
