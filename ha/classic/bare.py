@@ -40,6 +40,8 @@ class BareMaster:
     limits: TransferLimits
     fresh_start: Callable[[bool], int]
     """Where a slave with an empty log begins; asked with False, for a bare slave has no say in it."""
+    sent_end: Callable[[], int]
+    """End of what any slave can have got of the log as it is: recovered when the master started, or sent since."""
     opened_at: float
     next_offset: int = -1
     checksummed: bool = attrs.field(default=False, init=False)
@@ -83,6 +85,13 @@ class BareMaster:
             raise HaRefused(
                 f"the slave's log ends at {offset}, the master's reaches from {self.log.min_offset} to {self.log.max_offset}: "
                 "the bare protocol cannot repair that; stop the slave, move its store away and let it begin empty, "
+                "or set haProtocol = ledgermq on both nodes"
+            )
+        if offset > self.sent_end():
+            # The master lost a tail that this slave still has, and has written over it since: same offsets, other bytes.
+            raise HaRefused(
+                f"the slave's log ends at {offset}, but since this master started nobody was sent more than what lies before "
+                f"{self.sent_end()}: its last bytes are not ours; stop the slave, move its store away and let it begin empty, "
                 "or set haProtocol = ledgermq on both nodes"
             )
         self.next_offset = offset

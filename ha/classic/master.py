@@ -151,6 +151,7 @@ class HAConnection:
         if core.checksummed or service.log.max_offset - core.next_offset > COLD_BYTES:
             crc = await self._checksum(body)
         header = core.frame(len(body), crc, service.clock.monotonic())
+        service.sent_end = max(service.sent_end, core.next_offset)
         if len(body) >= JOINED_BYTES_MAX:
             await stream.send_all(header)
             await stream.send_all(body)
@@ -160,6 +161,7 @@ class HAConnection:
             # RocketMQ's small frames leave many at once: each would cost a system call and a wake-up of the slave.
             while len(parts) < 2 * FRAMES_TOGETHER and (body := service.log.slice_from(core.next_offset, core.next_size())):
                 parts += (core.frame(len(body), 0, service.clock.monotonic()), body)
+            service.sent_end = max(service.sent_end, core.next_offset)
         await stream.send_all(b"".join(parts))
         return True
 
@@ -187,6 +189,8 @@ class HAService:
     epochs: EpochList = attrs.field(factory=EpochList)
     port: int = 0
     """Where slaves connect, once `run` has started."""
+    sent_end: int = 0
+    """End of what any slave can hold of this log: recovered, or sent since."""
     growth: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot)
     """Writers that have sent all there is."""
     connections: dict[HAConnection, None] = attrs.field(factory=dict[HAConnection, None])
@@ -204,7 +208,7 @@ class HAService:
         self.port = self.network.listener_port(listeners[0])
         # The epoch begins where recovery ended, also if puts come before it could be written down: what lay behind that point
         # on a slave is not what comes now.
-        recovered_end = self.log.max_offset
+        recovered_end = self.sent_end = self.log.max_offset
         begun = await self._begin_epoch(recovered_end)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._sweep)
@@ -262,7 +266,7 @@ class HAService:
     def _core(self) -> MasterCore:
         settings, now = self.settings, self.clock.monotonic()
         if settings.protocol != OURS:
-            return BareMaster(self.log, settings.limits, self._fresh_start, now)
+            return BareMaster(self.log, settings.limits, self._fresh_start, lambda: self.sent_end, now)
         nonce = self.secrets.getrandbits(8 * NONCE_SIZE).to_bytes(NONCE_SIZE, "big")
         return AuthenticatedMaster(
             self.log,

@@ -423,3 +423,25 @@ async def test_a_master_on_a_full_disk_starts_and_serves_slaves_once_there_is_ro
         master.put()
         await joined(master)
         assert master.node.service.epochs.last.start == recovered_end
+
+
+async def test_a_bare_slave_with_a_lost_tail_is_refused_even_if_the_master_is_longer_by_now(
+    autojump_clock: MockClock, open_node: OpenNode, lines: Lines, joined: Joined
+) -> None:
+    """RocketMQ's master would go on from there and never notice that the two logs differ."""
+    async with open_node("s", slave=True, protocol="rocketmq") as slave:
+        async with open_node("m", protocol="rocketmq") as master:
+            await joined(master)
+            await trio.sleep(1)
+            master.put(20)
+            await slave.caught_up(master)
+            disk = master.disk.power_cut(4)
+        held = slave.store.log.max_offset
+        async with open_node("m", protocol="rocketmq", disk=disk) as master:
+            assert master.store.log.max_offset < held
+            master.put(60, size=90)
+            assert master.store.log.max_offset > held
+            with capture_logs() as logs:
+                await trio.sleep(20)
+            assert slave.store.log.max_offset == held
+            assert any("nobody was sent more" in entry["reason"] for entry in events_of(logs, "ha_connection_refused"))

@@ -77,7 +77,7 @@ class Log:
 
 
 def bare_master(log: Log, **_: object) -> MasterCore:
-    return BareMaster(log, LIMITS, lambda _: log.max_offset - log.max_offset % SEGMENT, 0.0)
+    return BareMaster(log, LIMITS, lambda _: log.max_offset - log.max_offset % SEGMENT, lambda: log.max_offset, 0.0)
 
 
 def ours_master(log: Log, epochs: EpochList | None = None, secret: bytes = SECRET) -> MasterCore:
@@ -392,6 +392,16 @@ def test_a_bare_slave_that_the_log_cannot_continue_is_refused_with_what_to_do(of
 
     with pytest.raises(HaRefused, match=r"ends at \d+, the master's reaches from 1000 to 4000.*move its store away"):
         master.receive(BARE_REPORT.pack(offset=offset), 0.0)
+
+
+def test_a_bare_slave_whose_tail_the_master_has_written_over_is_refused() -> None:
+    """The master lost bytes, and has as many others since: equal offsets do not make equal logs."""
+    log = Log.of(3000)
+    recovered_end = 2500
+    master = BareMaster(log, LIMITS, lambda _: 0, lambda: recovered_end, 0.0)
+
+    with pytest.raises(HaRefused, match="nobody was sent more than what lies before 2500"):
+        master.receive(BARE_REPORT.pack(offset=2800), 0.0)
 
 
 def test_a_bare_slave_left_behind_by_retention_is_refused_with_what_to_do() -> None:
