@@ -34,7 +34,7 @@ from .process_malformed import FRAME_SIZE_MAX, KINDS, Fate, Kind
 from .process_servers import ServerProcess, running_broker
 
 WORKERS = 8
-FRAMES_PER_RUN = 24
+FRAMES_PER_RUN = 60
 SILENT = 40
 TRICKLES = 8
 TRICKLE_SECONDS = 0.02
@@ -279,6 +279,10 @@ async def fuzz_broker(directory: Path, frames: int, seed: int, report: Report = 
     return outcome
 
 
+def _say(line: str) -> None:
+    print(line, flush=True)  # noqa: T201
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
     parser = argparse.ArgumentParser(prog="python -m ledgermq.testing.process_fuzz", description=__doc__)
@@ -288,7 +292,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     seed = random.SystemRandom().randrange(1 << 32) if chosen.seed is None else int(chosen.seed)
     print(f"seed {seed}", flush=True)  # noqa: T201
     with tempfile.TemporaryDirectory(prefix="ledgermq-fuzz-") as directory:
-        outcome = trio.run(fuzz_broker, Path(directory), chosen.frames, seed, lambda line: print(line, flush=True))  # noqa: T201
+        outcome = trio.run(fuzz_broker, Path(directory), int(chosen.frames), seed, _say)
     for violation in outcome.violations[:20]:
         print(f"  {violation}")  # noqa: T201
     for name, number in sorted(outcome.kinds.items()):

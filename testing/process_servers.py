@@ -101,11 +101,15 @@ class ServerProcess:
         return int(found[1]) * 1024
 
 
+def _errors_path(directory: Path, command: str) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory / f"{command}.err"
+
+
 @asynccontextmanager
 async def running(directory: Path, *arguments: str) -> AsyncGenerator[ServerProcess]:
     """Start `ledgermq` with arguments; on leaving it is killed if it still runs."""
-    directory.mkdir(parents=True, exist_ok=True)
-    errors_path = directory / f"{arguments[0]}.err"
+    errors_path = _errors_path(directory, arguments[0])
     environment = {**os.environ, "PYTHONPATH": _SOURCES, "HOME": str(directory)}
     environment.pop("LEDGERMQ_NAMESRV", None)
     with errors_path.open("ab") as errors:

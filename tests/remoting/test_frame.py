@@ -81,6 +81,22 @@ def test_a_trickled_frame_costs_its_size_once() -> None:
         tracemalloc.stop()
 
 
+def test_a_trickle_costs_little_more_than_its_bytes() -> None:
+    """A peer that sends two bytes at a time makes us hold them, not an object for each pair."""
+    frame = frame_of(0, b"{}", bytes(256 * 1024))
+    reader = FrameReader()
+
+    tracemalloc.start()
+    try:
+        for at in range(0, len(frame) - 2, 2):
+            reader.feed(frame[at : at + 2])
+        assert tracemalloc.get_traced_memory()[0] < 2 * len(frame)
+    finally:
+        tracemalloc.stop()
+
+    assert reader.feed(frame[-2:]) == [(0, b"{}", bytes(256 * 1024))]
+
+
 @given(st.lists(st.binary(max_size=60), max_size=5))
 def test_any_bytes_are_cut_or_refused_and_never_more_than_received_is_held(noise: list[bytes]) -> None:
     """No stream makes the reader fail in another way or hold what it was not given."""
