@@ -12,6 +12,8 @@ import click
 
 from ..message.flags import COMPRESSED
 from ..message.layout import decode_record
+from ..store.cutting import cut_log
+from ..store.errors import StoreError
 from ..store.offline import LogRecord, log_files, read_log, read_queue, verify
 from ..world.real import real_world
 from .clients import json_option
@@ -84,3 +86,21 @@ def verify_store(store: str, as_json: bool) -> None:
         raise click.exceptions.Exit(1)
     if not as_json:
         click.echo("sound")
+
+
+@command.command("cut")
+@directory
+@click.option("--at", "offset", type=click.IntRange(min=0), required=True, help="The first physical offset to give up.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def cut(store: str, offset: int, yes: bool) -> None:
+    """Give up everything from a physical offset on, for good.
+
+    For a broker that refuses to start because the record there is damaged, when neither a slave nor a backup has it.
+    """
+    if not yes:
+        click.confirm(f"Drop everything from physical offset {offset} on from {store}, for good?", abort=True)
+    try:
+        dropped = cut_log(real_world().disk, store.rstrip("/"), offset)
+    except StoreError as error:
+        raise click.ClickException(str(error)) from error
+    click.echo(f"cut {dropped} bytes; the broker brings queues and index into line when it starts")

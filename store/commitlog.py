@@ -81,9 +81,10 @@ class LocalLog:
         start = self.max_offset
         if self._unclear:
             self._clear_withdrawn()
+        sizes = list(map(len, records))
+        self._check_fit(sum(sizes) if together else max(sizes, default=0))
         try:
             segment = self.segments.last(self.max_offset)
-            sizes = list(map(len, records))
             free = segment.size - segment.wrote - BLANK.size
             if sum(sizes) <= free:
                 offsets = self._write_run(segment, records, sizes)
@@ -99,10 +100,14 @@ class LocalLog:
             self._wake.set()
         return Appended(start, offsets, self.max_offset)
 
+    def _check_fit(self, size: int) -> None:
+        # Before anything is written: a filler taken back again may outlast a power cut and hide the records written over it.
+        room = self.segments.segment_size - BLANK.size
+        if size > room:
+            raise NotWritable(f"{size} bytes do not fit a segment of {self.segments.segment_size}")
+
     def _write_run(self, segment: Segment, records: Sequence[bytes], sizes: list[int]) -> list[int]:
         buffer = bytearray().join(records)
-        if len(buffer) > segment.size - segment.wrote - BLANK.size:
-            raise NotWritable(f"{len(buffer)} bytes do not fit a segment of {segment.size}")
         offset = segment.start + segment.wrote
         at = PHYSICAL_OFFSET_AT
         offsets: list[int] = []

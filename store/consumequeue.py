@@ -132,6 +132,19 @@ class ConsumeQueue:
         raw = self.units(offset, 1)
         return UNIT.codec.unpack(raw) if raw else None
 
+    def last_unit_before(self, physical_offset: int) -> Unit | None:
+        """The last unit whose record ends at or before `physical_offset`, if there is one."""
+        low, high = self.min_offset, self.max_offset
+        while low < high:
+            middle = (low + high) // 2
+            offset, size, _ = UNIT.codec.unpack(self.units(middle, 1))
+            if size == PRE_BLANK_SIZE or offset + size <= physical_offset:
+                low = middle + 1
+            else:
+                high = middle
+        unit = self.unit(low - 1)
+        return None if unit is None or unit[1] == PRE_BLANK_SIZE else unit
+
     @property
     def _units_per_file(self) -> int:
         return self.segments.segment_size // UNIT_SIZE

@@ -6,6 +6,7 @@ StoreError
 ├── DamagedLog           a record that was safely on the medium is no longer whole
 ├── NotWritable          the log takes nothing now; says why
 ├── AppendUnclear        an append failed, and what it wrote could not be taken back (an OSError too)
+├── NoSuchOffset         a physical offset that the log does not have
 └── OffsetGap            raw bytes do not join the end of the log
 """
 
@@ -46,7 +47,7 @@ class DamagedLog(StoreError):
         super().__init__(
             f"{path}: the record at physical offset {offset} is damaged although everything before {synced_offset} had been "
             "synced: the medium or somebody else changed it. Nothing was cut. Restore the file from a slave or a backup, "
-            f"or give up everything from there on with `ledgermq store cut --at {offset}`"
+            f"or give up everything from there on with `ledgermq store cut STORE --at {offset}`"
         )
         self.path = path
         self.offset = offset
@@ -71,3 +72,13 @@ class OffsetGap(StoreError):
         super().__init__(f"bytes for physical offset {offset} do not join the log, which ends at {expected}")
         self.offset = offset
         self.expected = expected
+
+
+class NoSuchOffset(StoreError):
+    """The log has no byte at `offset`."""
+
+    def __init__(self, offset: int, begin: int, end: int) -> None:
+        super().__init__(f"the log has no physical offset {offset}: it goes from {begin} to {end}; nothing was cut")
+        self.offset = offset
+        self.begin = begin
+        self.end = end

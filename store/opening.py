@@ -23,7 +23,7 @@ from .checkpoint import MARK_SIZE_MAX, Checkpoint
 from .cleaning import Cleaner
 from .commitlog import LocalLog, open_local_log
 from .config import StoreConfig
-from .consumequeue import ConsumeQueue, ConsumeQueues
+from .consumequeue import PRE_BLANK_SIZE, ConsumeQueue, ConsumeQueues
 from .dispatch import Dispatcher, TagsCodes
 from .errors import StoreInUse
 from .index import IndexFiles
@@ -278,15 +278,18 @@ class _Keeper:
         await self.opened.store.world.workers.run(self.opened.checkpoint.save)
 
     def _mark(self, position: int) -> RecoveryMark:
-        """A mark at `position`, naming the last record before it that a queue knows."""
+        """A mark at `position`, naming a record before it that a queue knows: the last one if that is easily found."""
         store = self.opened.store
         boot_id = store.world.disk.boot_id()
+        queues = store.queues.table.values()
         last = max(
-            (queue for queue in store.queues.table.values() if queue.physical_end <= position),
+            (queue for queue in queues if queue.physical_end <= position),
             key=lambda queue: queue.physical_end,
             default=None,
         )
         unit = last.unit(last.max_offset - 1) if last is not None else None
+        if unit is None or unit[1] == PRE_BLANK_SIZE:  # each queue is ahead of the flush, or has nothing
+            unit = next((unit for queue in queues if (unit := queue.last_unit_before(position)) is not None), None)
         if unit is None:
             return RecoveryMark(position, position, -1, 0, 0, -1, boot_id)
         offset, size, _ = unit

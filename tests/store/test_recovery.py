@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from ledgermq.message.layout import decode_record
-from ledgermq.store.errors import DamagedLog, StoreInUse, WrongSegmentSize
+from ledgermq.store.cutting import cut_log
+from ledgermq.store.errors import DamagedLog, NoSuchOffset, StoreInUse, WrongSegmentSize
 from ledgermq.store.message_store import MessageStore
 from ledgermq.store.statuses import GetStatus
+from ledgermq.world.disk import RealDisk
 
 from .stores import SetClock, derive_all, incoming, small_store
 
@@ -119,6 +121,7 @@ async def test_damage_to_synced_records_is_refused_and_nothing_is_cut(tmp_path: 
             pytest.fail("a damaged store was opened")
 
     assert caught.value.offset == damaged_at
+    assert f"--at {damaged_at}" in str(caught.value)
     assert {path.name: path.read_bytes() for path in (tmp_path / "commitlog").iterdir()} == before
 
 
@@ -181,3 +184,32 @@ async def test_store_timestamps_never_go_back_with_the_clock(tmp_path: Path) -> 
         derive_all(store)
 
         assert [store.store_time("TopicTest", 1, offset) for offset in (0, 1)] == [2000, 2000]
+
+
+async def test_a_damaged_log_can_be_given_up_from_the_damage_on(tmp_path: Path) -> None:
+    """Cutting where the error says lets the store open with everything before; offsets go on from there."""
+    await put_seven(tmp_path)
+    damaged_at = change_last_record(tmp_path)
+
+    cut_log(RealDisk(), str(tmp_path), damaged_at)
+
+    async with small_store(tmp_path) as store:
+        assert store.log.max_offset <= damaged_at
+        assert store.max_offset("TopicTest", 1) == 6
+        result = await store.put_one(incoming(bytes(500)))
+        derive_all(store)
+        assert (result.physical_offset, result.queue_offset) == (damaged_at, 6)
+        assert len(queue_of(store)) == 7
+
+
+async def test_only_what_is_there_and_not_in_use_is_cut(tmp_path: Path) -> None:
+    """An offset outside the log and a store that is open are refused, and nothing changes."""
+    await put_seven(tmp_path)
+
+    with pytest.raises(NoSuchOffset, match="it goes from 0 to 8192"):
+        cut_log(RealDisk(), str(tmp_path), 8192)
+    async with small_store(tmp_path) as store:
+        with pytest.raises(StoreInUse):
+            cut_log(RealDisk(), str(tmp_path), 0)
+
+        assert len(queue_of(store)) == 7
