@@ -9,9 +9,10 @@ import resource
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager
-from typing import TypeVar, cast
+from contextlib import AbstractAsyncContextManager, suppress
+from typing import TextIO, TypeVar, cast
 
+import attrs
 import click
 import structlog
 import trio
@@ -21,6 +22,22 @@ COLLECT_AFTER = 50_000
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 Server = TypeVar("Server")
+
+
+@attrs.frozen
+class _Unfailing:
+    """A text file that drops what it cannot write: a full disk under the log file must not end the server that says so."""
+
+    _file: TextIO
+
+    def write(self, text: str) -> int:
+        with suppress(OSError):
+            self._file.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            self._file.flush()
 
 
 def log_to_stderr(level: str) -> None:
@@ -37,7 +54,7 @@ def log_to_stderr(level: str) -> None:
     structlog.configure(
         processors=processors,
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(cast("TextIO", _Unfailing(sys.stderr))),
         cache_logger_on_first_use=True,
     )
 

@@ -23,7 +23,10 @@ class StoreInUse(StoreError):
     """Another process, or another broker in this one, holds the lock of `path`."""
 
     def __init__(self, path: str) -> None:
-        super().__init__(f"the store {path} is in use by another broker; nothing was opened")
+        super().__init__(
+            f"the store {path} is in use by another broker; nothing was opened: stop that one, or give this one a "
+            "storePathRootDir of its own"
+        )
         self.path = path
 
 
