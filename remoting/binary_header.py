@@ -22,6 +22,8 @@ _KEY_SIZE = struct.Struct(">h")
 
 SHAPES_MAX = 1024
 FIELDS_IN_SHAPE_MAX = 32
+BLOCK_IN_SHAPE_MAX = 4096
+"""Larger blocks are not remembered: a shape holds all names of its block, and strangers send what they like."""
 
 _BLOCK_AT = _HEAD.size + _SIZE.size
 """Where fields begin when there is no remark."""
@@ -82,7 +84,8 @@ def decode_header(header: bytes) -> tuple[Head, str | None, dict[str, str]]:
 
 def _fields(block: bytes) -> dict[str, str]:
     fields = _split(block)
-    if 1 < len(fields) <= FIELDS_IN_SHAPE_MAX and block.isascii() and all(name and value for name, value in fields):
+    usual = len(block) <= BLOCK_IN_SHAPE_MAX and 1 < len(fields) <= FIELDS_IN_SHAPE_MAX and block.isascii()
+    if usual and all(name and value for name, value in fields):
         if len(_shapes) >= SHAPES_MAX:
             _shapes.clear()
         _shapes[len(block)] = Shape.of(fields)
