@@ -53,6 +53,9 @@ class LocalLog:
     _wake: trio.Event = attrs.field(factory=trio.Event)
     _some_wait: trio.Event = attrs.field(factory=trio.Event)
     _sync_lock: trio.Lock = attrs.field(factory=trio.Lock)
+    suspect_until: int = 0
+    """Bytes before it that are not flushed were written by a process that was killed: a sync of theirs may have failed, so they
+    are written anew when they are flushed."""
     _unclear: bool = False
     """A failed append has left bytes behind the end."""
     _withdrawn: list[Segment] = attrs.field(factory=list[Segment])
@@ -256,7 +259,10 @@ class LocalLog:
             if start >= target or self.failure is not None:
                 return
             try:
-                await self._workers.run(self.segments.sync, start, target)
+                if start < self.suspect_until:
+                    await self._workers.run(self.rewrite, start, target, verified=True)
+                else:
+                    await self._workers.run(self.segments.sync, start, target)
             except OSError as error:
                 self._stop(f"the disk failed to sync [{start}, {target}): {error.strerror or error}")
                 return
@@ -291,13 +297,16 @@ class LocalLog:
             self.failure = None
             self._reach(end)
 
-    def rewrite(self, start: int, end: int) -> None:
+    def rewrite(self, start: int, end: int, *, verified: bool = False) -> None:
         """Write [start, end) anew and sync it: after a failed sync, syncing alone would leave it off the medium; blocks.
+
+        Args:
+            verified: the caller has just read these records back and found them whole.
 
         Raises:
             OSError: the disk refused, or the bytes read back damaged.
         """
-        offset = start
+        offset = end if verified else start
         while offset < end:
             segment = self.segments.find(offset)
             assert segment is not None

@@ -133,8 +133,8 @@ class ConsumeQueue:
         return UNIT.codec.unpack(raw) if raw else None
 
     def last_unit_before(self, physical_offset: int) -> Unit | None:
-        """The last unit whose record ends at or before `physical_offset`, if there is one."""
-        low, high = self.min_offset, self.max_offset
+        """The last written unit whose record ends at or before `physical_offset`, if there is one."""
+        low, high = self.min_offset, self.segments.max_offset // UNIT_SIZE
         while low < high:
             middle = (low + high) // 2
             offset, size, _ = UNIT.codec.unpack(self.units(middle, 1))

@@ -36,7 +36,7 @@ CHECKPOINT_SECONDS = 1.0
 QUEUES_SYNCED_AT_ONCE = 64
 """Queues synced per checkpoint while there are more dirty ones; the rest follow, and the mark waits for them."""
 CHECKPOINT_SECONDS_MAX = 5.0
-INDEX_GATHERED_MIN = 30_000
+INDEX_GATHERED_MIN = 20_000
 """Before so many changed slots, or the longest pause, the key index is left to gather: each page is then written for several
 of them. It bounds what a start after a kill has to read back."""
 INDEX_PAGES_AT_ONCE = 256
@@ -159,6 +159,7 @@ def _open(world: World, config: StoreConfig, store_host: tuple[str, int], wrap_l
             checkpoint,
             mark,
             clean_exit=clean_exit,
+            kept_all=kept_all,
             check_crc=config.check_crc_on_recover,
             index_lost_from=lost_from,
         )

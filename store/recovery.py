@@ -19,6 +19,7 @@ import attrs
 import structlog
 
 from ..message.fields import Field, Layout
+from ..message.flags import TRANSACTION_COMMIT, TRANSACTION_MASK
 from ..message.layout import Check, body_size_of, check_record, span_of
 from .checkpoint import MARK_SIZE_MAX, Checkpoint
 from .commitlog import LocalLog
@@ -106,12 +107,14 @@ def recover(
     mark: RecoveryMark | None,
     *,
     clean_exit: bool,
+    kept_all: bool,
     check_crc: bool,
     index_lost_from: int | None = None,
 ) -> Recovered:
     """Run passes 2 to 5 (pass 1 happened when the queues were opened).
 
     Args:
+        kept_all: no written byte can have been lost, nor an older state of one have come back.
         index_lost_from: records from there on have to be indexed anew.
 
     Raises:
@@ -135,22 +138,35 @@ def recover(
     log_start = start
     if index_lost_from is not None:
         start = max(min(start, index_lost_from), local.min_offset)
-    synced = trusted.flushed_offset if trusted is not None else -1
-    end, records = _read_back(local, dispatcher, start, synced, check_crc=check_crc)
+    synced = local.segments.max_offset if kept_all else trusted.flushed_offset if trusted is not None else -1
+    order = None if kept_all or mark is None else _Order(mark.flushed_offset, queues)
+    end, records = _read_back(local, dispatcher, start, synced, order, check_crc=check_crc)
     if mark is not None and end < mark.flushed_offset and _anything_at(local, end):
         raise DamagedLog(local.segments.directory, end, mark.flushed_offset)
     torn = _cut(local, end, clean_exit=clean_exit)
-    if not clean_exit:
-        # What was read back may be in the page cache only, written by a process that was killed before it synced. If a sync had
-        # failed, another one would not help: what is not known to be on the medium is written anew.
-        if trusted is None:
-            local.segments.sync(local.min_offset, log_start)
-        local.rewrite(log_start if trusted is None else max(trusted.flushed_offset, local.min_offset), end)
     local.max_offset = local.flushed_offset = end
+    if not clean_exit:
+        _make_durable(local, trusted, log_start, kept_all=kept_all)
     dispatcher.dispatched_offset = end
     for queue in queues:
         queue.correct_min_offset(local.min_offset)
     return Recovered(start, end, records, torn)
+
+
+def _make_durable(local: LocalLog, trusted: RecoveryMark | None, log_start: int, *, kept_all: bool) -> None:
+    """Bring what was read back to the medium: it may be in the page cache only, written by a process that was killed.
+
+    If a sync of that process had failed, another one would not help: what is not known to be on the medium is written anew.
+    Where nobody was promised more than the page cache, and that still holds everything, it is left to the next flush.
+    """
+    end = local.max_offset
+    if trusted is None:
+        local.segments.sync(local.min_offset, log_start)
+    start = log_start if trusted is None else min(max(trusted.flushed_offset, local.min_offset), end)
+    if kept_all and not local.sync_flush:
+        local.flushed_offset, local.suspect_until = start, end
+    else:
+        local.rewrite(start, end, verified=True)
 
 
 def _start(
@@ -194,7 +210,37 @@ def _is_there(local: LocalLog, mark: RecoveryMark, queues: list[ConsumeQueue]) -
     )
 
 
-def _read_back(local: LocalLog, dispatcher: Dispatcher, start: int, synced: int, *, check_crc: bool) -> tuple[int, int]:
+@attrs.define(eq=False)
+class _Order:
+    """What each queue expects next, to tell where the log jumps.
+
+    A filler may be taken back and be written over by records: then a power cut may bring the filler back, and behind it what came
+    after those records. Nothing tells that from a log as it should be, except the queue offsets that are left out.
+    """
+
+    synced: int
+    """Before it, what is read is what was written."""
+    queues: list[ConsumeQueue]
+    _next: dict[tuple[str, int], int] = attrs.field(factory=dict[tuple[str, int], int])
+
+    def __attrs_post_init__(self) -> None:
+        self._next.update({(queue.topic, queue.queue_id): queue.max_offset for queue in self.queues if queue.max_offset})
+
+    def follows(self, record: Derivable) -> bool:
+        """Whether no record of the same queue was left out before this one."""
+        if record[7] & TRANSACTION_MASK not in (0, TRANSACTION_COMMIT):
+            return True
+        key, offset = (record[0], record[1]), record[2]
+        expected = self._next.get(key, offset)
+        if offset > expected and record[3] >= self.synced:
+            return False
+        self._next[key] = max(expected, offset + 1)
+        return True
+
+
+def _read_back(
+    local: LocalLog, dispatcher: Dispatcher, start: int, synced: int, order: _Order | None, *, check_crc: bool
+) -> tuple[int, int]:
     end, count = start, 0
     batch: list[Derivable] = []
     limit = local.segments.max_offset
@@ -203,7 +249,7 @@ def _read_back(local: LocalLog, dispatcher: Dispatcher, start: int, synced: int,
             # A filler leads on only if there is a file for it to lead to: else the log ends where the filler begins.
             if local.segments.find(position) is None:
                 break
-        elif not _belongs(local, record, position, synced):
+        elif not _belongs(local, record, position, synced) or (order is not None and not order.follows(record)):
             break
         else:
             batch.append(record)
