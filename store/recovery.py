@@ -214,8 +214,8 @@ def _is_there(local: LocalLog, mark: RecoveryMark, queues: list[ConsumeQueue]) -
 class _Order:
     """What each queue expects next, to tell where the log jumps.
 
-    A filler may be taken back and be written over by records: then a power cut may bring the filler back, and behind it what came
-    after those records. Nothing tells that from a log as it should be, except the queue offsets that are left out.
+    A filler may be taken back and be written over by records: then a power cut may bring the filler back, and behind it what
+    came after those records. Nothing tells that from a log as it should be, except the queue offsets that are left out.
     """
 
     synced: int

@@ -61,8 +61,8 @@ def _reuse_queue_offsets(original: Any) -> Callable[[Any], Any]:
 
 
 def _lose_the_tail(original: Any) -> Any:
-    def read_back(local: Any, dispatcher: Any, start: int, synced: int, **options: Any) -> Any:
-        end, count = original(local, dispatcher, start, synced, **options)
+    def read_back(local: Any, dispatcher: Any, start: int, synced: int, order: Any, **options: Any) -> Any:
+        end, count = original(local, dispatcher, start, synced, order, **options)
         return (start, 0) if count else (end, count)
 
     return read_back
@@ -89,8 +89,8 @@ def _no_sync_after_recovery(_: Any) -> Callable[[Any, Any, Any], Any]:
 
 
 def _trust_every_body(original: Any) -> Any:
-    def read_back(local: Any, dispatcher: Any, start: int, synced: int, *, check_crc: bool) -> Any:
-        return original(local, dispatcher, start, synced, check_crc=False)
+    def read_back(local: Any, dispatcher: Any, start: int, synced: int, order: Any, *, check_crc: bool) -> Any:
+        return original(local, dispatcher, start, synced, order, check_crc=False)
 
     return read_back
 
