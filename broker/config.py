@@ -26,6 +26,7 @@ ASYNC_MASTER, SYNC_MASTER, SLAVE = "ASYNC_MASTER", "SYNC_MASTER", "SLAVE"
 ASYNC_FLUSH, SYNC_FLUSH = "ASYNC_FLUSH", "SYNC_FLUSH"
 
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]{1,127}")
+_HOUR = re.compile("[01]?[0-9]|2[0-3]")
 _UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 Rule = Callable[[Any], str | None]
@@ -61,7 +62,7 @@ def _levelled(value: str) -> str | None:
 
 def _houred(value: str) -> str | None:
     hours = value.split(";")
-    return None if all(hour.isdigit() and int(hour) < 24 for hour in hours) else "hours 00 to 23, several separated by ;"
+    return None if all(_HOUR.fullmatch(hour) for hour in hours) else "hours 00 to 23, several separated by ;"
 
 
 _POSITIVE = _between(1, (1 << 63) - 1)

@@ -25,6 +25,8 @@ Read = TypeVar("Read")
 
 RETRY_SECONDS = 5.0
 """Pause after a write that failed."""
+UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
+"""What a table raises that is JSON, but makes no sense; an infinite number overflows."""
 BREATHER, BREATHER_SECONDS_MAX = 20.0, 2.0
 """Pause after a write, in lengths of that write; changes of that time are written together."""
 
@@ -100,7 +102,7 @@ class Persistence:
         stored = file.load()
         try:
             return read(stored)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except UNREADABLE as error:
             raise BadTable(file.path, error) from error
 
     def keep(self, name: str, take: Callable[[], Any], changes: Callable[[], int], interval_seconds: float = 0.0) -> Table:

@@ -93,7 +93,7 @@ def _value(key: str, field: attrs.Attribute[Any], text: str) -> Any:
         return text.lower() == "true"
     if isinstance(field.default, int):
         most = 65535 if key == "listenPort" else 2**31 - 1
-        if not text.isascii() or not text.isdigit() or int(text) > most:
+        if not text.isascii() or not text.isdigit() or len(text) > 10 or int(text) > most:
             raise BadNamesrvConfig(key, text, f"a number from 0 to {most}")
         return int(text)
     return text
