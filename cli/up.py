@@ -33,6 +33,9 @@ class Plan:
 
     mode: str
     nodes: int
+    """Brokers; with mode `ha` those of each broker name, its master among them."""
+    masters: int
+    """Broker names with mode `ha`."""
     host: str
     port: int
     broker_port: int
@@ -44,23 +47,26 @@ class Plan:
 
     def brokers(self, namesrv: str) -> list[BrokerConfig]:
         """The configuration of each broker."""
-        return [self._broker(at, namesrv) for at in range(self.nodes)]
+        names, members = (self.masters, self.nodes) if self.mode == "ha" else (self.nodes, 1)
+        return [
+            self._broker(name, number, name * members + number, namesrv) for name in range(names) for number in range(members)
+        ]
 
-    def _broker(self, at: int, namesrv: str) -> BrokerConfig:
+    def _broker(self, group: int, number: int, at: int, namesrv: str) -> BrokerConfig:
         replicated = self.mode == "ha"
-        name = "broker-a" if replicated else f"broker-{chr(ord('a') + at)}"
-        role = "ASYNC_MASTER" if not replicated else "SYNC_MASTER" if at == 0 else "SLAVE"
+        name = f"broker-{chr(ord('a') + group)}"
+        role = "ASYNC_MASTER" if not replicated else "SLAVE" if number else "SYNC_MASTER"
         return config_of(
             {
                 "brokerName": name,
-                "brokerId": str(at if replicated else 0),
+                "brokerId": str(number),
                 "brokerRole": role,
                 "brokerIP1": self.host,
                 "bindAddress": self.host,
                 "listenPort": str(self.broker_port and self.broker_port + PORTS_PER_BROKER * at),
                 "namesrvAddr": namesrv,
                 "haSecret": self.secret,
-                "storePathRootDir": f"{self.store}/{name}{f'-{at}' if replicated else ''}",
+                "storePathRootDir": f"{self.store}/{name}{f'-{number}' if replicated else ''}",
                 # A laptop's disk is often fuller than a server's.
                 "diskMaxUsedSpaceRatio": "95",
             }
@@ -82,6 +88,9 @@ class Cluster:
 )
 @click.option("--nodes", type=click.IntRange(1, 26), help="Brokers; 1 by default, with --mode ha a master and one slave.")
 @click.option(
+    "--masters", type=click.IntRange(1, 26), default=1, show_default=True, help="With --mode ha: how many such groups of nodes."
+)
+@click.option(
     "--store", type=click.Path(file_okay=False, path_type=Path), help="Where messages are kept; else they go with the cluster."
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="An address of this machine, as clients are to reach it.")
@@ -96,7 +105,9 @@ class Cluster:
     help="Of the first broker, the others every 10 above it; 0 takes free ones.",
 )
 @click.option("--log-level", type=click.Choice(LOG_LEVELS), default="warning", show_default=True)
-def command(mode: str, nodes: int | None, store: Path | None, host: str, port: int, broker_port: int, log_level: str) -> None:
+def command(
+    mode: str, nodes: int | None, masters: int, store: Path | None, host: str, port: int, broker_port: int, log_level: str
+) -> None:
     """Run a name server and brokers until Ctrl-C.
 
     Then, in another terminal: ledgermq send hello "my first message"; ledgermq consume hello --from-beginning
@@ -105,9 +116,11 @@ def command(mode: str, nodes: int | None, store: Path | None, host: str, port: i
         nodes = 2 if mode == "ha" else 1
     if mode == "ha" and nodes < 2:
         raise click.BadParameter("a master and at least one slave make 2", param_hint="--nodes")
+    if mode != "ha" and masters > 1:
+        raise click.BadParameter("every node is a master unless the mode is ha: say --nodes", param_hint="--masters")
     log_to_stderr(log_level)
     with tempfile.TemporaryDirectory(prefix="ledgermq-") if store is None else nullcontext(str(store.absolute())) as folder:
-        plan = Plan(mode, nodes, host, port, broker_port, folder, secrets.token_hex(), kept=store is not None)
+        plan = Plan(mode, nodes, masters, host, port, broker_port, folder, secrets.token_hex(), kept=store is not None)
         serve(_open_cluster(plan, real_world()), _announce, BrokerError, StoreError, HaError, JsonError)
 
 

@@ -72,6 +72,18 @@ def test_messages_outlive_the_cluster_that_kept_them(start: Start, runner: Run, 
     assert runner("consume", "hello", "--from-beginning", namesrv=address).stdout == "kept\n"
 
 
+def test_several_masters_have_slaves_each(start: Start, runner: Run) -> None:
+    """`up --mode ha --masters 2` is two broker names of a master and a slave."""
+    up = start("up", "--mode", "ha", "--masters", "2", "--port", "0", "--broker-port", "0")
+    address = up.wait_for(r"name server +(\S+:\d+)\n")[1]
+
+    listed = json.loads(runner("cluster", "list", "--json", namesrv=address).stdout)
+
+    assert [(row["broker"], row["role"]) for row in listed] == [
+        ("broker-a", "master"), ("broker-a", "slave"), ("broker-b", "master"), ("broker-b", "slave"),
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("command", [("namesrv", "--host", "127.0.0.1", "--port"), ("up", "--port")])
 def test_a_port_that_is_taken_is_named_with_the_cure(runner: Run, command: tuple[str, ...]) -> None:
     """Exit status 1, no traceback."""
@@ -103,6 +115,7 @@ def test_a_store_in_use_is_named(start: Start, tmp_path: Path) -> None:
         (("broker", "-c", "/nowhere/broker.conf"), "does not exist"),
         (("namesrv", "--port", "70000"), "70000"),
         (("up", "--mode", "ha", "--nodes", "1"), "a master and at least one slave"),
+        (("up", "--masters", "2"), "every node is a master"),
     ],
 )
 def test_a_wrong_configuration_is_a_mistake_of_usage(runner: Run, arguments: tuple[str, ...], words: str) -> None:

@@ -1,0 +1,187 @@
+"""Clients and the loss of a master: brokers are processes, killed, or stopped so that they accept and never answer."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+
+import attrs
+import pytest
+import trio
+
+from ledgermq.client.admin import Admin, open_admin
+from ledgermq.client.consumer import Consumer, open_consumer
+from ledgermq.client.errors import ClientError
+from ledgermq.client.producer import Producer, open_producer
+from ledgermq.client.received import ReceivedMessage
+from ledgermq.client.subscription import ConsumeFrom
+from ledgermq.message.message import Message
+from ledgermq.testing.process_servers import ServerProcess, running_broker, running_namesrv
+
+PATIENCE_SECONDS = 60
+SEND_SECONDS = 3.0
+BUSY_SECONDS = 1.5
+"""What a busy machine may add to a time-out."""
+
+
+def free_port() -> int:
+    """A port whose next one, where slaves connect, is free too."""
+    while True:
+        with socket.socket() as one, socket.socket() as two:
+            one.bind(("127.0.0.1", 0))
+            port = int(one.getsockname()[1])
+            try:
+                two.bind(("127.0.0.1", port + 1))
+            except (OSError, OverflowError):
+                continue
+            return port
+
+
+@attrs.frozen
+class Place:
+    """A name server, and where brokers keep their stores."""
+
+    namesrv: str
+    directory: Path
+
+    def broker(self, name: str, number: int = 0, port: int = 0) -> AbstractAsyncContextManager[ServerProcess]:
+        settings: dict[str, object] = {"brokerName": name, "brokerId": number, "namesrvAddr": self.namesrv}
+        role = "SLAVE" if number else "ASYNC_MASTER"
+        settings |= {"brokerRole": role, "haSecret": "s", "syncFrom": "first", "listenPort": port}
+        return running_broker(self.directory / f"{name}-{number}" / "store", settings)
+
+
+@asynccontextmanager
+async def open_place(directory: Path) -> AsyncGenerator[Place]:
+    async with running_namesrv(directory / "namesrv") as namesrv:
+        yield Place(str(namesrv.address), directory)
+
+
+async def send(producer: Producer, numbers: range) -> list[str]:
+    """Send one after the other; return the broker that took each."""
+    return [(await producer.send(Message("t", b"%d" % number))).queue.broker_name for number in numbers]
+
+
+async def take(consumer: Consumer, numbers: range) -> list[ReceivedMessage]:
+    """Wait until all these have come."""
+    messages: list[ReceivedMessage] = []
+    with trio.fail_after(PATIENCE_SECONDS):
+        while not {int(message.body) for message in messages} >= set(numbers):
+            messages += await consumer.get_many()
+    return messages
+
+
+async def slave_has_all(admin: Admin, master: ServerProcess, slave: ServerProcess) -> None:
+    """Wait until log and topics have arrived."""
+    with trio.fail_after(PATIENCE_SECONDS):
+        while True:
+            try:
+                ends = [(await admin.broker_runtime(str(each.address)))["commitLogMaxOffset"] for each in (master, slave)]
+                await admin.topic_config("t", str(slave.address))
+            except ClientError:
+                ends = []
+            if ends and len(set(ends)) == 1:
+                return
+            await trio.sleep(0.1)
+
+
+async def test_reading_goes_on_from_the_slave_and_comes_back(tmp_path: Path) -> None:
+    """While the master is dead old and new consumers read its slave; once it is back they need the slave no more."""
+    async with (
+        open_place(tmp_path) as place,
+        open_admin(place.namesrv) as admin,
+        place.broker("a", port=free_port()) as master,
+        place.broker("a", 1) as slave,
+        open_producer(place.namesrv) as producer,
+    ):
+        await send(producer, range(50))
+        async with open_consumer(place.namesrv, "old", "t", consume_from=ConsumeFrom.FIRST) as old:
+            await take(old, range(50))
+            await slave_has_all(admin, master, slave)
+            await master.kill()
+
+            async with open_consumer(place.namesrv, "new", "t", consume_from=ConsumeFrom.FIRST) as new:
+                await take(new, range(50))
+
+                async with place.broker("a", port=master.address.port) as returned:
+                    await send(producer, range(50, 60))
+                    await take(old, range(50, 60))
+                    await take(new, range(50, 60))
+                    await slave_has_all(admin, returned, slave)
+                    await slave.kill()
+                    await send(producer, range(60, 70))
+                    await take(old, range(60, 70))
+                    await take(new, range(60, 70))
+
+
+async def test_producers_move_to_another_master_at_once(tmp_path: Path) -> None:
+    """Not one send fails when one of two masters is killed, none goes to it again, and what it had is there on its return."""
+    async with (
+        open_place(tmp_path) as place,
+        place.broker("a") as one,
+        place.broker("b"),
+        open_admin(place.namesrv) as admin,
+        open_producer(place.namesrv) as producer,
+    ):
+        await admin.create_topic("t", queues=4)
+        before = await send(producer, range(40))
+        await one.kill()
+        started = trio.current_time()
+        after = await send(producer, range(40, 80))
+        elapsed = trio.current_time() - started
+
+        async with (
+            place.broker("a", port=one.address.port),
+            open_consumer(place.namesrv, "g", "t", consume_from=ConsumeFrom.FIRST) as consumer,
+        ):
+            await take(consumer, range(80))
+
+    assert set(before) == {"a", "b"}
+    assert set(after) == {"b"}
+    assert elapsed < SEND_SECONDS, "nothing was waited for"
+
+
+async def test_the_total_time_holds_while_one_master_is_a_black_hole(tmp_path: Path) -> None:
+    """A master that accepts and never answers costs a send its share, not its deadline; then it is avoided."""
+    async with (
+        open_place(tmp_path) as place,
+        place.broker("a") as hole,
+        place.broker("b"),
+        open_admin(place.namesrv) as admin,
+        open_producer(place.namesrv, send_timeout_seconds=SEND_SECONDS) as producer,
+        trio.open_nursery() as nursery,
+    ):
+        await admin.create_topic("t", queues=4)
+        assert set(await send(producer, range(8))) == {"a", "b"}
+        nursery.start_soon(hole.pause, 3600)
+        times: list[float] = []
+        for number in range(8, 48):
+            started = trio.current_time()
+            assert await send(producer, range(number, number + 1)) == ["b"]
+            times.append(trio.current_time() - started)
+        nursery.cancel_scope.cancel()
+
+    assert max(times) < SEND_SECONDS
+    assert sorted(times)[-3] < SEND_SECONDS / 3, "two sends at most found out"
+
+
+async def test_a_lone_black_hole_ends_a_send_at_its_deadline(tmp_path: Path) -> None:
+    """There is nowhere else to go; the error says that the message may have been stored."""
+    async with (
+        open_place(tmp_path) as place,
+        place.broker("a") as hole,
+        open_producer(place.namesrv, send_timeout_seconds=1.0) as producer,
+        trio.open_nursery() as nursery,
+    ):
+        await send(producer, range(1))
+        nursery.start_soon(hole.pause, 3600)
+        started = trio.current_time()
+        with pytest.raises(ClientError) as failure:
+            await send(producer, range(1, 2))
+        elapsed = trio.current_time() - started
+        nursery.cancel_scope.cancel()
+
+    assert failure.value.may_have_been_stored
+    assert 0.9 < elapsed < 1.0 + BUSY_SECONDS
