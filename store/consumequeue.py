@@ -193,6 +193,11 @@ class ConsumeQueue:
             self.segments.truncate(low * UNIT_SIZE)
         self._end_at_last_unit()
 
+    def drop_last(self) -> None:
+        """Drop the last unit."""
+        self.segments.truncate((self.max_offset - 1) * UNIT_SIZE)
+        self._end_at_last_unit()
+
     def correct_min_offset(self, log_min_offset: int) -> None:
         """Move `min_offset` to the first unit whose record is at or behind `log_min_offset`."""
         low, high = self.segments.min_offset // UNIT_SIZE, self.segments.max_offset // UNIT_SIZE

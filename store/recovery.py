@@ -20,10 +20,10 @@ import structlog
 
 from ..message.fields import Field, Layout
 from ..message.flags import TRANSACTION_COMMIT, TRANSACTION_MASK
-from ..message.layout import Check, body_size_of, check_record, span_of
+from ..message.layout import Check, body_size_of, check_record, span_of, topic_of
 from .checkpoint import MARK_SIZE_MAX, Checkpoint
 from .commitlog import LocalLog
-from .consumequeue import ConsumeQueue
+from .consumequeue import PRE_BLANK_SIZE, ConsumeQueue
 from .dispatch import Derivable, Dispatcher, scan
 from .errors import DamagedLog
 
@@ -133,8 +133,8 @@ def recover(
         checkpoint.mark = bytes(MARK_SIZE_MAX)
         checkpoint.save()
     for queue in queues:
-        if queue.physical_end > start:
-            queue.truncate(start)
+        if not kept_all or queue.physical_end > start:
+            _forget_from(local, queue, start)
     log_start = start
     if index_lost_from is not None:
         start = max(min(start, index_lost_from), local.min_offset)
@@ -167,6 +167,35 @@ def _make_durable(local: LocalLog, trusted: RecoveryMark | None, log_start: int,
         local.flushed_offset, local.suspect_until = start, end
     else:
         local.rewrite(start, end, verified=True)
+
+
+def _forget_from(local: LocalLog, queue: ConsumeQueue, start: int) -> None:
+    queue.truncate(start)
+    # A unit may lie across two sectors of which a power cut took one: then its offset is anything, and no search by it holds.
+    while queue.max_offset > queue.min_offset and not _points_to_its_record(local, queue):
+        queue.drop_last()
+        queue.truncate(start)
+
+
+def _points_to_its_record(local: LocalLog, queue: ConsumeQueue) -> bool:
+    """Whether the last unit of a queue is what it must be, as far as the log still tells."""
+    number = queue.max_offset - 1
+    unit, before = queue.unit(number), queue.unit(number - 1)
+    if unit is None or unit[1] == PRE_BLANK_SIZE:
+        return unit is not None
+    offset, size, _ = unit
+    if before is not None and before[1] != PRE_BLANK_SIZE and before[0] + before[1] > offset:
+        return False
+    if offset < local.min_offset:
+        return True
+    view = local.record(offset, size)
+    span = span_of(view, 0, size) if view is not None else None
+    return (
+        view is not None
+        and span is not None
+        and (span.size, span.queue_id, span.queue_offset) == (size, queue.queue_id, number)
+        and topic_of(view, span) == queue.topic
+    )
 
 
 def _start(

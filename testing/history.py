@@ -39,6 +39,8 @@ class Put:
     """The node said that the message was not stored. Neither: nobody knows."""
     withdrawn: bool = False
     """It was refused after the disk had failed to write it: its bytes were taken back, which only a sync makes final."""
+    answered: int = 0
+    """Which life of the node it was answered in, if that is a later one."""
     queue_offset: int = -1
     physical_offset: int = -1
 

@@ -277,6 +277,7 @@ class ClusterRun:
                     put.queue, put.queue_offset = (TOPIC, int(result.queue.queue_id)), result.queue_offset
                     # An answer that came after a failure was given before it, so it counts as of the life it was asked in.
                     put.acknowledged = result.status.name == "SEND_OK"
+                    put.answered = self.epoch
                     self.say(f"producer {producer} put {put.number} at {put.queue}@{put.queue_offset}: {result.status.name}")
                 await trio.sleep(draw.life_seconds * lots.random() * 0.05)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import attrs
 import trio
 
 from ledgermq.message.layout import BLANK, MAGIC_BLANK, decode_record, encode_host
@@ -31,8 +32,11 @@ def _message(size: int) -> IncomingMessage:
     return IncomingMessage("A", 0, bytes(b"x" * size), "", 0, 0, 1, HOST)
 
 
-def _offsets(store: MessageStore) -> list[int]:
-    return [decode_record(record).queue_offset for record in store.get("A", 0, 0, 100).slices]
+def _offsets(store: MessageStore, count: int = 100) -> list[int]:
+    found: list[int] = []
+    while len(found) < count and (slices := store.get("A", 0, len(found), count).slices):
+        found += [decode_record(record).queue_offset for record in slices]
+    return found
 
 
 def test_a_filler_that_a_power_cut_brings_back_ends_the_log() -> None:
@@ -86,3 +90,30 @@ def test_a_message_that_fits_no_segment_is_refused_before_anything_is_written() 
             machine.kill()
 
     seeded_run(run, seed=1)
+
+
+def test_a_unit_of_which_a_power_cut_left_one_sector_is_derived_again() -> None:
+    """Unit 102 lies across two sectors; with the first one lost it points to the beginning of the log."""
+    machine = Machine.of("10.0.0.1", SimFabric(), random.Random(1))
+    config = attrs.evolve(CONFIG, mapped_file_size_consume_queue=20_000)
+
+    async def before() -> None:
+        async with open_message_store(machine.world(), config) as store:
+            store.put([_message(20)] * 102)
+            await trio.sleep(8)
+            store.put([_message(20)] * 20)
+            await trio.sleep(0.6)
+            for queue in store.queues.table.values():
+                queue.sync()
+            machine.power_cut()
+
+    async def after() -> list[int]:
+        async with open_message_store(machine.world(), config) as store:
+            return _offsets(store, 122)
+
+    seeded_run(before, seed=1)
+    file = machine.disk.open(f"store/consumequeue/A/0/{0:020d}")
+    file.write(bytes(8), 102 * 20)
+    file.sync()
+
+    assert seeded_run(after, seed=2) == list(range(122))
