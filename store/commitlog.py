@@ -15,7 +15,7 @@ import structlog
 import trio
 
 from ..message.fields import Buffer
-from ..message.layout import BLANK, HEAD_V4, MAGIC_BLANK, PHYSICAL_OFFSET_AT, Check, check_record
+from ..message.layout import BLANK, HEAD_V4, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, PHYSICAL_OFFSET_AT, Check, check_record
 from ..world.clock import Clock
 from ..world.disk import Disk
 from ..world.workers import Workers
@@ -60,6 +60,8 @@ class LocalLog:
     """A failed append has left bytes behind the end."""
     _withdrawn: list[Segment] = attrs.field(factory=list[Segment])
     """Segments that a failed append has made."""
+    _raw: bool = False
+    """It is a slave's: bytes come as the network cut them."""
 
     @property
     def waits(self) -> bool:
@@ -176,6 +178,7 @@ class LocalLog:
             raise NotWritable(self.failure)
         if self.segments.files and offset != self.max_offset:
             raise OffsetGap(offset, self.max_offset)
+        self._raw = True
         empty = not self.segments.files
         segment = self.segments.last(offset)
         if empty:
@@ -260,7 +263,7 @@ class LocalLog:
                 return
             try:
                 if start < self.suspect_until:
-                    await self._workers.run(self.rewrite, start, target, verified=True)
+                    await self._workers.run(self.rewrite, start, target)
                 else:
                     await self._workers.run(self.segments.sync, start, target)
             except OSError as error:
@@ -284,10 +287,18 @@ class LocalLog:
         self._wake.set()
 
     async def heal(self) -> None:
-        """Bring a log back whose sync failed: verify the unsynced bytes, write and sync them anew."""
+        """Bring a log back whose sync failed: verify the unsynced bytes, write and sync them anew.
+
+        Of a slave's log, a last record that has come in part only is dropped: nothing could tell whether it is damaged, and the
+        master sends it again.
+        """
         async with self._sync_lock:
             start, end = self.flushed_offset, self.max_offset
             try:
+                whole = max(await self._workers.run(self._whole_until, start, end), start)
+                if whole < end:
+                    self.segments.truncate(whole)
+                    self.max_offset = end = whole
                 await self._workers.run(self.rewrite, start, end)
             except OSError as error:
                 log.warning("log_still_failing", reason=str(error.strerror or error))
@@ -297,34 +308,42 @@ class LocalLog:
             self.failure = None
             self._reach(end)
 
-    def rewrite(self, start: int, end: int, *, verified: bool = False) -> None:
+    def rewrite(self, start: int, end: int) -> None:
         """Write [start, end) anew and sync it: after a failed sync, syncing alone would leave it off the medium; blocks.
 
-        Args:
-            verified: the caller has just read these records back and found them whole.
+        The caller has read these bytes back and found them whole.
 
         Raises:
-            OSError: the disk refused, or the bytes read back damaged.
+            OSError: the disk refused.
         """
-        offset = end if verified else start
-        while offset < end:
-            segment = self.segments.find(offset)
-            assert segment is not None
-            at, stop = offset - segment.start, min(segment.wrote, end - segment.start)
-            self._verify(segment, at, stop)
-            offset = segment.start + segment.size if stop == segment.size else segment.start + stop
         self.segments.rewrite(start, end)
         self.segments.created = True
         self.segments.sync(start, end)
 
-    def _verify(self, segment: Segment, at: int, stop: int) -> None:
-        while at < stop:
-            check, span = check_record(segment.view, at, stop)
+    def _whole_until(self, start: int, end: int) -> int:
+        """Read [start, end) back; returns where its last whole record ends: before `end` on a slave only.
+
+        Raises:
+            OSError: a record is damaged.
+        """
+        # What a slave receives and flushes does not keep to records; the next border known for certain is that of a segment.
+        position = start - start % self.segments.segment_size if self._raw else start
+        while position < end:
+            segment = self.segments.find(position)
+            assert segment is not None
+            at, stop = position - segment.start, min(segment.wrote, end - segment.start)
+            check, span = check_record(segment.view, at, stop, check_crc=False)
+            if span is not None and position + span.size > start:
+                check, span = check_record(segment.view, at, stop)
             if check is Check.BLANK:
-                return
-            if span is None:
-                raise OSError(errno.EIO, f"unsynced record at {segment.start + at} reads back damaged")
-            at += span.size
+                position = segment.start + segment.size
+            elif span is not None:
+                position += span.size
+            elif self._raw and _is_beginning(segment.view[at:stop]) and segment.start + stop == self.max_offset:
+                return position
+            else:
+                raise OSError(errno.EIO, f"unsynced record at {position} reads back damaged")
+        return end
 
     async def _expire_pending(self) -> None:
         while True:
@@ -333,6 +352,14 @@ class LocalLog:
                 await trio.sleep(EXPIRE_SECONDS)
                 self._pending.expire(self._clock.monotonic())
             self._some_wait = trio.Event()
+
+
+def _is_beginning(view: memoryview) -> bool:
+    """Whether this may be what has come so far of a longer record or of a filler."""
+    if len(view) < BLANK.size:
+        return True
+    size, magic = BLANK.codec.unpack_from(view)
+    return magic in (MAGIC_V1, MAGIC_V2) and size > len(view)
 
 
 def open_local_log(

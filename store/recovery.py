@@ -166,7 +166,7 @@ def _make_durable(local: LocalLog, trusted: RecoveryMark | None, log_start: int,
     if kept_all and not local.sync_flush:
         local.flushed_offset, local.suspect_until = start, end
     else:
-        local.rewrite(start, end, verified=True)
+        local.rewrite(start, end)
 
 
 def _forget_from(local: LocalLog, queue: ConsumeQueue, start: int) -> None:

@@ -1,10 +1,16 @@
 from __future__ import annotations
 
+import random
+
 import pytest
 
+from ledgermq.message.layout import encode_host, encode_record
+from ledgermq.store.commitlog import LocalLog, open_local_log
 from ledgermq.store.consumequeue import ConsumeQueue
 from ledgermq.store.segments import Segments
+from ledgermq.testing.sim_clock import SimClock
 from ledgermq.testing.sim_disk import SimDisk
+from ledgermq.testing.sim_workers import SimWorkers
 
 
 def test_units_are_written_again_after_a_sync_that_failed() -> None:
@@ -45,3 +51,61 @@ def test_a_queue_that_lost_more_than_its_last_three_files_ends_before_them() -> 
     after.recover(kept_all=False)
 
     assert (after.max_offset, after.physical_end) == (5, 500)
+
+
+HOST = encode_host("10.0.0.1", 1)
+
+
+def _log_of(disk: SimDisk) -> LocalLog:
+    clock, workers = SimClock(lambda: 0.0), SimWorkers(random.Random(1))
+    return open_local_log(disk, clock, workers, directory="log", segment_size=8192, sync_flush=False)
+
+
+def _records_of_a_master(count: int) -> tuple[bytes, int]:
+    """The bytes of a master's log, and the size of each record."""
+    record = encode_record(b"T", 0, 0, b"x" * 300, b"", 0, 0, 1, HOST, 1, HOST, 0, 0)
+    master = _log_of(SimDisk())
+    master.append([record] * count)
+    return bytes(master.slice_from(0, count * len(record))), len(record)
+
+
+@pytest.mark.parametrize("flushed_part", [0, 100])
+@pytest.mark.parametrize("last_part", [3, 50, 200])
+async def test_a_slave_whose_sync_failed_inside_a_record_goes_on(flushed_part: int, last_part: int) -> None:
+    """What is whole is written anew; the record that has come in part is dropped, and taken from the master once more."""
+    sent, size = _records_of_a_master(4)
+    disk = SimDisk()
+    slave = _log_of(disk)
+    if flushed_part:
+        slave.append_raw(0, sent[:flushed_part])
+        await slave.flush()
+    slave.append_raw(flushed_part, sent[flushed_part : 2 * size + last_part])
+    disk.faults.sync_error = 1.0
+    await slave.flush()
+    assert slave.failure is not None
+    disk.faults.sync_error = 0.0
+
+    await slave.heal()
+
+    assert slave.failure is None
+    assert slave.max_offset == slave.flushed_offset == 2 * size
+    slave.append_raw(2 * size, sent[2 * size :])
+    await slave.flush()
+    for seed in range(5):
+        assert disk.power_cut(seed).open(f"log/{0:020}").read(0, len(sent)) == sent
+
+
+async def test_a_slave_with_a_damaged_record_takes_nothing() -> None:
+    """A record that is there in full and does not hold is no part of a record that is still to come."""
+    sent, size = _records_of_a_master(2)
+    disk = SimDisk()
+    slave = _log_of(disk)
+    slave.append_raw(0, sent[: size + 50])
+    disk.faults.sync_error = 1.0
+    await slave.flush()
+    disk.faults.sync_error = 0.0
+    disk.rot(f"log/{0:020}", size - 20)
+
+    await slave.heal()
+
+    assert slave.failure is not None
