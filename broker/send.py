@@ -38,7 +38,7 @@ from .divert import divert_delayed, redirect_retry
 from .groups import GroupTable
 from .send_answers import SendAnswers
 from .stats import Stats
-from .topics import TopicConfig, TopicTable
+from .topics import TopicConfig, TopicTable, topic_name_fault
 
 SEND_CODES = (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
 
@@ -198,6 +198,8 @@ class SendHandler:
             queue_nums = int(request.ext.get("d") or self.config.default_topic_queue_nums)
             config = self.topics.create_by_send(topic, request.ext.get("c") or "", queue_nums)
         if config is None:
+            if (fault := topic_name_fault(topic)) is not None:
+                raise RequestRefused(ResponseCode.INVALID_PARAMETER, f"{fault}; the message was not stored")
             raise RequestRefused(
                 ResponseCode.TOPIC_NOT_EXIST,
                 f"topic {topic} does not exist and may not be created by sending; the message was not stored",
