@@ -1,0 +1,52 @@
+"""More brokers beside the first of a cluster: slaves, and masters of other names.
+
+Each is a `Cluster` without a name server of its own: it registers with the first one's.
+"""
+
+import contextlib
+import json
+import time
+from collections.abc import Generator, Mapping
+
+from processes import ProcessFailedError
+from servers import Cluster, Side, free_port, new_store
+
+SECRET = "bench"  # noqa: S105 - between brokers of one machine that live for minutes
+_GET_BROKER_RUNTIME_INFO = 28
+_FOLLOW_SECONDS_MAX = 120
+
+
+def replicated(side: Side, role: str) -> dict[str, str]:
+    """Keys of broker.conf for one of two brokers whose puts wait for both."""
+    own = {"haSecret": SECRET, "syncFrom": "first"} if side == "ours" else {"inSyncReplicas": "2", "totalReplicas": "2"}
+    return {"brokerRole": role, "brokerId": "1" if role == "SLAVE" else "0", **own}
+
+
+@contextlib.contextmanager
+def beside(first: Cluster, settings: Mapping[str, str]) -> Generator[Cluster]:
+    """Run one more broker that registers with the name server of `first`."""
+    more = Cluster(first.side, new_store(), first.namesrv_port, free_port(4) + 2, {**first.settings, **settings})
+    try:
+        more.start_broker()
+        yield more
+    finally:
+        more.discard()
+
+
+def log_end(cluster: Cluster) -> int:
+    """Return where the broker's log ends; -1 while a broker that has just been started cannot tell."""
+    with cluster.connect() as connection:
+        answer = connection.ask(_GET_BROKER_RUNTIME_INFO, {})
+    if answer.code:
+        return -1
+    return int(json.loads(answer.body)["table"]["commitLogMaxOffset"])
+
+
+def await_equal(master: Cluster, slave: Cluster) -> None:
+    """Wait until the slave's log is as long as the master's."""
+    deadline = time.perf_counter() + _FOLLOW_SECONDS_MAX
+    while (end := log_end(master)) < 0 or log_end(slave) != end:
+        if time.perf_counter() > deadline:
+            process = slave.running_broker
+            raise ProcessFailedError(process.name, f"did not follow within {_FOLLOW_SECONDS_MAX} s", process.log)
+        time.sleep(0.05)
