@@ -99,7 +99,7 @@ async def open_message_store(
             )
             cleaner = store.cleaner = Cleaner(store, opened.local)
             store.forget_mark = _Keeper(opened).forget_mark
-            _touch(world, f"{root}/abort")
+            await world.workers.run(_expect_abort, world, root)
             async with trio.open_nursery() as nursery:
                 await nursery.start(store.log.run)
                 await nursery.start(store.dispatcher.run)
@@ -114,9 +114,11 @@ async def open_message_store(
         lock.release()
 
 
-def _touch(world: World, path: str) -> None:
-    if not world.disk.exists(path):
-        world.disk.open(path, create_size=0).close()
+def _expect_abort(world: World, root: str) -> None:
+    """Make the abort file, on the medium: without it, a power cut would pass for a clean exit."""
+    if not world.disk.exists(f"{root}/abort"):
+        world.disk.open(f"{root}/abort", create_size=0).close()
+    world.disk.sync_directory(root)
 
 
 def _open(world: World, config: StoreConfig, store_host: tuple[str, int], wrap_log: WrapLog) -> _Opened:

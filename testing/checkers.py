@@ -76,7 +76,7 @@ def queue_offsets_are_given_once(history: History) -> Iterator[str]:
         place = (put.queue, put.queue_offset)
         first = given.setdefault(place, put)
         if first is not put:
-            if history.survives(first.epoch, max(put.epoch, put.answered)):
+            if history.survives(min(first.epoch, put.epoch), max(put.epoch, put.answered, first.answered)):
                 yield f"{_place(put)} was given to message {first.number} and to message {put.number}"
             given[place] = put
 

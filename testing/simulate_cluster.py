@@ -188,7 +188,7 @@ class ClusterRun:
             for node in self.nodes:
                 await nursery.start(node.run)
             clients = trio.CancelScope()
-            nursery.start_soon(self._clients, clients)
+            await nursery.start(self._clients, clients)
             for end in self.draw.ends:
                 await self._live(nursery, end)
             self.fabric.heal()
@@ -254,17 +254,20 @@ class ClusterRun:
 
     # ---------------------------------------------------------------- clients
 
-    async def _clients(self, scope: trio.CancelScope) -> None:
+    async def _clients(self, scope: trio.CancelScope, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        # Faults begin when all clients are there: one that finds no name server at its start says so and ends.
         with scope:
             async with trio.open_nursery() as nursery:
                 for producer in range(PRODUCERS):
-                    nursery.start_soon(self._produce, producer)
-                nursery.start_soon(self._consume)
+                    await nursery.start(self._produce, producer)
+                await nursery.start(self._consume)
+                task_status.started()
 
-    async def _produce(self, producer: int) -> None:
+    async def _produce(self, producer: int, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         lots, draw = self.lots, self.draw
         world = self._machine(f"10.0.2.{producer}").world()
         async with open_producer(str(NAMESRV), f"p{producer}", world=world, send_timeout_seconds=3.0) as client:
+            task_status.started()
             while True:
                 self._number += 1
                 put = Put(self._number, producer, (TOPIC, 0), self.epoch)
@@ -281,9 +284,10 @@ class ClusterRun:
                     self.say(f"producer {producer} put {put.number} at {put.queue}@{put.queue_offset}: {result.status.name}")
                 await trio.sleep(draw.life_seconds * lots.random() * 0.05)
 
-    async def _consume(self) -> None:
+    async def _consume(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         world = self._machine(f"10.0.2.{PRODUCERS}").world()
         async with open_consumer(str(NAMESRV), GROUP, TOPIC, consume_from=ConsumeFrom.FIRST, world=world) as consumer:
+            task_status.started()
             async for message in consumer:
                 number = int(message.body.partition(b";")[0])
                 self.seen.add(number)

@@ -26,6 +26,7 @@ ONCE_FAILED = {
     53: "a killed process's unsynced bytes were called flushed, and a power cut later the log called damaged",
     56: "a new index file was to have the name of one that had been left alone",
     3612: "a power cut brought back the filler of a refused batch, and with it a gap in a queue",
+    30437: "a power cut took the abort file with it, and the next start believed in a clean stop",
     20044: "the recovery mark was looked up among units that were still in memory",
 }
 MUTANTS_OF_EVERY_RUN = [mutant for mutant in MUTANTS if mutant.name.startswith(("ack", "reuse", "lose", "serve"))]
