@@ -34,6 +34,8 @@ _FIGURES = (
     Figure("own-client", "own_client.py", (), "--runs 1 --seconds 6 --warmup 12 --messages 200000"),
     Figure("startup", "startup.py", (), "--runs 1 --idle 2"),
     Figure("idle", "idle.py", (), "--seconds 30 --warmup 5 --connections 200 --topics 300"),
+    Figure("sync-master", "sync_master.py", (), "--runs 1 --seconds 4 --warmup 10 --lone 500"),
+    Figure("catch-up", "catch_up.py", (), "--runs 1 --mib 256"),
     Figure("restart", "restart.py", (), "--runs 1 --gib 1"),
 )
 

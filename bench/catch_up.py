@@ -1,0 +1,108 @@
+"""How fast an empty slave catches up with its master's log, against a bare copy of as many bytes between two sockets.
+
+The bare copy goes through loopback from one process to another, `sendall` and `recv_into` with buffers of 256 KiB, and
+writes nothing: no slave can be faster. `share of a bare copy` divides the two, run by run. The master is idle meanwhile.
+Ours begins at the first segment (syncFrom = first). Apache's fresh slave asks for the last segment only, so both
+sides get segments larger than the log.
+"""
+
+import argparse
+import multiprocessing
+import os
+import socket
+import time
+
+from harness import CpuMeter, Options, Report, Values, started, take_turns
+from processes import ProcessFailedError
+from raw_sender import RawSender
+from servers import Cluster, Side
+from slaves import beside, log_end, replicated
+
+_BUFFER_BYTES = 1 << 18
+_SECONDS_MAX = 300
+_POLL_SECONDS = 0.02
+_SEGMENT_ROOM = 64 << 20
+
+
+def _extend(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--mib", type=int, default=1024, help="length of the log (default 1024 MiB)")
+    parser.add_argument("--body", type=int, default=4096, help="bytes of each message's body (default 4096)")
+
+
+def main() -> None:
+    options, found = Options.parse(__doc__ or "", warmup=0, extend=_extend)
+    report = Report(f"an empty slave catches up with {found.mib} MiB", options.json_path)
+    size = found.mib << 20
+    settings = {"mappedFileSizeCommitLog": str(size + size // 4 + _SEGMENT_ROOM)}
+    secret = {key: value for key, value in replicated("ours", "ASYNC_MASTER").items() if key not in ("brokerRole", "brokerId")}
+    with started(options.sides, settings | secret) as clusters:
+        for cluster in clusters.values():
+            with RawSender(cluster.broker_address, body_bytes=found.body) as sender:
+                while log_end(cluster) < size:
+                    sender.fill(2000)
+
+        def measure(side: Side) -> Values:
+            return _measure(clusters[side])
+
+        take_turns(options, report, measure)
+    report.show()
+
+
+def _measure(master: Cluster) -> Values:
+    end = log_end(master)
+    copied = end / _bare_copy_seconds(end) / 1e6
+    role = {**replicated(master.side, "SLAVE"), "inSyncReplicas": "1"}
+    with beside(master, role) as slave:
+        # A JVM's start is not what is measured: the clock runs from the first bytes on.
+        while (first := log_end(slave)) <= 0:
+            time.sleep(_POLL_SECONDS / 4)
+        meters = CpuMeter(master.running_broker), CpuMeter(slave.running_broker)
+        began = time.perf_counter()
+        for meter in meters:
+            meter.start()
+        while log_end(slave) < end:
+            if time.perf_counter() > began + _SECONDS_MAX:
+                raise ProcessFailedError("slave", f"did not catch up within {_SECONDS_MAX} s", slave.running_broker.log)
+            time.sleep(_POLL_SECONDS)
+        elapsed = time.perf_counter() - began
+        master_cpu, slave_cpu = (meter.stop()[0] for meter in meters)
+    mib = (end - first) / (1 << 20)
+    rate = (end - first) / elapsed / 1e6
+    return {
+        "catch-up MB/s": rate,
+        "bare copy MB/s": copied,
+        "share of a bare copy": rate / copied,
+        "measured MiB": mib,
+        "master CPU ms/MiB": master_cpu * 1000 / mib,
+        "slave CPU ms/MiB": slave_cpu * 1000 / mib,
+    }
+
+
+def _bare_copy_seconds(size: int) -> float:
+    """Return the seconds that `size` bytes take from another process to this one."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        sender = multiprocessing.get_context("fork").Process(target=_send_bytes, args=(server.getsockname(), size))
+        sender.start()
+        connection, _ = server.accept()
+        with connection:
+            buffer = bytearray(_BUFFER_BYTES)
+            began, left = time.perf_counter(), size
+            while left > 0:
+                received = connection.recv_into(buffer)
+                if not received:
+                    raise ConnectionError("the copy ended early")
+                left -= received
+            elapsed = time.perf_counter() - began
+        sender.join()
+    return elapsed
+
+
+def _send_bytes(address: tuple[str, int], size: int) -> None:
+    chunk = os.urandom(_BUFFER_BYTES)
+    with socket.create_connection(address) as connection:
+        for start in range(0, size, _BUFFER_BYTES):
+            connection.sendall(memoryview(chunk)[: size - start])
+
+
+if __name__ == "__main__":
+    main()

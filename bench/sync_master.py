@@ -1,0 +1,66 @@
+"""Sends from one raw socket to a SYNC_MASTER with one slave: rate for windows of 64 and 256, and the latency of a lone send.
+
+Both sides wait until a slave has the message: ours does by default, Apache's is told inSyncReplicas=2 (its default of 1
+waits for nobody). A send that was answered with anything but SUCCESS is counted as refused.
+"""
+
+import argparse
+import contextlib
+
+from harness import CpuMeter, Options, Report, Values, started, take_turns, warm_up
+from raw_sender import RawSender, percentile
+from servers import Cluster, Side
+from slaves import await_equal, beside, replicated
+
+
+def _extend(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--windows", default="64,256", help="sends in flight, separated by commas")
+    parser.add_argument("--lone", type=int, default=2000, help="lone sends of each measurement (0 leaves them out)")
+
+
+def main() -> None:
+    options, found = Options.parse(__doc__ or "", seconds=8, warmup=20, extend=_extend)
+    windows = [int(window) for window in found.windows.split(",")]
+    report = Report("raw socket, 1 KiB bodies, 8 queues, SYNC_MASTER with one slave, ASYNC_FLUSH", options.json_path)
+    with contextlib.ExitStack() as stack:
+        clusters: dict[Side, Cluster] = {}
+        slaves: dict[Side, Cluster] = {}
+        for side in options.sides:
+            clusters |= stack.enter_context(started((side,), replicated(side, "SYNC_MASTER")))
+            slaves[side] = stack.enter_context(beside(clusters[side], replicated(side, "SLAVE")))
+            # Until its slave has come a master answers at once, or refuses.
+            with RawSender(clusters[side].broker_address) as sender:
+                sender.fill(1)
+            await_equal(clusters[side], slaves[side])
+        warm_up(clusters, options.warmup)
+
+        def measure(side: Side) -> Values:
+            return _measure(clusters[side], slaves[side], options.seconds, windows, found.lone)
+
+        take_turns(options, report, measure)
+    report.show()
+
+
+def _measure(master: Cluster, slave: Cluster, seconds: float, windows: list[int], lone_sends: int) -> Values:
+    values: dict[str, float] = {}
+    with RawSender(master.broker_address) as sender:
+        if lone_sends:
+            sender.lone(min(lone_sends, 300))
+            latencies = sender.lone(lone_sends)
+            values["lone p50 ms"] = percentile(latencies, 0.50) * 1000
+            values["lone p99 ms"] = percentile(latencies, 0.99) * 1000
+        for window in windows:
+            sender.run(window, seconds=1)
+            meters = {"master": CpuMeter(master.running_broker), "slave": CpuMeter(slave.running_broker)}
+            for meter in meters.values():
+                meter.start()
+            throughput = sender.run(window, seconds=seconds)
+            values[f"window {window} msg/s"] = throughput.rate
+            for name, meter in meters.items():
+                values[f"window {window} {name} us/msg"] = meter.stop()[0] * 1e6 / max(throughput.messages, 1)
+        values["refused sends"] = sender.refused_in_all
+    return values
+
+
+if __name__ == "__main__":
+    main()
