@@ -153,6 +153,9 @@ def _open(world: World, config: StoreConfig, store_host: tuple[str, int], wrap_l
                 entry_count=config.max_index_num,
             )
             lost_from = index.load(kept_all=kept_all, forced_offset=-1 if mark is None else mark.indexed_offset)
+            if mark is not None and not disk.exists(index.directory):
+                lost_from = local.min_offset  # somebody took the index away to have it built anew
+            disk.make_directories(index.directory)
         store = _assemble(world, config, store_host, wrap_log(local), queues, index)
         recovered = recover(
             local,

@@ -67,6 +67,16 @@ async def test_queues_taken_away_after_a_clean_stop_are_rebuilt_too(tmp_path: Pa
         assert len(queue_of(store)) == 7
 
 
+async def test_an_index_taken_away_after_a_clean_stop_is_rebuilt(tmp_path: Path) -> None:
+    """Messages are found by key again although nothing but the log knows their keys."""
+    await put_seven(tmp_path)
+    shutil.rmtree(tmp_path / "index")
+
+    async with small_store(tmp_path) as store:
+        assert len(store.query("TopicTest", "all", 32, 0, 1 << 60).slices) == 7
+        assert len(queue_of(store)) == 7
+
+
 async def test_a_log_whose_tail_never_reached_the_medium_ends_before_it_and_goes_on_there(tmp_path: Path) -> None:
     """After a crash a half-written last record is cut, and its place and its queue offset are used again."""
     async with small_store(tmp_path) as store:
