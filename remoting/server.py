@@ -9,6 +9,7 @@ frames over all connections (`partial_bytes_max`), connections (`connections_max
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import inf
 from typing import Any, Protocol
 
 import attrs
@@ -188,6 +189,8 @@ class RemotingServer:
     limits: ServerLimits = attrs.field(factory=ServerLimits)
     connections: set[ServerConnection] = attrs.field(factory=set[ServerConnection])
     _partial_bytes: int = 0
+    _malformed: int = 0
+    _malformed_told_at: float = -inf
 
     async def serve(
         self,
@@ -237,6 +240,14 @@ class RemotingServer:
             self.handler.connection_closed(connection)
             await trio.aclose_forcefully(stream)
 
+    def _tell_malformed(self, connection: ServerConnection, error: RemoteProtocolError) -> None:
+        # A stranger must not be able to fill the log: one line a second says how many there were.
+        self._malformed += 1
+        now = self.clock.monotonic()
+        if now >= self._malformed_told_at + 1:
+            log.warning("malformed_frame_received", remote=str(connection.remote), reason=str(error), count=self._malformed)
+            self._malformed, self._malformed_told_at = 0, now
+
     async def _read(self, connection: ServerConnection) -> None:
         receive, clock, handle = connection.stream.receive_some, self.clock, self.handler.handle
         try:
@@ -252,7 +263,7 @@ class RemotingServer:
                     handle(connection, requests)
                     await connection.drain()
         except RemoteProtocolError as error:
-            log.warning("malformed_frame_received", remote=str(connection.remote), reason=str(error))
+            self._tell_malformed(connection, error)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             pass
         except Exception:
