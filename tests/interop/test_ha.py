@@ -1,0 +1,284 @@
+"""Replication with strangers: Apache slaves behind our master, our slave behind Apache masters, foreign clients that lose one.
+
+Each pair goes through ``$LEDGERMQ_HA_MESSAGES`` mixed messages (20,000 unless set) with a kill -9 of either side under way.
+"""
+
+import hashlib
+import os
+import signal
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
+
+import attrs
+import pytest
+import trio
+
+from ledgermq.client.admin import Admin, open_admin
+from ledgermq.client.consumer import open_consumer
+from ledgermq.client.errors import ClientError
+from ledgermq.client.producer import Producer, open_producer
+from ledgermq.client.subscription import ConsumeFrom
+from ledgermq.message.message import Message
+
+from . import peers
+from .conftest import obtain, start_java
+from .driver import Driver, Sent
+from .servers import Maker, Server, broker_config, free_port, jars_of, start_broker, start_namesrv
+
+pytestmark = pytest.mark.interop
+
+MESSAGES = int(os.environ.get("LEDGERMQ_HA_MESSAGES", "20000"))
+SEGMENT_SIZE = 4 * 1024 * 1024
+WORKERS = 16
+BATCH = 20
+QUIET_SECONDS = 2.5
+"""Longer than the shortest delay level: what is delayed has been delivered."""
+PATIENCE_SECONDS = 90 + MESSAGES / 1000
+TOPIC = "Mixed"
+
+BARE = {"haProtocol": "rocketmq", "syncFrom": "first"}
+"""What our broker is told for a peer of Apache's."""
+SECRET = {"haSecret": "s"}
+
+
+@attrs.define
+class Member:
+    """One broker of a group: started, killed and started again on its store."""
+
+    maker: Maker
+    folder: Path
+    config: dict[str, object]
+    server: Server | None = None
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.config['listenPort']}"
+
+    @property
+    def segments(self) -> Path:
+        return self.folder / "store" / "commitlog"
+
+    async def start(self) -> None:
+        self.server = server = await trio.to_thread.run_sync(start_broker, self.maker, self.folder, self.config)
+        await trio.to_thread.run_sync(server.wait_ready)
+
+    async def stop(self) -> None:
+        assert self.server is not None
+        await trio.to_thread.run_sync(self.server.stop)
+
+    def kill(self) -> None:
+        if self.server is not None:
+            self.server.kill()
+
+
+@attrs.define
+class Group:
+    """A name server of ours, and brokers that register with it."""
+
+    namesrv: str
+    folder: Path
+    started: ExitStack
+
+    async def start(
+        self, maker: Maker, name: str = "broker-a", number: int = 0, more: Mapping[str, object] | None = None
+    ) -> Member:
+        """A broker that is ready: a master, or with a number a slave."""
+        obtain(lambda: jars_of(maker))
+        folder = self.folder / f"{name}-{number}"
+        config = broker_config(free_port(), self.namesrv, folder / "store", brokerName=name, brokerId=number)
+        role = "SLAVE" if number else "ASYNC_MASTER"
+        config |= {"brokerRole": role, "slaveReadEnable": "true", "mappedFileSizeCommitLog": SEGMENT_SIZE, **(more or {})}
+        member = Member(maker, folder, config)
+        self.started.callback(member.kill)
+        await member.start()
+        return member
+
+
+@asynccontextmanager
+async def open_group(folder: Path) -> AsyncGenerator[Group]:
+    port = free_port()
+    with ExitStack() as started:
+        namesrv = start_namesrv(Maker.OURS, folder / "namesrv", port)
+        started.callback(namesrv.kill)
+        await trio.to_thread.run_sync(namesrv.wait_ready)
+        yield Group(f"127.0.0.1:{port}", folder, started)
+
+
+@attrs.define
+class Load:
+    """Numbered messages of every kind; one whose fate is unknown is sent again."""
+
+    producer: Producer
+    next_number: int = 0
+    stored: set[int] = attrs.field(factory=set[int])
+
+    async def run(self) -> None:
+        async with trio.open_nursery() as nursery:
+            for _ in range(WORKERS):
+                nursery.start_soon(self._work)
+
+    async def _work(self) -> None:
+        while self.next_number < MESSAGES:
+            first = self.next_number
+            count = min(BATCH if first % 3 else 1, MESSAGES - first)
+            self.next_number += count
+            while True:
+                try:
+                    await self._send(first, count)
+                    break
+                except ClientError:
+                    await trio.sleep(0.1)  # its broker is being started again
+            self.stored.update(range(first, first + count))
+
+    async def _send(self, first: int, count: int) -> None:
+        if count > 1:
+            await self.producer.send_batch([mixed(number) for number in range(first, first + count)])
+        elif first % 1000 == 0:
+            await self.producer.send(attrs.evolve(mixed(first), delay_level=1))
+        else:
+            await self.producer.send(mixed(first), key=str(first % 5) if first % 2 else None)
+
+    async def wait(self, share: float) -> None:
+        with trio.fail_after(PATIENCE_SECONDS):
+            while len(self.stored) < MESSAGES * share:  # noqa: ASYNC110 - many tasks add to it
+                await trio.sleep(0.005)
+
+
+def mixed(number: int) -> Message:
+    """Small and large, compressible and not, with and without tags, keys and properties."""
+    filler = hashlib.sha512(b"%d" % number).digest() * 200 if number % 97 == 0 else b"x" * (number % 700)
+    properties = {"colour": f"grün-{number}"} if number % 5 == 0 else {}
+    tag = f"tag{number % 3}" if number % 2 else None
+    return Message(TOPIC, b"%d " % number + filler, tag=tag, keys=[f"key-{number}"], properties=properties)
+
+
+async def becomes_equal(admin: Admin, *members: Member) -> int:
+    """Wait until the logs end at one place and stay there; return it."""
+    ends: list[int] = []
+    since = trio.current_time()
+    with trio.fail_after(PATIENCE_SECONDS):
+        while len(set(ends)) != 1 or trio.current_time() < since + QUIET_SECONDS:
+            await trio.sleep(0.1)
+            try:
+                now = [int((await admin.broker_runtime(member.address))["commitLogMaxOffset"]) for member in members]
+            except ClientError:
+                continue  # a broker of Apache's that has just been started cannot tell yet
+            if now != ends:
+                ends, since = now, trio.current_time()
+    return ends[0]
+
+
+async def becomes_known(member: Member) -> None:
+    """Wait until a slave knows the topic: a classic slave of Apache's 5.x asks its master once a minute."""
+    topics = member.folder / "store" / "config" / "topics.json"
+    with trio.fail_after(PATIENCE_SECONDS):
+        while not topics.exists() or f'"{TOPIC}"' not in topics.read_text():  # noqa: ASYNC110 - a file tells nobody
+            await trio.sleep(0.2)
+
+
+async def read_numbers(namesrv: str, wanted: set[int]) -> set[int]:
+    """The numbers that a consumer group gets, from the first message on."""
+    numbers: set[int] = set()
+    async with open_consumer(namesrv, "reader", TOPIC, consume_from=ConsumeFrom.FIRST) as consumer:
+        with trio.move_on_after(PATIENCE_SECONDS):
+            while not numbers >= wanted:
+                numbers.update(int(message.body.split()[0]) for message in await consumer.get_many())
+    return numbers
+
+
+def digests(folder: Path, end: int) -> list[str]:
+    """The SHA-256 of every segment; one that was not allocated to its full size counts as filled with zeros."""
+    found: list[str] = []
+    for start in range(0, end, SEGMENT_SIZE):
+        content = (folder / f"{start:020d}").read_bytes()
+        assert len(content) <= SEGMENT_SIZE
+        found.append(hashlib.sha256(content.ljust(SEGMENT_SIZE, b"\0")).hexdigest())
+    return found
+
+
+@pytest.mark.parametrize(
+    ("leader", "follower"),
+    [
+        pytest.param(Maker.OURS, Maker.APACHE_55, id="apache-5.5.0-follows-ours"),
+        pytest.param(Maker.OURS, Maker.APACHE_49, id="apache-4.9.7-follows-ours"),
+        pytest.param(Maker.APACHE_55, Maker.OURS, id="ours-follows-apache-5.5.0"),
+        pytest.param(Maker.APACHE_49, Maker.OURS, id="ours-follows-apache-4.9.7"),
+    ],
+)
+async def test_a_slave_is_its_master_byte_for_byte(tmp_path: Path, leader: Maker, follower: Maker) -> None:
+    """Through kill -9 of the slave, then of the master, under load: equal segments, and all can be read from the slave."""
+
+    def settings(maker: Maker) -> dict[str, str]:
+        return BARE if maker is Maker.OURS else {}
+
+    async with open_group(tmp_path) as group, open_admin(group.namesrv) as admin:
+        master = await group.start(leader, more=settings(leader))
+        await admin.create_topic(TOPIC, broker=master.address)
+        slave = await group.start(follower, number=1, more=settings(follower))
+        async with open_producer(group.namesrv, send_timeout_seconds=10) as producer, trio.open_nursery() as nursery:
+            load = Load(producer)
+            nursery.start_soon(load.run)
+
+            await load.wait(1 / 4)
+            slave.kill()
+            await slave.start()
+            await load.wait(1 / 2)
+            master.kill()
+            await master.start()
+            await load.wait(1)
+
+        end = await becomes_equal(admin, master, slave)
+        await becomes_known(slave)
+        await master.stop()
+        assert await read_numbers(group.namesrv, load.stored) == set(range(MESSAGES))
+        await slave.stop()
+
+    assert end > SEGMENT_SIZE
+    assert digests(slave.segments, end) == digests(master.segments, end)
+
+
+async def start_foreign(language: str, namesrv: str, folder: Path) -> Driver:
+    """A client of another make."""
+    if language == "java":
+        return await trio.to_thread.run_sync(start_java, "5.5.0", namesrv, folder)
+    program = obtain(peers.go_driver)
+    environment = {**os.environ, "ROCKETMQ_GO_LOG_LEVEL": "warn", "HOME": str(folder)}
+    return Driver.start("Go client", [str(program), namesrv], folder, environment)
+
+
+def taken_by(sent: list[Sent]) -> set[int]:
+    """The ports of the brokers that took these messages: an offset message id begins with four bytes each of host and port."""
+    return {int(each.offset_msg_id[8:16], 16) for each in sent}
+
+
+@pytest.mark.parametrize("language", ["java", "go"])
+async def test_foreign_clients_outlive_a_master_of_ours(tmp_path: Path, language: str) -> None:
+    """After a kill -9, sends go to the other master; what the dead one had for a running consumer is read from its slave."""
+    async with open_group(tmp_path) as group, open_admin(group.namesrv) as admin, open_producer(group.namesrv) as producer:
+        lost = await group.start(Maker.OURS, more=SECRET)
+        other = await group.start(Maker.OURS, "broker-b")
+        await admin.create_topic(TOPIC, queues=2)
+        slave = await group.start(Maker.OURS, number=1, more=SECRET)
+        client = await start_foreign(language, group.namesrv, tmp_path / language)
+        group.started.callback(client.close)
+        ports = {int(str(member.config["listenPort"])) for member in (lost, other)}
+
+        with client.consuming("push", topic=TOPIC, group="reader") as consumer:
+            sent = client.send(topic=TOPIC, mode="sync", count=40, body="before-{i}")
+            assert taken_by(sent) == ports
+            await trio.to_thread.run_sync(consumer.wait, 40)
+            # The client stands still while more arrives: the pull that it has out at each queue brings one message, no more.
+            client.process.send_signal(signal.SIGSTOP)
+            for number in range(40):
+                await producer.send(Message(TOPIC, b"meanwhile-%d" % number))
+            await becomes_equal(admin, lost, slave)
+            await becomes_known(slave)
+            lost.kill()
+            client.process.send_signal(signal.SIGCONT)
+            sent = await trio.to_thread.run_sync(lambda: client.send(topic=TOPIC, mode="sync", count=40, body="after-{i}"))
+            received = await trio.to_thread.run_sync(consumer.wait, 120, PATIENCE_SECONDS)
+
+    assert {each.status for each in sent} == {"SEND_OK"}
+    assert taken_by(sent) == {int(str(other.config["listenPort"]))}
+    assert {each.body for each in received} == {f"{when}-{i}" for when in ("before", "meanwhile", "after") for i in range(40)}
