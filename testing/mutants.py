@@ -9,23 +9,33 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from math import inf
 from operator import attrgetter
 from typing import Any
 
 import attrs
 import structlog
 
+from ..broker import delay
+from ..broker.hold import HeldPulls
+from ..broker.offsets import ConsumerOffsets
+from ..ha.classic.acks import Acknowledgements
 from ..store import message_store, opening, recovery
 from ..store.commitlog import LocalLog
 from ..store.consumequeue import ConsumeQueue
 from ..store.index import IndexFile, IndexFiles
 from ..store.segments import Segments
 from ..store.statuses import PutStatus
+from .outcome import Outcome
+from .simulate_cluster import simulate_cluster
+from .simulate_cores import simulate_cores
 from .simulate_store import simulate_store
 
 SEEDS_MAX = 1000
+SECONDS_MAX = 300.0
 
 
 @attrs.frozen
@@ -36,6 +46,8 @@ class Mutant:
     owner: Any
     attribute: str
     make: Callable[[Any], Any]
+    simulate: Callable[[int], Outcome] = simulate_store
+    """The floor on which it is looked for."""
 
     @contextmanager
     def planted(self) -> Generator[None]:
@@ -131,6 +143,51 @@ def _tear_batches(original: Any) -> Any:
     return append_failed
 
 
+def _accept_any_report(original: Any) -> Any:
+    return lambda self, slave, offset: original(self, slave, max(offset, self._last_end))
+
+
+def _count_a_slave_twice(original: Any) -> Any:
+    def hold(self: Any, slave: Any, offset: int) -> None:
+        original(self, (slave, offset % 2), offset)
+
+    return hold
+
+
+def _confirm_beyond_the_slowest(_: Any) -> Any:
+    def hold(self: Any, slave: Any, offset: int) -> None:
+        self._held[slave] = offset
+        self.confirmed = max(self.confirmed, offset)
+        self._pending.reach(self.confirmed)
+
+    return hold
+
+
+def _forget_an_offset(original: Any) -> Any:
+    def load(self: Any, stored: Any) -> None:
+        original(self, stored)
+        if len(self.table) > 2:
+            self.table.popitem()
+
+    return load
+
+
+def _drop_a_stranger(original: Any) -> Any:
+    def drop(self: Any, owner: Any) -> int:
+        others = [other for other in self._owners if other != owner]
+        return original(self, owner) + (original(self, others[0]) if others else 0)  # type: ignore[no-any-return]
+
+    return drop
+
+
+def _keep_waiters_of_the_closed(_: Any) -> Any:
+    return lambda self, owner: 0
+
+
+def _deliver_early(_: Any) -> Any:
+    return lambda self, due_ms, now_ms: min(due_ms, now_ms)
+
+
 MUTANTS = (
     Mutant("ack before sync", LocalLog, "when_done", _ack_before_sync),
     Mutant("go on after a failed sync", LocalLog, "_stop", _ignore_a_failed_sync),
@@ -147,14 +204,24 @@ MUTANTS = (
     Mutant("keep the queue offsets of a failed append", message_store.MessageStore, "_append_failed", _tear_batches),
     Mutant("forget a key of a batch", IndexFiles, "put_batch", _forget_a_key),
     Mutant("call an index file forced that is not", IndexFile, "sync", _no_sync_of_index),
+    Mutant("accept any HA report", Acknowledgements, "hold", _accept_any_report, simulate_cores),
+    Mutant("count one slave twice", Acknowledgements, "hold", _count_a_slave_twice, simulate_cores),
+    Mutant("take the fastest slave for all", Acknowledgements, "hold", _confirm_beyond_the_slowest, simulate_cores),
+    Mutant("forget a consumer offset on restart", ConsumerOffsets, "load", _forget_an_offset, simulate_cores),
+    Mutant("drop a waiter when another connection closes", HeldPulls, "drop", _drop_a_stranger, simulate_cores),
+    Mutant("keep the waiters of a closed connection", HeldPulls, "drop", _keep_waiters_of_the_closed, simulate_cores),
+    Mutant("deliver a delayed message early", delay._Level, "due_of", _deliver_early, simulate_cluster),  # noqa: SLF001
 )
 
 
-def seeds_until_found(mutant: Mutant, seeds_max: int = SEEDS_MAX) -> tuple[int, str] | None:
-    """Run seeds with the bug planted: how many it took, and the violation; None if it was not found."""
+def seeds_until_found(mutant: Mutant, seeds_max: int = SEEDS_MAX, seconds_max: float = inf) -> tuple[int, str] | None:
+    """Run seeds with the bug planted: how many it took, and the violation; None if it was not found in that time."""
+    started = time.monotonic()
     with mutant.planted():
         for seed in range(seeds_max):
-            outcome = simulate_store(seed)
+            if time.monotonic() - started > seconds_max:
+                break
+            outcome = mutant.simulate(seed)
             if outcome.violations:
                 return seed + 1, outcome.violations[0]
     return None
@@ -164,6 +231,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
     parser = argparse.ArgumentParser(prog="python -m ledgermq.testing.mutants", description=__doc__)
     parser.add_argument("--seeds", type=int, default=SEEDS_MAX, help=f"seeds after which a bug counts as missed ({SEEDS_MAX})")
+    parser.add_argument("--seconds", type=float, default=SECONDS_MAX, help=f"or so many seconds ({SECONDS_MAX:.0f})")
     parser.add_argument("names", nargs="*", help="parts of the names of the bugs to plant (all)")
     chosen = parser.parse_args(arguments)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger("critical"))
@@ -171,7 +239,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for mutant in MUTANTS:
         if chosen.names and not any(name in mutant.name for name in chosen.names):
             continue
-        found = seeds_until_found(mutant, chosen.seeds)
+        found = seeds_until_found(mutant, chosen.seeds, chosen.seconds)
         missed += found is None
         told = "MISSED" if found is None else f"{found[0]:4} seeds  {found[1][:100]}"
         print(f"{mutant.name:44} {told}", flush=True)  # noqa: T201

@@ -6,6 +6,7 @@ healed, and the consumer must see every acknowledged message. Clients are the pr
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from ..broker.broker import open_broker
 from ..broker.config import BrokerConfig
 from ..client.consumer import open_consumer
 from ..client.errors import ClientError
-from ..client.producer import open_producer
+from ..client.producer import Producer, open_producer
 from ..client.subscription import ConsumeFrom
 from ..message.layout import decode_record
 from ..message.message import Message
@@ -42,7 +43,9 @@ from .sim_world import Machine
 
 NAMESRV = Address("10.0.0.1", 9876)
 BROKER_PORT = 10911
-TOPIC = "T"
+TOPIC, DELAYED = "T", "D"
+DELAYS_MS = (1000, 5000)
+"""Of the first delay levels."""
 GROUP = "g"
 PRODUCERS = 2
 CLUSTER_CHECKERS = (
@@ -141,6 +144,9 @@ class ClusterRun:
     trace: list[str] = attrs.field(factory=list[str])
     seen: set[int] = attrs.field(factory=set[int])
     slave_is_prefix: bool = True
+    delayed: int = 0
+    """Delayed messages that have come."""
+    early: list[str] = attrs.field(factory=list[str])
     _number: int = 0
 
     @classmethod
@@ -261,6 +267,7 @@ class ClusterRun:
                 for producer in range(PRODUCERS):
                     await nursery.start(self._produce, producer)
                 await nursery.start(self._consume)
+                await nursery.start(self._delay)
                 task_status.started()
 
     async def _produce(self, producer: int, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -294,6 +301,30 @@ class ClusterRun:
                 # It may have been under way for a while, but no longer than since it was sent.
                 epoch = self.history.puts[number - 1].epoch
                 self.history.reads.append(Read((TOPIC, int(message.queue.queue_id)), message.queue_offset, number, epoch))
+
+    async def _delay(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Send delayed messages, and look at when they come: never before their time."""
+        world = self._machine(f"10.0.2.{PRODUCERS + 1}").world()
+        async with (
+            open_producer(str(NAMESRV), "d", world=world, send_timeout_seconds=3.0) as producer,
+            open_consumer(str(NAMESRV), "dg", DELAYED, consume_from=ConsumeFrom.FIRST, world=world) as consumer,
+            trio.open_nursery() as nursery,
+        ):
+            nursery.start_soon(self._send_delayed, producer)
+            task_status.started()
+            async for message in consumer:
+                due_ms, now_ms = int(message.body), round(trio.current_time() * 1000)
+                self.delayed += 1
+                if now_ms < due_ms:
+                    self.early.append(f"a message that is due at {due_ms} ms came at {now_ms} ms")
+
+    async def _send_delayed(self, producer: Producer) -> None:
+        while True:
+            level = self.lots.randint(1, len(DELAYS_MS))
+            due_ms = int(trio.current_time() * 1000) + DELAYS_MS[level - 1]
+            with contextlib.suppress(ClientError):
+                await producer.send(Message(DELAYED, b"%d" % due_ms, delay_level=level))
+            await trio.sleep(self.draw.life_seconds * self.lots.random() * 0.2)
 
     # ---------------------------------------------------------------- looking
 
@@ -350,9 +381,11 @@ def simulate_cluster(seed: int) -> Outcome:
         violations.append(told(error))
     run.history.ends.append(End.CLEAN)
     violations += check_history(run.history, CLUSTER_CHECKERS)
+    violations += run.early
     if not run.slave_is_prefix:
         violations.append("the slave's log is not a prefix of its master's")
     faults = Counter(run.fabric.injected)
+    faults["delayed"] = run.delayed
     for node in run.nodes:
         faults.update(node.machine.disk.faults.injected)
     return Outcome(draw, violations, run.trace, run.history, faults)

@@ -29,7 +29,9 @@ ONCE_FAILED = {
     30437: "a power cut took the abort file with it, and the next start believed in a clean stop",
     20044: "the recovery mark was looked up among units that were still in memory",
 }
-MUTANTS_OF_EVERY_RUN = [mutant for mutant in MUTANTS if mutant.name.startswith(("ack", "reuse", "lose", "serve"))]
+MUTANTS_OF_EVERY_RUN = [mutant for mutant in MUTANTS if mutant.name.startswith(("ack", "reuse", "lose", "serve"))] + [
+    mutant for mutant in MUTANTS if mutant.simulate is not simulate_store
+]
 
 
 @pytest.fixture(autouse=True)
