@@ -24,7 +24,7 @@ check: .venv/ready-to-check  ## format, lint, types, layers, generated pages
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
 	$(BIN)/python docs/formats.py --check
 	$(BIN)/python docs/events.py --check
