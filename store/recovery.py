@@ -20,7 +20,7 @@ import structlog
 
 from ..message.fields import Field, Layout
 from ..message.flags import TRANSACTION_COMMIT, TRANSACTION_MASK
-from ..message.layout import Check, body_size_of, check_record, span_of, topic_of
+from ..message.layout import BLANK, MAGIC_V1, MAGIC_V2, Check, body_size_of, check_record, span_of, topic_of
 from .checkpoint import MARK_SIZE_MAX, Checkpoint
 from .commitlog import LocalLog
 from .consumequeue import PRE_BLANK_SIZE, ConsumeQueue
@@ -138,10 +138,10 @@ def recover(
     log_start = start
     if index_lost_from is not None:
         start = max(min(start, index_lost_from), local.min_offset)
-    synced = local.segments.max_offset if kept_all else trusted.flushed_offset if trusted is not None else -1
     order = None if kept_all or mark is None else _Order(mark.flushed_offset, queues)
-    end, records = _read_back(local, dispatcher, start, synced, order, check_crc=check_crc)
-    if mark is not None and end < mark.flushed_offset and _anything_at(local, end):
+    belongs = _Belongs(local, trusted.flushed_offset if trusted is not None else -1, kept_all=kept_all)
+    end, records = _read_back(local, dispatcher, start, belongs, order, check_crc=check_crc)
+    if mark is not None and end < mark.flushed_offset and _damaged_at(local, end, mark.flushed_offset):
         raise DamagedLog(local.segments.directory, end, mark.flushed_offset)
     torn = _cut(local, end, clean_exit=clean_exit)
     local.max_offset = local.flushed_offset = end
@@ -267,8 +267,42 @@ class _Order:
         return True
 
 
+@attrs.define(eq=False)
+class _Belongs:
+    """Whether what looks like a record is one of this log, and all there."""
+
+    local: LocalLog
+    synced: int
+    """Records that end before it are."""
+    kept_all: bool
+
+    def judge(self, record: Derivable, position: int) -> bool:
+        offset, size = record[3], record[4]
+        if offset != position - size:  # it says that it lies elsewhere: left over from another log
+            return False
+        if position <= self.synced:
+            return True
+        if _ends_early(self.local, offset, size):
+            return False
+        return self.kept_all or not _lacks_a_sector(self.local, offset, size)
+
+
+def _ends_early(local: LocalLog, offset: int, size: int) -> bool:
+    """Whether the end of a record was never written: a slave's bytes may end anywhere, and the CRC covers the body only.
+
+    What was not written reads as zeros, and neither a topic nor properties end with one.
+    """
+    view = local.record(offset, size)
+    if view is not None and view[size - 1] != 0:
+        return False
+    span = span_of(view, 0, size) if view is not None else None
+    if view is None or span is None or span.properties_at < span.end:
+        return True
+    return 0 in view[span.topic_at : span.properties_at - 2]
+
+
 def _read_back(
-    local: LocalLog, dispatcher: Dispatcher, start: int, synced: int, order: _Order | None, *, check_crc: bool
+    local: LocalLog, dispatcher: Dispatcher, start: int, belongs: _Belongs, order: _Order | None, *, check_crc: bool
 ) -> tuple[int, int]:
     end, count = start, 0
     batch: list[Derivable] = []
@@ -278,7 +312,7 @@ def _read_back(
             # A filler leads on only if there is a file for it to lead to: else the log ends where the filler begins.
             if local.segments.find(position) is None:
                 break
-        elif not _belongs(local, record, position, synced) or (order is not None and not order.follows(record)):
+        elif not belongs.judge(record, position) or (order is not None and not order.follows(record)):
             break
         else:
             batch.append(record)
@@ -289,13 +323,6 @@ def _read_back(
             batch = []
     dispatcher.derive(batch)
     return end, count
-
-
-def _belongs(local: LocalLog, record: Derivable, position: int, synced: int) -> bool:
-    offset, size = record[3], record[4]
-    if offset != position - size:  # it says that it lies elsewhere: left over from another log
-        return False
-    return offset < synced or not _lacks_a_sector(local, offset, size)
 
 
 def _lacks_a_sector(local: LocalLog, offset: int, size: int) -> bool:
@@ -309,9 +336,13 @@ def _lacks_a_sector(local: LocalLog, offset: int, size: int) -> bool:
     return any(not any(view[start : start + SECTOR]) for start in range(at, size, SECTOR))
 
 
-def _anything_at(local: LocalLog, end: int) -> bool:
+def _damaged_at(local: LocalLog, end: int, synced: int) -> bool:
+    """Whether a synced record is no longer whole; nothing, and the beginning of one that a slave was receiving, is no damage."""
     view = local.slice_from(end, LEFTOVER_BYTES)
-    return any(view)
+    if not any(view) or synced - end < BLANK.size:
+        return False
+    size, magic = BLANK.codec.unpack_from(view)
+    return magic not in (MAGIC_V1, MAGIC_V2) or size <= synced - end
 
 
 def _cut(local: LocalLog, end: int, *, clean_exit: bool) -> bool:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ledgermq.message.layout import decode_record
+from ledgermq.store.commitlog import LocalLog
 from ledgermq.store.cutting import cut_log
 from ledgermq.store.errors import DamagedLog, NoSuchOffset, StoreInUse, WrongSegmentSize
 from ledgermq.store.message_store import MessageStore
@@ -223,3 +224,30 @@ async def test_only_what_is_there_and_not_in_use_is_cut(tmp_path: Path) -> None:
             cut_log(RealDisk(), str(tmp_path), 0)
 
         assert len(queue_of(store)) == 7
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("missing", [1, 11, 34])
+async def test_a_slave_that_stopped_inside_a_record_takes_that_record_again(tmp_path: Path, missing: int, clean: bool) -> None:
+    """A record whose properties were not received to the end does not count, although its body is whole and its CRC right."""
+    async with small_store(tmp_path / "master") as master:
+        for _ in range(3):
+            await master.put_one(incoming(b"body", properties="KEYS\x01a-key-of-some-length\x02TAGS\x01a\x02"))
+        raw = bytes(master.log.slice_from(0, 4096))
+    third = len(raw) // 3 * 2
+
+    async with small_store(tmp_path / "slave") as slave:
+        assert isinstance(slave.log, LocalLog)
+        slave.log.append_raw(0, raw[:-missing])
+        slave.dispatcher.wake()
+        await slave.log.flush()
+        derive_all(slave)
+        shutil.copytree(tmp_path / "slave", tmp_path / "killed", ignore=shutil.ignore_patterns("lock"))
+
+    async with small_store(tmp_path / ("slave" if clean else "killed")) as slave:
+        assert isinstance(slave.log, LocalLog)
+        assert (slave.log.max_offset, slave.max_offset("TopicTest", 1)) == (third, 2)
+        slave.log.append_raw(third, raw[third:])
+        derive_all(slave)
+        assert bytes(slave.log.slice_from(0, 4096)) == raw
+        assert slave.max_offset("TopicTest", 1) == 3
