@@ -337,7 +337,7 @@ def _lacks_a_sector(local: LocalLog, offset: int, size: int) -> bool:
 
 
 def _damaged_at(local: LocalLog, end: int, synced: int) -> bool:
-    """Whether a synced record is no longer whole; nothing, and the beginning of one that a slave was receiving, is no damage."""
+    """Whether a synced record is no longer whole; nothing, and the beginning of one that a slave was receiving, is none."""
     view = local.slice_from(end, LEFTOVER_BYTES)
     if not any(view) or synced - end < BLANK.size:
         return False
