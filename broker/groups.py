@@ -6,7 +6,6 @@ do not act on are kept and shown as they came. Pure but for the clock it is hand
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 
@@ -15,10 +14,10 @@ import attrs
 from .config import BrokerConfig
 from .data_version import DataVersion
 from .json_values import object_of
+from .names import name_fault
 
 GROUP_CHARACTERS_MAX = 120
 """`%RETRY%` and the name together must be a topic."""
-_NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
 TOOLS_GROUP = "TOOLS_CONSUMER"
@@ -45,13 +44,7 @@ _LATER_DEFAULTS: dict[str, Any] = {
 
 def group_name_fault(group: str) -> str | None:
     """Tell what is wrong with the name of a group, if anything."""
-    if not group:
-        return "a group has a name"
-    if len(group) > GROUP_CHARACTERS_MAX:
-        return f"a group has at most {GROUP_CHARACTERS_MAX} characters (got {len(group)})"
-    if not _NAME.fullmatch(group):
-        return f"a group consists of A-Z a-z 0-9 % | - _ (got {group!r})"
-    return None
+    return name_fault("group", group, GROUP_CHARACTERS_MAX)
 
 
 def _later_defaults() -> dict[str, Any]:

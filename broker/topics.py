@@ -6,7 +6,6 @@ follow. The JSON of each topic is kept encoded, for registrations carry all of t
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Self
 
@@ -19,6 +18,7 @@ from ..store.config import SCHEDULE_TOPIC
 from .config import BrokerConfig
 from .data_version import DataVersion
 from .json_values import object_of
+from .names import name_fault
 
 TEMPLATE_TOPIC = "TBW102"
 """The template of topics that are created by the first send."""
@@ -40,7 +40,6 @@ _SYSTEM_TOPICS = NOT_FOR_CLIENTS | {TEMPLATE_TOPIC, BENCHMARK_TOPIC, TRACE_TOPIC
 
 TOPIC_CHARACTERS_MAX = 127
 """Also for retry and dead letter topics: the record format that every client reads has no room for more."""
-_NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 SINGLE_TAG = "SINGLE_TAG"
 ADOPTED_QUEUES_MIN = 4
@@ -50,13 +49,7 @@ DLQ_QUEUES = 1
 
 def topic_name_fault(topic: str) -> str | None:
     """Tell what is wrong with the name of a topic, if anything."""
-    if not topic:
-        return "a topic has a name"
-    if len(topic) > TOPIC_CHARACTERS_MAX:
-        return f"a topic has at most {TOPIC_CHARACTERS_MAX} characters (got {len(topic)})"
-    if not _NAME.fullmatch(topic):
-        return f"a topic consists of A-Z a-z 0-9 % | - _ (got {topic!r})"
-    return None
+    return name_fault("topic", topic, TOPIC_CHARACTERS_MAX)
 
 
 def _no_attributes() -> dict[str, str]:

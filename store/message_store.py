@@ -36,7 +36,6 @@ _SHORT_PROPERTIES = PROPERTIES_BYTES_MAX // 4
 """Characters that stay inside the limit however many bytes each takes."""
 WHOLE_RECORD_EXTRA = 65_536
 """A record may be longer than `max_message_size` by this: topic, properties and the fixed part."""
-FILTERED_UNITS_MAX_BYTES = 16_000
 
 
 @attrs.define(eq=False)
@@ -423,11 +422,6 @@ class MessageStore:
         if queue is None or not queue.min_offset <= offset < queue.max_offset:
             return []
         return list(UNIT.codec.iter_unpack(queue.units(offset, count)))
-
-    def physical_offset_of(self, topic: str, queue_id: int, offset: int) -> int | None:
-        """Where a message lies in the log."""
-        unit = self.unit(topic, queue_id, offset)
-        return unit[0] if unit else None
 
     def message_at(self, physical_offset: int) -> memoryview | None:
         """The record at a physical offset, or None if there is none."""

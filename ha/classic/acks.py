@@ -43,10 +43,6 @@ class Acknowledgements:
         """Puts that wait."""
         return len(self._pending)
 
-    def held_by(self, slave: Hashable) -> int | None:
-        """End of what `slave` has reported to hold, or None if it is not connected."""
-        return self._held.get(slave)
-
     def hold(self, slave: Hashable, offset: int) -> None:
         """Note that `slave` holds everything before `offset`, and answer the puts that this makes safe."""
         self._held[slave] = offset
