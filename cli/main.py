@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import click
 
@@ -46,7 +49,7 @@ class LazyGroup(click.Group):
         lazy = COMMANDS.get(cmd_name)
         if lazy is None:
             return None
-        command: click.Command = getattr(import_module(f"ledgermq.cli.{lazy.module}"), "command")  # noqa: B009
+        command: click.Command = getattr(_import_quickly(f"ledgermq.cli.{lazy.module}"), "command")  # noqa: B009
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
@@ -60,6 +63,30 @@ class LazyGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
             formatter.write_dl([(name, lazy.summary) for name, lazy in COMMANDS.items()])
+
+
+def _import_quickly(module: str) -> ModuleType:
+    """Import a module in two thirds of the time: without the collector, which finds nothing in what imports make."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        _import_structlog()
+        return import_module(module)
+    finally:
+        if collects:
+            gc.enable()
+
+
+def _import_structlog() -> None:
+    """Import it without rich, which it would take from wherever it is installed, for tracebacks that we print plainly."""
+    hides_rich = "rich" not in sys.modules
+    if hides_rich:
+        sys.modules["rich"] = cast("ModuleType", None)  # the import system's word for: there is none
+    try:
+        import_module("structlog")
+    finally:
+        if hides_rich:
+            del sys.modules["rich"]
 
 
 def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:

@@ -86,7 +86,6 @@ def _collect_rarely() -> None:
     A message makes a handful of containers, none of them in a cycle: at Python's default the collector would run for every
     hundred messages and find nothing.
     """
-    gc.collect()
     gc.freeze()
     gc.set_threshold(COLLECT_AFTER, 20, 50)
 

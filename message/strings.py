@@ -8,15 +8,17 @@ _MASK = 0xFFFFFFFF
 _POWERS_MAX = 256
 
 
-def _powers(count: int) -> list[int]:
-    powers = [1] * count
-    for index in range(count - 2, -1, -1):
-        powers[index] = powers[index + 1] * 31 & _MASK
+def _powers() -> list[int]:
+    powers = [1]
+    while len(powers) < _POWERS_MAX:
+        powers.append(powers[-1] * 31 & _MASK)
+    powers.reverse()
     return powers
 
 
-# _POWERS[n] are the weights of a text of n units: 31^(n-1) ... 31^0, modulo 2^32.
-_POWERS = [_powers(count) for count in range(_POWERS_MAX + 1)]
+# _WEIGHTS[n] are the weights of a text of n units: 31^(n-1) ... 31^0, modulo 2^32.
+_ALL_WEIGHTS = _powers()
+_WEIGHTS = [_ALL_WEIGHTS[_POWERS_MAX - count :] for count in range(_POWERS_MAX + 1)]
 
 
 def hash_units(text: str, start: int = 0) -> int:
@@ -25,7 +27,7 @@ def hash_units(text: str, start: int = 0) -> int:
     for at in range(0, len(units), _POWERS_MAX):
         part = units[at : at + _POWERS_MAX]
         size = len(part)
-        start = (start * pow(31, size, 1 << 32) + sum(map(mul, part, _POWERS[size]))) & _MASK
+        start = (start * pow(31, size, 1 << 32) + sum(map(mul, part, _WEIGHTS[size]))) & _MASK
     return start
 
 
