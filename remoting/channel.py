@@ -246,7 +246,16 @@ def _cause(error: OSError) -> str:
 
 @asynccontextmanager
 async def connected(address: Address, *, network: Network, on_request: PeerRequest | None = None) -> AsyncGenerator[Channel]:
-    """A channel for the length of an `async with` block."""
+    """A channel for the length of an `async with` block; raises as `open_channel` does.
+
+    An exception of the block leaves it as it is, not inside the group that a nursery makes of it.
+    """
+    failure: BaseException | None = None
     async with trio.open_nursery() as nursery:
-        yield await open_channel(address, network=network, nursery=nursery, on_request=on_request)
+        try:
+            yield await open_channel(address, network=network, nursery=nursery, on_request=on_request)
+        except BaseException as error:  # noqa: BLE001 - raised again outside the nursery
+            failure = error
         nursery.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
