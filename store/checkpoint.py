@@ -24,7 +24,7 @@ FIELDS = Layout(
         Field("logical_timestamp", "q", "newest record forced in the consume queues"),
         Field("index_timestamp", "q", "records up to which index files are forced"),
         Field("master_flushed_offset", "q", "what the master of this slave had forced, bytes"),
-        Field("confirm_offset", "q", "what all slaves in sync hold, bytes"),
+        Field("confirm_offset", "q", "on a slave: up to where its master lets consumers see, bytes"),
     ),
 )
 assert FIELDS.size == 40

@@ -56,6 +56,9 @@ class LocalLog:
     suspect_until: int = 0
     """Bytes before it that are not flushed were written by a process that was killed: a sync of theirs may have failed, so they
     are written anew when they are flushed."""
+    readable_max: int | None = None
+    """On a slave: up to where its master lets consumers see. What lies behind, a power cut may still take from the master, and
+    then the offset is given to another message. None where nobody else has a say."""
     _unclear: bool = False
     """A failed append has left bytes behind the end."""
     _withdrawn: list[Segment] = attrs.field(factory=list[Segment])
@@ -78,7 +81,8 @@ class LocalLog:
     @property
     def readable_offset(self) -> int:
         # A consumer that saw a record before its sync would, after a power cut, be ahead of the log.
-        return self.flushed_offset if self.sync_flush else self.max_offset
+        end = self.flushed_offset if self.sync_flush else self.max_offset
+        return end if self.readable_max is None else min(end, self.readable_max)
 
     def append(self, records: Sequence[bytes], *, together: bool = False) -> Appended:
         if self.failure is not None:

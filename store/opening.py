@@ -157,6 +157,8 @@ def _open(world: World, config: StoreConfig, store_host: tuple[str, int], wrap_l
                 lost_from = local.min_offset  # somebody took the index away to have it built anew
             disk.make_directories(index.directory)
         store = _assemble(world, config, store_host, wrap_log(local), queues, index)
+        if local.readable_max is not None:
+            local.readable_max = checkpoint.confirm_offset
         recovered = recover(
             local,
             list(queues.table.values()),
@@ -264,6 +266,7 @@ class _Keeper:
             checkpoint.physical_timestamp = checkpoint.logical_timestamp = timestamp
             indexed = store.index.forced_offset if store.index is not None else -1
             checkpoint.mark = attrs.evolve(mark, indexed_offset=indexed).encode()
+            checkpoint.confirm_offset = local.readable_max or 0
             await run(checkpoint.save)
             self._marked = position
 

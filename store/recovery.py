@@ -147,7 +147,8 @@ def recover(
     local.max_offset = local.flushed_offset = end
     if not clean_exit:
         _make_durable(local, trusted, log_start, kept_all=kept_all)
-    dispatcher.dispatched_offset = end
+    if local.readable_max is None:
+        dispatcher.dispatched_offset = end
     for queue in queues:
         queue.correct_min_offset(local.min_offset)
     return Recovered(start, end, records, torn)
@@ -307,6 +308,8 @@ def _read_back(
     end, count = start, 0
     batch: list[Derivable] = []
     limit = local.segments.max_offset
+    readable = limit if local.readable_max is None else local.readable_max
+    dispatcher.dispatched_offset = start
     for position, record in scan(local, start, limit, dispatcher.tags_codes, check_crc=check_crc):
         if record is None:
             # A filler leads on only if there is a file for it to lead to: else the log ends where the filler begins.
@@ -315,8 +318,10 @@ def _read_back(
         elif not belongs.judge(record, position) or (order is not None and not order.follows(record)):
             break
         else:
-            batch.append(record)
             count += 1
+            if position <= readable:
+                batch.append(record)
+                dispatcher.dispatched_offset = position
         end = position
         if len(batch) >= DERIVE_AT_ONCE:
             dispatcher.derive(batch)

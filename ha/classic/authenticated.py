@@ -127,6 +127,7 @@ class AuthenticatedMaster:
     _last_read: float = attrs.field(init=False)
     _last_write: float = attrs.field(init=False)
     _last_size: int = 0
+    _told_readable: int = -1
 
     def __attrs_post_init__(self) -> None:
         self._last_read = self._last_write = self.opened_at
@@ -276,6 +277,7 @@ class AuthenticatedMaster:
 
     def _header(self, size: int, body_crc: int) -> bytes:
         epoch = self.epochs.at(self.next_offset)
+        self._told_readable = self.log.readable_offset
         return encode_data_header(
             body_crc,
             size=size,
@@ -283,10 +285,13 @@ class AuthenticatedMaster:
             epoch=epoch.number if epoch is not None else 0,
             confirmed=self.confirmed(),
             master_end=self.log.max_offset,
+            readable=self._told_readable,
         )
 
     def heartbeat(self, now: float) -> bytes:
-        if not self.ready or now - self._last_write < self.limits.heartbeat_seconds:
+        if not self.ready:
+            return b""
+        if now - self._last_write < self.limits.heartbeat_seconds and self._told_readable == self.log.readable_offset:
             return b""
         self._last_write = now
         return self._header(0, 0)
@@ -317,6 +322,8 @@ class AuthenticatedSlave:
     """What the master had said to be confirmed, on earlier connections too; never beyond the end of the own log."""
     master_end: int = 0
     """End of the master's log, as it said last."""
+    readable: int | None = None
+    """Up to where the master lets consumers see, once it has said so on this connection."""
     stage: Stage = Stage.GREETING
     _end: int = attrs.field(init=False)
     """End of the log once all facts so far are carried out."""
@@ -410,7 +417,7 @@ class AuthenticatedSlave:
         inbox = self._inbox
         while inbox.size >= DATA.size:
             header = inbox.peek(DATA.size)
-            kind, size, offset, epoch, confirmed, master_end, crc = DATA.codec.unpack(header)
+            kind, size, offset, epoch, confirmed, master_end, readable, crc = DATA.codec.unpack(header)
             if kind != DATA_KIND or not 0 <= size <= FRAME_BODY_MAX:
                 raise HaProtocolError("what follows is not a data frame")
             if inbox.size < DATA.size + size:
@@ -428,7 +435,7 @@ class AuthenticatedSlave:
                 self._begin_epoch(epoch, offset, facts)
                 facts.append(LogReceived(offset, body))
                 self._end += size
-            self.master_end = master_end
+            self.master_end, self.readable = master_end, readable
             self.confirmed = max(self.confirmed, min(confirmed, self._end))
 
     def _check(self, offset: int, size: int) -> None:

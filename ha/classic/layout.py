@@ -116,6 +116,7 @@ DATA = Layout(
         Field("epoch", "i", "epoch that these bytes belong to; a frame never spans two"),
         Field("confirmed", "q", "end of what enough nodes hold for the master's puts to be answered"),
         Field("master_end", "q", "end of the master's log"),
+        Field("readable", "q", "up to where the master lets consumers see, and so may the slave"),
         Field("crc", "I", "CRC-32 of the log bytes, then of the fields before"),
     ),
 )
@@ -125,7 +126,7 @@ FRAME_BODY_MAX = 4 * 1024 * 1024
 """Log bytes of one frame; RocketMQ's slave has a 4 MiB buffer, so no master sends as much."""
 
 assert REPORT.size == 24
-assert DATA.size == 40
+assert DATA.size == 48
 
 _CRC = struct.Struct(">I")
 
@@ -278,7 +279,9 @@ def encode_report(appended: int, flushed: int) -> bytes:
     return fields + _CRC.pack(zlib.crc32(fields))
 
 
-def encode_data_header(body_crc: int, *, size: int, offset: int, epoch: int, confirmed: int, master_end: int) -> bytes:
+def encode_data_header(
+    body_crc: int, *, size: int, offset: int, epoch: int, confirmed: int, master_end: int, readable: int
+) -> bytes:
     """The header of a data frame whose `size` log bytes have the CRC-32 `body_crc`."""
-    fields = DATA.codec.pack(DATA_KIND, size, offset, epoch, confirmed, master_end, 0)[:-CRC_SIZE]
+    fields = DATA.codec.pack(DATA_KIND, size, offset, epoch, confirmed, master_end, readable, 0)[:-CRC_SIZE]
     return fields + _CRC.pack(zlib.crc32(fields, body_crc))

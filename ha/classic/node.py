@@ -8,7 +8,7 @@ from __future__ import annotations
 import attrs
 import trio
 
-from ...store.append_log import AppendLog, RawAppendLog
+from ...store.append_log import AppendLog
 from ...store.commitlog import LocalLog
 from ...store.message_store import MessageStore
 from ...world.network import Address
@@ -17,7 +17,7 @@ from .commitlog import ClassicLog, classic_log
 from .files import EpochFile, load_node
 from .layout import NodeIdentity
 from .master import HAService
-from .settings import HaSettings
+from .settings import OURS, HaSettings
 from .slave import HAClient
 
 
@@ -26,16 +26,27 @@ class StoreFollower:
     """A message store behind the `Follower` interface."""
 
     store: MessageStore
-    log: RawAppendLog
+    log: LocalLog
 
     def log_grew(self) -> None:
         self.store.dispatcher.wake()
 
+    def may_show(self, readable: int) -> None:
+        if readable != self.log.readable_max:
+            self.log.readable_max = readable
+            self.store.dispatcher.wake()
+
     async def cut(self, offset: int) -> None:
         await self.store.cut(self.log, offset)
+        self._show_no_more_than(offset)
 
     async def clear(self) -> None:
         await self.store.clear(self.log)
+        self._show_no_more_than(0)
+
+    def _show_no_more_than(self, end: int) -> None:
+        if self.log.readable_max is not None:
+            self.log.readable_max = min(self.log.readable_max, end)
 
 
 @attrs.define(eq=False)
@@ -60,6 +71,8 @@ class ClassicNode:
         """The log that the store is to use: a slave's own, or a master's that waits for slaves."""
         self._local = local
         if self.slave:
+            if self.settings.protocol == OURS:
+                local.readable_max = 0  # a bare master says nothing of the kind
             return local
         self._log = classic_log(local, self.settings, self.world.clock)
         return self._log
@@ -87,12 +100,14 @@ class ClassicNode:
             await self._run_master(identity, epoch_file, task_status)
 
     async def _run_master(self, identity: NodeIdentity, epoch_file: EpochFile, task_status: trio.TaskStatus[None]) -> None:
-        world, log = self.world, self._log
+        world, log, local = self.world, self._log, self._local
         assert log is not None, "wrap_log comes first"
-        self.service = HAService(
+        assert local is not None
+        self.service = service = HAService(
             log, world.network, world.clock, world.workers, world.secrets, self.settings, identity, epoch_file, log.acks
         )
         log.on_grown = self.service.log_grew
+        local.on_flushed.append(lambda _: service.log_grew())
         await self.service.run(task_status=task_status)
 
     async def _run_slave(

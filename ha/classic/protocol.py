@@ -24,6 +24,8 @@ class LogBounds(Protocol):
     def max_offset(self) -> int: ...
     @property
     def flushed_offset(self) -> int: ...
+    @property
+    def readable_offset(self) -> int: ...
 
 
 @attrs.frozen
@@ -167,7 +169,7 @@ class MasterCore(Protocol):
         ...
 
     def heartbeat(self, now: float) -> bytes:
-        """A heartbeat if nothing was sent for the heartbeat interval, else nothing."""
+        """A heartbeat if nothing was sent for the heartbeat interval or the slave must be told something, else nothing."""
         ...
 
     def silent_for(self, now: float) -> float | None:

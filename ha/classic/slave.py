@@ -50,6 +50,10 @@ class Follower(Protocol):
         """Raw bytes were appended; queues and index can be derived from them."""
         ...
 
+    def may_show(self, readable: int) -> None:
+        """The master lets consumers see what lies before `readable`."""
+        ...
+
     async def cut(self, offset: int) -> None:
         """Drop everything from `offset` on, in the log and in what is derived from it.
 
@@ -219,6 +223,8 @@ class HAClient:
                     await self._carry_out(fact)
             if isinstance(core, AuthenticatedSlave):
                 self.master_end, self._confirmed = core.master_end, core.confirmed
+                if core.readable is not None:
+                    self.follower.may_show(core.readable)
             else:
                 self.master_end = self.follower.log.max_offset
             if grown:

@@ -55,9 +55,9 @@ def test_a_report_carries_its_checksum() -> None:
 
 def test_a_data_header_covers_its_body() -> None:
     """The checksum goes over the log bytes and the fields before it."""
-    header = encode_data_header(zlib.crc32(b"body"), size=4, offset=7, epoch=2, confirmed=5, master_end=11)
+    header = encode_data_header(zlib.crc32(b"body"), size=4, offset=7, epoch=2, confirmed=5, master_end=11, readable=9)
 
-    assert len(header) == DATA.size == 40
+    assert len(header) == DATA.size == 48
     assert header[:4] == b"HADT"
     assert int.from_bytes(header[-4:], "big") == zlib.crc32(b"body" + header[:-4])
 

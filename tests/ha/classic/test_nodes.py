@@ -445,3 +445,41 @@ async def test_a_bare_slave_with_a_lost_tail_is_refused_even_if_the_master_is_lo
                 await trio.sleep(20)
             assert slave.store.log.max_offset == held
             assert any("nobody was sent more" in entry["reason"] for entry in events_of(logs, "ha_connection_refused"))
+
+
+async def test_a_slave_shows_nothing_that_its_master_may_still_lose(
+    autojump_clock: MockClock, open_node: OpenNode, joined: Joined
+) -> None:
+    """Else a power cut of the master gives the offset to another message, and who has read the first never sees that one."""
+    async with open_node("s", slave=True) as slave, open_node("m", flush="SYNC_FLUSH") as master:
+        await joined(master)
+        master.put()
+        await slave.until(lambda: slave.store.max_offset("T", 0) == 1)
+        master.disk.faults.sync_error = 1.0
+        master.put()
+        await slave.until(lambda: slave.store.log.max_offset == master.store.log.max_offset)
+        await trio.sleep(20)
+
+        assert slave.store.get("T", 0, 1, 1).status is GetStatus.OFFSET_OVERFLOW_ONE
+        disk = slave.disk.kill()
+
+    # Nor does it when it starts again while the master is away.
+    async with open_node("s", slave=True, disk=disk) as slave:
+        await trio.sleep(1)
+        assert slave.store.max_offset("T", 0) <= 1
+
+
+async def test_a_slave_shows_what_its_master_has_flushed_at_once(
+    autojump_clock: MockClock, open_node: OpenNode, joined: Joined
+) -> None:
+    """It is told without waiting for the next heartbeat, remembers it over a clean restart, and a flush alone is enough."""
+    async with open_node("m", flush="SYNC_FLUSH") as master, open_node("s", slave=True) as slave:
+        await joined(master)
+        for count in range(1, 6):
+            master.put()
+            started = trio.current_time()
+            await slave.until(lambda: slave.store.max_offset("T", 0) == count)  # noqa: B023
+            assert trio.current_time() - started < 0.1
+        disk = slave.disk
+    async with open_node("s", slave=True, disk=disk) as slave:
+        assert slave.store.max_offset("T", 0) == 5

@@ -54,6 +54,7 @@ class Log:
 
     start: int = 0
     content: bytearray = attrs.field(factory=bytearray)
+    readable_max: int | None = None
 
     @classmethod
     def of(cls, size: int, *, seed: int = 1, start: int = 0) -> Log:
@@ -70,6 +71,10 @@ class Log:
     @property
     def flushed_offset(self) -> int:
         return self.max_offset
+
+    @property
+    def readable_offset(self) -> int:
+        return self.max_offset if self.readable_max is None else min(self.max_offset, self.readable_max)
 
     def slice_from(self, offset: int, size_max: int) -> memoryview:
         end = min(self.max_offset, offset + size_max, offset - offset % SEGMENT + SEGMENT)
@@ -265,6 +270,8 @@ def test_both_sides_speak_every_five_seconds_and_give_up_after_twenty(dialect: s
     """Heartbeats and reports go out after 5 s without a word; more than 20 s of silence end the connection."""
     pair = pair_of(dialect, Log.of(100), Log.of(100))
     pair.settle()
+    said = pair.master.heartbeat(0.0)  # ours says at once up to where consumers may see
+    assert bool(said) is (dialect == "authenticated")
 
     assert pair.master.heartbeat(4.9) == b""
     assert not pair.slave.report_due(4.9)
@@ -732,7 +739,8 @@ def test_a_frame_that_does_not_join_is_refused() -> None:
 
     with pytest.raises(HaProtocolError, match="for offset 90, this log ends at 100"):
         pair.slave.receive(
-            encode_data_header(zlib.crc32(b"x"), size=1, offset=90, epoch=1, confirmed=0, master_end=200) + b"x", 0.0
+            encode_data_header(zlib.crc32(b"x"), size=1, offset=90, epoch=1, confirmed=0, master_end=200, readable=0) + b"x",
+            0.0,
         )
 
 
@@ -742,7 +750,8 @@ def test_a_frame_of_an_epoch_that_was_not_announced_is_refused() -> None:
 
     with pytest.raises(HaProtocolError, match="of epoch 8"):
         pair.slave.receive(
-            encode_data_header(zlib.crc32(b"x"), size=1, offset=100, epoch=8, confirmed=0, master_end=200) + b"x", 0.0
+            encode_data_header(zlib.crc32(b"x"), size=1, offset=100, epoch=8, confirmed=0, master_end=200, readable=0) + b"x",
+            0.0,
         )
 
 
@@ -770,6 +779,23 @@ def test_the_slave_learns_what_is_confirmed_and_how_far_the_master_is() -> None:
     pair.settle()
 
     assert (pair.slave.confirmed, pair.slave.master_end) == (77, 300)
+
+
+def test_a_master_says_at_once_when_consumers_may_see_more() -> None:
+    """The bytes go before they are flushed; the flush alone is told by a frame without bytes, and once."""
+    pair = joined_pair()
+    assert isinstance(pair.slave, AuthenticatedSlave)
+    pair.master_log.readable_max = 100
+    pair.master_log.content += bytes(200)
+    pair.settle()
+    assert pair.slave.readable == 100
+
+    pair.master_log.readable_max = 300
+    pair.to_slave += pair.master.heartbeat(pair.now)
+    pair.settle()
+
+    assert pair.slave.readable == 300
+    assert pair.master.heartbeat(pair.now) == b""
 
 
 def test_frames_grow_while_they_leave_fast_and_shrink_when_they_do_not() -> None:
