@@ -1,5 +1,6 @@
-"""`python -m ledgermq.testing.process_faults`: kill a real broker under load, again and again, and judge what it kept.
+"""`python -m ledgermq.testing.process_faults`: kill real brokers under load, again and again, and judge what they kept.
 
+A pair of master and slave is in `process_pairs`; this is the single broker, and the command for both.
 Each life of the broker: start on the same store, look at everything it holds, let producers and readers work, sometimes let it
 stand still, then SIGKILL at a drawn moment, sometimes in the middle of its start. The last life ends by a clean stop. A kill
 leaves the page cache, so an acknowledgement of either flush mode must survive it. The seed fixes what is drawn, not how the
@@ -24,6 +25,9 @@ from ..world.network import Address
 from .checkers import STORE_CHECKERS, check_history, queue_offsets_are_given_once
 from .history import End, History, Snapshot
 from .process_load import PULL_SETTINGS, Load, message_ids_name_their_messages
+from .process_network import NetworkUnavailable
+from .process_outcome import Outcome
+from .process_pairs import PairFaults
 from .process_servers import broker_arguments, running, running_broker
 
 LIFE_SECONDS = (0.05, 1.0)
@@ -34,30 +38,6 @@ PAUSE_SECONDS = (0.2, 1.5)
 VIOLATIONS_SHOWN_MAX = 20
 
 Report = Callable[[str], object]
-
-
-@attrs.define(eq=False)
-class Outcome:
-    """What a run did and found."""
-
-    history: History
-    kills: int = 0
-    kills_while_starting: int = 0
-    pauses: int = 0
-    start_seconds_max: float = 0.0
-    violations: list[str] = attrs.field(factory=list[str])
-    seconds: float = 0.0
-
-    def summary(self) -> str:
-        puts = self.history.puts
-        acknowledged = sum(put.acknowledged for put in puts)
-        refused = sum(put.refused for put in puts)
-        return (
-            f"{self.kills} kills ({self.kills_while_starting} of them while starting), {self.pauses} pauses, "
-            f"{len(puts)} messages sent: {acknowledged} acknowledged, {refused} refused, "
-            f"{len(puts) - acknowledged - refused} unknown; {len(self.history.reads)} read; slowest start "
-            f"{self.start_seconds_max:.2f} s; {self.seconds:.0f} s; {len(self.violations)} violations"
-        )
 
 
 @attrs.define(eq=False)
@@ -98,7 +78,7 @@ class Faults:
             await trio.sleep(self.lots.uniform(*START_KILLED_SECONDS))
             await broker.kill()
         self.outcome.history.ends.append(End.KILL)
-        self.outcome.kills_while_starting += 1
+        self.outcome.faults["kills while starting"] += 1
 
     async def _kill_under_load(self) -> None:
         before = len(self.outcome.history.puts)
@@ -111,7 +91,7 @@ class Faults:
                 if self.lots.random() < PAUSED_SHARE:
                     await trio.sleep(self.lots.uniform(*self.life_seconds))
                     await broker.pause(self.lots.uniform(*PAUSE_SECONDS))
-                    self.outcome.pauses += 1
+                    self.outcome.faults["pauses"] += 1
                 await trio.sleep(self.lots.uniform(*self.life_seconds))
                 await broker.kill()
         self.outcome.history.ends.append(End.KILL)
@@ -140,28 +120,36 @@ class Faults:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
     parser = argparse.ArgumentParser(prog="python -m ledgermq.testing.process_faults", description=__doc__)
-    parser.add_argument("--kills", type=int, default=50, help="how often the broker is killed (50)")
+    parser.add_argument("--mode", choices=("single", "sync_master"), default="single", help="one broker, or a pair (single)")
+    parser.add_argument("--kills", type=int, default=50, help="how often a broker is killed (50)")
     parser.add_argument("--flush", choices=("sync", "async"), default="sync", help="SYNC_FLUSH or ASYNC_FLUSH (sync)")
     parser.add_argument("--seed", type=int, help="what to draw from; a new one by default")
-    parser.add_argument("--directory", type=Path, help="where the store goes; a temporary one by default")
+    parser.add_argument("--directory", type=Path, help="where the stores go; a temporary one by default")
     chosen = parser.parse_args(arguments)
     seed = random.SystemRandom().randrange(1 << 32) if chosen.seed is None else int(chosen.seed)
     directory = Path(tempfile.mkdtemp(prefix="ledgermq-faults-", dir=chosen.directory))
-    print(f"seed {seed}, {chosen.flush} flush, store {directory}", flush=True)  # noqa: T201
-    faults = Faults(
-        directory / "store",
-        chosen.flush == "sync",
-        random.Random(seed),  # noqa: S311 - draws faults
-        lambda line: print(line, flush=True),  # noqa: T201
-    )
-    outcome = trio.run(faults.run, chosen.kills)
+    title = f"seed {seed}, {chosen.mode}, {chosen.flush} flush"
+    _say(f"{title}, in {directory}")
+    sync_flush, lots = chosen.flush == "sync", random.Random(seed)  # noqa: S311 - draws faults
+    try:
+        if chosen.mode == "single":
+            outcome = trio.run(Faults(directory / "store", sync_flush, lots, _say).run, chosen.kills)
+        else:
+            outcome = trio.run(PairFaults(directory, sync_flush, lots, _say).run, chosen.kills)
+    except NetworkUnavailable as error:
+        _say(str(error))
+        return 2
     for violation in outcome.violations[:VIOLATIONS_SHOWN_MAX]:
-        print(f"  {violation}")  # noqa: T201
-    print(f"seed {seed}, {chosen.flush} flush: {outcome.summary()}")  # noqa: T201
+        _say(f"  {violation}")
+    _say(f"{title}: {outcome.summary()}")
     if outcome.violations:
         return 1
     shutil.rmtree(directory)
     return 0
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -33,6 +33,8 @@ PRODUCERS = 2
 IN_FLIGHT = 16
 BATCH_SHARE, BATCH_MAX = 0.1, 8
 BODY_BYTES_MAX = 2000
+REFUSED_PAUSE_SECONDS = 0.05
+"""A refusal may come at once: without a pause it would be most of what a run sends."""
 CALL_SECONDS = 60.0
 """Longer than any pause: a call ends with its answer or with its connection."""
 KEYS_ASKED = 8
@@ -44,6 +46,12 @@ PULL_SETTINGS = {
     "maxTransferBytesOnMessageInDisk": 1 << 20,
 }
 """For the broker, so that looking at everything takes few calls."""
+STORED_UNPROMISED = (
+    ResponseCode.FLUSH_DISK_TIMEOUT,
+    ResponseCode.FLUSH_SLAVE_TIMEOUT,
+    ResponseCode.SLAVE_NOT_AVAILABLE,
+)
+"""The message is in the log, but is not as safe as the mode promises."""
 _READER_GROUP = "watching"
 _WAIT, _WITH_SUBSCRIPTION = 2, 4
 
@@ -86,7 +94,9 @@ class Load:
             size = self.lots.randint(2, BATCH_MAX) if self.lots.random() < BATCH_SHARE else 1
             puts = self.numbered(self.lots.choice(QUEUES), producer, size)
             with suppress(RemotingError):
-                await self.send(channel, puts)
+                answer = await self.send(channel, puts)
+                if answer.code != ResponseCode.SUCCESS:
+                    await trio.sleep(REFUSED_PAUSE_SECONDS)
 
     def numbered(self, queue: Queue, producer: int = 0, size: int = 1) -> list[Put]:
         """Puts of new messages; several are a batch."""
@@ -108,7 +118,7 @@ class Load:
                 put.acknowledged, put.queue_offset = True, first + at
                 put.physical_offset = int(message_id[-16:], 16)
         else:
-            stored = answer.code in (ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.FLUSH_SLAVE_TIMEOUT)
+            stored = answer.code in STORED_UNPROMISED
             for put in puts:
                 put.refused = not stored
                 put.withdrawn = answer.code == ResponseCode.SERVICE_NOT_AVAILABLE

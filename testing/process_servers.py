@@ -19,6 +19,7 @@ import attrs
 import trio
 
 from ..world.network import Address
+from .process_network import Place
 
 BOOT_SECONDS = 60.0
 """Far more than a start takes: the machine may be busy."""
@@ -46,6 +47,7 @@ class ServerProcess:
 
     process: trio.Process
     errors_path: Path
+    host: str = "127.0.0.1"
     address: Address = attrs.field(factory=lambda: Address("127.0.0.1", 0))
     """Where it listens, once it is up."""
 
@@ -71,7 +73,7 @@ class ServerProcess:
         found = _ADDRESS.search(output)
         if found is None:
             raise NotUp(self.process.returncode, self.errors)
-        self.address = Address("127.0.0.1", int(found[2]))
+        self.address = Address(self.host, int(found[2]))
 
     async def kill(self) -> None:
         """End it with SIGKILL: it gets to do nothing more."""
@@ -107,20 +109,20 @@ def _errors_path(directory: Path, command: str) -> Path:
 
 
 @asynccontextmanager
-async def running(directory: Path, *arguments: str) -> AsyncGenerator[ServerProcess]:
-    """Start `ledgermq` with arguments; on leaving it is killed if it still runs."""
+async def running(directory: Path, *arguments: str, place: Place | None = None) -> AsyncGenerator[ServerProcess]:
+    """Start `ledgermq` with arguments, here or on a machine of a virtual network; on leaving it is killed if it still runs."""
     errors_path = _errors_path(directory, arguments[0])
     environment = {**os.environ, "PYTHONPATH": _SOURCES, "HOME": str(directory)}
     environment.pop("LEDGERMQ_NAMESRV", None)
     with errors_path.open("ab") as errors:
         process = await trio.lowlevel.open_process(
-            [sys.executable, "-m", "ledgermq.cli.main", *arguments],
+            [*(place.entering if place else ()), sys.executable, "-m", "ledgermq.cli.main", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=errors,
             env=environment,
         )
-    server = ServerProcess(process, errors_path)
+    server = ServerProcess(process, errors_path, place.host if place else "127.0.0.1")
     try:
         yield server
     finally:
