@@ -35,11 +35,18 @@ def beside(first: Cluster, settings: Mapping[str, str]) -> Generator[Cluster]:
 
 def log_end(cluster: Cluster) -> int:
     """Return where the broker's log ends; -1 while a broker that has just been started cannot tell."""
+    return log_and_dispatch_end(cluster)[0]
+
+
+def log_and_dispatch_end(cluster: Cluster) -> tuple[int, int]:
+    """Return where the broker's log ends and up to where its queues tell of it; -1 twice while it cannot tell."""
     with cluster.connect() as connection:
         answer = connection.ask(_GET_BROKER_RUNTIME_INFO, {})
     if answer.code:
-        return -1
-    return int(json.loads(answer.body)["table"]["commitLogMaxOffset"])
+        return -1, -1
+    table = json.loads(answer.body)["table"]
+    end = int(table["commitLogMaxOffset"])
+    return end, end - int(table["dispatchBehindBytes"])
 
 
 def await_equal(master: Cluster, slave: Cluster) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from math import inf
 from typing import Protocol
 
 import attrs
@@ -31,6 +32,10 @@ ROUND_RECORDS_MAX = 1024
 """Records of one turn of the event loop: a few milliseconds."""
 PAUSE_SECONDS = 0.003
 """Pause between rounds of a busy log: a batch gathers, and each queue is written once for many records (RocketMQ: 1 ms)."""
+BULK_SHARE = 0.2
+"""Of the time while bulk data arrives: it is received first, but who reads from a slave that lags for hours must get on too."""
+BULK_SECONDS = 0.1
+"""How long after the last piece bulk data still counts as arriving."""
 TAGS_CACHED_MAX = 10_000
 
 
@@ -57,13 +62,11 @@ class TagsCodes:
     delay_levels_ms: tuple[int, ...]
     _hashes: dict[str, int] = attrs.field(factory=dict[str, int])
 
-    def of(self, topic: str, properties: dict[str, str], store_timestamp: int) -> int:
-        """Compute it from the decoded properties."""
-        if topic == SCHEDULE_TOPIC and DELAY in properties:
-            level = properties[DELAY]
-            return store_timestamp + self.delay_ms(int(level) if level.isdigit() else 0)
-        tag = properties.get(TAGS)
-        if tag is None:
+    def of(self, topic: str, tag: str, delay: str, store_timestamp: int) -> int:
+        """Compute it; `tag` and `delay` are properties, "" where there is none."""
+        if delay and topic == SCHEDULE_TOPIC:
+            return store_timestamp + self.delay_ms(int(delay) if delay.isdigit() else 0)
+        if not tag:
             return 0
         code = self._hashes.get(tag)
         if code is None:
@@ -114,7 +117,7 @@ def scan(
                     span.queue_offset,
                     span.physical_offset,
                     span.size,
-                    tags_codes.of(topic, properties, span.store_timestamp),
+                    tags_codes.of(topic, properties.get(TAGS, ""), properties.get(DELAY, ""), span.store_timestamp),
                     span.store_timestamp,
                     span.sys_flag,
                     properties.get(UNIQUE_KEY, ""),
@@ -124,6 +127,13 @@ def scan(
         if at == 0:
             return
         position += at
+
+
+def pause_after(took: float, since_bulk: float) -> float:
+    """Seconds to leave to others after a round that took so many, when bulk data arrived so many ago."""
+    if since_bulk > BULK_SECONDS:
+        return PAUSE_SECONDS
+    return max(PAUSE_SECONDS, took * (1 - BULK_SHARE) / BULK_SHARE)
 
 
 @attrs.define(eq=False)
@@ -146,6 +156,8 @@ class Dispatcher:
     _offered_count: int = 0
     _touched: dict[ConsumeQueue, None] = attrs.field(factory=dict[ConsumeQueue, None])
     _wake: trio.Event = attrs.field(factory=trio.Event)
+    _bulk_at: float = -inf
+    """When the last piece of bulk data came."""
 
     @property
     def behind_bytes(self) -> int:
@@ -159,8 +171,10 @@ class Dispatcher:
             self._offered_count += len(records)
         self._wake.set()
 
-    def wake(self) -> None:
-        """More of the log has become readable."""
+    def wake(self, *, more_coming: bool = False) -> None:
+        """More of the log has become readable; `more_coming`: and yet more, which comes first, is about to."""
+        if more_coming:
+            self._bulk_at = trio.current_time()
         self._wake.set()
 
     def cut(self, offset: int) -> None:
@@ -176,13 +190,15 @@ class Dispatcher:
             await self._wake.wait()
             self._wake = trio.Event()
             while self.behind_bytes:
+                began = trio.current_time()
                 try:
                     if not self.round():
                         break  # a part of a record: the bytes that complete it will wake us
                 except OSError as error:
                     self.on_failure(error)
                     await trio.sleep(1.0)
-                await trio.sleep(PAUSE_SECONDS)
+                ended = trio.current_time()
+                await trio.sleep(pause_after(ended - began, ended - self._bulk_at))
 
     def round(self) -> bool:
         """Derive one slice; returns whether it got anywhere.

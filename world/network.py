@@ -99,6 +99,33 @@ class TcpStream(HalfCloseableStream):
             except OSError as error:
                 raise self._broken(error) from error
 
+    async def receive_into(self, buffer: memoryview) -> int:
+        """Wait for data and take it straight into `buffer`, as much as fits; 0 at the peer's end of sending."""
+        while True:
+            try:
+                await trio.lowlevel.wait_readable(self.socket)
+                return self.socket.recv_into(buffer)
+            except BlockingIOError:
+                continue
+            except OSError as error:
+                raise self._broken(error) from error
+
+    async def send_parts(self, parts: Sequence[bytes | memoryview]) -> None:
+        """Send all of `parts`, in one system call if the peer keeps up."""
+        rest: list[bytes | memoryview] = list(parts)
+        while rest:
+            try:
+                sent = self.socket.sendmsg(rest)
+            except BlockingIOError:
+                await self.wait_send_all_might_not_block()
+                continue
+            except OSError as error:
+                raise self._broken(error) from error
+            while rest and sent >= len(rest[0]):
+                sent -= len(rest.pop(0))
+            if sent:
+                rest[0] = memoryview(rest[0])[sent:]
+
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         """Send all of `data`."""
         rest: bytes | bytearray | memoryview = data
@@ -136,6 +163,31 @@ class TcpStream(HalfCloseableStream):
         if self.socket.fileno() < 0:
             return trio.ClosedResourceError("this connection was closed by us")
         return trio.BrokenResourceError(f"connection broken: {error.strerror or error}")
+
+
+async def receive_into(stream: Stream, buffer: memoryview) -> int:
+    """Wait for data and put it into `buffer`, as much as fits; returns how much, 0 at the peer's end of sending.
+
+    Raises:
+        trio.BrokenResourceError, trio.ClosedResourceError: as `receive_some`.
+    """
+    if isinstance(stream, TcpStream):
+        return await stream.receive_into(buffer)
+    received = await stream.receive_some(len(buffer))
+    buffer[: len(received)] = received
+    return len(received)
+
+
+async def send_parts(stream: Stream, parts: Sequence[bytes | memoryview]) -> None:
+    """Send all of `parts`, none empty, one behind the other, without joining them where the stream can do that.
+
+    Raises:
+        trio.BrokenResourceError, trio.ClosedResourceError: as `send_all`.
+    """
+    if isinstance(stream, TcpStream):
+        await stream.send_parts(parts)
+    else:
+        await stream.send_all(b"".join(parts))
 
 
 @attrs.define(eq=False)

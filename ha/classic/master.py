@@ -17,7 +17,7 @@ from trio.abc import Listener, Stream
 
 from ...store.append_log import AppendLog
 from ...world.clock import Clock
-from ...world.network import Address, Network
+from ...world.network import Address, Network, send_parts
 from ...world.randomness import Randomness
 from ...world.workers import Workers
 from ..errors import HaError, WrongDialect
@@ -39,8 +39,6 @@ STRANGERS_MAX = 64
 """Connections that have not joined yet; one more ends the oldest, so that strangers cannot keep slaves out."""
 FAREWELL_SECONDS = 1.0
 EPOCH_RETRY_SECONDS = 5.0
-JOINED_BYTES_MAX = 64 * 1024
-"""A frame of less is copied behind its header and leaves in one write; a larger one leaves as it lies in the segment."""
 FRAMES_TOGETHER = 16
 COLD_BYTES = 1024 * 1024 * 1024
 """A slave that is further behind reads what may have left the page cache: a worker thread touches those bytes first."""
@@ -152,17 +150,13 @@ class HAConnection:
             crc = await self._checksum(body)
         header = core.frame(len(body), crc, service.clock.monotonic())
         service.sent_end = max(service.sent_end, core.next_offset)
-        if len(body) >= JOINED_BYTES_MAX:
-            await stream.send_all(header)
-            await stream.send_all(body)
-            return True
         parts: list[bytes | memoryview] = [header, body]
         if len(body) == size and not core.checksummed:
             # RocketMQ's small frames leave many at once: each would cost a system call and a wake-up of the slave.
             while len(parts) < 2 * FRAMES_TOGETHER and (body := service.log.slice_from(core.next_offset, core.next_size())):
                 parts += (core.frame(len(body), 0, service.clock.monotonic()), body)
             service.sent_end = max(service.sent_end, core.next_offset)
-        await stream.send_all(b"".join(parts))
+        await send_parts(stream, parts)
         return True
 
     async def _checksum(self, body: memoryview) -> int:

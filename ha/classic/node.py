@@ -28,8 +28,8 @@ class StoreFollower:
     store: MessageStore
     log: LocalLog
 
-    def log_grew(self) -> None:
-        self.store.dispatcher.wake()
+    def log_grew(self, *, more: bool) -> None:
+        self.store.dispatcher.wake(more_coming=more)
 
     def may_show(self, readable: int) -> None:
         if readable != self.log.readable_max:

@@ -185,12 +185,19 @@ class SlaveCore(Protocol):
         """Whether the master has agreed to send."""
         ...
 
+    @property
+    def held(self) -> int:
+        """Received bytes, the last ones, that are looked at again: the beginning of a frame whose rest has not come."""
+        ...
+
     def opening(self) -> bytes:
         """What to send as soon as the connection is open."""
         ...
 
     def receive(self, received: Buffer, now: float) -> tuple[list[SlaveFact], bytes]:
         """Take what the master sent; return what to do, and what to answer once that is done.
+
+        Facts hold views of `received`, and so does the core for as long as it holds any of it: see `held`.
 
         Raises:
             HaError: close the connection. No fact of these bytes holds.

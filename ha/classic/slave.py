@@ -16,7 +16,7 @@ from trio.abc import Stream
 from ...store.append_log import RawAppendLog
 from ...store.errors import StoreError
 from ...world.clock import Clock
-from ...world.network import Address, Network
+from ...world.network import Address, Network, receive_into
 from ...world.randomness import Randomness
 from ...world.workers import Workers
 from ..errors import HaError, WrongDialect
@@ -26,13 +26,11 @@ from .epochs import EpochList
 from .files import EpochFile
 from .layout import NONCE_SIZE, NodeIdentity
 from .protocol import EpochBegun, JoinedMaster, LogAbandoned, LogReceived, SlaveCore, SlaveFact, TailDropped
+from .ring import Ring
 from .settings import OURS, HaSettings
 
 log = structlog.get_logger()
 
-RECEIVE_BYTES = 64 * 1024
-BULK_RECEIVE_BYTES = 1024 * 1024
-"""Asked for while the master has more than we take at once."""
 CONNECT_SECONDS = 3.0
 RETRY_SECONDS_MIN = 0.5
 RETRY_SECONDS_MAX = 5.0
@@ -46,8 +44,12 @@ class Follower(Protocol):
     @property
     def log(self) -> RawAppendLog: ...
 
-    def log_grew(self) -> None:
-        """Raw bytes were appended; queues and index can be derived from them."""
+    def log_grew(self, *, more: bool) -> None:
+        """Raw bytes were appended; queues and index can be derived from them.
+
+        Args:
+            more: the next ones are here already, and receiving them comes first.
+        """
         ...
 
     def may_show(self, readable: int) -> None:
@@ -114,6 +116,8 @@ class HAClient:
     _epochs: EpochList | None = None
     _confirmed: int = 0
     _known: trio.Event = attrs.field(factory=trio.Event)
+    _taken: trio.Event | None = None
+    """Set once the received bytes that are being taken are in the log; None while there are none such."""
     _outgoing: bytearray = attrs.field(factory=bytearray)
     _sender: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot)
 
@@ -168,14 +172,14 @@ class HAClient:
 
     async def _converse(self, stream: Stream, master: Address) -> bool:
         core = self._core()
-        self._outgoing = bytearray(core.opening())
+        self._outgoing, self._taken = bytearray(core.opening()), None
         reason = "closed by the master"
         self.refusal = None
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._send, stream)
                 nursery.start_soon(self._tick, core, nursery.cancel_scope)
-                await self._receive(stream, core)
+                await self._receive(stream, core, nursery)
                 nursery.cancel_scope.cancel()
         except* (trio.BrokenResourceError, trio.ClosedResourceError) as group:
             reason = str(group.exceptions[0].__cause__ or group.exceptions[0])
@@ -209,31 +213,51 @@ class HAClient:
             self._confirmed,
         )
 
-    async def _receive(self, stream: Stream, core: SlaveCore) -> None:
-        clock, size = self.clock, RECEIVE_BYTES
-        while received := await stream.receive_some(size):
-            self.last_read = clock.monotonic()
-            facts, answer = core.receive(received, self.last_read)
-            grown = False
-            for fact in facts:
-                if isinstance(fact, LogReceived):
-                    self._append(fact)
-                    grown = True
-                else:
-                    await self._carry_out(fact)
-            if isinstance(core, AuthenticatedSlave):
-                self.master_end, self._confirmed = core.master_end, core.confirmed
-                if core.readable is not None:
-                    self.follower.may_show(core.readable)
+    async def _receive(self, stream: Stream, core: SlaveCore, nursery: trio.Nursery) -> None:
+        ring = Ring()
+        while count := await receive_into(stream, ring.room()):
+            self.last_read = self.clock.monotonic()
+            received = ring.fill(count)
+            if self._taken is not None:
+                await self._taken.wait()  # bytes go into the log in the order in which they came
+            self._taken = trio.Event()
+            if count < self.settings.bulk_bytes:
+                await self._take(core, ring, received, ring.filled)
             else:
-                self.master_end = self.follower.log.max_offset
-            if grown:
-                self.follower.log_grew()
-                answer += core.report(clock.monotonic())
-            if answer:
-                self._outgoing += answer
-                self._sender.unpark()
-            size = BULK_RECEIVE_BYTES if len(received) >= RECEIVE_BYTES else RECEIVE_BYTES
+                nursery.start_soon(self._take, core, ring, received, ring.filled)
+        if self._taken is not None:
+            await self._taken.wait()
+
+    async def _take(self, core: SlaveCore, ring: Ring, received: memoryview, position: int) -> None:
+        """Carry out what `received` means, which ends at `position` of the ring; only one of these runs at a time."""
+        bulk = len(received) >= self.settings.bulk_bytes
+        if bulk:
+            facts, answer = await self.workers.run(core.receive, received, self.last_read)
+        else:
+            facts, answer = core.receive(received, self.last_read)
+        grown = False
+        for fact in facts:
+            if isinstance(fact, LogReceived):
+                self._append(fact)
+                grown = True
+            else:
+                await self._carry_out(fact)
+        ring.release(position, core.held)
+        if isinstance(core, AuthenticatedSlave):
+            self.master_end, self._confirmed = core.master_end, core.confirmed
+            if core.readable is not None:
+                self.follower.may_show(core.readable)
+        else:
+            self.master_end = self.follower.log.max_offset
+        if grown:
+            self.follower.log_grew(more=bulk)
+            answer += core.report(self.clock.monotonic())
+        if answer:
+            self._outgoing += answer
+            self._sender.unpark()
+        taken, self._taken = self._taken, None
+        assert taken is not None
+        taken.set()
 
     def _append(self, fact: LogReceived) -> None:
         append_raw, offset = self.follower.log.append_raw, fact.offset
@@ -311,6 +335,7 @@ class HAClient:
             if silence is not None:
                 log.warning("silent_master_closed", master=str(self.master), silence_seconds=round(silence, 1))
                 scope.cancel()
-            elif core.report_due(now) and not self._outgoing:
+            elif self._taken is None and core.report_due(now) and not self._outgoing:
+                # While bytes are being taken, the core counts some that are not in the log yet; their own report follows.
                 self._outgoing += core.report(now)
                 self._sender.unpark()

@@ -1,0 +1,175 @@
+"""Catching up in bulk: frames are checked on a worker thread while the next bytes are received, and deriving waits its turn."""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+import trio
+from structlog.testing import capture_logs
+from trio.testing import MockClock
+
+from ledgermq.ha.classic.slave import HAClient
+from ledgermq.store.dispatch import Dispatcher
+
+OpenNode = Any  # the fixtures' own classes live in conftest.py, which tests cannot import
+Lines = Any
+Joined = Callable[..., Awaitable[None]]
+
+DIALECTS = ["ledgermq", "rocketmq"]
+
+
+@pytest.mark.parametrize("protocol", DIALECTS)
+@pytest.mark.parametrize("piece_max", [1 << 20, 700, 37])
+async def test_a_slave_that_checks_elsewhere_is_its_master_byte_for_byte(
+    autojump_clock: MockClock, open_node: OpenNode, lines: Lines, protocol: str, piece_max: int
+) -> None:
+    """Whatever the network cuts the bytes into, and with more coming while those before are looked at."""
+    lines.piece_max = piece_max
+    async with open_node("m", protocol=protocol, from_first=True) as master:
+        master.put(300)
+        async with open_node("s", slave=True, protocol=protocol, bulk_bytes=30) as slave:
+            for _ in range(20):
+                master.put(7)
+                await trio.sleep(0.02)
+            await slave.caught_up(master)
+            assert slave.content() == master.content()
+            assert slave.store.max_offset("T", 0) == 440
+
+
+@pytest.mark.parametrize("protocol", DIALECTS)
+@pytest.mark.parametrize("seed", range(6))
+async def test_killed_while_bytes_are_checked_it_goes_on_where_it_stood(
+    autojump_clock: MockClock, open_node: OpenNode, protocol: str, seed: int
+) -> None:
+    """What a worker thread still holds when the process ends was never reported."""
+    lots = random.Random(seed)
+    disk = None
+    async with open_node("m", protocol=protocol, from_first=True) as master:
+        for _ in range(8):
+            master.put(lots.randint(1, 60), size=lots.randint(10, 900))
+            async with open_node("s", slave=True, protocol=protocol, disk=disk, bulk_bytes=30) as slave:
+                await trio.sleep(lots.random() ** 2)
+                assert master.content().startswith(slave.content())
+                disk = slave.disk.kill() if lots.random() < 0.5 else slave.disk.power_cut(lots.randrange(1000))
+        master.put(10)
+        async with open_node("s", slave=True, protocol=protocol, disk=disk, bulk_bytes=30) as slave:
+            await slave.caught_up(master)
+            assert slave.content() == master.content()
+            assert slave.store.max_offset("T", 0) == master.store.max_offset("T", 0)
+
+
+@pytest.mark.parametrize("protocol", DIALECTS)
+async def test_nothing_is_reported_that_is_not_in_the_log(
+    autojump_clock: MockClock, open_node: OpenNode, joined: Joined, protocol: str
+) -> None:
+    """Not even by the report that is due every five seconds, while a worker thread takes as long as it likes."""
+    async with (
+        open_node("m", protocol=protocol, from_first=True) as master,
+        open_node("s", slave=True, protocol=protocol, bulk_bytes=30) as slave,
+    ):
+        await joined(master)
+        client = slave.node.client
+        held_up = HeldUp(client)
+        client.workers = held_up
+        master.put(100)
+        await trio.sleep(12)
+        assert held_up.waiting
+        assert [one.appended for one in master.node.service.slaves()] == [slave.store.log.max_offset] == [0]
+
+        held_up.gate.set()
+        await slave.caught_up(master)
+        await master.until(lambda: master.node.service.slaves()[0].appended == slave.store.log.max_offset > 0)
+
+
+class HeldUp:
+    """Workers that begin when they are let."""
+
+    def __init__(self, client: HAClient) -> None:
+        self.inner = client.workers
+        self.gate = trio.Event()
+        self.waiting = False
+
+    async def run(self, function: Any, *args: Any, **kwargs: Any) -> Any:
+        self.waiting = True
+        await self.gate.wait()
+        return await self.inner.run(function, *args, **kwargs)
+
+
+async def test_a_damaged_frame_ends_the_connection_wherever_it_was_checked(
+    autojump_clock: MockClock, open_node: OpenNode, lines: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next connection brings the bytes again, whole."""
+    async with open_node("m", from_first=True) as master:
+        master.put(200)
+        damage = [0x5A5A]
+
+        async def checksum(self: Any, body: memoryview) -> int:
+            await trio.lowlevel.checkpoint()
+            return damage.pop() if damage else zlib.crc32(body)
+
+        monkeypatch.setattr("ledgermq.ha.classic.master.HAConnection._checksum", checksum)
+        with capture_logs() as logs:
+            async with open_node("s", slave=True, bulk_bytes=30) as slave:
+                await slave.caught_up(master)
+                assert slave.content() == master.content()
+        refused = [entry for entry in logs if entry["event"] == "ha_connection_refused"]
+        assert len(refused) == 1
+        assert "damaged data frame" in refused[0]["reason"]
+
+
+@pytest.fixture
+def stuck(monkeypatch: pytest.MonkeyPatch) -> set[Dispatcher]:
+    """Those that do not get on, whatever is there to derive."""
+    standing = set[Dispatcher]()
+    derive = Dispatcher.round
+    monkeypatch.setattr(Dispatcher, "round", lambda self: self not in standing and derive(self))
+    return standing
+
+
+async def test_a_start_in_the_middle_of_catching_up_reads_only_what_is_not_derived_yet(
+    autojump_clock: MockClock, open_node: OpenNode, stuck: set[Dispatcher]
+) -> None:
+    """Deriving far behind the log is written down as such, and is gone on with from there."""
+    async with open_node("m", from_first=True) as master:
+        master.put(600, size=300)
+        async with open_node("s", slave=True) as slave:
+            dispatcher = slave.store.dispatcher
+            await slave.caught_up(master)
+            await trio.sleep(10)
+            derived = dispatcher.dispatched_offset
+            stuck.add(dispatcher)
+            master.put(600, size=300)
+            await slave.until(lambda: slave.store.log.max_offset == master.store.log.max_offset)
+            await trio.sleep(10)
+            assert slave.store.dispatch_behind_bytes > 5 * 16 * 1024
+            disk = slave.disk.kill()
+        with capture_logs() as logs:
+            async with open_node("s", slave=True, disk=disk) as slave:
+                opened = next(entry for entry in logs if entry["event"] == "store_opened")
+                assert opened["read_from"] == derived
+                await slave.until(lambda: slave.store.max_offset("T", 0) == 1200)
+
+
+async def test_retention_keeps_what_is_not_derived_yet(
+    autojump_clock: MockClock, open_node: OpenNode, stuck: set[Dispatcher]
+) -> None:
+    """However old it is: its messages would be gone before anybody could read them from the slave."""
+    async with open_node("m", from_first=True) as master:
+        master.put(600, size=300)
+        async with open_node("s", slave=True) as slave:
+            stuck.add(slave.store.dispatcher)
+            await slave.until(lambda: slave.store.log.max_offset == master.store.log.max_offset)
+            await slave.store.log.flush()
+            slave.world.clock.jump(1000 * 3_600_000)
+            slave.store.cleaner.delete_expired()
+            assert slave.store.log.min_offset == 0
+
+            stuck.clear()
+            await slave.caught_up(master)
+            slave.store.cleaner.delete_expired()
+            assert slave.store.log.min_offset > 0
+            assert slave.store.max_offset("T", 0) == 600

@@ -1,0 +1,23 @@
+"""How deriving shares time with the receiving of bulk data."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ledgermq.store.dispatch import BULK_SECONDS, BULK_SHARE, PAUSE_SECONDS, pause_after
+
+
+@given(st.floats(0, 60), st.floats(0, BULK_SECONDS))
+def test_deriving_gets_its_share_while_bulk_data_arrives_and_no_more(took: float, since_bulk: float) -> None:
+    """However long its rounds take; only very short ones wait for the usual pause."""
+    pause = pause_after(took, since_bulk)
+    share = took / (took + pause)
+    assert share <= BULK_SHARE + 1e-9
+    assert pause == PAUSE_SECONDS or share >= BULK_SHARE - 1e-9
+
+
+@given(st.floats(0, 60), st.floats(BULK_SECONDS, 1e9, exclude_min=True))
+def test_without_bulk_data_deriving_pauses_for_a_batch_to_gather_only(took: float, since_bulk: float) -> None:
+    """However long the round before took."""
+    assert pause_after(took, since_bulk) == PAUSE_SECONDS
