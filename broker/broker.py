@@ -18,9 +18,12 @@ from trio.abc import Listener, Stream
 
 from ..remoting.dispatcher import Dispatcher
 from ..remoting.server import RemotingServer
+from ..remoting.tls import open_tls
 from ..store.message_store import MessageStore
 from ..store.opening import open_message_store
+from ..world.network import Network
 from ..world.real import World, real_world
+from ..world.tls import TlsAcceptor
 from . import admin, admin_config, admin_queries, admin_runtime, inspection, relay
 from .client_requests import ClientRequests
 from .clients import SCAN_SECONDS, Consumers, Producers
@@ -69,6 +72,9 @@ class Broker:
     stats: Stats
     started_ms: int
     replication: Replication
+    network: Network
+    """By which this broker opens connections to name servers and brokers; encrypted if it is told so."""
+    tls: TlsAcceptor
     dispatcher: Dispatcher = attrs.field(factory=Dispatcher)
     producers: Producers = attrs.field(factory=Producers)
     consumers: Consumers = attrs.field(factory=Consumers)
@@ -85,7 +91,7 @@ class Broker:
     clients: ClientRequests = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.server = RemotingServer(self.dispatcher, self.world.network, self.world.clock)
+        self.server = RemotingServer(self.dispatcher, self.world.network, self.world.clock, tls=self.tls)
         self.pulls = PullService(self)
         self.delay = DelayDelivery(self)
         self.registration = Registration(self)
@@ -191,10 +197,12 @@ async def open_broker(config: BrokerConfig, world: World | None = None) -> Async
         OSError: a port is taken, or the disk refused.
         StoreError: the store cannot be opened; nothing of it was changed.
         BadTable: a file of topics, groups or offsets is damaged.
+        BadTlsSetting, TlsFailed: TLS cannot be spoken as configured.
     Durability: on leaving, everything is on the medium.
     Cancellation: stops as leaving does, in under a second.
     """
     world = world or real_world()
+    tls, network = await open_tls(config.tls, world)
     listeners = await _listen(config, world)
     try:
         port = world.network.listener_port(listeners[0])
@@ -205,7 +213,7 @@ async def open_broker(config: BrokerConfig, world: World | None = None) -> Async
             world, config.store_config(), store_host=store_host, wrap_log=replication.wrap_log
         ) as store:
             store.writability.slave = config.is_slave
-            broker = _assemble(config, world, store, host, port, replication)
+            broker = _assemble(config, world, store, host, port, replication, network, tls)
             async with trio.open_nursery() as nursery:
                 await broker.start(nursery, listeners)
                 log.info("broker_started", name=config.broker_name, address=broker.address, store=config.store_path_root_dir)
@@ -230,7 +238,14 @@ def start_broker(config: BrokerConfig | None = None, world: World | None = None)
 
 
 def _assemble(
-    config: BrokerConfig, world: World, store: MessageStore, host: str, port: int, replication: Replication
+    config: BrokerConfig,
+    world: World,
+    store: MessageStore,
+    host: str,
+    port: int,
+    replication: Replication,
+    network: Network,
+    tls: TlsAcceptor,
 ) -> Broker:
     now_ms = world.clock.wall_ms
     persistence = Persistence(world.disk, world.workers, f"{config.store_path_root_dir}/config")
@@ -247,6 +262,8 @@ def _assemble(
         stats=Stats(config.broker_cluster_name, now_ms()),
         started_ms=now_ms(),
         replication=replication,
+        network=network,
+        tls=tls,
     )
     broker.load_tables()
     adopted = broker.topics.adopt({topic: max(store.queue_ids(topic)) + 1 for topic in store.topics()})

@@ -15,7 +15,9 @@ import attrs
 import structlog
 
 from ..message.units import MASTER_ID
+from ..remoting.errors import BadTlsSetting
 from ..remoting.java_properties import read_properties, write_properties
+from ..remoting.tls import TLS_KEYS, TlsSettings
 from ..store.config import DELAY_LEVELS, StoreConfig, parse_delay_levels
 from ..world.network import Address
 from .errors import BadConfig
@@ -174,6 +176,8 @@ class BrokerConfig:
     ha_secret: str = ""
     """Ours: what master and slave must share."""
 
+    tls: TlsSettings = attrs.field(factory=TlsSettings)
+    """What is set of the keys that begin with `tls.`."""
     others: Mapping[str, str] = attrs.field(factory=_no_others)
     """Entries that we do not know, as given."""
 
@@ -205,16 +209,16 @@ class BrokerConfig:
         )
 
     def entries(self) -> dict[str, str]:
-        """All entries under RocketMQ's keys, the unknown ones too; unset paths and the secret are left out."""
+        """All entries under RocketMQ's keys, the unknown ones too; what is not set is left out, and so are secrets."""
         known = {
             key: ("true" if value else "false") if isinstance(value, bool) else str(value)
             for key, name in KEYS.items()
             if (value := getattr(self, name)) is not None and name != "ha_secret"
         }
-        return {**known, **self.others}
+        return {**known, **self.tls.shown(), **self.others}
 
     def to_properties(self) -> str:
-        """Write what `read_broker_conf` reads, but never the secret: the text is shown to whoever asks."""
+        """Write what `read_broker_conf` reads, but never a secret: the text is shown to whoever asks."""
         return write_properties(self.entries())
 
 
@@ -233,9 +237,9 @@ def key_of(field: attrs.Attribute[Any]) -> str:
     return name or re.sub(r"_(\w)", lambda match: match[1].upper(), field.name)
 
 
-_FIELDS = {key_of(field): field for field in attrs.fields(BrokerConfig) if field.name != "others"}
+_FIELDS = {key_of(field): field for field in attrs.fields(BrokerConfig) if field.name not in ("tls", "others")}
 KEYS: Mapping[str, str] = {key: field.name for key, field in _FIELDS.items()}
-"""RocketMQ's keys and our field names."""
+"""RocketMQ's keys and our field names; those of TLS are in `remoting.tls`."""
 
 
 def read_broker_conf(text: str) -> BrokerConfig:
@@ -260,14 +264,18 @@ def config_of(entries: Mapping[str, str], base: BrokerConfig | None = None) -> B
         field = _FIELDS.get(key)
         if field is not None:
             values[field.name] = _value_of(field, key, value.strip())
-        else:
+        elif key not in TLS_KEYS:
             others[key] = value
             unknown.append(key)
     if unknown:
         log.warning("unknown_config_keys_ignored", keys=sorted(unknown))
+    try:
+        tls = (TlsSettings() if base is None else base.tls).updated(entries)
+    except BadTlsSetting as error:
+        raise BadConfig(error.key, error.value, error.allowed) from error
     if base is not None:
-        return attrs.evolve(base, **values, others=others)
-    return BrokerConfig(**values, others=others)
+        return attrs.evolve(base, **values, tls=tls, others=others)
+    return BrokerConfig(**values, tls=tls, others=others)
 
 
 def _value_of(field: attrs.Attribute[Any], key: str, text: str) -> Any:

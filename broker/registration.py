@@ -119,7 +119,7 @@ class Registration:
         """Stay registered over one connection; ends with the error that ends the connection."""
         channel = link.channel = await open_channel(
             link.address,
-            network=self.broker.world.network,
+            network=self.broker.network,
             nursery=nursery,
             on_close=lambda _: link.wake.set(),
             connect_seconds=CONNECT_SECONDS,

@@ -117,7 +117,7 @@ class Replication:
             OSError: the HA port is taken.
         """
         if self.config.is_slave:
-            self.sync = ConfigSync(SlavesTables(broker), broker.world.network)
+            self.sync = ConfigSync(SlavesTables(broker), broker.network)
             nursery.start_soon(self.sync.run)
             broker.on_master.append(self._follow)
         await nursery.start(self.node.run, broker.store)

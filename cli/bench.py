@@ -14,7 +14,7 @@ from ..client.errors import ClientError
 from ..client.producer import Producer, open_producer
 from ..client.subscription import ConsumeFrom
 from ..message.message import Message
-from .clients import json_option, namesrv_option, talks_to_cluster
+from .clients import chosen_tls, json_option, namesrv_option, talks_to_cluster
 from .output import print_json
 
 REPORT_SECONDS = 1.0
@@ -68,7 +68,7 @@ async def produce(topic: str, size: int, in_flight: int, batch: int, seconds: fl
     tally = Tally()
     # Letters that hardly compress, so that what is measured is what was asked for.
     message = Message(topic, bytes((at * 197 + at // 7 * 31) & 0xFF for at in range(size)))
-    async with open_producer(namesrv, "ledgermq-bench", compression=None) as producer:
+    async with open_producer(namesrv, "ledgermq-bench", compression=None, tls=chosen_tls()) as producer:
         await producer.send(message)
         tally.started = time.monotonic()
         async with trio.open_nursery() as nursery:
@@ -110,7 +110,10 @@ async def consume(topic: str, group: str, seconds: float, count_max: int | None,
     """Take what is there as fast as it comes."""
     tally = Tally()
     last = time.monotonic()
-    async with open_consumer(namesrv, group, topic, consume_from=ConsumeFrom.FIRST) as consumer, trio.open_nursery() as nursery:
+    async with (
+        open_consumer(namesrv, group, topic, consume_from=ConsumeFrom.FIRST, tls=chosen_tls()) as consumer,
+        trio.open_nursery() as nursery,
+    ):
         nursery.start_soon(_report, tally, as_json)
         with trio.move_on_after(seconds):
             while messages := await consumer.get_many(1024, 2.0):

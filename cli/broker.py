@@ -12,15 +12,20 @@ from ..broker.broker import Broker, open_broker
 from ..broker.config import KEYS, BrokerConfig, config_of
 from ..broker.errors import BadConfig, BrokerError
 from ..ha.errors import HaError
+from ..remoting.errors import BadTlsSetting
 from ..remoting.java_properties import read_properties
+from ..remoting.tls import TLS_KEYS
 from ..store.errors import StoreError
 from ..world.real import real_world
 from .serving import LOG_LEVELS, log_to_stderr, serve
 
+_NAMES = {**KEYS, **{key: re.sub(r"\.|(?=[A-Z])", "_", key).lower() for key in TLS_KEYS}}
+"""Every key and the name of its parameter."""
+
 
 def _key_options(function: Callable[..., None]) -> Callable[..., None]:
     """Make every key of broker.conf a flag, as RocketMQ spells it and in dashes; the help names the file instead."""
-    for key, name in KEYS.items():
+    for key, name in _NAMES.items():
         dashed = "--" + re.sub("_+", "-", name)
         spellings = [f"--{key}"] if f"--{key}" == dashed else [f"--{key}", dashed]
         function = click.option(*spellings, f"key_{name}", hidden=True)(function)
@@ -46,7 +51,7 @@ def command(file: Path | None, namesrv: str | None, print_config: bool, log_leve
         click.echo(config.to_properties(), nl=False)
         return
     log_to_stderr(log_level)
-    serve(open_broker(config, real_world()), _announce, BrokerError, StoreError, HaError)
+    serve(open_broker(config, real_world()), _announce, BrokerError, StoreError, HaError, BadTlsSetting)
 
 
 def _config(file: Path | None, namesrv: str | None, given: dict[str, str]) -> BrokerConfig:
@@ -59,7 +64,7 @@ def _config(file: Path | None, namesrv: str | None, given: dict[str, str]) -> Br
             entries |= read_properties(file.read_text())
         if namesrv is not None and source is not click.core.ParameterSource.ENVIRONMENT:
             entries["namesrvAddr"] = namesrv
-        return config_of(entries | {key: given[name] for key, name in KEYS.items() if name in given})
+        return config_of(entries | {key: given[name] for key, name in _NAMES.items() if name in given})
     except (BadConfig, UnicodeDecodeError) as error:
         raise click.UsageError(str(error)) from error
 

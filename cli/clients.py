@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Awaitable, Callable
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import click
@@ -14,6 +15,10 @@ import trio
 
 from ..client.errors import ClientError, InvalidArgument, NoRoute, NoRouteReason, NotFound, NotOnline, Unreachable
 from ..client.session import parse_name_servers
+from ..remoting.errors import BadTlsSetting
+from ..remoting.java_properties import read_properties
+from ..remoting.tls import TlsSettings
+from ..world.tls import ClientTls
 from .serving import first_of, log_to_stderr
 
 P = ParamSpec("P")
@@ -21,6 +26,7 @@ T = TypeVar("T")
 
 DEFAULT_NAMESRV = "127.0.0.1:9876"
 LATEST_MS, EARLIEST_MS = -1, 0
+_TLS = "ledgermq.tls"
 
 if TYPE_CHECKING:
     _ParamType = click.ParamType[int]
@@ -29,14 +35,47 @@ else:
 
 _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
-namesrv_option = click.option(
-    "--namesrv",
-    "-n",
-    envvar="LEDGERMQ_NAMESRV",
-    default=DEFAULT_NAMESRV,
-    show_default=True,
-    help="Name servers, HOST:PORT;HOST:PORT. Also $LEDGERMQ_NAMESRV.",
-)
+
+def namesrv_option(function: Callable[P, T]) -> Callable[P, T]:
+    """Let a command be told where the cluster is, and whether it is spoken to in TLS; `chosen_tls` tells the command."""
+    tls_config = click.option(
+        "--tls-config",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        envvar="LEDGERMQ_TLS_CONFIG",
+        expose_value=False,
+        callback=_remember_tls,
+        help="Speak TLS as RocketMQ's tls.properties says (tls.client.…). Also $LEDGERMQ_TLS_CONFIG.",
+    )
+    tls = click.option(
+        "--tls", is_flag=True, expose_value=False, callback=_remember_tls, help="Speak TLS, whatever certificate is shown."
+    )
+    namesrv = click.option(
+        "--namesrv",
+        "-n",
+        envvar="LEDGERMQ_NAMESRV",
+        default=DEFAULT_NAMESRV,
+        show_default=True,
+        help="Name servers, HOST:PORT;HOST:PORT. Also $LEDGERMQ_NAMESRV.",
+    )
+    return namesrv(tls(tls_config(function)))
+
+
+def _remember_tls(context: click.Context, _parameter: click.Parameter, value: Path | bool | None) -> None:
+    if isinstance(value, Path):
+        try:
+            context.meta[_TLS] = TlsSettings().updated(read_properties(value.read_text())).client()
+        except (BadTlsSetting, UnicodeDecodeError) as error:
+            raise click.BadParameter(f"{value}: {error}", param_hint="--tls-config") from error
+    elif value:
+        context.meta.setdefault(_TLS, True)
+
+
+def chosen_tls() -> bool | ClientTls:
+    """What the running command was told about TLS."""
+    chosen: bool | ClientTls = click.get_current_context().meta.get(_TLS, False)
+    return chosen
+
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 

@@ -8,7 +8,7 @@ import click
 
 from ..client.admin import Admin, open_admin
 from ..client.errors import ClientError
-from .clients import json_option, namesrv_option, talks_to_cluster
+from .clients import chosen_tls, json_option, namesrv_option, talks_to_cluster
 from .output import print_rows
 
 
@@ -23,7 +23,7 @@ def command() -> None:
 @talks_to_cluster
 async def list_brokers(namesrv: str, as_json: bool) -> None:
     """All brokers that the name server knows."""
-    async with open_admin(namesrv) as admin:
+    async with open_admin(namesrv, tls=chosen_tls()) as admin:
         rows = await _members(admin)
     print_rows(rows, ("cluster", "broker", "id", "role", "address"), as_json=as_json, nothing="the name server knows no broker")
 
@@ -34,7 +34,7 @@ async def list_brokers(namesrv: str, as_json: bool) -> None:
 @talks_to_cluster
 async def status(namesrv: str, as_json: bool) -> None:
     """Version, load, disk and replication of every broker; one that does not answer says why."""
-    async with open_admin(namesrv) as admin:
+    async with open_admin(namesrv, tls=chosen_tls()) as admin:
         rows = await _members(admin)
         for row in rows:
             await _ask_broker(admin, row)

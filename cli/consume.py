@@ -15,7 +15,7 @@ from ..client.pull import open_pull_consumer
 from ..client.received import ReceivedMessage
 from ..client.subscription import ConsumeFrom
 from ..message.message import MessageQueue
-from .clients import Moment, json_option, namesrv_option, talks_to_cluster
+from .clients import Moment, chosen_tls, json_option, namesrv_option, talks_to_cluster
 from .output import body_fields, print_json, when
 
 LOOKING_GROUP = "TOOLS_CONSUMER"
@@ -101,13 +101,16 @@ async def _take(
     namesrv: str, group: str, topic: str, tag: str, from_beginning: bool, idle_seconds: float | None, sink: Sink
 ) -> None:
     first = ConsumeFrom.FIRST if from_beginning else ConsumeFrom.LAST
-    async with open_consumer(namesrv, group, {topic: tag}, ack="explicit", consume_from=first) as consumer:
+    async with open_consumer(namesrv, group, {topic: tag}, ack="explicit", consume_from=first, tls=chosen_tls()) as consumer:
         while not sink.full and (messages := await consumer.get_many(MESSAGES_PER_GET, idle_seconds)):
             sink.show(messages)
 
 
 async def _look(namesrv: str, topic: str, tag: str, start_ms: int | None, follow: bool, sink: Sink) -> None:
-    async with open_admin(namesrv) as admin, open_pull_consumer(namesrv, LOOKING_GROUP) as consumer:
+    async with (
+        open_admin(namesrv, tls=chosen_tls()) as admin,
+        open_pull_consumer(namesrv, LOOKING_GROUP, tls=chosen_tls()) as consumer,
+    ):
         ends: dict[MessageQueue, int] = {}
         starts: dict[MessageQueue, int] = {}
         for queue in await consumer.queues(topic):

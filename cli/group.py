@@ -9,7 +9,7 @@ import click
 
 from ..client.admin import open_admin
 from ..client.errors import NotOnline
-from .clients import Moment, json_option, namesrv_option, talks_to_cluster
+from .clients import Moment, chosen_tls, json_option, namesrv_option, talks_to_cluster
 from .output import print_json, print_rows, when
 
 
@@ -24,7 +24,7 @@ def command() -> None:
 @talks_to_cluster
 async def list_groups(namesrv: str, as_json: bool) -> None:
     """All consumer groups."""
-    async with open_admin(namesrv) as admin:
+    async with open_admin(namesrv, tls=chosen_tls()) as admin:
         groups = await admin.groups()
     rows = [{"group": name, **configuration} for name, configuration in groups.items()]
     print_rows(
@@ -43,7 +43,7 @@ async def list_groups(namesrv: str, as_json: bool) -> None:
 @talks_to_cluster
 async def show(group: str, topic: str | None, namesrv: str, as_json: bool) -> None:
     """Where a group stands in each queue, how far behind it is, and who its members are."""
-    async with open_admin(namesrv) as admin:
+    async with open_admin(namesrv, tls=chosen_tls()) as admin:
         stats = await admin.group_stats(group, topic)
         try:
             connections = await admin.group_connections(group)
@@ -86,7 +86,7 @@ async def show(group: str, topic: str | None, namesrv: str, as_json: bool) -> No
 @talks_to_cluster
 async def reset(group: str, topic: str, timestamp_ms: int, namesrv: str, as_json: bool) -> None:
     """Let a group go on elsewhere in a topic; members that are online are told."""
-    async with open_admin(namesrv) as admin:
+    async with open_admin(namesrv, tls=chosen_tls()) as admin:
         offsets = await admin.reset_offsets(group, topic, timestamp_ms)
     rows = [
         {"topic": queue.topic, "broker": queue.broker_name, "queue": queue.queue_id, "position": offset}
@@ -118,7 +118,7 @@ async def create(
     as_json: bool,
 ) -> None:
     """Create a consumer group, or change it."""
-    async with open_admin(namesrv) as admin:
+    async with open_admin(namesrv, tls=chosen_tls()) as admin:
         await admin.create_group(
             group,
             cluster=cluster,
@@ -144,7 +144,7 @@ async def delete(group: str, keep_offsets: bool, yes: bool, namesrv: str, as_jso
     """Delete a consumer group and its positions."""
     if not yes:
         click.confirm(f"Delete the group {group}{'' if keep_offsets else ' and its positions'}?", abort=True, err=True)
-    async with open_admin(namesrv) as admin:
+    async with open_admin(namesrv, tls=chosen_tls()) as admin:
         await admin.delete_group(group, remove_offsets=not keep_offsets)
     if as_json:
         print_json({"group": group, "deleted": True})

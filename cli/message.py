@@ -9,7 +9,7 @@ from ..client.admin import LATEST, open_admin
 from ..client.pull import open_pull_consumer
 from ..message.message import MessageQueue, StoredMessage
 from ..message.units import QueueId
-from .clients import Moment, json_option, namesrv_option, talks_to_cluster
+from .clients import Moment, chosen_tls, json_option, namesrv_option, talks_to_cluster
 from .output import print_message, print_rows, stored_fields, text_or_hex, when
 
 FIND_GROUP = "TOOLS_CONSUMER"
@@ -29,7 +29,7 @@ def command() -> None:
 @talks_to_cluster
 async def show(message_id: str, topic: str | None, namesrv: str, as_json: bool) -> None:
     """Show a message by its id."""
-    async with open_admin(namesrv) as admin:
+    async with open_admin(namesrv, tls=chosen_tls()) as admin:
         message = await admin.message_by_id(message_id, topic)
     print_message(message, as_json=as_json)
 
@@ -44,7 +44,7 @@ async def show(message_id: str, topic: str | None, namesrv: str, as_json: bool) 
 @talks_to_cluster
 async def by_key(topic: str, key: str, count_max: int, since: int, namesrv: str, as_json: bool) -> None:
     """Find messages by one of their keys, through the brokers' index."""
-    async with open_admin(namesrv) as admin:
+    async with open_admin(namesrv, tls=chosen_tls()) as admin:
         found = await admin.messages_by_key(topic, key, messages_max=count_max, begin_ms=since)
     _print_found(found, as_json=as_json, nothing=f"no message with the key {key} in {topic}")
 
@@ -59,7 +59,7 @@ async def by_key(topic: str, key: str, count_max: int, since: int, namesrv: str,
 @talks_to_cluster
 async def by_offset(topic: str, offset: int, queue_id: int, broker: str | None, namesrv: str, as_json: bool) -> None:
     """Show the message with an offset in a queue."""
-    async with open_admin(namesrv) as admin:
+    async with open_admin(namesrv, tls=chosen_tls()) as admin:
         if broker is None:
             names = sorted({queue.broker_name for queue in (await admin.topic_route(topic)).queues})
             if len(names) != 1:
@@ -85,7 +85,10 @@ async def find(
     """Look through the messages of a time, without an index."""
     wanted = contains.encode() if contains else b""
     found: list[StoredMessage] = []
-    async with open_admin(namesrv) as admin, open_pull_consumer(namesrv, FIND_GROUP) as consumer:
+    async with (
+        open_admin(namesrv, tls=chosen_tls()) as admin,
+        open_pull_consumer(namesrv, FIND_GROUP, tls=chosen_tls()) as consumer,
+    ):
         ends: dict[MessageQueue, int] = {}
         starts: dict[MessageQueue, int] = {}
         for queue in await consumer.queues(topic):

@@ -11,6 +11,7 @@ from ..message.errors import JsonError
 from ..namesrv.config import NamesrvConfig, read_namesrv_conf
 from ..namesrv.errors import BadNamesrvConfig
 from ..namesrv.server import Namesrv, open_namesrv
+from ..remoting.errors import BadTlsSetting
 from ..world.real import real_world
 from .serving import LOG_LEVELS, log_to_stderr, serve
 
@@ -30,22 +31,19 @@ def command(file: Path | None, host: str | None, port: int | None, print_config:
         click.echo(config.to_properties(), nl=False)
         return
     log_to_stderr(log_level)
-    serve(open_namesrv(config, real_world()), _announce, JsonError)
+    serve(open_namesrv(config, real_world()), _announce, JsonError, BadTlsSetting)
 
 
 def _config(file: Path | None, host: str | None, port: int | None) -> NamesrvConfig:
     home = os.path.expanduser("~/namesrv")
-    entries = {"kvConfigPath": f"{home}/kvConfig.json", "configStorePath": f"{home}/namesrv.properties"}
+    config = NamesrvConfig(kv_config_path=f"{home}/kvConfig.json", config_store_path=f"{home}/namesrv.properties")
     try:
         if file is not None:
-            entries |= read_namesrv_conf(file.read_text()).entries()
+            config = read_namesrv_conf(file.read_text(), config)
     except (BadNamesrvConfig, UnicodeDecodeError) as error:
         raise click.BadParameter(f"{file}: {error}", param_hint="-c") from error
-    if host is not None:
-        entries["bindAddress"] = host
-    if port is not None:
-        entries["listenPort"] = str(port)
-    return NamesrvConfig().with_entries(entries)
+    given = {"bindAddress": host, "listenPort": None if port is None else str(port)}
+    return config.with_entries({key: value for key, value in given.items() if value is not None})
 
 
 def _announce(namesrv: Namesrv) -> str:

@@ -15,7 +15,7 @@ import trio
 from ..client.producer import Producer, open_producer
 from ..client.sending import SendResult
 from ..message.message import Message
-from .clients import json_option, namesrv_option, pairs, talks_to_cluster
+from .clients import chosen_tls, json_option, namesrv_option, pairs, talks_to_cluster
 from .output import print_json
 
 READ_BYTES = 64 * 1024
@@ -105,7 +105,7 @@ async def command(
     progress = Progress(as_json, verbose or not from_input)
     started = time.monotonic()
     try:
-        async with open_producer(namesrv, group, send_timeout_seconds=seconds) as producer:
+        async with open_producer(namesrv, group, send_timeout_seconds=seconds, tls=chosen_tls()) as producer:
             source = _lines() if from_input else _given(bodies, file)
             in_flight = IN_FLIGHT_MAX if from_input and not order_key else 1
             await _send_all(producer, source, message, batch, order_key, in_flight, progress)

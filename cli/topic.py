@@ -9,7 +9,7 @@ import click
 from ..client.admin import open_admin
 from ..message.flags import PERM_READ, PERM_READ_WRITE, PERM_WRITE
 from ..message.message import DLQ_PREFIX, RETRY_PREFIX
-from .clients import json_option, namesrv_option, pairs, talks_to_cluster
+from .clients import chosen_tls, json_option, namesrv_option, pairs, talks_to_cluster
 from .output import print_json, print_rows, when
 
 PERMISSIONS = {"rw": PERM_READ_WRITE, "r": PERM_READ, "w": PERM_WRITE}
@@ -32,7 +32,7 @@ def command() -> None:
 @talks_to_cluster
 async def list_topics(everything: bool, cluster: str | None, namesrv: str, as_json: bool) -> None:
     """Names of all topics."""
-    async with open_admin(namesrv) as admin:
+    async with open_admin(namesrv, tls=chosen_tls()) as admin:
         topics = await admin.topics(cluster=cluster)
         if not everything:
             brokers = (await admin.cluster()).brokers
@@ -90,7 +90,7 @@ async def _shape(
     namesrv: str,
     as_json: bool,
 ) -> None:
-    async with open_admin(namesrv) as admin:
+    async with open_admin(namesrv, tls=chosen_tls()) as admin:
         await admin.create_topic(
             topic,
             queues=queues,
@@ -117,7 +117,7 @@ async def delete(topic: str, cluster: str | None, yes: bool, namesrv: str, as_js
     """Delete a topic with all its messages."""
     if not yes:
         click.confirm(f"Delete the topic {topic} with all its messages?", abort=True, err=True)
-    async with open_admin(namesrv) as admin:
+    async with open_admin(namesrv, tls=chosen_tls()) as admin:
         await admin.delete_topic(topic, cluster=cluster)
     if as_json:
         print_json({"topic": topic, "deleted": True})
@@ -132,7 +132,7 @@ async def delete(topic: str, cluster: str | None, yes: bool, namesrv: str, as_js
 @talks_to_cluster
 async def show(topic: str, namesrv: str, as_json: bool) -> None:
     """What each queue of a topic holds, and which groups read it."""
-    async with open_admin(namesrv) as admin:
+    async with open_admin(namesrv, tls=chosen_tls()) as admin:
         stats = await admin.topic_stats(topic)
         groups = await admin.topic_groups(topic)
     rows: list[dict[str, Any]] = [
@@ -161,7 +161,7 @@ async def show(topic: str, namesrv: str, as_json: bool) -> None:
 @talks_to_cluster
 async def route(topic: str, namesrv: str, as_json: bool) -> None:
     """What clients are told about a topic."""
-    async with open_admin(namesrv) as admin:
+    async with open_admin(namesrv, tls=chosen_tls()) as admin:
         found = await admin.topic_route(topic)
     members = {broker.name: broker for broker in found.brokers}
     rows = [

@@ -18,6 +18,7 @@ from ..ha.errors import HaError
 from ..message.errors import JsonError
 from ..namesrv.config import NamesrvConfig
 from ..namesrv.server import Namesrv, open_namesrv
+from ..remoting.errors import BadTlsSetting
 from ..store.errors import StoreError
 from ..world.real import World, real_world
 from .output import table
@@ -121,7 +122,7 @@ def command(
     log_to_stderr(log_level)
     with tempfile.TemporaryDirectory(prefix="ledgermq-") if store is None else nullcontext(str(store.absolute())) as folder:
         plan = Plan(mode, nodes, masters, host, port, broker_port, folder, secrets.token_hex(), kept=store is not None)
-        serve(_open_cluster(plan, real_world()), _announce, BrokerError, StoreError, HaError, JsonError)
+        serve(_open_cluster(plan, real_world()), _announce, BrokerError, StoreError, HaError, JsonError, BadTlsSetting)
 
 
 @asynccontextmanager

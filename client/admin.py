@@ -23,6 +23,7 @@ from ..remoting.command import RemotingCommand
 from ..remoting.java_properties import read_properties, write_properties
 from ..world.network import Address
 from ..world.real import World, real_world
+from ..world.tls import ClientTls
 from .admin_values import Cluster, Connection, GroupConnections, GroupPosition, QueueRange
 from .compression import decompress
 from .errors import InvalidArgument, NoRoute, NoRouteReason, NotFound, NotOnline, Refused, TopicNotExist, refusal
@@ -547,8 +548,10 @@ def _connection(item: Mapping[str, Any]) -> Connection:
 
 
 @asynccontextmanager
-async def open_admin(namesrv: str | Iterable[str], *, world: World | None = None) -> AsyncGenerator[Admin]:
+async def open_admin(
+    namesrv: str | Iterable[str], *, tls: bool | ClientTls = False, world: World | None = None
+) -> AsyncGenerator[Admin]:
     """An admin client for the length of an `async with` block; it opens connections as they are needed."""
-    async with open_session(namesrv, world or real_world()) as session:
+    async with open_session(namesrv, world or real_world(), tls=tls) as session:
         yield Admin(session)
         await trio.lowlevel.checkpoint()

@@ -19,6 +19,7 @@ import trio
 
 from ..message.message import RETRY_PREFIX, MessageQueue
 from ..world.real import World, real_world
+from ..world.tls import ClientTls
 from .assigned import BYTES_PER_QUEUE_MAX, MESSAGES_PER_QUEUE_MAX, AssignedQueue
 from .delivery import Line, Source
 from .errors import ClientError, Closed, InvalidArgument, NoRoute, NoRouteReason
@@ -429,6 +430,7 @@ async def open_consumer(
     reconsume_times_max: int | None = None,
     offsets_path: str | None = None,
     instance_name: str | None = None,
+    tls: bool | ClientTls = False,
     world: World | None = None,
 ) -> AsyncGenerator[Consumer]:
     """A consumer for the length of an `async with` block; on entry its first share of queues is being read.
@@ -453,6 +455,7 @@ async def open_consumer(
             says, and without end in orderly consumption.
         offsets_path: the file in which a broadcasting consumer keeps its offsets; without it they are kept in memory.
         instance_name: replaces the random part of the client id.
+        tls: encrypt every connection, to name servers too: `True` believes any certificate, `ClientTls(...)` says which.
         world: the outside, for tests and simulation.
 
     Raises:
@@ -484,7 +487,7 @@ async def open_consumer(
         if strategy not in STRATEGIES:
             raise InvalidArgument(f"strategy must be one of {', '.join(STRATEGIES)} or a function (got {strategy!r})")
         strategy = STRATEGIES[strategy]
-    async with open_session(namesrv, world, instance_name=instance_name) as session:
+    async with open_session(namesrv, world, instance_name=instance_name, tls=tls) as session:
         offsets: Offsets
         if broadcasting:
             offsets = local = LocalOffsets(world.disk, offsets_path)

@@ -23,6 +23,7 @@ from ..remoting.codes import RequestCode
 from ..remoting.command import RemotingCommand
 from ..remoting.errors import CallTimeout, ConnectionLost
 from ..world.real import World, real_world
+from ..world.tls import ClientTls
 from .compression import COMPRESS_OVER_BYTES, Compression, compress
 from .errors import (
     ClientError,
@@ -463,6 +464,7 @@ async def open_producer(
     message_bytes_max: int = MESSAGE_BYTES_MAX,
     avoid_slow_brokers: bool = True,
     instance_name: str | None = None,
+    tls: bool | ClientTls = False,
     world: World | None = None,
 ) -> AsyncGenerator[Producer]:
     """A producer for the length of an `async with` block.
@@ -477,6 +479,7 @@ async def open_producer(
         message_bytes_max: larger bodies and batches are refused; a broker has its own limit, 4 MiB by default.
         avoid_slow_brokers: keep away for a while from brokers that answered late or not at all.
         instance_name: replaces the random part of the client id.
+        tls: encrypt every connection, to name servers too: `True` believes any certificate, `ClientTls(...)` says which.
         world: the outside, for tests and simulation.
     Cancellation: sends that are out are cancelled with the block; the farewell takes at most a second.
     """
@@ -484,7 +487,7 @@ async def open_producer(
     options = ProducerOptions(
         send_timeout_seconds, retries, compression, compress_over_bytes, message_bytes_max, avoid_slow_brokers
     )
-    async with open_session(namesrv, world or real_world(), instance_name=instance_name) as session:
+    async with open_session(namesrv, world or real_world(), instance_name=instance_name, tls=tls) as session:
         producer = Producer(group, options, session)
         session.producer_groups.add(group)
         session.on_route.append(producer.route_changed)

@@ -15,6 +15,7 @@ import trio
 
 from ..message.message import MessageQueue
 from ..world.real import World, real_world
+from ..world.tls import ClientTls
 from .assigned import BYTES_PER_QUEUE_MAX, MESSAGES_PER_QUEUE_MAX, AssignedQueue
 from .delivery import Line, Source
 from .errors import Closed, InvalidArgument
@@ -226,6 +227,7 @@ async def open_pull_consumer(
     messages_per_queue_max: int = MESSAGES_PER_QUEUE_MAX,
     bytes_per_queue_max: int = BYTES_PER_QUEUE_MAX,
     instance_name: str | None = None,
+    tls: bool | ClientTls = False,
     world: World | None = None,
 ) -> AsyncGenerator[PullConsumer]:
     """A pull consumer for the length of an `async with` block; it reads nothing before `assign`.
@@ -234,7 +236,7 @@ async def open_pull_consumer(
     """
     check_group(group)
     async with (
-        open_session(namesrv, world or real_world(), instance_name=instance_name) as session,
+        open_session(namesrv, world or real_world(), instance_name=instance_name, tls=tls) as session,
         background_nursery() as nursery,
     ):
         consumer = PullConsumer(group, session, nursery, messages_per_queue_max, bytes_per_queue_max, pull_messages_max)

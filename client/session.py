@@ -20,6 +20,7 @@ from ..remoting.command import RemotingCommand
 from ..remoting.errors import CallTimeout, ConnectionLost
 from ..world.network import Address
 from ..world.real import World
+from ..world.tls import ClientTls, TlsNetwork
 from .errors import ClientError, InvalidArgument, NoAnswer, NoRoute, NoRouteReason, TopicNotExist, Unreachable, refusal
 from .route import AUTO_CREATE_TOPIC, RouteTable, TopicRoute, parse_route
 from .subscription import Member, heartbeat
@@ -316,13 +317,21 @@ async def background_nursery() -> AsyncGenerator[trio.Nursery]:
 
 @asynccontextmanager
 async def open_session(
-    namesrv: str | Iterable[str], world: World, *, instance_name: str | None = None
+    namesrv: str | Iterable[str], world: World, *, instance_name: str | None = None, tls: bool | ClientTls = False
 ) -> AsyncGenerator[Session]:
     """A session for the length of an `async with` block.
 
+    Args:
+        namesrv: `host:port`, several joined by `;`, or a sequence of them.
+        world: the outside.
+        instance_name: replaces the random part of the client id.
+        tls: whether every connection is encrypted, to name servers too; `True` believes any certificate, as RocketMQ does.
     Cancellation: says goodbye to the brokers within `FAREWELL_SECONDS`, then closes everything.
     """
     name_servers = parse_name_servers(namesrv)
+    if tls:
+        settings = ClientTls() if tls is True else tls
+        world = attrs.evolve(world, network=TlsNetwork(world.network, settings, world.workers))
     lots = world.randomness
     instance = instance_name or f"{lots.getrandbits(16)}#{lots.getrandbits(48)}"
     async with background_nursery() as nursery:

@@ -11,7 +11,9 @@ from typing import Any
 
 import attrs
 
+from ..remoting.errors import BadTlsSetting
 from ..remoting.java_properties import read_properties, write_properties
+from ..remoting.tls import TLS_KEYS, TlsSettings
 from .errors import BadNamesrvConfig
 
 
@@ -41,12 +43,14 @@ class NamesrvConfig:
     enable_topic_list: bool = True
     config_black_list: str = "configBlackList;configStorePath;kvConfigPath"
     """Keys that no administrator may change through the network."""
+    tls: TlsSettings = attrs.field(factory=TlsSettings)
+    """What is set of the keys that begin with `tls.`."""
     others: Mapping[str, str] = attrs.field(factory=_no_others)
 
     def entries(self) -> dict[str, str]:
-        """All entries under RocketMQ's keys, the unknown ones too."""
+        """All entries under RocketMQ's keys, the unknown ones too; passwords are left out."""
         known = {key: _text(getattr(self, field.name)) for key, field in _FIELDS.items()}
-        return {**known, **self.others}
+        return {**known, **self.tls.shown(), **self.others}
 
     def to_properties(self) -> str:
         """Write what `read_namesrv_conf` reads."""
@@ -59,24 +63,28 @@ class NamesrvConfig:
             BadNamesrvConfig: a value is not allowed.
         """
         values = {field.name: _value(key, field, entries[key]) for key, field in _FIELDS.items() if key in entries}
-        others = {**self.others, **{key: value for key, value in entries.items() if key not in _FIELDS}}
-        return attrs.evolve(self, **values, others=others)
+        strange = {key: value for key, value in entries.items() if key not in _FIELDS and key not in TLS_KEYS}
+        try:
+            tls = self.tls.updated(entries)
+        except BadTlsSetting as error:
+            raise BadNamesrvConfig(error.key, error.value, error.allowed) from error
+        return attrs.evolve(self, **values, tls=tls, others={**self.others, **strange})
 
 
-def read_namesrv_conf(text: str) -> NamesrvConfig:
-    """Read properties text.
+def read_namesrv_conf(text: str, base: NamesrvConfig | None = None) -> NamesrvConfig:
+    """Read properties text, on top of `base`.
 
     Raises:
         BadNamesrvConfig: a value is not allowed.
     """
-    return NamesrvConfig().with_entries(read_properties(text))
+    return (base or NamesrvConfig()).with_entries(read_properties(text))
 
 
 def _key(field: attrs.Attribute[Any]) -> str:
     return re.sub(r"_(\w)", lambda match: match[1].upper(), field.name)
 
 
-_FIELDS = {_key(field): field for field in attrs.fields(NamesrvConfig) if field.name != "others"}
+_FIELDS = {_key(field): field for field in attrs.fields(NamesrvConfig) if field.name not in ("tls", "others")}
 KEYS: Mapping[str, str] = {key: field.name for key, field in _FIELDS.items()}
 """RocketMQ's keys and our field names."""
 

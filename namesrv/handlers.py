@@ -20,6 +20,7 @@ from ..remoting.dispatcher import Dispatcher
 from ..remoting.errors import RequestRefused
 from ..remoting.java_properties import read_properties
 from ..remoting.server import ServerConnection
+from ..remoting.tls import TLS_KEYS
 from ..world.files import replace_file
 from ..world.real import World
 from .config import NamesrvConfig
@@ -261,9 +262,9 @@ class Handlers:
             entries = read_properties(request.body.decode())
         except UnicodeDecodeError as error:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"the body is not properties text: {error}") from error
-        for key in self.config.config_black_list.split(";"):
-            if key.strip() in entries:
-                raise RequestRefused(ResponseCode.NO_PERMISSION, f"{key.strip()} cannot be changed through the network")
+        fixed = {*(key.strip() for key in self.config.config_black_list.split(";")), *TLS_KEYS}
+        if refused := sorted(fixed & entries.keys()):
+            raise RequestRefused(ResponseCode.NO_PERMISSION, f"{', '.join(refused)} cannot be changed through the network")
         try:
             self.config = self.config.with_entries(entries)
         except BadNamesrvConfig as error:

@@ -12,6 +12,7 @@ import trio
 from ..message.errors import JsonError
 from ..remoting.dispatcher import Dispatcher
 from ..remoting.server import RemotingServer, ServerConnection, ServerLimits
+from ..remoting.tls import open_tls
 from ..world.files import read_file
 from ..world.network import Address
 from ..world.real import World
@@ -55,12 +56,14 @@ async def open_namesrv(config: NamesrvConfig, world: World) -> AsyncGenerator[Na
     Raises:
         OSError: the port is taken, or the KV configuration cannot be read. Nothing is left open.
         JsonError: the KV configuration is damaged, and so is its backup.
+        BadTlsSetting, TlsFailed: TLS cannot be spoken as configured.
     """
+    tls, _ = await open_tls(config.tls, world)
     handlers = Handlers(config, world, await world.workers.run(_load_kv_config, config, world))
     dispatcher = Dispatcher()
     handlers.register(dispatcher)
     limits = ServerLimits(idle_seconds=config.server_channel_max_idle_time_seconds)
-    server = RemotingServer(dispatcher, world.network, world.clock, limits)
+    server = RemotingServer(dispatcher, world.network, world.clock, limits, tls)
     listeners = list(await world.network.open_listeners(config.bind_address, config.listen_port))
     port = world.network.listener_port(listeners[0])
     async with trio.open_nursery() as nursery:

@@ -5,7 +5,8 @@ RemotingError
 ├── RemoteProtocolError    the peer sent what is not remoting: its connection is closed
 ├── ConnectionLost         the connection ended while a call was out; whether it was carried out is unknown
 ├── CallTimeout            no answer in time; whether it was carried out is unknown
-└── RequestRefused         a request is answered with a code and a remark
+├── RequestRefused         a request is answered with a code and a remark
+└── BadTlsSetting          a setting of TLS that nobody can run with; nothing was started
 """
 
 from __future__ import annotations
@@ -51,3 +52,13 @@ class RequestRefused(RemotingError):
         super().__init__(remark)
         self.code = code
         self.remark = remark
+
+
+class BadTlsSetting(RemotingError):
+    """The value of `key` is not `allowed`."""
+
+    def __init__(self, key: str, value: str, allowed: str) -> None:
+        super().__init__(f"{key} must be {allowed} (got {value!r})")
+        self.key = key
+        self.value = value
+        self.allowed = allowed

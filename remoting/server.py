@@ -19,6 +19,7 @@ from trio.abc import Listener, Stream
 
 from ..world.clock import Clock
 from ..world.network import Address, Network
+from ..world.tls import TLS_HANDSHAKE, TlsAcceptor, TlsFailed
 from .command import ONEWAY_FLAG, RemotingCommand, encode_frame
 from .connection import Connection
 from .errors import CallTimeout, ConnectionLost, RemoteProtocolError
@@ -187,10 +188,12 @@ class RemotingServer:
     network: Network
     clock: Clock
     limits: ServerLimits = attrs.field(factory=ServerLimits)
+    tls: TlsAcceptor | None = None
+    """Without one, connections that speak TLS are closed."""
     connections: set[ServerConnection] = attrs.field(factory=set[ServerConnection])
     _partial_bytes: int = 0
-    _malformed: int = 0
-    _malformed_told_at: float = -inf
+    _strange: int = 0
+    _strange_told_at: float = -inf
 
     async def serve(
         self,
@@ -240,18 +243,26 @@ class RemotingServer:
             self.handler.connection_closed(connection)
             await trio.aclose_forcefully(stream)
 
-    def _tell_malformed(self, connection: ServerConnection, error: RemoteProtocolError) -> None:
-        # A stranger must not be able to fill the log: one line a second says how many there were.
-        self._malformed += 1
+    def _strange_untold(self) -> int:
+        """Count what a stranger did wrong; how many did since that was told last, 0 if it is too early to tell again.
+
+        A stranger must not be able to fill the log: one line a second says how many there were.
+        """
+        self._strange += 1
         now = self.clock.monotonic()
-        if now >= self._malformed_told_at + 1:
-            log.warning("malformed_frame_received", remote=str(connection.remote), reason=str(error), count=self._malformed)
-            self._malformed, self._malformed_told_at = 0, now
+        if now < self._strange_told_at + 1:
+            return 0
+        count, self._strange, self._strange_told_at = self._strange, 0, now
+        return count
 
     async def _read(self, connection: ServerConnection) -> None:
-        receive, clock, handle = connection.stream.receive_some, self.clock, self.handler.handle
+        clock, handle = self.clock, self.handler.handle
         try:
-            while data := await receive(RECEIVE_BYTES):
+            data = await connection.stream.receive_some(RECEIVE_BYTES)
+            if self.tls is not None and data:
+                data = await self._begin(connection, self.tls, bytes(data))
+            receive = connection.stream.receive_some
+            while data:
                 connection.last_activity = clock.monotonic()
                 held = connection.partial_bytes
                 requests = connection.receive(bytes(data))
@@ -262,13 +273,33 @@ class RemotingServer:
                 if requests:
                     handle(connection, requests)
                     await connection.drain()
+                data = await receive(RECEIVE_BYTES)
         except RemoteProtocolError as error:
-            self._tell_malformed(connection, error)
+            if count := self._strange_untold():
+                log.warning("malformed_frame_received", remote=str(connection.remote), reason=str(error), count=count)
+        except TlsFailed as error:
+            if count := self._strange_untold():
+                log.warning("tls_handshake_failed", remote=str(connection.remote), reason=str(error), count=count)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             pass
         except Exception:
             # What one peer sent has met a fault of ours: it loses its connection, the others must not lose the server.
             log.exception("connection_failed", remote=str(connection.remote))
+
+    async def _begin(self, connection: ServerConnection, tls: TlsAcceptor, first: bytes) -> bytes | bytearray:
+        """See from a connection's first bytes what it speaks; the bytes to begin with, none if it is not taken."""
+        if first[0] != TLS_HANDSHAKE:
+            if tls.takes_plain:
+                return first
+            if count := self._strange_untold():
+                log.warning("plain_connection_refused", remote=str(connection.remote), count=count)
+            return b""
+        if not tls.takes_tls:
+            if count := self._strange_untold():
+                log.warning("tls_connection_refused", remote=str(connection.remote), count=count)
+            return b""
+        connection.stream = await tls.accept(connection.stream, first)
+        return await connection.stream.receive_some(RECEIVE_BYTES)
 
 
 async def _until_broken(write: Callable[[], Any], scope: trio.CancelScope) -> None:

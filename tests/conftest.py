@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import attrs
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import HealthCheck, settings
 from trio.abc import Listener, Stream
 
 from ledgermq.world.network import Address
+from ledgermq.world.self_signed import self_signed
 
 # A busy machine must not turn a slow example into a failure: hangs are found by the limits of the tests themselves.
 settings.register_profile("shared machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -77,6 +79,30 @@ class MemoryNetwork:
 
     def own_host(self) -> str:
         return "127.0.0.1"
+
+
+@attrs.frozen
+class Certificate:
+    """The files of a certificate that vouches for itself."""
+
+    cert: str
+    key: str
+
+
+MakeCertificate = Callable[..., Certificate]
+
+
+@pytest.fixture
+def make_certificate(tmp_path: Path) -> MakeCertificate:
+    """Makes a certificate of this name, or another in place of the one it made before, with this password on its key."""
+
+    def make(name: str, password: str = "") -> Certificate:
+        certificate, key = self_signed(name, password)
+        (tmp_path / f"{name}.pem").write_bytes(certificate)
+        (tmp_path / f"{name}.key").write_bytes(key)
+        return Certificate(str(tmp_path / f"{name}.pem"), str(tmp_path / f"{name}.key"))
+
+    return make
 
 
 @pytest.fixture

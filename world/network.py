@@ -281,7 +281,7 @@ class Sockets(Protocol):
 class TcpSockets:
     """Real blocking TCP sockets, TCP_NODELAY on."""
 
-    def connect(self, address: Address, timeout_seconds: float) -> Socket:
+    def connect(self, address: Address, timeout_seconds: float) -> socket.socket:
         connection = socket.create_connection((address.host, address.port), timeout_seconds)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return connection

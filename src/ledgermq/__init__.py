@@ -25,9 +25,11 @@ if TYPE_CHECKING:
     from .client.subscription import sql as sql
     from .message.message import Message as Message
     from .message.message import MessageQueue as MessageQueue
+    from .world.tls import ClientTls as ClientTls
 
 _HOMES = {
     "ClientError": "client.errors",
+    "ClientTls": "world.tls",
     "Compression": "client.compression",
     "ConsumeFrom": "client.subscription",
     "Message": "message.message",

@@ -1,0 +1,156 @@
+"""RocketMQ's settings of TLS, by its keys (TlsSystemConfig), and what they mean for servers and clients.
+
+Java processes are given them as system properties and in the file that `tls.config.file` names, which wins. Ours are given them
+in `broker.conf`, `namesrv.conf` or as flags, and in the same file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import cast
+
+import attrs
+
+from ..world.disk import Disk
+from ..world.files import read_file
+from ..world.network import Network
+from ..world.real import World
+from ..world.tls import ClientAuth, ClientTls, ServerMode, ServerTls, TlsAcceptor, TlsNetwork
+from .errors import BadTlsSetting
+from .java_properties import read_properties
+
+CONFIG_FILE = "/etc/rocketmq/tls.properties"
+
+TEXT = ""
+SWITCH = "true or false"
+
+TLS_KEYS: Mapping[str, str] = {
+    "tls.server.mode": "disabled, permissive or enforcing",
+    "tls.config.file": TEXT,
+    "tls.test.mode.enable": SWITCH,
+    "tls.server.certPath": TEXT,
+    "tls.server.keyPath": TEXT,
+    "tls.server.keyPassword": TEXT,
+    "tls.server.trustCertPath": TEXT,
+    "tls.server.need.client.auth": "none, optional or require",
+    "tls.server.authClient": SWITCH,
+    "tls.enable": SWITCH,
+    "tls.client.certPath": TEXT,
+    "tls.client.keyPath": TEXT,
+    "tls.client.keyPassword": TEXT,
+    "tls.client.authServer": SWITCH,
+    "tls.client.trustCertPath": TEXT,
+}
+"""Every key and what it may be; empty for any text."""
+
+SECRET_KEYS = frozenset(("tls.server.keyPassword", "tls.client.keyPassword"))
+
+
+@attrs.frozen
+class TlsSettings:
+    """The settings that are given, by key; what is not given has RocketMQ's default."""
+
+    given: Mapping[str, str] = attrs.field(factory=dict[str, str], repr=lambda given: repr(sorted(given)))
+
+    def __attrs_post_init__(self) -> None:
+        for key, value in self.given.items():
+            allowed = TLS_KEYS[key]
+            if allowed and value not in allowed.replace(" or ", ", ").split(", "):
+                raise BadTlsSetting(key, value, allowed)
+
+    def updated(self, entries: Mapping[str, str]) -> TlsSettings:
+        """These settings with those of `entries` over them; other keys are none of ours.
+
+        Raises:
+            BadTlsSetting: a value is not allowed.
+        """
+        return TlsSettings({**self.given, **{key: value.strip() for key, value in entries.items() if key in TLS_KEYS}})
+
+    def with_file(self, disk: Disk) -> TlsSettings:
+        """These settings with those of the file `tls.config.file` over them, if there is such a file.
+
+        Raises:
+            BadTlsSetting: a value in it is not allowed, or a file that is named is missing.
+            OSError: it cannot be read.
+        """
+        path = self.given.get("tls.config.file", CONFIG_FILE)
+        if not disk.exists(path):
+            if "tls.config.file" in self.given:
+                raise BadTlsSetting("tls.config.file", path, "a file that exists")
+            return self
+        return self.updated(read_properties(read_file(disk, path).decode()))
+
+    def shown(self) -> dict[str, str]:
+        """The settings that are given, without the passwords."""
+        return {key: value for key, value in self.given.items() if key not in SECRET_KEYS}
+
+    @property
+    def is_client(self) -> bool:
+        """Whether connections that this process opens are to be encrypted."""
+        return self._is_on("tls.enable")
+
+    def server(self) -> ServerTls:
+        """What a server is told.
+
+        Raises:
+            BadTlsSetting: settings that contradict each other.
+        """
+        given = self.given
+        mode = cast("ServerMode", given.get("tls.server.mode", "permissive"))
+        # RocketMQ's test mode is on by default, and then even a certificate that is named is not used. Here it is on by default
+        # as long as none is named.
+        if given.get("tls.test.mode.enable", "false" if "tls.server.certPath" in given else "true") == "true":
+            return ServerTls(mode=mode)
+        if mode != "disabled" and not given.get("tls.server.certPath"):
+            raise BadTlsSetting("tls.server.certPath", "", "set when tls.test.mode.enable is false")
+        return ServerTls(
+            mode=mode,
+            cert_path=given.get("tls.server.certPath", ""),
+            key_path=given.get("tls.server.keyPath", ""),
+            key_password=given.get("tls.server.keyPassword", ""),
+            client_auth=self._client_auth(),
+            trust_cert_path=given.get("tls.server.trustCertPath", ""),
+        )
+
+    def _client_auth(self) -> ClientAuth:
+        asked = cast("ClientAuth", self.given.get("tls.server.need.client.auth", "none"))
+        if not self._is_on("tls.server.authClient"):
+            # RocketMQ then wants a certificate and believes any. That would only look like authentication.
+            if asked == "require":
+                raise BadTlsSetting("tls.server.authClient", "false", "true where tls.server.need.client.auth is require")
+            return "none"
+        if asked != "none" and not self.given.get("tls.server.trustCertPath"):
+            raise BadTlsSetting("tls.server.trustCertPath", "", "set where tls.server.authClient is true")
+        return asked
+
+    def client(self) -> ClientTls:
+        """What a client is told."""
+        given = self.given
+        if given.get("tls.test.mode.enable") == "true":
+            return ClientTls()
+        auth = given.get("tls.client.authServer")
+        return ClientTls(
+            trust_cert_path=given.get("tls.client.trustCertPath", ""),
+            auth_server=None if auth is None else auth == "true",
+            cert_path=given.get("tls.client.certPath", ""),
+            key_path=given.get("tls.client.keyPath", ""),
+            key_password=given.get("tls.client.keyPassword", ""),
+        )
+
+    def _is_on(self, key: str) -> bool:
+        return self.given.get(key) == "true"
+
+
+async def open_tls(settings: TlsSettings, world: World) -> tuple[TlsAcceptor, Network]:
+    """What a server process needs: the acceptor of its server, and the network by which it opens connections itself.
+
+    Raises:
+        BadTlsSetting: settings, in the file that they name too, that nobody can run with.
+        TlsFailed: a certificate or key that cannot be used.
+        OSError: the file cannot be read.
+    """
+    settings = settings.with_file(world.disk)
+    acceptor = TlsAcceptor(settings.server(), world.workers)
+    await acceptor.check()
+    network = TlsNetwork(world.network, settings.client(), world.workers) if settings.is_client else world.network
+    return acceptor, network

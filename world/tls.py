@@ -1,0 +1,297 @@
+"""TLS around connections, on Python's `ssl`: what a server accepts, and networks whose connections are encrypted.
+
+Contexts are made from files in worker threads, and made anew when one of the files has changed. Connections that are open keep
+the context that they began with. Host names are not compared: clients are given brokers by address, and RocketMQ compares none.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Literal, cast
+
+import attrs
+import structlog
+import trio
+from trio.abc import Listener, Stream
+
+from .network import Address, Network, Socket, TcpSockets
+from .workers import Workers
+
+log = structlog.get_logger()
+
+TLS_HANDSHAKE = 0x16
+"""The first byte of a connection that speaks TLS; of a frame it would be a length of 352 MiB."""
+HANDSHAKE_SECONDS = 10.0
+
+ServerMode = Literal["disabled", "permissive", "enforcing"]
+ClientAuth = Literal["none", "optional", "require"]
+
+
+class TlsFailed(OSError):
+    """A handshake came to nothing, or a certificate cannot be used; whatever was open is closed."""
+
+
+@attrs.frozen(kw_only=True)
+class ServerTls:
+    """How a server speaks TLS."""
+
+    mode: ServerMode = "permissive"
+    """What is taken: plain connections alone, both, or TLS alone."""
+    cert_path: str = ""
+    """Empty: a certificate is made for this process when the first client asks for TLS."""
+    key_path: str = ""
+    key_password: str = attrs.field(default="", repr=False)
+    client_auth: ClientAuth = "none"
+    """Whether clients show a certificate; one that is shown must come from `trust_cert_path`."""
+    trust_cert_path: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class ClientTls:
+    """How a client speaks TLS: always encrypted, authenticated as far as told here."""
+
+    trust_cert_path: str = ""
+    """Certificates (PEM) that servers must be able to show a chain from."""
+    auth_server: bool | None = None
+    """Whether servers are authenticated; by default if there is a `trust_cert_path`. Without one, the system's roots count."""
+    cert_path: str = ""
+    """What the client shows of itself, if asked."""
+    key_path: str = ""
+    key_password: str = attrs.field(default="", repr=False)
+
+
+@attrs.define(eq=False)
+class _Contexts:
+    """One context at a time, made anew when a file that it was made from has changed."""
+
+    _make: Callable[[], ssl.SSLContext]
+    _paths: Sequence[str]
+    _stamps: object = None
+    _context: ssl.SSLContext | None = None
+    _lock: threading.Lock = attrs.field(factory=threading.Lock)
+
+    def current(self) -> ssl.SSLContext:
+        """The context of the files as they are now; of the last good ones, if these cannot be used.
+
+        Raises:
+            TlsFailed: there has been none yet that can be used.
+        """
+        with self._lock:
+            stamps = [_stamp(path) for path in self._paths]
+            if self._context is None or stamps != self._stamps:
+                reloaded = self._context is not None
+                try:
+                    self._context = self._make()
+                except (OSError, ValueError) as error:  # such as a key that follows its certificate a moment later
+                    if self._context is None:
+                        raise TlsFailed(f"{', '.join(self._paths) or 'TLS'} cannot be used ({error})") from error
+                    log.warning("tls_files_not_reloaded", paths=self._paths, reason=str(error))
+                else:
+                    if reloaded:
+                        log.info("tls_files_reloaded", paths=self._paths)
+                self._stamps = stamps
+            return self._context
+
+
+def _stamp(path: str) -> object:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+@attrs.define(eq=False)
+class TlsAcceptor:
+    """The server's side of handshakes."""
+
+    settings: ServerTls
+    _workers: Workers
+    _contexts: _Contexts = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        settings = self.settings
+        paths = [path for path in (settings.cert_path, settings.key_path, settings.trust_cert_path) if path]
+        self._contexts = _Contexts(lambda: _server_context(settings), paths)
+
+    @property
+    def takes_plain(self) -> bool:
+        return self.settings.mode != "enforcing"
+
+    @property
+    def takes_tls(self) -> bool:
+        return self.settings.mode != "disabled"
+
+    async def check(self) -> None:
+        """Look at what a start depends on; a certificate of our own making can wait for its first client.
+
+        Raises:
+            TlsFailed: the files cannot be used, or every client needs TLS and there is no certificate.
+        """
+        if self.takes_tls and (self.settings.cert_path or not self.takes_plain):
+            await self._workers.run(self._contexts.current)
+
+    async def accept(self, stream: Stream, received: bytes) -> Stream:
+        """Shake hands with a client of which `received` has come already; the stream that it goes on with.
+
+        Raises:
+            TlsFailed: no handshake came about within `HANDSHAKE_SECONDS`. The caller closes `stream`.
+        """
+        context = await self._workers.run(self._contexts.current)
+        return await _shake_hands(trio.SSLStream(_Resumed(stream, received), context, server_side=True, https_compatible=True))
+
+
+async def _shake_hands(stream: trio.SSLStream[Stream]) -> Stream:
+    try:
+        with trio.fail_after(HANDSHAKE_SECONDS):
+            await stream.do_handshake()
+    except trio.TooSlowError as error:
+        raise TlsFailed(f"TLS handshake not done within {HANDSHAKE_SECONDS:.0f} s") from error
+    except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+        raise TlsFailed(f"TLS handshake failed ({_reason(error.__cause__ or error)})") from error
+    return stream
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"{error.reason}, {error.verify_message}"
+    return error.reason if isinstance(error, ssl.SSLError) and error.reason else str(error)
+
+
+@attrs.define(eq=False)
+class _Resumed(Stream):
+    """A stream whose first bytes were received already."""
+
+    _stream: Stream
+    _received: bytes
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
+        if self._received:
+            await trio.lowlevel.checkpoint()
+            size = len(self._received) if max_bytes is None else max_bytes
+            taken, self._received = self._received[:size], self._received[size:]
+            return taken
+        return await self._stream.receive_some(max_bytes)
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        await self._stream.send_all(data)
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await self._stream.wait_send_all_might_not_block()
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+def _server_context(settings: ServerTls) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION  # a client could make the server compute for nothing
+    if settings.cert_path:
+        _load_own(context, settings.cert_path, settings.key_path, settings.key_password)
+    else:
+        _load_made(context)
+    if settings.client_auth != "none":
+        context.verify_mode = ssl.CERT_REQUIRED if settings.client_auth == "require" else ssl.CERT_OPTIONAL
+        context.load_verify_locations(settings.trust_cert_path)
+    return context
+
+
+def _load_made(context: ssl.SSLContext) -> None:
+    try:
+        from .self_signed import load_self_signed  # noqa: PLC0415 - heavy, and hardly any server needs it
+    except ImportError as error:
+        raise TlsFailed("no tls.server.certPath is set, and to make a certificate `pip install 'ledgermq[tls]'`") from error
+    load_self_signed(context)
+
+
+def _client_context(settings: ClientTls) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.check_hostname = False
+    if not (bool(settings.trust_cert_path) if settings.auth_server is None else settings.auth_server):
+        context.verify_mode = ssl.CERT_NONE
+    elif settings.trust_cert_path:
+        context.load_verify_locations(settings.trust_cert_path)
+    else:
+        context.load_default_certs()
+    if settings.cert_path:
+        _load_own(context, settings.cert_path, settings.key_path, settings.key_password)
+    return context
+
+
+def _load_own(context: ssl.SSLContext, cert_path: str, key_path: str, password: str) -> None:
+    # A password is always given, if an empty one: without any, OpenSSL would ask for it on the terminal.
+    context.load_cert_chain(cert_path, key_path or None, password)
+
+
+def _client_contexts(settings: ClientTls) -> _Contexts:
+    paths = [path for path in (settings.cert_path, settings.key_path, settings.trust_cert_path) if path]
+    return _Contexts(lambda: _client_context(settings), paths)
+
+
+@attrs.define(eq=False)
+class TlsNetwork:
+    """A network whose outgoing connections are encrypted; what listens on it sees connections as they come."""
+
+    _network: Network
+    settings: ClientTls
+    _workers: Workers
+    _contexts: _Contexts = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._contexts = _client_contexts(self.settings)
+
+    async def open_stream(self, address: Address) -> Stream:
+        context = await self._workers.run(self._contexts.current)
+        plain = await self._network.open_stream(address)
+        try:
+            return await _shake_hands(trio.SSLStream(plain, context, https_compatible=True))
+        except BaseException:
+            await trio.aclose_forcefully(plain)
+            raise
+
+    async def open_listeners(self, host: str, port: int) -> Sequence[Listener[Stream]]:
+        return await self._network.open_listeners(host, port)
+
+    def peer_address(self, stream: Stream) -> Address:
+        return self._network.peer_address(_plain(stream))
+
+    def local_address(self, stream: Stream) -> Address:
+        return self._network.local_address(_plain(stream))
+
+    def listener_port(self, listener: Listener[Stream]) -> int:
+        return self._network.listener_port(listener)
+
+    def own_host(self) -> str:
+        return self._network.own_host()
+
+
+def _plain(stream: Stream) -> Stream:
+    return cast("trio.SSLStream[Stream]", stream).transport_stream if isinstance(stream, trio.SSLStream) else stream
+
+
+@attrs.define(eq=False)
+class TlsSockets:
+    """Blocking sockets that are encrypted."""
+
+    settings: ClientTls = attrs.field(factory=ClientTls)
+    _contexts: _Contexts = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._contexts = _client_contexts(self.settings)
+
+    def connect(self, address: Address, timeout_seconds: float) -> Socket:
+        deadline = time.monotonic() + timeout_seconds
+        context = self._contexts.current()
+        plain = TcpSockets().connect(address, timeout_seconds)
+        try:
+            plain.settimeout(max(0.001, deadline - time.monotonic()))
+            return context.wrap_socket(plain)
+        except BaseException:
+            plain.close()
+            raise
