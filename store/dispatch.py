@@ -62,11 +62,13 @@ class TagsCodes:
     delay_levels_ms: tuple[int, ...]
     _hashes: dict[str, int] = attrs.field(factory=dict[str, int])
 
-    def of(self, topic: str, tag: str, delay: str, store_timestamp: int) -> int:
-        """Compute it; `tag` and `delay` are properties, "" where there is none."""
-        if delay and topic == SCHEDULE_TOPIC:
-            return store_timestamp + self.delay_ms(int(delay) if delay.isdigit() else 0)
-        if not tag:
+    def of(self, topic: str, properties: dict[str, str], store_timestamp: int) -> int:
+        """Compute it from the decoded properties."""
+        if topic == SCHEDULE_TOPIC and DELAY in properties:
+            level = properties[DELAY]
+            return store_timestamp + self.delay_ms(int(level) if level.isdigit() else 0)
+        tag = properties.get(TAGS)
+        if tag is None:
             return 0
         code = self._hashes.get(tag)
         if code is None:
@@ -117,7 +119,7 @@ def scan(
                     span.queue_offset,
                     span.physical_offset,
                     span.size,
-                    tags_codes.of(topic, properties.get(TAGS, ""), properties.get(DELAY, ""), span.store_timestamp),
+                    tags_codes.of(topic, properties, span.store_timestamp),
                     span.store_timestamp,
                     span.sys_flag,
                     properties.get(UNIQUE_KEY, ""),
