@@ -65,8 +65,8 @@ def mqadmin(driver: Driver, *words: str) -> str:
     return "".join(event["text"] for event in driver.run("admin", words="\x01".join(words)))
 
 
-def start_java(version: str, namesrv: str, folder: Path) -> Driver:
-    """A driver on the Java client of this version."""
+def start_java(version: str, namesrv: str, folder: Path, **properties: object) -> Driver:
+    """A driver on the Java client of this version; properties have ``_`` for their dots."""
     jars = obtain(lambda: peers.apache_jars(CLIENTS[version]))
     class_path = obtain(lambda: peers.java_driver(jars))
     home = folder / "home"
@@ -75,6 +75,7 @@ def start_java(version: str, namesrv: str, folder: Path) -> Driver:
         f"-Drocketmq.client.localOffsetStoreDir={home}/offsets",
         # A group settles within seconds instead of at the next round of 20 s.
         "-Drocketmq.client.rebalance.waitInterval=1000",
+        *servers.java_properties({name.replace("_", "."): value for name, value in properties.items()}),
     )
     command = [*servers.java_command(class_path, home, *flags), "PeerDriver", namesrv]
     return Driver.start(f"Java client {version}", command, folder, servers.java_environment(home))

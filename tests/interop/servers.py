@@ -36,6 +36,9 @@ JVM_FLAGS = (
 )
 
 
+NO_TLS: Mapping[str, object] = {}
+
+
 class Maker(Enum):
     """Whose servers."""
 
@@ -115,27 +118,36 @@ def free_port() -> int:
             return port
 
 
-def start_namesrv(maker: Maker, folder: Path, port: int) -> Server:
+def start_namesrv(maker: Maker, folder: Path, port: int, tls: Mapping[str, object] = NO_TLS) -> Server:
     """Start a name server of this make."""
-    folder.mkdir(parents=True, exist_ok=True)
+    config = _write_config(folder / "namesrv.conf", {"listenPort": port, **(tls if maker is Maker.OURS else {})})
     if maker is Maker.OURS:
-        command = [sys.executable, "-m", "ledgermq.cli.main", "namesrv", "--port", str(port)]
+        command = [sys.executable, "-m", "ledgermq.cli.main", "namesrv", "-c", str(config)]
         return _spawn(f"{maker.value} namesrv", command, folder, _our_environment())
-    config = folder / "namesrv.conf"
-    config.write_text(f"listenPort={port}\n")
-    return _start_java(maker, "org.apache.rocketmq.namesrv.NamesrvStartup", folder, config, "-Xmx256m")
+    main = "org.apache.rocketmq.namesrv.NamesrvStartup"
+    return _start_java(maker, main, folder, config, "-Xmx256m", *java_properties(tls))
 
 
-def start_broker(maker: Maker, folder: Path, config: Mapping[str, object]) -> Server:
+def start_broker(maker: Maker, folder: Path, config: Mapping[str, object], tls: Mapping[str, object] = NO_TLS) -> Server:
     """Start a broker of this make with this configuration."""
-    folder.mkdir(parents=True, exist_ok=True)
-    file = folder / "broker.conf"
-    file.write_text("".join(f"{key}={value}\n" for key, value in config.items()))
+    file = _write_config(folder / "broker.conf", {**config, **(tls if maker is Maker.OURS else {})})
     if maker is Maker.OURS:
         command = [sys.executable, "-m", "ledgermq.cli.main", "broker", "-c", str(file)]
         return _spawn(f"{maker.value} broker", command, folder, _our_environment())
     main = "org.apache.rocketmq.broker.BrokerStartup"
-    return _start_java(maker, main, folder, file, "-Xms256m", "-Xmx768m", "-XX:MaxDirectMemorySize=512m")
+    flags = ("-Xms256m", "-Xmx768m", "-XX:MaxDirectMemorySize=512m")
+    return _start_java(maker, main, folder, file, *flags, *java_properties(tls))
+
+
+def _write_config(file: Path, entries: Mapping[str, object]) -> Path:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("".join(f"{key}={value}\n" for key, value in entries.items()))
+    return file
+
+
+def java_properties(entries: Mapping[str, object]) -> list[str]:
+    """Entries as a JVM is given them."""
+    return [f"-D{key}={value}" for key, value in entries.items()]
 
 
 def broker_config(port: int, namesrv: str, store: Path, **more: object) -> dict[str, object]:
@@ -164,16 +176,16 @@ def broker_config(port: int, namesrv: str, store: Path, **more: object) -> dict[
 
 
 @contextmanager
-def running(maker: Maker, folder: Path, **more: object) -> Generator[Cluster]:
+def running(maker: Maker, folder: Path, tls: Mapping[str, object] = NO_TLS, **more: object) -> Generator[Cluster]:
     """A name server and a broker of this make, both ready, on ``folder/store``; gone at the end whatever happened."""
     namesrv_port, broker_port = free_port(), free_port()
     namesrv, broker = f"127.0.0.1:{namesrv_port}", f"127.0.0.1:{broker_port}"
     store = folder / "store"
     with ExitStack() as started:
-        namesrv_server = start_namesrv(maker, folder / "namesrv", namesrv_port)
+        namesrv_server = start_namesrv(maker, folder / "namesrv", namesrv_port, tls)
         started.callback(namesrv_server.kill)
         namesrv_server.wait_ready()
-        broker_server = start_broker(maker, folder / "broker", broker_config(broker_port, namesrv, store, **more))
+        broker_server = start_broker(maker, folder / "broker", broker_config(broker_port, namesrv, store, **more), tls)
         started.callback(broker_server.kill)
         broker_server.wait_ready()
         yield Cluster(maker, namesrv, broker, store, namesrv_server, broker_server)
