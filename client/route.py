@@ -162,6 +162,10 @@ class RouteTable:
         chosen = min(usable)
         return usable[chosen], chosen
 
+    def has_other_members(self, address: Address) -> bool:
+        """Whether what the broker at `address` holds can be read from another member too."""
+        return any(len(broker.addresses) > 1 and address in broker.addresses.values() for broker in self._brokers.values())
+
     def masters(self) -> list[Address]:
         """Addresses of all masters."""
         return [broker.addresses[MASTER_ID] for broker in self._brokers.values() if MASTER_ID in broker.addresses]

@@ -37,6 +37,10 @@ FAREWELL_SECONDS = 1.0
 REST_SECONDS = 5.0
 """How long an address that refused a connection is avoided by readers that have another."""
 
+SILENCE_SECONDS = 3.0
+"""After so long without a word from a member that is asked for messages it has to answer a heartbeat."""
+SILENCE_LOOK_SECONDS = 1.0
+
 DEFAULT_NAMESRV_PORT = 9876
 
 PeerHandler = Callable[[Channel, RemotingCommand], RemotingCommand | None]
@@ -83,6 +87,10 @@ class Session:
     _channels: dict[Address, Channel] = attrs.field(factory=dict[Address, Channel])
     _connecting: dict[Address, trio.Lock] = attrs.field(factory=dict[Address, trio.Lock])
     _resting: dict[Address, float] = attrs.field(factory=dict[Address, float])
+    _doubted: set[Address] = attrs.field(factory=set[Address])
+    """Members that have to answer a heartbeat."""
+    _hanging: set[Address] = attrs.field(factory=set[Address])
+    """Those that did not, until they do."""
     _name_server: int = 0
 
     @property
@@ -207,7 +215,7 @@ class Session:
         if self._resting:
             now = trio.current_time()
             self._resting = {address: until for address, until in self._resting.items() if until > now}
-        return frozenset(self._resting)
+        return frozenset(self._hanging | self._resting.keys()) if self._resting or self._hanging else frozenset()
 
     def open_channels(self) -> list[Channel]:
         """Connections to brokers that are open now."""
@@ -240,6 +248,49 @@ class Session:
             if self.topics <= self.routes.routes.keys():
                 self.routes.forget(AUTO_CREATE_TOPIC)  # it served its turn, and would keep its brokers alive in the table
             self._close_offline_channels()
+
+    async def watch_members(self) -> None:
+        """Notice members that hang while readers wait for them, until cancelled.
+
+        For as long as a pull may be held, a broker that hangs looks like one that holds it. Where readers have another member
+        to turn to, a heartbeat tells the two apart.
+        """
+        async with trio.open_nursery() as nursery:
+            while True:
+                await trio.sleep(SILENCE_LOOK_SECONDS)
+                since = trio.current_time() - SILENCE_SECONDS
+                for channel in self.open_channels() if self.members else ():
+                    address = channel.address
+                    silent = channel.waiting and channel.received_at <= since and address not in self._doubted
+                    if silent and self.routes.has_other_members(address):
+                        self._doubted.add(address)
+                        nursery.start_soon(self._doubt, address)
+
+    async def _doubt(self, address: Address) -> None:
+        """Leave a member that does not answer alone until it does, or is gone from all routes."""
+        if not await self._answers(address):
+            log.warning("hanging_member_left", broker=str(address), silence_seconds=SILENCE_SECONDS + CALL_SECONDS)
+            while address in self.routes.members():
+                if await self._answers(address):
+                    log.info("hanging_member_answered", broker=str(address))
+                    break
+                await trio.sleep(SILENCE_LOOK_SECONDS)
+            self._hanging.discard(address)
+        self._doubted.discard(address)
+
+    async def _answers(self, address: Address) -> bool:
+        """Whether a broker answers a heartbeat; if not, pulls that wait there end with the connection and go elsewhere."""
+        body = orjson.dumps(heartbeat(self.client_id, sorted(self.producer_groups), self.members))
+        try:
+            await self.call(address, RemotingCommand(RequestCode.HEART_BEAT, body=body))
+        except NoAnswer:
+            if address in self._channels:
+                self._channels[address].close()
+            self._hanging.add(address)
+            return False
+        except Unreachable:
+            return False
+        return True
 
     async def unregister(self) -> None:
         """Tell the brokers we are connected to that we leave."""
@@ -340,6 +391,7 @@ async def open_session(
         session = Session(world, name_servers[first:] + name_servers[:first], nursery, instance)
         nursery.start_soon(session.poll_routes)
         nursery.start_soon(session.send_heartbeats)
+        nursery.start_soon(session.watch_members)
         try:
             yield session
         finally:

@@ -56,7 +56,12 @@ class Channel:
     closed: bool = False
     close_reason: str = "closed by us"
     received_at: float = 0.0
-    """When the newest answers came, on trio's clock."""
+    """When the newest answers came, or the connection was made, on trio's clock."""
+
+    @property
+    def waiting(self) -> bool:
+        """Whether any call is out."""
+        return bool(self._core.calls)
 
     async def call(self, command: RemotingCommand, timeout_seconds: float) -> RemotingCommand:
         """Send a request and wait for its answer.
@@ -233,7 +238,7 @@ async def open_channel(
         raise ConnectionLost(str(address), f"not connected within {connect_seconds} s") from error
     except OSError as error:
         raise ConnectionLost(str(address), f"could not connect: {_cause(error)}") from error
-    channel = Channel(address, network.local_address(stream), stream, on_request)
+    channel = Channel(address, network.local_address(stream), stream, on_request, received_at=trio.current_time())
     nursery.start_soon(channel.run, on_close)
     return channel
 

@@ -15,6 +15,7 @@ from ledgermq.client.admin import Admin, open_admin
 from ledgermq.client.consumer import Consumer, open_consumer
 from ledgermq.client.errors import ClientError
 from ledgermq.client.producer import Producer, open_producer
+from ledgermq.client.pull import PullConsumer, open_pull_consumer
 from ledgermq.client.received import ReceivedMessage
 from ledgermq.client.subscription import ConsumeFrom
 from ledgermq.message.message import Message
@@ -22,6 +23,8 @@ from ledgermq.testing.process_servers import ServerProcess, running_broker, runn
 
 PATIENCE_SECONDS = 60
 SEND_SECONDS = 3.0
+HANGING_SECONDS = 15.0
+"""Half of what a pull may be out."""
 BUSY_SECONDS = 1.5
 """What a busy machine may add to a time-out."""
 
@@ -73,6 +76,14 @@ async def take(consumer: Consumer, numbers: range) -> list[ReceivedMessage]:
     return messages
 
 
+async def poll(reader: PullConsumer, numbers: range) -> None:
+    """Wait until all these have come."""
+    missing = set(numbers)
+    with trio.fail_after(PATIENCE_SECONDS):
+        while missing:
+            missing -= {int(message.body) for message in await reader.poll()}
+
+
 async def slave_has_all(admin: Admin, master: ServerProcess, slave: ServerProcess) -> None:
     """Wait until log and topics have arrived."""
     with trio.fail_after(PATIENCE_SECONDS):
@@ -114,6 +125,38 @@ async def test_reading_goes_on_from_the_slave_and_comes_back(tmp_path: Path) -> 
                     await send(producer, range(60, 70))
                     await take(old, range(60, 70))
                     await take(new, range(60, 70))
+
+
+async def test_reading_goes_on_from_the_slave_of_a_master_that_hangs(tmp_path: Path) -> None:
+    """Long before the pull that seems to be held would end; once the master goes on the slave is needed no more."""
+    async with (
+        open_place(tmp_path) as place,
+        open_admin(place.namesrv) as admin,
+        place.broker("a", port=free_port()) as master,
+        place.broker("a", 1) as slave,
+        open_producer(place.namesrv) as producer,
+    ):
+        await send(producer, range(50))
+        async with open_pull_consumer(place.namesrv, "g") as reader:
+            await reader.assign(await reader.queues("t"))
+            await poll(reader, range(50))
+            await slave_has_all(admin, master, slave)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(master.pause, 3600)
+                started = trio.current_time()
+                for queue in reader.assignment():
+                    await reader.seek(queue, 0)
+                await poll(reader, range(50))
+                elapsed = trio.current_time() - started
+                nursery.cancel_scope.cancel()
+
+            await send(producer, range(50, 60))
+            await poll(reader, range(50, 60))
+            await slave_has_all(admin, master, slave)
+            await slave.kill()
+            await send(producer, range(60, 70))
+            await poll(reader, range(60, 70))
+    assert elapsed < HANGING_SECONDS
 
 
 async def test_producers_move_to_another_master_at_once(tmp_path: Path) -> None:
