@@ -48,6 +48,7 @@ CHANGEABLE = frozenset(
         "maxFilterMessageSize",
         "defaultQueryMaxNum",
         "offsetCheckInSlave",
+        "useServerSideResetOffset",
         "syncFlushTimeout",
         "fileReservedTime",
         "deleteWhen",

@@ -133,6 +133,8 @@ class BrokerConfig:
     max_filter_message_size: int = _key(16_000, _POSITIVE)
     default_query_max_num: int = _key(32, _POSITIVE)
     offset_check_in_slave: bool = False
+    use_server_side_reset_offset: bool = False
+    """Whether a group that is reset hears of it by its next pulls instead of by requests to its members; 5.x does so by default."""
 
     # store
     store_path_root_dir: str = attrs.field(factory=_home_store)

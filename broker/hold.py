@@ -9,7 +9,7 @@ Pure: time is handed in.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Generic, TypeVar
 
 import attrs
@@ -107,9 +107,9 @@ class HeldPulls(Generic[Request]):
             self._remove(pull)
         return pulls
 
-    def of_topic(self, topic: str) -> list[HeldPull[Request]]:
-        """Release all pulls of a topic, as when it is deleted."""
-        pulls = [pull for key, waiting in self._queues.items() if key[0] == topic for pull in waiting]
+    def release(self, chosen: Callable[[HeldPull[Request]], bool]) -> list[HeldPull[Request]]:
+        """Release the pulls that are chosen, whatever their queues hold."""
+        pulls = [pull for waiting in self._queues.values() for pull in waiting if chosen(pull)]
         for pull in pulls:
             self._remove(pull)
         return pulls

@@ -21,6 +21,11 @@ class ConsumerOffsets:
 
     table: dict[tuple[str, str], dict[int, int]] = attrs.field(factory=dict[tuple[str, str], dict[int, int]])
     """(topic, group) → queue → offset."""
+    resets: dict[tuple[str, str], dict[int, int]] = attrs.field(factory=dict[tuple[str, str], dict[int, int]])
+    """Offsets that consumers have to be told at their next pull, in the same shape (RocketMQ's resetOffsetTable)."""
+    _groups: dict[str, set[str]] = attrs.field(factory=dict[str, set[str]])
+    """By topic, the groups in `table`; `_topics` is the same by group."""
+    _topics: dict[str, set[str]] = attrs.field(factory=dict[str, set[str]])
     version: DataVersion = attrs.field(factory=DataVersion)
     changes: int = 0
     """Counts commits; the file is written when it has moved."""
@@ -30,20 +35,46 @@ class ConsumerOffsets:
         for key, queues in object_of(object_of(stored).get("offsetTable")).items():
             topic, separator, group = key.partition(_SEPARATOR)
             if separator:
-                own = self.table.setdefault((topic, group), {})
-                own.update((int(queue_id), int(offset)) for queue_id, offset in object_of(queues).items())
+                self._queues(topic, group).update(
+                    (int(queue_id), int(offset)) for queue_id, offset in object_of(queues).items()
+                )
         self.changes += 1
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Remember the next offset to consume."""
         queues = self.table.get((topic, group))
         if queues is None:
-            queues = self.table[topic, group] = {}
+            queues = self._queues(topic, group)
         queues[queue_id] = offset
         self.changes += 1
 
+    def _queues(self, topic: str, group: str) -> dict[int, int]:
+        queues = self.table.get((topic, group))
+        if queues is None:
+            queues = self.table[topic, group] = {}
+            self._groups.setdefault(topic, set()).add(group)
+            self._topics.setdefault(group, set()).add(topic)
+        return queues
+
+    def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Move a group, whatever its members commit before they have heard of it at their next pull."""
+        self.resets.setdefault((topic, group), {})[queue_id] = offset
+        self.commit(group, topic, queue_id, offset)
+
+    def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Where a pull has to be sent, if there was a reset that no pull has heard of; this one has."""
+        queues = self.resets.get((topic, group))
+        offset = queues.pop(queue_id, None) if queues is not None else None
+        if queues is not None and not queues:
+            del self.resets[topic, group]
+        if offset is not None:
+            self.commit(group, topic, queue_id, offset)  # a member may have committed its own progress meanwhile
+        return offset
+
     def query(self, group: str, topic: str, queue_id: int) -> int | None:
         """The next offset to consume, None if the group never committed one."""
+        if self.resets and (waiting := self.resets.get((topic, group), {}).get(queue_id)) is not None:
+            return waiting
         queues = self.table.get((topic, group))
         return None if queues is None else queues.get(queue_id)
 
@@ -52,30 +83,39 @@ class ConsumerOffsets:
         return dict(self.table.get((topic, group), ()))
 
     def topics_of(self, group: str) -> set[str]:
-        """Topics that the group has offsets on."""
-        return {topic for topic, of_group in self.table if of_group == group}
+        """Topics that the group has offsets on, a copy."""
+        return set(self._topics.get(group, ()))
 
     def groups_of(self, topic: str) -> set[str]:
-        """Groups that have offsets on the topic."""
-        return {group for of_topic, group in self.table if of_topic == topic}
+        """Groups that have offsets on the topic, a copy."""
+        return set(self._groups.get(topic, ()))
 
     def clone(self, source: str, target: str, topic: str) -> None:
         """Give one group the offsets of another on a topic."""
         queues = self.table.get((topic, source))
         if queues is not None:
-            self.table[topic, target] = dict(queues)
+            own = self._queues(topic, target)
+            own.clear()
+            own.update(queues)
             self.changes += 1
 
     def forget_topic(self, topic: str) -> None:
-        self._forget([key for key in self.table if key[0] == topic])
+        for group in self.groups_of(topic):
+            self._forget(topic, group)
+        self.changes += 1
 
     def forget_group(self, group: str) -> None:
-        self._forget([key for key in self.table if key[1] == group])
-
-    def _forget(self, keys: list[tuple[str, str]]) -> None:
-        for key in keys:
-            del self.table[key]
+        for topic in self.topics_of(group):
+            self._forget(topic, group)
         self.changes += 1
+
+    def _forget(self, topic: str, group: str) -> None:
+        del self.table[topic, group]
+        self.resets.pop((topic, group), None)
+        for index, key, member in ((self._groups, topic, group), (self._topics, group, topic)):
+            index[key].discard(member)
+            if not index[key]:
+                del index[key]
 
     def to_json(self) -> dict[str, Any]:
         """What slaves and `consumerOffset.json` get."""

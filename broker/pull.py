@@ -54,6 +54,7 @@ _CODES = {
     GetStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
     GetStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
     GetStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+    GetStatus.OFFSET_RESET: ResponseCode.PULL_OFFSET_MOVED,
 }
 
 
@@ -199,9 +200,25 @@ class PullService:
         return subscription.codes
 
     def _read(self, pull: Pull) -> GetResult:
+        if self.broker.offsets.resets and (moved := self._reset_of(pull)) is not None:
+            return moved
         return self.broker.store.get(
             pull.topic, pull.queue_id, pull.offset, pull.messages_max, tags=pull.codes, max_bytes=pull.bytes_max
         )
+
+    def _reset_of(self, pull: Pull) -> GetResult | None:
+        """What a pull is told whose group was reset, unless it happens to ask for the right offset."""
+        store = self.broker.store
+        offset = self.broker.offsets.take_reset(pull.group.group_name, pull.topic, pull.queue_id)
+        if offset is None or offset == pull.offset:
+            return None
+        low, high = store.min_offset(pull.topic, pull.queue_id), store.max_offset(pull.topic, pull.queue_id)
+        return GetResult(GetStatus.OFFSET_RESET, offset, low, high)
+
+    def group_reset(self, group: str, topic: str) -> None:
+        """Tell a group that was just reset, as far as its pulls are held."""
+        held = self.holds.release(lambda pull: pull.topic == topic and pull.request.group.group_name == group)
+        self._wake_all([each.request for each in held])
 
     def _answer(self, pull: Pull, result: GetResult, code: ResponseCode) -> None:
         broker, group = self.broker, pull.group
@@ -249,7 +266,8 @@ class PullService:
         """Answer the pulls of topics that are gone; whoever sent them learns by the next one."""
         for topic in topics:
             if topic not in self.broker.topics.topics:
-                self._wake_all([held.request for held in self.holds.of_topic(topic)])
+                held = self.holds.release(lambda pull, topic=topic: pull.topic == topic)
+                self._wake_all([each.request for each in held])
 
     def _wake_all(self, pulls: list[Pull]) -> None:
         if len(pulls) <= WOKEN_PER_TURN_MAX and not self._woken:

@@ -118,18 +118,25 @@ class Relay:
         """222: move a group to a time, or one queue to an offset.
 
         The offsets are stored here, and living consumers are told to move: they would go on and overwrite them otherwise. Where
-        there are none the answer says so (206), upon which tools store the same offsets once more.
+        there are none the answer says so (206), upon which tools store the same offsets once more. With
+        `useServerSideResetOffset` nobody needs to live: whoever pulls next is sent to the new offset.
         """
         group, topic = request.text("group"), request.text("topic")
         targets = self._targets(request, group, topic)
+        table = {MessageQueue(topic, self.broker.config.broker_name, at): offset for at, offset in targets.items()}
+        living = self.broker.consumers.get(group)
+        if self.broker.config.use_server_side_reset_offset:
+            for queue_id, offset in targets.items():
+                self.broker.offsets.reset(group, topic, queue_id, offset)
+            self.broker.pulls.group_reset(group, topic)
+            log.info("offsets_reset", group=group, topic=topic, consumers=len(living.members) if living is not None else 0)
+            return request.response(body=dumps({"offsetTable": table}))
         for queue_id, offset in targets.items():
             self.broker.offsets.commit(group, topic, queue_id, offset)
-        living = self.broker.consumers.get(group)
         log.info("offsets_reset", group=group, topic=topic, consumers=len(living.members) if living is not None else 0)
         if living is None:
             refusal = not_online(group)
             raise RequestRefused(refusal.code, f"{refusal.remark}; its stored offsets on {topic} were reset")
-        table = {MessageQueue(topic, self.broker.config.broker_name, at): offset for at, offset in targets.items()}
         self._tell_reset(living, request, table)
         return request.response(body=dumps({"offsetTable": table}))
 

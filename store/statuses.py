@@ -43,3 +43,5 @@ class GetStatus(Enum):
     OFFSET_TOO_SMALL = auto()
     NO_MATCHED_LOGIC_QUEUE = auto()
     NO_MESSAGE_IN_QUEUE = auto()
+    OFFSET_RESET = auto()
+    """The group was moved by an administrator, and hears of it now; the store itself never says so."""

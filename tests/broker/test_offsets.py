@@ -72,3 +72,33 @@ def test_a_group_is_given_the_offsets_of_another() -> None:
     offsets.commit("g1", "T1", 0, 50)
 
     assert offsets.query("g9", "T1", 0) == 5
+
+
+def test_a_reset_waits_for_the_next_pull() -> None:
+    """Until then it is what is answered to whoever asks, and what members commit in between does not last."""
+    offsets = filled()
+
+    offsets.reset("g1", "T1", 0, 2)
+    offsets.commit("g1", "T1", 0, 6)
+
+    assert offsets.query("g1", "T1", 0) == 2
+    assert offsets.take_reset("g1", "T2", 1) is None
+    assert offsets.take_reset("g1", "T1", 0) == 2
+    assert offsets.of("g1", "T1") == {0: 2}
+    assert offsets.take_reset("g1", "T1", 0) is None
+    assert offsets.resets == {}
+
+
+def test_who_is_forgotten_is_not_found_any_more() -> None:
+    """Neither by topic nor by group, and nothing waits for its pulls."""
+    offsets = filled()
+    offsets.clone("g1", "g9", "T2")
+    offsets.reset("g1", "T1", 0, 2)
+
+    offsets.forget_group("g1")
+
+    assert offsets.groups_of("T1") == {"g2"}
+    assert offsets.groups_of("T2") == {"g9"}
+    assert offsets.topics_of("g1") == set()
+    assert offsets.topics_of("g9") == {"T2"}
+    assert offsets.resets == {}

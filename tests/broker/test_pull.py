@@ -321,3 +321,29 @@ async def test_a_reader_far_behind_is_sent_to_a_slave(tmp_path: Path, slave_read
 
         assert answer is not None
         assert answer.ext["suggestWhichBrokerId"] == hint
+
+
+async def test_a_group_that_was_reset_is_sent_to_its_new_offset_once(tmp_path: Path) -> None:
+    """The next pull of the queue is answered 21 with that offset, whatever it commits; then the group goes on from there."""
+    async with open_desk(tmp_path) as desk:
+        await filled(desk)
+        peer = desk.peer()
+        desk.broker.offsets.reset("g", "T1", 0, 1)
+
+        assert answer_of(peer, peer.pull("T1", 3, sysFlag=4 | 1, commitOffset=3)) == (Code.PULL_OFFSET_MOVED, 1)
+        assert desk.broker.offsets.query("g", "T1", 0) == 1
+        assert answer_of(peer, peer.pull("T1", 1)) == (Code.SUCCESS, 3)
+
+
+async def test_a_reset_reaches_pulls_that_are_held(tmp_path: Path) -> None:
+    """Those of the group alone: another one's pull goes on waiting."""
+    async with open_desk(tmp_path) as desk:
+        await filled(desk)
+        peer = desk.peer()
+        held, other = peer.pull("T1", 3, **HOLD), peer.pull("T1", 3, consumerGroup="other", **HOLD)
+
+        desk.broker.offsets.reset("g", "T1", 0, 0)
+        desk.broker.pulls.group_reset("g", "T1")
+
+        assert answer_of(peer, held) == (Code.PULL_OFFSET_MOVED, 0)
+        assert peer.answer(other) is None

@@ -248,6 +248,21 @@ async def test_cpp_consumer_is_told_in_a_list(desk: Desk) -> None:
     assert told.body == dumps({"offsetTable": {queue(0): 3, queue(1): 0}})
 
 
+async def test_server_side_reset_is_told_to_nobody_but_the_next_pulls(desk: Desk) -> None:
+    """With `useServerSideResetOffset` members get no request, an offline group is no error, and the answer is the same."""
+    await three_messages(desk)
+    desk.broker.config = attrs.evolve(desk.broker.config, use_server_side_reset_offset=True)
+
+    offline = desk.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset(timestamp=-1))
+    connection = desk.consumer("g1", "T1")
+    online = desk.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset())
+
+    assert (offline.code, online.code) == (ResponseCode.SUCCESS, ResponseCode.SUCCESS)
+    assert online.body == dumps({"offsetTable": {queue(0): 0, queue(1): 0}})
+    assert sent(connection) == []
+    assert desk.broker.offsets.resets == {("T1", "g1"): {0: 0, 1: 0}}
+
+
 async def test_offline_group_is_moved_here_and_said_to_be_offline(desk: Desk) -> None:
     """Without members the offsets are stored and the answer is CONSUMER_NOT_ONLINE."""
     await three_messages(desk)
