@@ -1,36 +1,46 @@
 """What a client sees, second by second, when a master dies and comes back: prints the timeline.
 
-Masters `a` and `b` and a slave of `a`, each a process. A producer of ours sends one message after the other all the time;
-a reader goes back to the first message of `a` again and again; a consumer group receives what is sent. After a few seconds
-`a` is killed (SIGKILL), or with --fault stop it stands still (SIGSTOP): it takes connections and answers nothing.
+Each server is a process on a machine of its own in a virtual network, which takes the rights of root. The shape is one master;
+two masters; or two masters, one of them with a slave. A producer of ours sends one message after the other all the time; a
+reader goes back to the first message of one master again and again; a consumer group receives what is sent. After a few
+seconds that master is killed (SIGKILL); or it stands still (SIGSTOP): it takes connections and answers nothing; or its network
+is cut: what is sent to it vanishes.
 """
 
 import argparse
 import collections
+import contextlib
 import logging
-import signal
+import sys
+import tempfile
+from collections.abc import AsyncGenerator
+from pathlib import Path
 
 import attrs
 import structlog
 import trio
-from harness import await_route
 from processes import end_in_order
-from servers import BROKER_NAME, Cluster, Side
-from slaves import SECRET, await_equal, beside
 
+from ledgermq.client.admin import Admin, open_admin
 from ledgermq.client.consumer import Consumer, open_consumer
 from ledgermq.client.errors import ClientError
 from ledgermq.client.producer import Producer, open_producer
 from ledgermq.client.pull import PullConsumer, open_pull_consumer
 from ledgermq.message.message import Message, MessageQueue
+from ledgermq.testing.process_network import NetworkUnavailable, Place, VirtualNetwork, virtual_network
+from ledgermq.testing.process_pairs import BROKER_PORT, NAMESRV_PORT, Member
+from ledgermq.testing.process_servers import running
+from ledgermq.world.real import World, real_world
 
 TOPIC = "Failover"
 QUEUES = 4
-OTHER = "other"
+NAMESRV, LOST, OTHER, SLAVE, CLIENTS = "namesrv", "lost", "other", "slave", "clients"
+SHAPES = {"single": [LOST], "masters": [LOST, OTHER], "slaves": [LOST, OTHER, SLAVE]}
+EVENTS = {"kill": ("killed", "up again"), "stop": ("stopped", "goes on"), "cut": ("cut off", "healed")}
 SEND_PAUSE = 0.01
 READ_PAUSE = 0.05
 READ_SECONDS_MAX = 2.0
-SIDE: Side = "ours"
+FOLLOW_SECONDS_MAX = 60.0
 
 
 @attrs.define
@@ -56,12 +66,14 @@ class Timeline:
         return self.seconds[int((trio.current_time() - self.fault_at) // 1)]
 
     def show(self) -> None:
-        print("second | sends: lost master | other | failed | longest ms | reads of the lost master's: done | failed", end="")
-        print(" | longest ms | received | event")
+        print("| second | sends to it | to the other | failed | longest, ms ", end="")
+        print("| reads of what it holds | failed | longest, ms | received | event |")
+        print("|---" * 10 + "|")
         for number, second in sorted(self.seconds.items())[:-1]:
             sent, reads = second.sent, second.reads
-            row = (number, sent[BROKER_NAME], sent[OTHER], sent["failed"], round(second.send_ms_max), reads["done"])
-            print(" | ".join(map(str, (*row, reads["failed"], round(second.read_ms_max), second.received, second.event))))
+            row = (number, sent[LOST], sent[OTHER], sent["failed"], round(second.send_ms_max), reads["done"])
+            row = (*row, reads["failed"], round(second.read_ms_max), second.received, second.event)
+            print(f"| {' | '.join(map(str, row))} |")
 
 
 async def _send(producer: Producer, timeline: Timeline) -> None:
@@ -78,7 +90,7 @@ async def _send(producer: Producer, timeline: Timeline) -> None:
 
 
 async def _read(consumer: PullConsumer, timeline: Timeline) -> None:
-    queue = MessageQueue(TOPIC, BROKER_NAME, 0)
+    queue = MessageQueue(TOPIC, LOST, 0)
     while True:
         began = trio.current_time()
         await consumer.seek(queue, 0)
@@ -94,64 +106,139 @@ async def _receive(consumer: Consumer, timeline: Timeline) -> None:
         timeline.now().received += len(await consumer.get_many())
 
 
-async def _measure(lost: Cluster, found: argparse.Namespace) -> Timeline:
-    """Break `lost` after `--before` seconds, mend it after `--down` more, and watch for `--after`."""
-    namesrv = lost.namesrv_address
+@attrs.define
+class Stage:
+    """The servers, and what is done to one of them."""
+
+    virtual: VirtualNetwork
+    members: dict[str, Member]
+    nursery: trio.Nursery
+
+    @property
+    def clients(self) -> Place:
+        return self.virtual[CLIENTS]
+
+    @property
+    def namesrv(self) -> str:
+        return f"{self.virtual[NAMESRV].host}:{NAMESRV_PORT}"
+
+    @property
+    def world(self) -> World:
+        return attrs.evolve(real_world(), network=self.clients.network)
+
+    async def apply(self, fault: str, seconds: float) -> None:
+        """Break the lost master, and mend it after `seconds`; returns when it serves again."""
+        lost = self.members[LOST]
+        match fault:
+            case "kill":
+                await lost.kill()
+                await trio.sleep(seconds)
+                await self.nursery.start(lost.live)
+            case "stop":
+                await lost.server.pause(seconds)
+            case _:
+                await self.virtual.part([LOST], [name for name in self.virtual.places if name != LOST])
+                await trio.sleep(seconds)
+                await self.virtual.heal()
+
+
+@contextlib.asynccontextmanager
+async def _stage(shape: str, folder: Path) -> AsyncGenerator[Stage]:
+    """All servers up, with the topic, and with messages in the queue that the reader goes back to."""
+    names = SHAPES[shape]
+    async with virtual_network(NAMESRV, CLIENTS, *names) as virtual, trio.open_nursery() as nursery:
+        host = virtual[NAMESRV].host
+        arguments = ("namesrv", "--log-level", "warning", "--host", host, "--port", str(NAMESRV_PORT))
+        async with running(folder / NAMESRV, *arguments, place=virtual[NAMESRV]) as namesrv:
+            await namesrv.up()
+            members = {name: Member(virtual[name], folder / name / "store", _settings(virtual, name)) for name in names}
+            stage = Stage(virtual, members, nursery)
+            async with open_admin(stage.namesrv, world=stage.world) as admin:
+                for name, member in members.items():
+                    member.store.parent.mkdir(parents=True)
+                    if name == SLAVE:  # last: topics reach a slave every ten seconds, one that starts now has them at once
+                        await admin.create_topic(TOPIC, queues=QUEUES)
+                    await nursery.start(member.live)
+                if shape != "slaves":
+                    await admin.create_topic(TOPIC, queues=QUEUES)
+                await _fill(stage, admin)
+            yield stage
+            nursery.cancel_scope.cancel()
+
+
+def _settings(virtual: VirtualNetwork, name: str) -> dict[str, object]:
+    slave = name == SLAVE
+    return {
+        "brokerName": LOST if slave else name,
+        "brokerRole": "SLAVE" if slave else "ASYNC_MASTER",
+        "brokerId": int(slave),
+        "brokerIP1": virtual[name].host,
+        "listenPort": BROKER_PORT,
+        "haListenPort": BROKER_PORT + 1,
+        "haSecret": "bench",
+        "syncFrom": "first",
+        "namesrvAddr": f"{virtual[NAMESRV].host}:{NAMESRV_PORT}",
+    }
+
+
+async def _fill(stage: Stage, admin: Admin) -> None:
+    async with open_producer(stage.namesrv, world=stage.world) as producer:
+        for _ in range(100):
+            await producer.send(Message(TOPIC, b"x"), queue=MessageQueue(TOPIC, LOST, 0))
+    following = [stage.members[name] for name in (LOST, SLAVE) if name in stage.members]
+    with trio.fail_after(FOLLOW_SECONDS_MAX):
+        while True:
+            found = [await admin.broker_runtime(str(member.address)) for member in following]
+            if len({each["commitLogMaxOffset"] for each in found}) == 1:
+                return
+            await trio.sleep(0.05)
+
+
+async def _measure(found: argparse.Namespace, folder: Path) -> Timeline:
+    """Break the master after `--before` seconds, mend it after `--down` more, and watch for `--after`."""
     async with (
-        open_producer(namesrv) as producer,
-        open_pull_consumer(namesrv, "reader") as reader,
-        open_consumer(namesrv, "receiver", TOPIC) as receiver,
+        _stage(found.shape, folder) as stage,
+        open_producer(stage.namesrv, world=stage.world) as producer,
+        open_pull_consumer(stage.namesrv, "reader", world=stage.world) as reader,
+        open_consumer(stage.namesrv, "receiver", TOPIC, world=stage.world) as receiver,
         trio.open_nursery() as nursery,
     ):
-        await reader.assign([MessageQueue(TOPIC, BROKER_NAME, 0)])
+        await reader.assign([MessageQueue(TOPIC, LOST, 0)])
         timeline = Timeline(trio.current_time() + found.before)
         nursery.start_soon(_send, producer, timeline)
         nursery.start_soon(_read, reader, timeline)
         nursery.start_soon(_receive, receiver, timeline)
         await trio.sleep_until(timeline.fault_at)
-        process = lost.running_broker.popen
-        process.send_signal(signal.SIGKILL if found.fault == "kill" else signal.SIGSTOP)
-        timeline.now().event = "killed" if found.fault == "kill" else "stopped"
-        await trio.sleep_until(timeline.fault_at + found.down)
-        timeline.now().event = "started again" if found.fault == "kill" else "goes on"
-        if found.fault == "kill":
-            await trio.to_thread.run_sync(process.wait)
-            await trio.to_thread.run_sync(lost.start_broker)
-            timeline.now().event = "up again"
-        else:
-            process.send_signal(signal.SIGCONT)
+        broken, mended = EVENTS[found.fault]
+        timeline.now().event = broken
+        await stage.apply(found.fault, found.down)
+        timeline.now().event = mended
         await trio.sleep(found.after)
         nursery.cancel_scope.cancel()
     return timeline
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--fault", choices=["kill", "stop"], default="kill")
+    parser.add_argument("--shape", choices=SHAPES, default="slaves")
+    parser.add_argument("--fault", choices=EVENTS, default="kill")
     parser.add_argument("--before", type=float, default=3, help="seconds before the fault")
-    parser.add_argument("--down", type=float, default=10, help="seconds until the master is started again, or goes on")
+    parser.add_argument(
+        "--down", type=float, default=15, help="seconds until the master is started again, goes on, or is healed"
+    )
     parser.add_argument("--after", type=float, default=35, help="seconds after that")
     found = parser.parse_args()
     end_in_order()
     # What the clients log of it would stand between the lines of the table.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
-    keys = {"brokerRole": "ASYNC_MASTER", "haSecret": SECRET, "syncFrom": "first"}
-    with (
-        Cluster.prepare(SIDE, keys) as lost,
-        beside(lost, {"brokerName": OTHER}) as other,
-        lost.connect() as connection,
-    ):
-        with other.connect() as beyond:
-            beyond.create_topic(TOPIC, QUEUES)
-        connection.create_topic(TOPIC, QUEUES)
-        await_route(lost, connection, TOPIC)
-        # Topics reach a slave every ten seconds; one that starts now has them at once.
-        with beside(lost, {"brokerRole": "SLAVE", "brokerId": "1"}) as slave:
-            for number in range(100):
-                connection.send(TOPIC, 0, b"x", unique_key=f"{number:032X}", born_ms=0)
-            await_equal(lost, slave)
-            trio.run(_measure, lost, found).show()
+    with tempfile.TemporaryDirectory(prefix="ledgermq-failover-") as folder:
+        try:
+            trio.run(_measure, found, Path(folder)).show()
+        except NetworkUnavailable as error:
+            print(error, file=sys.stderr)
+            return 2
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
