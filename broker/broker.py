@@ -16,6 +16,7 @@ import structlog
 import trio
 from trio.abc import Listener, Stream
 
+from ..remoting.codes import RequestCode
 from ..remoting.dispatcher import Dispatcher
 from ..remoting.server import RemotingServer
 from ..remoting.tls import open_tls
@@ -121,6 +122,7 @@ class Broker:
         self.dispatcher.register_run(SEND_CODES, self.sends.handle)
         self.pulls.register()
         self.clients.register()
+        self.dispatcher.register(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, self.registration.min_id_changed)
         SendBack(self).register()
         SlaveSync(self).register()
         for module in (admin, admin_config, admin_queries, admin_runtime, inspection, relay):

@@ -134,7 +134,7 @@ class BrokerConfig:
     default_query_max_num: int = _key(32, _POSITIVE)
     offset_check_in_slave: bool = False
     use_server_side_reset_offset: bool = False
-    """Whether a group that is reset hears of it by its next pulls instead of by requests to its members; 5.x does so by default."""
+    """Whether a group that is reset hears of it by its next pulls, and not by requests to its members; in 5.x the default."""
 
     # store
     store_path_root_dir: str = attrs.field(factory=_home_store)

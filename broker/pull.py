@@ -264,10 +264,9 @@ class PullService:
 
     def topics_changed(self, topics: list[str]) -> None:
         """Answer the pulls of topics that are gone; whoever sent them learns by the next one."""
-        for topic in topics:
-            if topic not in self.broker.topics.topics:
-                held = self.holds.release(lambda pull, topic=topic: pull.topic == topic)
-                self._wake_all([each.request for each in held])
+        gone = {topic for topic in topics if topic not in self.broker.topics.topics}
+        if gone:
+            self._wake_all([held.request for held in self.holds.release(lambda pull: pull.topic in gone)])
 
     def _wake_all(self, pulls: list[Pull]) -> None:
         if len(pulls) <= WOKEN_PER_TURN_MAX and not self._woken:

@@ -23,6 +23,7 @@ from ..remoting.channel import Channel, open_channel
 from ..remoting.codes import RequestCode, ResponseCode
 from ..remoting.command import RemotingCommand, wire_fields
 from ..remoting.errors import RemotingError
+from ..remoting.server import ServerConnection
 from ..world.network import Address
 from .json_values import object_of
 
@@ -49,6 +50,8 @@ class _Link:
     address: Address
     changed: set[str] = attrs.field(factory=set[str])
     """Topics that it has not been told of."""
+    asked_again: bool = False
+    """Whether it is to be registered with in full now, for what it answers."""
     wake: trio.Event = attrs.field(factory=trio.Event)
     tried: trio.Event = attrs.field(factory=trio.Event)
     """Set after the first attempt, however it went."""
@@ -73,6 +76,20 @@ class Registration:
         for link in self._links:
             link.changed.update(names)
             link.wake.set()
+
+    def min_id_changed(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+        """905: a name server says that another broker of this name has the lowest id now.
+
+        Anybody could say so, and it matters to slaves alone: they ask their own name servers who the master is.
+        """
+        if self.broker.config.is_slave and request.ext.get("brokerName") == self.broker.config.broker_name:
+            log.debug(
+                "min_broker_id_changed", broker_id=request.ext.get("minBrokerId"), address=request.ext.get("minBrokerAddr")
+            )
+            for link in self._links:
+                link.asked_again = True
+                link.wake.set()
+        return request.response()
 
     @property
     def registered_with(self) -> list[Address]:
@@ -141,7 +158,11 @@ class Registration:
         while True:
             await link.wake.wait()
             link.wake = trio.Event()
-            if channel.closed or link.changed:
+            if link.asked_again:
+                link.asked_again = False
+                link.changed.clear()
+                await self._register(channel)
+            elif channel.closed or link.changed:
                 names, link.changed = link.changed, set()
                 try:
                     await self._register(channel, names)

@@ -38,6 +38,8 @@ class NamesrvConfig:
     server_channel_max_idle_time_seconds: int = 120
     support_acting_master: bool = False
     """Whether a route shows the lowest slave of a broker without master as its master (to read from)."""
+    notify_min_broker_id_changed: bool = False
+    """Whether brokers are told that another of their name has the lowest id now."""
     delete_topic_with_broker_registration: bool = False
     enable_all_topic_list: bool = True
     enable_topic_list: bool = True

@@ -27,7 +27,7 @@ from .config import NamesrvConfig
 from .errors import BadNamesrvConfig
 from .kv_config import ORDER_TOPIC_CONFIG, KvConfig
 from .registration import DataVersion, TopicConfig, read_data_version, read_registration
-from .routes import BROKER_TIMEOUT_SECONDS, UNIT, UNIT_SUB, Broker, RouteTable
+from .routes import BROKER_TIMEOUT_SECONDS, UNIT, UNIT_SUB, Broker, MinIdChange, RouteTable
 
 T = TypeVar("T")
 
@@ -45,6 +45,8 @@ class Handlers:
     world: World
     kv_config: KvConfig
     routes: RouteTable[ServerConnection] = attrs.field(factory=RouteTable[ServerConnection])
+    on_min_id_change: list[Callable[[MinIdChange], None]] = attrs.field(factory=list[Callable[[MinIdChange], None]])
+    """Called if the configuration says so."""
     # Two administrators may change the same file at once; the second writes what both have changed.
     _saving: trio.Lock = attrs.field(factory=trio.Lock)
 
@@ -107,6 +109,7 @@ class Handlers:
         )
         if is_new:
             log.info("broker_registered", broker=broker.name, broker_id=broker.broker_id, address=broker.address)
+        self._tell_min_id_changes()
         order = self.kv_config.namespace(ORDER_TOPIC_CONFIG) if self.config.return_order_topic_config_to_broker else None
         return request.response(
             ext={
@@ -120,6 +123,7 @@ class Handlers:
         name, address = request.text("brokerName"), request.text("brokerAddr")
         self.routes.unregister(request.text("clusterName"), name, address)
         log.info("broker_unregistered", broker=name, address=address)
+        self._tell_min_id_changes()
         return request.response()
 
     def query_data_version(self, request: RemotingCommand) -> RemotingCommand:
@@ -142,13 +146,22 @@ class Handlers:
         """Forget the brokers behind a connection that ended."""
         for broker in self.routes.connection_closed(connection):
             log.warning("broker_lost", broker=broker.name, address=broker.address, reason="its connection ended")
+        self._tell_min_id_changes()
 
     def expire_brokers(self) -> list[ServerConnection]:
         """Forget silent brokers; returns their connections, which are to be closed."""
         expired = self.routes.expire(self.world.clock.monotonic())
         for broker, _ in expired:
             log.warning("broker_lost", broker=broker.name, address=broker.address, reason="not heard of in time")
+        self._tell_min_id_changes()
         return [connection for _, connection in expired]
+
+    def _tell_min_id_changes(self) -> None:
+        changes, self.routes.min_id_changes = self.routes.min_id_changes, []
+        if self.config.notify_min_broker_id_changed:
+            for change in changes:
+                for tell in self.on_min_id_change:
+                    tell(change)
 
     # routes and topics
 

@@ -49,6 +49,21 @@ class Registered:
     master_ha_address: str = ""
 
 
+@attrs.frozen
+class MinIdChange:
+    """Another broker of a name has the lowest id now: one with a lower id came, or the one with the lowest left."""
+
+    broker_name: str
+    broker_id: int
+    address: str
+    told: tuple[str, ...]
+    """The addresses that are to hear of it."""
+    offline_address: str = ""
+    """Who left."""
+    ha_address: str = ""
+    """Of the one that came."""
+
+
 @attrs.define(eq=False)
 class _BrokerGroup:
     """The brokers of one name: a master and its slaves."""
@@ -99,6 +114,8 @@ class RouteTable(Generic[Connection]):
     _clusters: dict[str, set[str]] = attrs.field(factory=dict[str, set[str]])
     _live: dict[tuple[str, str], _Live[Connection]] = attrs.field(factory=dict[tuple[str, str], _Live[Connection]])
     """Cluster, address."""
+    min_id_changes: list[MinIdChange] = attrs.field(factory=list[MinIdChange])
+    """Those that nobody was told of yet, of names with acting masters."""
 
     # brokers come and go
 
@@ -129,7 +146,12 @@ class RouteTable(Generic[Connection]):
         if group is None:
             group = self._brokers[broker.name] = _BrokerGroup(broker.cluster, broker.name)
         is_first = broker.broker_id not in group.addresses
+        lowest_before = min(group.addresses, default=None)
         self._enter_group(group, broker)
+        if group.enable_acting_master and lowest_before is not None and broker.broker_id < lowest_before:
+            others = tuple(address for number, address in group.addresses.items() if number != broker.broker_id)
+            came = MinIdChange(broker.name, broker.broker_id, broker.address, others, ha_address=broker.ha_address)
+            self.min_id_changes.append(came)
         acts_as_master = broker.enable_acting_master is not None and broker.broker_id == min(group.addresses)
         if broker.broker_id == MASTER_ID or acts_as_master:
             read_only = broker.broker_id != MASTER_ID and group.enable_acting_master
@@ -187,7 +209,11 @@ class RouteTable(Generic[Connection]):
         group = self._brokers.get(broker_name)
         if group is None or address not in group.addresses.values():
             return
+        lowest_before = min(group.addresses)
         group.addresses = {number: other for number, other in group.addresses.items() if other != address}
+        if group.enable_acting_master and group.addresses and (lowest := min(group.addresses)) != lowest_before:
+            rest = tuple(group.addresses.values())
+            self.min_id_changes.append(MinIdChange(broker_name, lowest, group.addresses[lowest], rest, offline_address=address))
         if not group.addresses:
             del self._brokers[broker_name]
             self._leave_cluster(group)

@@ -19,6 +19,7 @@ from ..world.real import World
 from .config import NamesrvConfig
 from .handlers import Handlers
 from .kv_config import KvConfig
+from .notices import Notices
 from .routes import RouteTable
 
 log = structlog.get_logger()
@@ -58,7 +59,7 @@ async def open_namesrv(config: NamesrvConfig, world: World) -> AsyncGenerator[Na
         JsonError: the KV configuration is damaged, and so is its backup.
         BadTlsSetting, TlsFailed: TLS cannot be spoken as configured.
     """
-    tls, _ = await open_tls(config.tls, world)
+    tls, network = await open_tls(config.tls, world)
     handlers = Handlers(config, world, await world.workers.run(_load_kv_config, config, world))
     dispatcher = Dispatcher()
     handlers.register(dispatcher)
@@ -68,6 +69,7 @@ async def open_namesrv(config: NamesrvConfig, world: World) -> AsyncGenerator[Na
     port = world.network.listener_port(listeners[0])
     async with trio.open_nursery() as nursery:
         dispatcher.nursery = nursery
+        handlers.on_min_id_change.append(Notices(network, nursery).send)
         await nursery.start(server.serve, listeners)
         nursery.start_soon(_expire, handlers, server)
         yield Namesrv(Address(_ANYWHERE.get(config.bind_address, config.bind_address), port), handlers)

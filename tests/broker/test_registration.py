@@ -206,3 +206,33 @@ async def test_a_broker_that_may_not_be_written_says_so_in_its_topics(tmp_path: 
 
         assert {topic["perm"] for topic in wrapper["topicConfigTable"].values()} == {4, 5}
         assert desk.broker.topics.topics["BenchmarkTest"].perm == 6
+
+
+async def test_slave_that_hears_of_another_lowest_id_asks_who_is_master(tmp_path: Path) -> None:
+    """It believes its name servers, not whoever sent the notice; notices about other names are none of its business."""
+    answer = {"masterAddr": "10.0.0.1:10911", "haServerAddr": "10.0.0.1:10912"}
+    async with (
+        open_register(answer_ext=answer) as register,
+        open_desk(tmp_path, namesrv_addr=register.address, broker_role="SLAVE", broker_id=2) as desk,
+    ):
+        found: list[str] = []
+        learned = trio.Event()
+
+        def learn(address: str, _ha_address: str) -> None:
+            found.append(address)
+            learned.set()
+
+        desk.broker.on_master.append(learn)
+        register.answer_ext = {"masterAddr": "10.9.9.9:10911", "haServerAddr": "10.9.9.9:10912"}
+        notice = {"brokerName": desk.broker.config.broker_name, "minBrokerId": 0, "minBrokerAddr": "10.6.6.6:10911"}
+
+        desk.peer().ask(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, {**notice, "brokerName": "another"})
+        with trio.move_on_after(0.2):
+            await learned.wait()
+        assert found == []
+        answered = desk.peer().ask(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, notice)
+        with trio.fail_after(5):
+            await learned.wait()
+
+        assert answered.code == ResponseCode.SUCCESS
+        assert found == ["10.9.9.9:10911"]

@@ -6,7 +6,7 @@ import attrs
 import pytest
 
 from ledgermq.namesrv.registration import DataVersion, RegisteredTopics, TopicConfig
-from ledgermq.namesrv.routes import Broker, Registered, RouteTable
+from ledgermq.namesrv.routes import Broker, MinIdChange, Registered, RouteTable
 from ledgermq.remoting.errors import RequestRefused
 
 RW = TopicConfig(4, 4, 6)
@@ -304,3 +304,31 @@ def test_without_its_master_a_group_with_acting_master_is_read_only() -> None:
     assert queues(table, "T") == {"b1": (4, 4)}
     table.register(master, topics(V1, T=RW), "m", 2.0)
     assert queues(table, "T") == {"b1": (4, 6)}
+
+
+def test_a_change_of_the_lowest_id_is_for_the_others_of_the_name() -> None:
+    """A lower one that comes is told to those that were there, the loss of the lowest to all that are left."""
+    master, slave = (attrs.evolve(broker, enable_acting_master=True) for broker in (MASTER, SLAVE))
+    third = attrs.evolve(slave, broker_id=2, address="10.0.0.4:10911")
+    table = table_of(slave, third)
+    assert table.min_id_changes == []
+
+    table.register(master, topics(V1, T=RW), "again", 0.0)
+    table.register(master, topics(V1, T=RW), "again", 1.0)
+    table.unregister("c1", "b1", third.address)
+    table.unregister("c1", "b1", master.address)
+    table.unregister("c1", "b1", slave.address)
+
+    assert table.min_id_changes == [
+        MinIdChange("b1", 0, master.address, (slave.address, third.address), ha_address=master.ha_address),
+        MinIdChange("b1", 1, slave.address, (slave.address,), offline_address=master.address),
+    ]
+
+
+def test_brokers_without_acting_master_are_told_of_no_change() -> None:
+    """Only 5.x brokers know the notice, and of those the ones that act on it."""
+    table = table_of(SLAVE, MASTER)
+
+    table.unregister("c1", "b1", MASTER.address)
+
+    assert table.min_id_changes == []

@@ -21,7 +21,8 @@ from ledgermq.namesrv.config import NamesrvConfig
 from ledgermq.namesrv.server import Namesrv, open_namesrv
 from ledgermq.remoting.channel import Channel, connected
 from ledgermq.remoting.codes import RequestCode, ResponseCode
-from ledgermq.remoting.command import RemotingCommand
+from ledgermq.remoting.command import RemotingCommand, decode_command
+from ledgermq.remoting.frame import FrameReader
 from ledgermq.world.clock import Clock
 from ledgermq.world.network import Network
 from ledgermq.world.real import World, real_world
@@ -363,3 +364,31 @@ async def test_a_registration_without_a_field_names_it(world: World) -> None:
         assert answer.remark is not None
         assert "clusterName" in answer.remark
         assert (await register(channel)).code == ResponseCode.SUCCESS
+
+
+@pytest.mark.parametrize("notifies", [True, False])
+async def test_brokers_hear_on_their_own_port_that_the_lowest_id_changed(notifies: bool) -> None:
+    """A oneway request to each of the others, if `notifyMinBrokerIdChanged` says so; a dead one delays nobody."""
+    world = real_world()
+    (listener,) = await world.network.open_listeners("127.0.0.1", 0)
+    slave = f"127.0.0.1:{world.network.listener_port(listener)}"
+    config = {"listen_port": 0, "bind_address": "127.0.0.1", "notify_min_broker_id_changed": notifies}
+    async with listener, connected_namesrv(world, **config) as (_, channel):
+        await register(channel, broker_id=2, port=1, brokerAddr="127.0.0.1:1", enableActingMaster="true")
+        await register(channel, broker_id=1, brokerAddr=slave, enableActingMaster="true")
+        with structlog.testing.capture_logs() as logs, trio.move_on_after(5 if notifies else 0.2):
+            await register(channel, broker_id=0, enableActingMaster="true")
+            stream = await listener.accept()
+            received = b""
+            while piece := await stream.receive_some():
+                received += piece
+            await stream.aclose()
+            (command,) = [decode_command(*frame) for frame in FrameReader().feed(received)]
+            assert (command.code, command.is_oneway) == (RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, True)
+            assert command.ext == {
+                "minBrokerId": "0",
+                "brokerName": "b1",
+                "minBrokerAddr": "10.0.0.1:10911",
+                "haBrokerAddr": "10.0.0.1:10912",
+            }
+        assert ("broker_not_notified" in [entry["event"] for entry in logs]) == notifies

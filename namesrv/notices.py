@@ -1,0 +1,48 @@
+"""Telling brokers that another of their name has the lowest id now (RocketMQ NOTIFY_MIN_BROKER_ID_CHANGE, 905).
+
+As RocketMQ does, over a connection to the broker's own port: brokers take no requests over the one that they register on. It is
+a notice: a broker that cannot be reached hears of the change at its next registration.
+"""
+
+from __future__ import annotations
+
+import attrs
+import structlog
+import trio
+
+from ..remoting.codes import RequestCode
+from ..remoting.command import ONEWAY_FLAG, RemotingCommand, encode_frame
+from ..world.network import Address, Network
+from .routes import MinIdChange
+
+log = structlog.get_logger()
+
+NOTICE_SECONDS = 3.0
+
+
+@attrs.define(eq=False)
+class Notices:
+    """Sends each notice in a task of its own."""
+
+    network: Network
+    nursery: trio.Nursery
+
+    def send(self, change: MinIdChange) -> None:
+        """Let all who are to be told of `change` know of it."""
+        for address in change.told:
+            self.nursery.start_soon(self._send, address, change)
+
+    async def _send(self, text: str, change: MinIdChange) -> None:
+        ext = {"minBrokerId": str(change.broker_id), "brokerName": change.broker_name, "minBrokerAddr": change.address}
+        if change.offline_address:
+            ext["offlineBrokerAddr"] = change.offline_address
+        if change.ha_address:
+            ext["haBrokerAddr"] = change.ha_address
+        frame = encode_frame(RemotingCommand(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, ext, flag=ONEWAY_FLAG))
+        try:
+            with trio.fail_after(NOTICE_SECONDS):
+                stream = await self.network.open_stream(Address.parse(text))
+                async with stream:
+                    await stream.send_all(frame)
+        except (OSError, ValueError, trio.BrokenResourceError, trio.TooSlowError) as error:
+            log.warning("broker_not_notified", broker=change.broker_name, address=text, reason=str(error))
