@@ -143,6 +143,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _say(f"  {violation}")
     _say(f"{title}: {outcome.summary()}")
     if outcome.violations:
+        (directory / "violations.txt").write_text("\n".join(outcome.violations))
         return 1
     shutil.rmtree(directory)
     return 0

@@ -158,6 +158,13 @@ class Pair:
     async def _end(self, member: Member) -> str | None:
         return (await runtime_of(self.clients, member.address)).get("commitLogMaxOffset")
 
+    async def topic_kept(self) -> None:
+        """Wait until the slave has the topic on its disk: without the master it could not give its messages out."""
+        path = self.slave.place.seen(self.slave.store / "config" / "topics.json")
+        with trio.fail_after(SETTLE_SECONDS):
+            while not path.exists() or TOPIC.encode() not in path.read_bytes():  # noqa: ASYNC110 - another process writes it
+                await trio.sleep(0.02)
+
     async def derived(self, member: Member) -> None:
         """Wait until the queues of a broker show all of its log."""
         with trio.fail_after(SETTLE_SECONDS):
@@ -197,6 +204,7 @@ async def running_pair(directory: Path, settings: dict[str, object], *, small_di
             pair = Pair(virtual, master, slave, nursery)
             if not await pair.settle():
                 raise trio.TooSlowError("the slave did not join")
+            await pair.topic_kept()
             yield pair
             nursery.cancel_scope.cancel()
 
