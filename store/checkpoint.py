@@ -32,6 +32,8 @@ assert FIELDS.size == 40
 MARK_AT = 2048
 """Where our own recovery mark lies, in the part of the file that RocketMQ leaves unused."""
 MARK_SIZE_MAX = 256
+NOTE_AT = 3072
+"""A mark of another kind, in a sector of its own: of what has been written, whether or not it is on the medium."""
 
 
 @attrs.define(eq=False)
@@ -47,6 +49,8 @@ class Checkpoint:
     confirm_offset: int = 0
     mark: bytes = b""
     """The encoded recovery mark; the checkpoint does not look into it."""
+    note: bytes = b""
+    """The encoded note that was found by `load`."""
     _saved: bytes = b""
 
     def load(self) -> None:
@@ -57,6 +61,7 @@ class Checkpoint:
         try:
             content = file.read(0, FIELDS.size)
             self.mark = file.read(MARK_AT, MARK_SIZE_MAX)
+            self.note = file.read(NOTE_AT, MARK_SIZE_MAX)
         finally:
             file.close()
         if len(content) < FIELDS.size or min(values := FIELDS.codec.unpack(content)) < 0:
@@ -110,3 +115,27 @@ class Checkpoint:
         if new:
             self.disk.sync_directory(self.path.rpartition("/")[0] or ".")
         self._saved = content + self.mark
+
+    def write_note(self, note: bytes) -> None:
+        """Write a note without forcing it: it says nothing any more once the machine has been started anew.
+
+        Raises:
+            OSError: the old note stands.
+        """
+        if not self.disk.exists(self.path):
+            return
+        file = self.disk.open(self.path)
+        try:
+            file.write(note, NOTE_AT)
+        finally:
+            file.close()
+
+    def forget(self) -> None:
+        """Let the next start know nothing of how far this one had got.
+
+        Raises:
+            OSError: the old mark may stand.
+        """
+        self.mark = self.note = bytes(MARK_SIZE_MAX)
+        self.write_note(self.note)
+        self.save()

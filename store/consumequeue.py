@@ -116,6 +116,17 @@ class ConsumeQueue:
                 raise
             self._sync_failed = False
 
+    def doubt_from(self, physical_offset: int) -> bool:
+        """Let the next `sync` write units of records from `physical_offset` on again; tells whether there are any.
+
+        Another process wrote them, and whether its syncs had failed is not known.
+        """
+        start = self._first_unit_at(physical_offset) * UNIT_SIZE
+        if start >= self.segments.max_offset:
+            return False
+        self._unsynced_from, self._sync_failed, self.segments.created = start, True, True
+        return True
+
     def units(self, offset: int, count: int) -> bytes:
         """Raw units from `offset` on: at most `count`, all of one file; empty when there are none."""
         at = offset * UNIT_SIZE
@@ -180,6 +191,13 @@ class ConsumeQueue:
     def truncate(self, physical_offset: int) -> None:
         """Drop the units of records at or beyond `physical_offset`."""
         self._gathered.clear()
+        first = self._first_unit_at(physical_offset)
+        if first * UNIT_SIZE < self.segments.max_offset:
+            self.segments.truncate(first * UNIT_SIZE)
+        self._end_at_last_unit()
+
+    def _first_unit_at(self, physical_offset: int) -> int:
+        """The first written unit whose record is at or behind `physical_offset`; the end of the queue if there is none."""
         low, high = self.segments.min_offset // UNIT_SIZE, self.segments.max_offset // UNIT_SIZE
         while low < high:
             middle = (low + high) // 2
@@ -189,9 +207,7 @@ class ConsumeQueue:
                 high = middle
             else:
                 low = middle + 1
-        if low * UNIT_SIZE < self.segments.max_offset:
-            self.segments.truncate(low * UNIT_SIZE)
-        self._end_at_last_unit()
+        return low
 
     def drop_last(self) -> None:
         """Drop the last unit."""

@@ -7,7 +7,7 @@ since the recovery mark, which would vouch for what is cut, is forgotten too.
 from __future__ import annotations
 
 from ..world.disk import Disk
-from .checkpoint import MARK_SIZE_MAX, Checkpoint
+from .checkpoint import Checkpoint
 from .errors import NoSuchOffset, StoreInUse
 from .segments import Segments
 
@@ -35,8 +35,7 @@ def cut_log(disk: Disk, root: str, offset: int) -> int:
                 raise NoSuchOffset(offset, segments.min_offset, segments.max_offset)
             checkpoint = Checkpoint(disk, f"{root}/checkpoint")
             checkpoint.load()
-            checkpoint.mark = bytes(MARK_SIZE_MAX)
-            checkpoint.save()
+            checkpoint.forget()
             dropped = segments.max_offset - offset
             segments.truncate(offset)
             return dropped

@@ -19,7 +19,7 @@ import trio
 from ..message.layout import encode_host, span_of
 from ..world.real import World
 from .append_log import AppendLog
-from .checkpoint import MARK_SIZE_MAX, Checkpoint
+from .checkpoint import Checkpoint
 from .cleaning import Cleaner
 from .commitlog import LocalLog, open_local_log
 from .config import StoreConfig
@@ -34,7 +34,7 @@ log = structlog.get_logger()
 
 CHECKPOINT_SECONDS = 1.0
 QUEUES_SYNCED_AT_ONCE = 64
-"""Queues synced per checkpoint while there are more dirty ones; the rest follow, and the mark waits for them."""
+"""Of thousands of dirty queues; the next ones follow after a pause as long as these took, and the mark waits for all."""
 CHECKPOINT_SECONDS_MAX = 5.0
 INDEX_GATHERED_MIN = 20_000
 """Before so many changed slots, or the longest pause, the key index is left to gather: each page is then written for several
@@ -98,12 +98,14 @@ async def open_message_store(
                 queues=len(store.queues.table),
             )
             cleaner = store.cleaner = Cleaner(store, opened.local)
-            store.forget_mark = _Keeper(opened).forget_mark
+            keeper = _Keeper(opened)
+            store.forget_mark = keeper.forget_mark
             await world.workers.run(_expect_abort, world, root)
             async with trio.open_nursery() as nursery:
                 await nursery.start(store.log.run)
                 await nursery.start(store.dispatcher.run)
-                nursery.start_soon(_Keeper(opened).run)
+                nursery.start_soon(keeper.keep_saving)
+                nursery.start_soon(keeper.keep_noting)
                 nursery.start_soon(cleaner.run)
                 yield store
                 nursery.cancel_scope.cancel()
@@ -126,7 +128,7 @@ def _open(world: World, config: StoreConfig, store_host: tuple[str, int], wrap_l
     clean_exit = not disk.exists(f"{root}/abort")
     checkpoint = Checkpoint(disk, f"{root}/checkpoint")
     checkpoint.load()
-    mark = RecoveryMark.decode(checkpoint.mark)
+    mark, note = RecoveryMark.decode(checkpoint.mark), RecoveryMark.decode(checkpoint.note)
     # After a mere crash of the process all written bytes are still in the page cache; only after a crash of the machine may
     # bytes that were written, but not synced, be missing in any order.
     kept_all = clean_exit or (mark is not None and mark.boot_id == disk.boot_id() != "")
@@ -168,6 +170,7 @@ def _open(world: World, config: StoreConfig, store_host: tuple[str, int], wrap_l
             clean_exit=clean_exit,
             kept_all=kept_all,
             check_crc=config.check_crc_on_recover,
+            note=note,
             index_lost_from=lost_from,
         )
     except BaseException:
@@ -175,7 +178,8 @@ def _open(world: World, config: StoreConfig, store_host: tuple[str, int], wrap_l
         raise
     if index is not None:
         index.cut(recovered.end)
-    store.last_timestamp = max(store.dispatcher.last_store_timestamp, mark.record_store_timestamp if mark is not None else 0)
+    noted = (found.record_store_timestamp for found in (mark, note) if found is not None)
+    store.last_timestamp = max(store.dispatcher.last_store_timestamp, *noted, 0)
     store.next_offsets.update(queue_offsets_of(queues.table.values()))
     local.on_flushed.append(lambda _: store.dispatcher.wake())
     return _Opened(store, local, checkpoint, recovered, clean_exit)
@@ -213,25 +217,54 @@ def _close_files(local: LocalLog, queues: ConsumeQueues, index: IndexFiles | Non
 
 @attrs.define(eq=False)
 class _Keeper:
-    """Moves the checkpoint and the recovery mark along behind what is on the medium."""
+    """Moves the checkpoint with its mark along behind what is on the medium, and the note behind what is written."""
 
     opened: _Opened
     _marked: int = -1
-    _saved_at: float = -inf
+    _noted: int = -1
 
-    async def run(self) -> None:
+    async def keep_saving(self) -> None:
+        """Save whenever it is time, until cancelled."""
+        saved_at = -inf
         while True:
             await trio.sleep(CHECKPOINT_SECONDS)
-            index, now = self.opened.store.index, self.opened.store.world.clock.monotonic()
-            if index is not None and index.gathered < INDEX_GATHERED_MIN and now < self._saved_at + CHECKPOINT_SECONDS_MAX:
-                continue
-            self._saved_at = now
-            try:
-                await self.save()
-            except OSError as error:
-                log.warning("checkpoint_failed", reason=error.strerror or str(error))
+            now = trio.current_time()
+            if self._has_gathered() or now >= saved_at + CHECKPOINT_SECONDS_MAX:
+                saved_at = now
+                try:
+                    await self.save()
+                except OSError as error:
+                    log.warning("checkpoint_failed", reason=error.strerror or str(error))
 
-    async def save(self) -> None:
+    async def keep_noting(self) -> None:
+        """Write the note whenever it is time, until cancelled; no sync of anything else delays it."""
+        noted_at = -inf
+        while True:
+            await trio.sleep(CHECKPOINT_SECONDS)
+            now = trio.current_time()
+            if self._has_gathered() or now >= noted_at + CHECKPOINT_SECONDS_MAX:
+                noted_at = now
+                try:
+                    await self._note()
+                except OSError as error:
+                    log.warning("checkpoint_failed", reason=error.strerror or str(error))
+
+    def _has_gathered(self) -> bool:
+        index = self.opened.store.index
+        return index is None or index.gathered >= INDEX_GATHERED_MIN
+
+    async def _note(self) -> None:
+        store = self.opened.store
+        position = store.dispatcher.dispatched_offset
+        # Where a log may be cut at any time, by a master, a note could outlive what it speaks of.
+        if position == self._noted or self.opened.local.readable_max is not None or store.writability.slave:
+            return
+        note = self._mark(position).encode()
+        await self._flush_index()
+        await store.world.workers.run(self.opened.checkpoint.write_note, note)
+        self._noted = position
+
+    async def save(self, *, in_haste: bool = False) -> None:
         """Sync queues that have new units, then write down how far everything is.
 
         Raises:
@@ -244,24 +277,12 @@ class _Keeper:
         if position == self._marked and not dispatcher.dirty:
             return
         mark = self._mark(position)
-        # What has gathered in memory when a process dies is indexed again from the mark on: it must be written before.
-        while store.index is not None and not store.index.flush(INDEX_PAGES_AT_ONCE):
-            await trio.lowlevel.checkpoint()
-        dirty = list(dispatcher.dirty)[:QUEUES_SYNCED_AT_ONCE]
-        complete = len(dirty) == len(dispatcher.dirty)
-        for queue in dirty:
-            del dispatcher.dirty[queue]
-        failed: list[ConsumeQueue] = []
-        async with trio.open_nursery() as nursery:  # at once: the file system then commits many in one go
-            for queue in dirty:
-                nursery.start_soon(self._sync, queue, failed)
-        if failed:
-            dispatcher.dirty.update(dict.fromkeys(failed))
-            raise OSError(errno.EIO, f"{len(failed)} consume queues could not be synced")
+        await self._flush_index()
+        await self._sync_queues(in_haste=in_haste)
         if store.index is not None:
             await run(store.index.sync_full, local.flushed_offset)
             self.opened.checkpoint.index_timestamp = store.index.forced_timestamp
-        if complete and timestamp:
+        if timestamp:
             checkpoint = self.opened.checkpoint
             checkpoint.physical_timestamp = checkpoint.logical_timestamp = timestamp
             indexed = store.index.forced_offset if store.index is not None else -1
@@ -270,12 +291,43 @@ class _Keeper:
             await run(checkpoint.save)
             self._marked = position
 
+    async def _flush_index(self) -> None:
+        # What has gathered in memory when a process dies is indexed again from the mark on: it must be written before.
+        index = self.opened.store.index
+        while index is not None and not index.flush(INDEX_PAGES_AT_ONCE):
+            await trio.lowlevel.checkpoint()
+
+    async def _sync_queues(self, *, in_haste: bool) -> None:
+        """Sync every queue that is dirty now.
+
+        Raises:
+            OSError: some could not be synced; they are dirty still.
+        """
+        dirty = self.opened.store.dispatcher.dirty
+        waiting = list(dirty)
+        failed: list[ConsumeQueue] = []
+        for start in range(0, len(waiting), QUEUES_SYNCED_AT_ONCE):
+            began = trio.current_time()
+            async with trio.open_nursery() as nursery:  # at once: the file system then commits many in one go
+                for queue in waiting[start : start + QUEUES_SYNCED_AT_ONCE]:
+                    if queue in dirty:  # its topic has not been deleted meanwhile
+                        del dirty[queue]
+                        nursery.start_soon(self._sync, queue, failed)
+            if start + QUEUES_SYNCED_AT_ONCE < len(waiting) and not in_haste:
+                await trio.sleep(trio.current_time() - began)
+        if failed:
+            dirty.update(dict.fromkeys(failed))
+            raise OSError(errno.EIO, f"{len(failed)} consume queues could not be synced")
+
     async def _sync(self, queue: ConsumeQueue, failed: list[ConsumeQueue]) -> None:
         try:
             await self.opened.store.world.workers.run(queue.sync)
         except OSError as error:
             failed.append(queue)
             log.warning("queue_sync_failed", topic=queue.topic, queue_id=queue.queue_id, reason=error.strerror or str(error))
+        except trio.Cancelled:
+            self.opened.store.dispatcher.dirty[queue] = None  # perhaps not even begun; closing does it
+            raise
 
     async def forget_mark(self) -> None:
         """Write down that nothing is known to be on the medium.
@@ -283,8 +335,7 @@ class _Keeper:
         Raises:
             OSError: the disk refused; the old mark stands.
         """
-        self.opened.checkpoint.mark = bytes(MARK_SIZE_MAX)
-        await self.opened.store.world.workers.run(self.opened.checkpoint.save)
+        await self.opened.store.world.workers.run(self.opened.checkpoint.forget)
 
     def _mark(self, position: int) -> RecoveryMark:
         """A mark at `position`, naming a record before it that a queue knows: the last one if that is easily found."""
@@ -317,7 +368,7 @@ class _Keeper:
                 while store.dispatcher.behind_bytes and store.dispatcher.round():
                     await trio.lowlevel.checkpoint()
             while store.dispatcher.dirty:
-                await self.save()
+                await self.save(in_haste=True)
             if store.index is not None:
                 await store.world.workers.run(store.index.sync)
                 self.opened.checkpoint.index_timestamp = store.index.forced_timestamp

@@ -4,6 +4,7 @@
 2. Start: where the log has to be read from. Our own mark (`RecoveryMark`) says up to where log and queues are known to be on
    the medium; it counts only if the record it names is still there, whole. Else RocketMQ's rule: the newest segment whose
    first record is sound and old enough for the checkpoint (after a crash) or held by the queues (after a clean stop).
+   While the machine has not been started anew, a note takes the mark's place: the same of what was written, synced or not.
 3. Queues forget whatever lies at or behind the start: they are derived again, not trusted.
 4. The log is read from the start; every sound record is derived; the first unsound one is the end.
 5. The log is cut at the end, and what is cut reads as zeros, so that no later scan takes old bytes for new records.
@@ -21,7 +22,7 @@ import structlog
 from ..message.fields import Field, Layout
 from ..message.flags import TRANSACTION_COMMIT, TRANSACTION_MASK
 from ..message.layout import BLANK, MAGIC_V1, MAGIC_V2, Check, body_size_of, check_record, span_of, topic_of
-from .checkpoint import MARK_SIZE_MAX, Checkpoint
+from .checkpoint import Checkpoint
 from .commitlog import LocalLog
 from .consumequeue import PRE_BLANK_SIZE, ConsumeQueue
 from .dispatch import Derivable, Dispatcher, scan
@@ -109,12 +110,14 @@ def recover(
     clean_exit: bool,
     kept_all: bool,
     check_crc: bool,
+    note: RecoveryMark | None = None,
     index_lost_from: int | None = None,
 ) -> Recovered:
     """Run passes 2 to 5 (pass 1 happened when the queues were opened).
 
     Args:
         kept_all: no written byte can have been lost, nor an older state of one have come back.
+        note: what had been written, as far as anybody wrote that down; counts only with `kept_all`.
         index_lost_from: records from there on have to be indexed anew.
 
     Raises:
@@ -130,11 +133,14 @@ def recover(
     start = _start(local, queues, checkpoint, trusted, clean_exit=clean_exit)
     if mark is not None and start < mark.dispatched_offset:
         # The mark does not hold, or no longer will: a crash during what follows must not find it.
-        checkpoint.mark = bytes(MARK_SIZE_MAX)
-        checkpoint.save()
+        checkpoint.forget()
+    if kept_all and trusted is not None and note is not None and _is_there(local, note, queues):
+        start = max(start, note.start)
     for queue in queues:
         if not kept_all or queue.physical_end > start:
             _forget_from(local, queue, start)
+        if trusted is not None and queue.physical_end > trusted.start and queue.doubt_from(trusted.start):
+            dispatcher.dirty[queue] = None
     log_start = start
     if index_lost_from is not None:
         start = max(min(start, index_lost_from), local.min_offset)
