@@ -43,6 +43,7 @@ class StoreConfig:
     flush_disk_type: str = "ASYNC_FLUSH"
     flush_interval_commit_log: int = 500
     flush_interval_consume_queue: int = 1000
+    """How often queues, index and checkpoint are synced; five times as long while the key index has little to write."""
     sync_flush_timeout: int = 5000
     check_crc_on_recover: bool = True
     message_delay_level: str = DELAY_LEVELS

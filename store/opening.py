@@ -32,10 +32,11 @@ from .recovery import Recovered, RecoveryMark, recover
 
 log = structlog.get_logger()
 
-CHECKPOINT_SECONDS = 1.0
+NOTE_SECONDS = 1.0
 QUEUES_SYNCED_AT_ONCE = 64
 """Of thousands of dirty queues; the next ones follow after a pause as long as these took, and the mark waits for all."""
-CHECKPOINT_SECONDS_MAX = 5.0
+INTERVALS_MAX = 5
+"""Of `flushIntervalConsumeQueue`, and of `NOTE_SECONDS`: the longest pause."""
 INDEX_GATHERED_MIN = 20_000
 """Before so many changed slots, or the longest pause, the key index is left to gather: each page is then written for several
 of them. It bounds what a start after a kill has to read back."""
@@ -225,11 +226,12 @@ class _Keeper:
 
     async def keep_saving(self) -> None:
         """Save whenever it is time, until cancelled."""
+        interval = self.opened.store.config.flush_interval_consume_queue / 1000
         saved_at = -inf
         while True:
-            await trio.sleep(CHECKPOINT_SECONDS)
+            await trio.sleep(interval)
             now = trio.current_time()
-            if self._has_gathered() or now >= saved_at + CHECKPOINT_SECONDS_MAX:
+            if self._has_gathered() or now >= saved_at + INTERVALS_MAX * interval:
                 saved_at = now
                 try:
                     await self.save()
@@ -240,9 +242,9 @@ class _Keeper:
         """Write the note whenever it is time, until cancelled; no sync of anything else delays it."""
         noted_at = -inf
         while True:
-            await trio.sleep(CHECKPOINT_SECONDS)
+            await trio.sleep(NOTE_SECONDS)
             now = trio.current_time()
-            if self._has_gathered() or now >= noted_at + CHECKPOINT_SECONDS_MAX:
+            if self._has_gathered() or now >= noted_at + INTERVALS_MAX * NOTE_SECONDS:
                 noted_at = now
                 try:
                     await self._note()
