@@ -118,7 +118,9 @@ class Broker:
 
     def register_handlers(self) -> None:
         """Let the dispatcher know who answers what."""
-        self.sends = SendHandler(self.config, self.store, self.topics, self.groups, self.stats, self.world.randomness)
+        self.sends = SendHandler(
+            self.config, self.store, self.topics, self.groups, self.stats, self.world.randomness, self._is_orderly
+        )
         self.dispatcher.register_run(SEND_CODES, self.sends.handle)
         self.pulls.register()
         self.clients.register()
@@ -127,6 +129,9 @@ class Broker:
         SlaveSync(self).register()
         for module in (admin, admin_config, admin_queries, admin_runtime, inspection, relay):
             module.register(self)
+
+    def _is_orderly(self, group: str) -> bool:
+        return self.locks.are_held(group, self.world.clock.monotonic())
 
     def load_tables(self) -> None:
         """Read the tables' files, and keep them from now on."""

@@ -5,7 +5,7 @@ Pure: both work on the message as it is about to be put (RocketMQ HookUtils, han
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from ..message.message import DLQ_PREFIX, RETRY_PREFIX
 from ..message.properties import (
@@ -58,14 +58,26 @@ def divert_delayed(message: IncomingMessage, decoded: dict[str, str], level_max:
     message.queue_id = level - 1
 
 
-def redirect_retry(message: IncomingMessage, request: RemotingCommand, topics: TopicTable, groups: GroupTable) -> None:
-    """Send a message that has been retried often enough to its group's dead letters, undelayed."""
+def redirect_retry(
+    message: IncomingMessage,
+    request: RemotingCommand,
+    topics: TopicTable,
+    groups: GroupTable,
+    orderly: Callable[[str], bool],
+) -> None:
+    """Send a message that has been retried often enough to its group's dead letters, undelayed.
+
+    Args:
+        orderly: whether members of a group hold queues. They send a message only when its retries are used up, and count as
+            often as it has been retried; others count the retry that they ask for, too.
+    """
     group = message.topic.removeprefix(RETRY_PREFIX)
     config = groups.find(group)
     limit = config.retry_max_times if config is not None else 0
     if request.version >= VERSION_WITH_MAX_RECONSUME_TIMES and request.ext.get("l"):
         limit = int(request.ext["l"])
-    if message.reconsume_times < limit or config is None:
+    allowed = limit - 1 if orderly(group) else limit
+    if message.reconsume_times <= allowed or config is None:
         return
     decoded = decode_properties(message.properties)
     decoded.pop(DELAY, None)

@@ -52,6 +52,10 @@ class QueueLocks:
             if not leases:
                 del self._leases[group]
 
+    def are_held(self, group: str, now: float) -> bool:
+        """Whether any client of the group holds a queue."""
+        return any(now - renewed <= LEASE_SECONDS for _, renewed in self._leases.get(group, {}).values())
+
     def owner(self, group: str, queue: MessageQueue, now: float) -> str | None:
         """Which client holds the queue, if any."""
         owner, renewed = self._leases.get(group, {}).get(queue, (None, now))

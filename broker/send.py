@@ -6,6 +6,8 @@ wait together, in one callback. What is not an ordinary message (batches, delays
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import attrs
 
 from ..message.batch import decode_batch
@@ -102,6 +104,8 @@ class SendHandler:
     groups: GroupTable
     stats: Stats
     randomness: Randomness
+    orderly: Callable[[str], bool]
+    """Whether members of a group hold queues."""
     _cluster: str = attrs.field(init=False)
     _answers: SendAnswers = attrs.field(init=False)
 
@@ -157,7 +161,7 @@ class SendHandler:
             decoded,
         )
         if topic.startswith(RETRY_PREFIX):
-            redirect_retry(message, request, self.topics, self.groups)
+            redirect_retry(message, request, self.topics, self.groups, self.orderly)
             decoded = message.decoded or decoded
         if not _SPECIAL.isdisjoint(decoded):
             self._admit_special(message, decoded)

@@ -10,7 +10,7 @@ import pytest
 from ledgermq.broker.groups import GroupConfig
 from ledgermq.broker.topics import TopicConfig
 from ledgermq.message.layout import decode_record, encode_host
-from ledgermq.message.message import StoredMessage
+from ledgermq.message.message import MessageQueue, StoredMessage
 from ledgermq.message.properties import encode_properties
 from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.store.message_store import IncomingMessage
@@ -117,6 +117,28 @@ async def test_a_hopeless_message_goes_to_the_dead_letters(
             assert letter.properties["DLQ_ORIGIN_TOPIC"] == "T1"
             assert letter.properties["DLQ_ORIGIN_MESSAGE_ID"] == desk_id(desk, offset)
             assert desk.broker.topics.topics["%DLQ%g"] == TopicConfig("%DLQ%g", 1, 1, 6)
+
+
+@pytest.mark.parametrize(
+    ("failures", "orderly", "dead"), [(2, False, False), (3, False, True), (1, True, False), (2, True, True)]
+)
+async def test_what_a_client_sends_to_the_retry_topic_itself_is_kept_to_the_same_number(
+    tmp_path: Path, failures: int, orderly: bool, dead: bool
+) -> None:
+    """It counts the retry it asks for; orderly consumers, who hold queues, send only when there is none left."""
+    async with open_desk(tmp_path) as desk:
+        desk.peer().heartbeat("g", "T1")
+        if orderly:
+            queue = MessageQueue("T1", "a", 0)
+            desk.broker.locks.lock("g", "c1", [queue], desk.broker.world.clock.monotonic())
+        properties = encode_properties({"RETRY_TOPIC": "T1", "DELAY": "4"})
+        ext = {"a": "g", "b": "%RETRY%g", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1, "h": 0, "i": properties, "k": "false"}
+
+        answer = desk.peer().ask(RequestCode.SEND_MESSAGE_V2, {**ext, "j": failures, "l": 2, "m": "false"}, b"hello")
+        await desk.settled()
+
+        assert answer.code == Code.SUCCESS
+        assert (desk.broker.store.max_offset("%DLQ%g", 0) == 1) is dead
 
 
 async def test_a_group_without_retries_drops_what_failed(tmp_path: Path) -> None:
