@@ -208,7 +208,8 @@ class MessageStore:
         return True
 
     def _append(self, messages: Sequence[IncomingMessage], legal: Sequence[int], batch: PutBatch, *, together: bool) -> None:
-        now = self.last_timestamp = max(self.world.clock.wall_ms(), self.last_timestamp)
+        clock_ms = self.world.clock.wall_ms()
+        now = self.last_timestamp = max(clock_ms, self.last_timestamp)
         next_offsets, tags_code_of, topics = self.next_offsets, self.dispatcher.tags_codes.of, self._topics_encoded
         store_host, queue_offsets = self.store_host, batch.queue_offsets
         records: list[bytes] = []
@@ -255,7 +256,8 @@ class MessageStore:
             physical_offsets[at] = offset
             topic = message.topic
             unique_key, keys = decoded.get(UNIQUE_KEY, ""), decoded.get(KEYS, "")
-            tags_code = tags_code_of(topic, decoded, now) if TAGS in decoded or DELAY in decoded else 0
+            # A delayed message waits from now on, also while timestamps stand still because the clock went back.
+            tags_code = tags_code_of(topic, decoded, clock_ms) if TAGS in decoded or DELAY in decoded else 0
             derivables.append(
                 (
                     topic,

@@ -132,6 +132,22 @@ async def test_a_clock_that_goes_back_delays_by_the_level_at_most(tmp_path: Path
         assert await delivered(desk) == [b"a", b"b"]
 
 
+async def test_what_is_sent_after_the_clock_went_back_waits_its_whole_delay(tmp_path: Path) -> None:
+    """Store timestamps stand still meanwhile, and what was sent before is taken back: neither shortens its wait."""
+    world, clock = turned_by_hand()
+    async with open_desk(tmp_path, world=world) as desk:
+        desk.peer().send("T1", b"before", DELAY="2")
+        clock.now_ms -= 5000
+        assert await delivered(desk) == []
+        clock.now_ms += 3000
+        desk.peer().send("T1", b"after", DELAY="2")
+
+        clock.now_ms += 4999
+        assert await delivered(desk) == [b"before"]
+        clock.now_ms += 1
+        assert await delivered(desk) == [b"before", b"after"]
+
+
 async def test_a_clock_that_jumps_forward_delivers_at_once(tmp_path: Path) -> None:
     """What is overdue by the clock is delivered."""
     world, clock = turned_by_hand()
