@@ -8,8 +8,9 @@ SYNC_FLUSH and of the first two under ASYNC_FLUSH.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from math import inf
 
-from .history import End, History, Put, Snapshot
+from .history import Commit, End, History, Put, Snapshot
 
 Checker = Callable[[History], Iterator[str]]
 
@@ -153,6 +154,89 @@ def keys_find_their_messages(history: History) -> Iterator[str]:
                     yield f"life {snapshot.epoch}: message {message.number} at {place} is not found by {key}"
 
 
+def acknowledged_puts_are_on_slaves(history: History) -> Iterator[str]:
+    """When a producer is told SEND_OK, as many nodes hold the message as the mode of the master promises."""
+    for put in history.puts:
+        if put.acknowledged and put.copies is not None and put.copies < history.copies:
+            yield f"message {put.number} was acknowledged at {_place(put)} with {put.copies} of {history.copies} copies"
+
+
+def acknowledged_puts_keep_their_order(history: History) -> Iterator[str]:
+    """What one producer sends to a queue after an acknowledgement lies behind what was acknowledged."""
+    last: dict[tuple[int, tuple[str, int]], Put] = {}
+    for put in history.puts:
+        if not put.acknowledged:
+            continue
+        before = last.get((put.producer, put.queue))
+        last[put.producer, put.queue] = put
+        if before is None or not history.survives(before.epoch, max(put.answered, put.epoch)):
+            continue
+        if put.queue_offset <= before.queue_offset:
+            yield f"message {put.number} lies at {_place(put)}, message {before.number}, sent before, at {_place(before)}"
+
+
+def readers_see_all_in_order(history: History) -> Iterator[str]:
+    """Each reader is given a queue offset by offset: it may be given one again, and never skips one.
+
+    A reader that is ahead of a log which lost its unsynced tail passes over what comes in its place; it is not asked then.
+    """
+    expected: dict[tuple[str, tuple[str, int]], int] = {}
+    for read in history.reads:
+        if not history.survives(0, len(history.ends)):
+            return
+        key = (read.reader, read.queue)
+        if read.queue_offset > expected.setdefault(key, read.queue_offset):
+            yield f"{read.reader} was given {read.queue}@{read.queue_offset} after {expected[key] - 1}"
+        expected[key] = max(expected[key], read.queue_offset + 1)
+
+
+def committed_offsets_never_retreat(history: History) -> Iterator[str]:
+    """While a broker lives, and over a clean stop, the offset of a group in a queue never goes back.
+
+    A kill or a power cut may take what was committed in the last `commit_seconds` before it. A power cut that takes a part of
+    the log moves groups back for good: that is not asked for.
+    """
+    looks: dict[tuple[str, tuple[str, int]], list[Commit]] = {}
+    for look in history.commits:
+        if not history.survives(0, look.epoch):
+            continue
+        before = looks.setdefault((look.group, look.queue), [])
+        lives = range(before[-1].epoch, look.epoch) if before else ()
+        crashed_at = min((history.ended_at[life] for life in lives if history.ends[life] is not End.CLEAN), default=inf)
+        kept = [one for one in before if one.seconds <= crashed_at - history.commit_seconds]
+        if kept and look.offset < kept[-1].offset:
+            yield (
+                f"{look.group} stood at {kept[-1].offset} of {look.queue} at {kept[-1].seconds:.2f} s, "
+                f"and stands at {look.offset} at {look.seconds:.2f} s"
+            )
+        before.append(look)
+
+
+def retries_end_in_the_dead_letters(history: History) -> Iterator[str]:
+    """A message that fails every time is tried once and `retries_max` times more, and then lies in the dead letters.
+
+    Delivery is at least once, so there may be several such letters, but no attempt is left out, no broker delivers a copy once
+    more, and a message that its consumer took is no dead letter. A client hands out again what no broker took back from it.
+    """
+    for trial in history.trials:
+        told, hopeless = f"message {trial.number}, which fails {trial.failures} times,", trial.failures > history.retries_max
+        if trial.dead and not hopeless:
+            yield f"{told} is a dead letter"
+        elif min(trial.dead, default=history.retries_max + 1) <= history.retries_max:
+            yield f"{told} is a dead letter after {min(trial.dead)} failures, with {history.retries_max} retries"
+        if max(trial.copies, default=0) > history.retries_max:
+            yield f"{told} was tried again after {max(trial.copies)} failures, with {history.retries_max} retries"
+        if not trial.acknowledged or not history.survives(trial.epoch, len(history.ends)):
+            continue
+        missing = set(range(min(trial.failures, history.retries_max) + 1)) - trial.attempts
+        if missing:
+            yield f"{told} was never tried after {min(missing)} failures"
+        elif hopeless and not trial.dead:
+            yield f"{told} is no dead letter"
+        elif not hopeless and not trial.done:
+            yield f"{told} was never taken"
+
+
 STORE_CHECKERS: tuple[Checker, ...] = (
     nothing_acknowledged_is_lost,
     nothing_read_is_lost,
@@ -162,6 +246,17 @@ STORE_CHECKERS: tuple[Checker, ...] = (
     order_within_a_queue_holds,
     batches_are_whole,
     keys_find_their_messages,
+)
+CLUSTER_CHECKERS: tuple[Checker, ...] = (
+    nothing_acknowledged_is_lost,
+    nothing_read_is_lost,
+    queue_offsets_are_dense,
+    queue_offsets_are_given_once,
+    acknowledged_puts_are_on_slaves,
+    acknowledged_puts_keep_their_order,
+    readers_see_all_in_order,
+    committed_offsets_never_retreat,
+    retries_end_in_the_dead_letters,
 )
 
 

@@ -43,6 +43,8 @@ class Put:
     """Which life of the node it was answered in, if that is a later one."""
     queue_offset: int = -1
     physical_offset: int = -1
+    copies: int | None = None
+    """Nodes that held it when its producer was told, if that was looked at."""
 
 
 @attrs.define(eq=False)
@@ -53,6 +55,38 @@ class Read:
     queue_offset: int
     number: int
     epoch: int
+    reader: str = ""
+    """Who was given it."""
+
+
+@attrs.define(eq=False)
+class Commit:
+    """One look at how far a group is in a queue, as its broker tells it."""
+
+    seconds: float
+    group: str
+    queue: Queue
+    offset: int
+    epoch: int
+
+
+@attrs.define(eq=False)
+class Trial:
+    """One message whose consumer fails so many times, and what became of it."""
+
+    number: int
+    failures: int
+    epoch: int
+    acknowledged: bool = False
+    """The node said that the message is as safe as the mode promises."""
+    attempts: set[int] = attrs.field(factory=set[int])
+    """How often it had failed before, at each delivery, those by its own client included."""
+    copies: set[int] = attrs.field(factory=set[int])
+    """How often it had failed before, by the word of each copy that a broker delivered."""
+    done: bool = False
+    """Its consumer has taken it."""
+    dead: list[int] = attrs.field(factory=list[int])
+    """How often each dead letter with this message says that it failed."""
 
 
 @attrs.define(eq=False)
@@ -88,6 +122,16 @@ class History:
     snapshots: list[Snapshot] = attrs.field(factory=list[Snapshot])
     ends: list[End] = attrs.field(factory=list[End])
     """How each life ended, in order."""
+    ended_at: list[float] = attrs.field(factory=list[float])
+    """When, where that was written down."""
+    copies: int = 1
+    """Nodes that an acknowledgement promises to hold the message."""
+    commits: list[Commit] = attrs.field(factory=list[Commit])
+    commit_seconds: float = 0.0
+    """A kill and a power cut take no commit that is older."""
+    trials: list[Trial] = attrs.field(factory=list[Trial])
+    retries_max: int = 0
+    """How often a failed message is tried again."""
 
     def survives(self, epoch: int, until: int) -> bool:
         """Whether what was promised in life `epoch` holds at the start of life `until`."""

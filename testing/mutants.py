@@ -19,10 +19,12 @@ from typing import Any
 import attrs
 import structlog
 
-from ..broker import delay
+from ..broker import delay, retry
 from ..broker.hold import HeldPulls
 from ..broker.offsets import ConsumerOffsets
 from ..ha.classic.acks import Acknowledgements
+from ..ha.classic.commitlog import ClassicLog
+from ..message.layout import decode_record
 from ..store import message_store, opening, recovery
 from ..store.commitlog import LocalLog
 from ..store.consumequeue import ConsumeQueue
@@ -188,6 +190,53 @@ def _deliver_early(_: Any) -> Callable[[Any, int, int], int]:
     return lambda self, due_ms, now_ms: min(due_ms, now_ms)
 
 
+def _show_what_the_master_may_lose(_: Any) -> Any:
+    return property(lambda self: self.flushed_offset if self.sync_flush else self.max_offset)
+
+
+def _answer_without_slaves(_: Any) -> Callable[[Any, Any, Any, Any], Any]:
+    return lambda self, end, deadline, done: self.local.when_done(end, deadline, done)
+
+
+def _drop_dead_letters(original: Any) -> Any:
+    def handle(self: Any, connection: Any, request: Any) -> Any:
+        stored = decode_record(self.broker.store.message_at(request.integer("offset")))
+        group = self.broker.groups.find(request.text("group"))
+        if stored.reconsume_times >= retry.retries_max(group, request):
+            return request.response()
+        return original(self, connection, request)
+
+    return handle
+
+
+def _give_up_early(original: Any) -> Callable[[Any, Any], int]:
+    return lambda group, request: original(group, request) - 1
+
+
+def _try_for_ever(original: Any) -> Callable[[Any, Any], int]:
+    return lambda group, request: 1 << 30
+
+
+def _deliver_backwards(original: Any) -> Any:
+    def get(self: Any, topic: str, queue_id: int, offset: int, *rest: Any, **options: Any) -> Any:
+        result = original(self, topic, queue_id, offset, *rest, **options)
+        if len(result.slices) > 2 and not topic.startswith("%"):
+            result.slices[0], result.slices[1] = result.slices[1], result.slices[0]
+        return result
+
+    return get
+
+
+def _skip_a_message(original: Any) -> Any:
+    def get(self: Any, topic: str, queue_id: int, offset: int, *rest: Any, **options: Any) -> Any:
+        result = original(self, topic, queue_id, offset, *rest, **options)
+        if len(result.slices) > 2:
+            del result.slices[1]
+        return result
+
+    return get
+
+
 MUTANTS = (
     Mutant("ack before sync", LocalLog, "when_done", _ack_before_sync),
     Mutant("go on after a failed sync", LocalLog, "_stop", _ignore_a_failed_sync),
@@ -211,6 +260,15 @@ MUTANTS = (
     Mutant("drop a waiter when another connection closes", HeldPulls, "drop", _drop_a_stranger, simulate_cores),
     Mutant("keep the waiters of a closed connection", HeldPulls, "drop", _keep_waiters_of_the_closed, simulate_cores),
     Mutant("deliver a delayed message early", vars(delay)["_Level"], "due_of", _deliver_early, simulate_cluster),
+    Mutant("show what the master may lose", LocalLog, "readable_offset", _show_what_the_master_may_lose, simulate_cluster),
+    Mutant("answer before slaves hold it", ClassicLog, "when_done", _answer_without_slaves, simulate_cluster),
+    Mutant("ask the fastest of three nodes", Acknowledgements, "hold", _confirm_beyond_the_slowest, simulate_cluster),
+    Mutant("forget an offset of a real broker", ConsumerOffsets, "load", _forget_an_offset, simulate_cluster),
+    Mutant("drop dead letters", retry.SendBack, "handle", _drop_dead_letters, simulate_cluster),
+    Mutant("give up one attempt early", retry, "retries_max", _give_up_early, simulate_cluster),
+    Mutant("never give up", retry, "retries_max", _try_for_ever, simulate_cluster),
+    Mutant("swap two messages of an answer", message_store.MessageStore, "get", _deliver_backwards, simulate_cluster),
+    Mutant("leave a message out of an answer", message_store.MessageStore, "get", _skip_a_message, simulate_cluster),
 )
 
 

@@ -26,6 +26,8 @@ class SimClock:
     """Seconds that both clocks gain in a second of true time."""
     jumped_ms: int = 0
     """What jumps have added to the wall clock so far."""
+    jumps_back: int = 0
+    jumps_forward: int = 0
 
     def wall_ms(self) -> int:
         return self.start_ms + self.jumped_ms + int(self.monotonic() * 1000)
@@ -36,3 +38,12 @@ class SimClock:
     def jump(self, milliseconds: int) -> None:
         """Set the wall clock forward, or back with a negative number."""
         self.jumped_ms += milliseconds
+        if milliseconds < 0:
+            self.jumps_back += 1
+        else:
+            self.jumps_forward += 1
+
+    @property
+    def injected(self) -> dict[str, int]:
+        """What was done to the clocks."""
+        return {"clock_jump": self.jumps_back + self.jumps_forward, "clock_drift": int(self.drift != 0)}

@@ -42,10 +42,17 @@ class DiskFaults:
     """EIO on `read`; views never fail."""
     create_error: float = 0.0
     """EIO when a file is made, renamed or removed, or a directory synced; nothing was done."""
+    open_error: float = 0.0
+    """EIO when a file is opened, a directory listed, or a size asked for."""
     capacity: int | None = None
     """Bytes of allocated sectors beyond which writes end in ENOSPC."""
     injected: dict[str, int] = attrs.field(factory=dict[str, int])
     """How often each fault happened."""
+
+    def calm(self) -> None:
+        """Let nothing fail any more."""
+        self.write_error = self.sync_error = self.read_error = self.create_error = self.open_error = 0.0
+        self.capacity = None
 
     def count(self, kind: str) -> None:
         self.injected[kind] = self.injected.get(kind, 0) + 1
@@ -124,21 +131,30 @@ class _Inode:
                 del self.versions[number]
         self.dirty.clear()
 
-    def survivor(self, lots: random.Random, size: int) -> _Inode:
-        """What a power cut leaves of this file, whose length came down to `size`."""
+    def survivor(self, lots: random.Random, size: int, count: Callable[[str], None]) -> _Inode:
+        """What a power cut leaves of this file, whose length came down to `size`; `count` is told what became of writes."""
         after = _Inode(modified_ms=self.modified_ms, size=size)
         # Either the cut finds nearly everything written back, or nearly nothing, or a mixture.
         written_back = lots.choice((0.0, 0.1, 0.5, 0.9, 1.0))
+        kept: list[bool] = []
         for number in sorted(self.allocated | self.versions.keys()):
-            content = self.sector(number)
-            if number in self.versions and lots.random() >= written_back:
-                content = lots.choice(self.versions[number])
+            content = newest = self.sector(number)
+            if number in self.versions:
+                if lots.random() >= written_back:
+                    content = lots.choice(self.versions[number])
+                kept.append(content == newest)
             start = number * SECTOR
             if start < size and content.strip(b"\0"):
                 memory = after.reserve(max(size, start + SECTOR))
-                kept = content[: size - start]
-                memory[start : start + len(kept)] = kept
+                content = content[: size - start]
+                memory[start : start + len(content)] = content
                 after.allocated.add(number)
+        if not all(kept):
+            count("lost_write")
+            if any(kept):
+                count("torn_write")
+            if True in kept[kept.index(False) :]:  # files are written mostly in order
+                count("reordered_write")
         return after
 
 
@@ -336,7 +352,7 @@ class SimDisk:
         for path in sorted(names.files):
             inode = names.files[path]
             if id(inode) not in survivors:
-                survivors[id(inode)] = inode.survivor(lots, names.sizes.get(inode, 0))
+                survivors[id(inode)] = inode.survivor(lots, names.sizes.get(inode, 0), self.faults.count)
             names.files[path] = survivors[id(inode)]
         names.sizes = {inode: inode.size for inode in survivors.values()}
         self._off = True
@@ -384,6 +400,7 @@ class SimDisk:
         if create_size is None:
             if inode is None:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+            self._check_look()
             return SimDiskFile(self, path, inode)
         if inode is not None:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
@@ -394,6 +411,10 @@ class SimDisk:
         made.size = create_size
         self.resized(made)
         return SimDiskFile(self, path, made)
+
+    def _check_look(self) -> None:
+        if self.strikes(self.faults.open_error):
+            raise self.error("open_eio", errno.EIO)
 
     def _check_directory(self, directory: str, path: str) -> None:
         if directory and directory not in self._names.directories:
@@ -415,6 +436,7 @@ class SimDisk:
         return inode
 
     def size(self, path: str) -> int:
+        self._check_look()
         return self._inode(path).size
 
     def modified_ms(self, path: str) -> int:
@@ -422,6 +444,7 @@ class SimDisk:
 
     def list_directory(self, path: str) -> list[str]:
         self.check_power()
+        self._check_look()
         names = [*self._names.files, *self._names.directories]
         return sorted(name.rpartition("/")[2] for name in names if name and _parent(name) == path)
 

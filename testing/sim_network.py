@@ -20,6 +20,8 @@ from trio.abc import Listener, Stream
 from ..world.network import BACKLOG, Address
 
 SEND_BUFFER_BYTES = 65_536
+LONG_DELAY_SECONDS = 0.01
+"""What takes longer counts as a delay that was injected."""
 GIVE_UP_SECONDS = 15.0
 """How long a sender keeps trying on a path that delivers nothing, and how long a connection attempt waits."""
 FIRST_FREE_PORT = 40_000
@@ -50,7 +52,13 @@ class _Direction:
         self.changed = trio.Event()
 
     def put(self, data: bytes) -> None:
-        self.last_at = max(self.last_at, trio.current_time() + self.fabric.delay())
+        fabric, now = self.fabric, trio.current_time()
+        self.last_at = max(self.last_at, now + fabric.delay())
+        if self.last_at - now > LONG_DELAY_SECONDS:
+            fabric.count("delay")
+        if self.last_at < fabric.latest_at:
+            fabric.count("reordering")
+        fabric.latest_at = max(fabric.latest_at, self.last_at)
         self.chunks.append((self.last_at, data))
         self.buffered += len(data)
         self.notify()
@@ -108,8 +116,10 @@ class SimStream(Stream):
             self._check()
             while rest:
                 self._check_peer()
-                room = SEND_BUFFER_BYTES - self.outgoing.buffered
+                room = self.fabric.send_buffer_bytes - self.outgoing.buffered
                 if room > 0:
+                    if room < len(rest):
+                        self.fabric.count("short_write")
                     self.outgoing.put(rest[:room])
                     rest = rest[room:]
                 else:
@@ -132,7 +142,7 @@ class SimStream(Stream):
     async def wait_send_all_might_not_block(self) -> None:
         await trio.lowlevel.checkpoint()
         self._check()
-        while self.outgoing.buffered >= SEND_BUFFER_BYTES:
+        while self.outgoing.buffered >= self.fabric.send_buffer_bytes:
             await self._wait(self.outgoing, None)
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
@@ -147,7 +157,10 @@ class SimStream(Stream):
                 ready_at = incoming.chunks[0][0] if incoming.chunks else None
                 if not incoming.blocked:
                     if ready_at is not None and ready_at <= trio.current_time():
-                        return incoming.take(self.fabric.piece(max_bytes or SEND_BUFFER_BYTES))
+                        size = self.fabric.piece(max_bytes or SEND_BUFFER_BYTES)
+                        if size < len(incoming.chunks[0][1]):
+                            self.fabric.count("short_read")
+                        return incoming.take(size)
                     if ready_at is None and incoming.finished:
                         return b""
                 await self._wait(incoming, None if incoming.blocked else ready_at)
@@ -215,6 +228,8 @@ class SimFabric:
     delay_seconds: tuple[float, float] = (0.0001, 0.001)
     short_reads: float = 0.1
     """How often a read gives less than has arrived."""
+    send_buffer_bytes: int = SEND_BUFFER_BYTES
+    """A send of more goes in parts, each when the receiver has taken what is under way."""
     cuts: set[tuple[str, str]] = attrs.field(factory=set[tuple[str, str]])
     """Pairs of hosts between which nothing goes from the first to the second."""
     listeners: dict[Address, SimListener] = attrs.field(factory=dict[Address, SimListener])
@@ -222,6 +237,8 @@ class SimFabric:
     machines_on: set[str] = attrs.field(factory=set[str])
     injected: dict[str, int] = attrs.field(factory=dict[str, int])
     """How often each fault happened."""
+    latest_at: float = 0.0
+    """When the last bytes that are under way on any connection arrive."""
     _next_port: int = FIRST_FREE_PORT
 
     def machine(self, host: str) -> SimNetwork:
@@ -240,7 +257,7 @@ class SimFabric:
         self._next_port += 1
         return self._next_port
 
-    def _count(self, kind: str) -> None:
+    def count(self, kind: str) -> None:
         self.injected[kind] = self.injected.get(kind, 0) + 1
 
     # ---------------------------------------------------------------- faults
@@ -248,13 +265,13 @@ class SimFabric:
     def cut(self, source: str, target: str) -> None:
         """Let nothing through from `source` to `target`; the other way stays as it is."""
         if (source, target) not in self.cuts:
-            self._count("one_way_cut")
+            self.count("one_way_cut")
         self.cuts.add((source, target))
         self._notify_all()
 
     def part(self, some: Sequence[str], others: Sequence[str]) -> None:
         """Let nothing through between the two groups."""
-        self._count("partition")
+        self.count("partition")
         for one in some:
             for other in others:
                 self.cuts |= {(one, other), (other, one)}
@@ -273,26 +290,39 @@ class SimFabric:
     def lose_connection(self) -> None:
         """Break a connection, drawn by lot, at both ends."""
         if self.streams:
-            self._count("connection_lost")
+            self.count("connection_lost")
             stream = self.lots.choice(list(self.streams))
             assert stream.other is not None
             stream.lose()
             stream.other.lose()
 
+    def lose_one_end(self) -> None:
+        """Take one end of a connection away, drawn by lot: the other stays half-open until it sends."""
+        if self.streams:
+            stream = self.lots.choice(list(self.streams))
+            self._vanish(stream)
+
+    def _vanish(self, stream: SimStream) -> None:
+        assert stream.other is not None
+        if not stream.other.closed:
+            self.count("half_open")
+        stream.vanished = True
+        self.streams.pop(stream, None)
+        stream.incoming.notify()
+        stream.outgoing.notify()
+
     def power_off(self, host: str) -> None:
         """Take a machine away without a word to its peers."""
-        self._count("power_off")
+        self.count("power_off")
         self.machines_on.discard(host)
         for address in [address for address in self.listeners if address.host == host]:
             self.listeners[address].close()
         for stream in [stream for stream in self.streams if stream.local.host == host]:
-            stream.vanished = True
-            self.streams.pop(stream, None)
-            stream.incoming.notify()
+            self._vanish(stream)
 
     def end_process(self, host: str) -> None:
         """Close all that a killed process had open."""
-        self._count("process_end")
+        self.count("process_end")
         for address in [address for address in self.listeners if address.host == host]:
             self.listeners[address].close()
         for stream in [stream for stream in self.streams if stream.local.host == host]:

@@ -12,6 +12,9 @@ from typing import ParamSpec, TypeVar
 import attrs
 import trio
 
+SLOW_SECONDS = 0.1
+"""Work that takes longer counts as that of a slow disk."""
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -23,10 +26,14 @@ class SimWorkers:
     lots: random.Random = attrs.field(factory=lambda: random.Random(0))  # noqa: S311 - never secrets
     delay_seconds_max: float = 0.0
     """Each piece of work takes up to this long; the event loop runs on meanwhile."""
+    injected: dict[str, int] = attrs.field(factory=dict[str, int])
+    """How often work was slow."""
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         delay = self.delay_seconds_max * self.lots.random() ** 3
         part = self.lots.random()
+        if delay > SLOW_SECONDS:
+            self.injected["slow_disk"] = self.injected.get("slow_disk", 0) + 1
         await _sleep_whole(delay * part)
         result = function(*args, **kwargs)
         await _sleep_whole(delay * (1 - part))

@@ -33,7 +33,7 @@ class Machine:
 
     def world(self) -> World:
         """The world as a process sees that starts on this machine now."""
-        workers = SimWorkers(_split(self.lots), self.worker_seconds_max)
+        workers = SimWorkers(_split(self.lots), self.worker_seconds_max, self.disk.faults.injected)
         return World(self.disk, self.fabric.machine(self.host), self.clock, _split(self.lots), workers)
 
     def kill(self) -> None:

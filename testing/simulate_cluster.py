@@ -1,12 +1,11 @@
 """Whole nodes under seeded faults: a name server, brokers and clients, on machines that fail and a network that breaks.
 
 Safety first: while machines lose power and paths are cut, what is acknowledged must not be lost. Then liveness: everything is
-healed, and the consumer must see every acknowledged message. Clients are the project's own.
+healed, and consumers must see every acknowledged message, and retries must end. The clients are in `simulate_clients`.
 """
 
 from __future__ import annotations
 
-import contextlib
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -14,48 +13,29 @@ from collections.abc import Callable
 import attrs
 import trio
 
-from ..broker.broker import open_broker
-from ..broker.config import BrokerConfig
-from ..client.consumer import open_consumer
-from ..client.errors import ClientError
-from ..client.producer import Producer, open_producer
-from ..client.subscription import ConsumeFrom
+from ..broker.broker import Broker, open_broker
+from ..broker.config import ASYNC_MASTER, BrokerConfig
 from ..message.layout import decode_record
-from ..message.message import Message
 from ..namesrv.config import NamesrvConfig
 from ..namesrv.server import open_namesrv
 from ..store.message_store import MessageStore
 from ..store.opening import open_message_store
-from ..world.network import Address
-from .checkers import (
-    check_history,
-    nothing_acknowledged_is_lost,
-    nothing_read_is_lost,
-    queue_offsets_are_dense,
-    queue_offsets_are_given_once,
-)
+from ..world.real import World
+from .checkers import CLUSTER_CHECKERS, check_history
 from .embedded import broker_configs
-from .history import End, History, Put, Queue, Read, Snapshot, Stored
+from .history import End, History, Queue, Snapshot, Stored
 from .outcome import Outcome, told
 from .scheduler import seeded_run
-from .sim_network import SimFabric
+from .sim_clock import SimClock
+from .sim_network import SEND_BUFFER_BYTES, SimFabric
 from .sim_world import Machine
+from .simulate_clients import CLIENT_HOSTS, DELAY_LEVELS, NAMESRV, TOPIC, Clients, number_in
 
-NAMESRV = Address("10.0.0.1", 9876)
 BROKER_PORT = 10911
-TOPIC, DELAYED = "T", "D"
-DELAYS_MS = (1000, 5000)
-"""Of the first delay levels."""
-GROUP = "g"
-PRODUCERS = 2
-CLUSTER_CHECKERS = (
-    nothing_acknowledged_is_lost,
-    nothing_read_is_lost,
-    queue_offsets_are_dense,
-    queue_offsets_are_given_once,
-)
 CONVERGE_SECONDS = 300.0
 """Virtual time in which healed nodes must have given every acknowledged message to the consumer."""
+PERSIST_SLACK_SECONDS = 5.0
+"""How much longer than its interval the writing of a table may take."""
 
 
 @attrs.frozen(kw_only=True)
@@ -63,37 +43,58 @@ class ClusterDraw:
     """What the seed drew: printed with a failure."""
 
     seed: int
-    mode: str
+    nodes: int
+    """Above 1 a master and its slaves."""
+    sync_master: bool
+    in_sync_replicas: int
     sync_flush: bool
     segment_size: int
     lives: int
     life_seconds: float
     ends: tuple[End, ...]
+    outage_seconds: tuple[float, ...]
     delay_seconds: tuple[float, float]
+    send_buffer_bytes: int
     sync_seconds_max: float
     connection_losses: bool
+    half_open: bool
     partitions: bool
     one_way_cuts: bool
     slave_fails: bool
+    disk_errors: bool
+    clock_jumps: bool
+    clock_drift: float
+    commit_seconds: int
+    retries_max: int
 
     @classmethod
     def of(cls, seed: int) -> ClusterDraw:
         lots = random.Random(seed ^ 0xC1)  # noqa: S311 - never secrets
-        lives = lots.randint(1, 4)
+        lives, nodes = lots.randint(1, 4), lots.choice((1, 1, 2, 2, 4))
         return cls(
             seed=seed,
-            mode=lots.choice(("local", "local", "ha")),
+            nodes=nodes,
+            sync_master=nodes > 1 and lots.random() < 0.7,
+            in_sync_replicas=lots.randint(2, 3) if nodes > 2 else 2,
             sync_flush=lots.random() < 0.6,
             segment_size=lots.choice((8192, 65536, 1 << 20)),
             lives=lives,
             life_seconds=lots.choice((2.0, 10.0, 40.0)),
             ends=tuple(lots.choice((End.CLEAN, End.KILL, End.POWER)) for _ in range(lives)),
+            outage_seconds=tuple(lots.choice((0.0, 0.5, 5.0, 40.0)) for _ in range(lives)),
             delay_seconds=lots.choice(((0.0001, 0.001), (0.001, 0.05))),
-            sync_seconds_max=lots.choice((0.0, 0.01, 0.2)),
+            send_buffer_bytes=lots.choice((1024, SEND_BUFFER_BYTES)),
+            sync_seconds_max=lots.choice((0.0, 0.01, 0.2, 1.0)),
             connection_losses=lots.random() < 0.4,
+            half_open=lots.random() < 0.3,
             partitions=lots.random() < 0.3,
             one_way_cuts=lots.random() < 0.3,
             slave_fails=lots.random() < 0.5,
+            disk_errors=lots.random() < 0.2,
+            clock_jumps=lots.random() < 0.2,
+            clock_drift=lots.choice((-0.01, -0.0001, 0.0001, 0.01)) if lots.random() < 0.2 else 0.0,
+            commit_seconds=lots.choice((1, 5)),
+            retries_max=lots.randint(1, 2),
         )
 
 
@@ -103,27 +104,46 @@ class Node:
 
     machine: Machine
     config: BrokerConfig
+    on_start: Callable[[Broker], None]
+    broker: Broker | None = None
+    """While it serves."""
     _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     _ended: trio.Event = attrs.field(factory=trio.Event)
     _dead: bool = False
+
+    @property
+    def host(self) -> str:
+        return self.machine.host
+
+    @property
+    def clock(self) -> SimClock:
+        return self.machine.clock
+
+    @property
+    def is_slave(self) -> bool:
+        return self.config.is_slave
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Start, serve and end."""
         self._scope, self._ended, self._dead = trio.CancelScope(), trio.Event(), False
         try:
             with self._scope:
-                async with open_broker(self.config, self.machine.world()):
+                async with open_broker(self.config, self.machine.world()) as self.broker:
+                    self.on_start(self.broker)
                     task_status.started()
                     await trio.sleep_forever()
         except BaseException:
             if not self._dead:  # of a process that is gone, nobody hears
                 raise
         finally:
+            self.broker = None
             self._ended.set()
 
     async def end(self, end: End) -> None:
         """End the process: in order, by a signal, or with the machine."""
         self._dead = end is not End.CLEAN
+        if self._dead:
+            self.broker = None
         if end is End.POWER:
             self.machine.power_cut()
         elif end is End.KILL:
@@ -142,18 +162,27 @@ class ClusterRun:
     history: History
     nodes: list[Node] = attrs.field(factory=list[Node])
     trace: list[str] = attrs.field(factory=list[str])
-    seen: set[int] = attrs.field(factory=set[int])
     slave_is_prefix: bool = True
-    delayed: int = 0
-    """Delayed messages that have come."""
-    early: list[str] = attrs.field(factory=list[str])
-    _number: int = 0
+    clients: Clients = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.clients = Clients(self.history, self.lots, self.draw.life_seconds, [], self._world, self.say)
 
     @classmethod
     def of(cls, draw: ClusterDraw) -> ClusterRun:
         lots = random.Random(draw.seed ^ 0x5EED)  # noqa: S311 - never secrets
-        fabric = SimFabric(random.Random(draw.seed ^ 0xFAB), draw.delay_seconds)  # noqa: S311 - never secrets
-        return cls(draw, lots, fabric, History(draw.sync_flush))
+        fabric = SimFabric(
+            random.Random(draw.seed ^ 0xFAB),  # noqa: S311 - never secrets
+            draw.delay_seconds,
+            send_buffer_bytes=draw.send_buffer_bytes,
+        )
+        history = History(
+            draw.sync_flush,
+            copies=draw.in_sync_replicas if draw.sync_master else 1,
+            commit_seconds=draw.commit_seconds + PERSIST_SLACK_SECONDS,
+            retries_max=draw.retries_max,
+        )
+        return cls(draw, lots, fabric, history)
 
     def say(self, what: str) -> None:
         self.trace.append(f"{trio.current_time():10.4f} {what}")
@@ -167,6 +196,9 @@ class ClusterRun:
         machine.worker_seconds_max = self.draw.sync_seconds_max
         return machine
 
+    def _world(self, host: str) -> World:
+        return self._machine(host).world()
+
     def _configs(self) -> list[BrokerConfig]:
         draw = self.draw
         settings = {
@@ -177,9 +209,14 @@ class ClusterRun:
             "maxIndexNum": "1000",
             "namesrvAddr": str(NAMESRV),
             "defaultTopicQueueNums": "2",
+            "messageDelayLevel": DELAY_LEVELS,
+            "inSyncReplicas": str(draw.in_sync_replicas),
+            "flushConsumerOffsetInterval": str(draw.commit_seconds * 1000),
         }
-        count = 2 if draw.mode == "ha" else 1
-        configs = broker_configs("store", "", mode=draw.mode, nodes=count, settings=settings)
+        mode = "ha" if draw.nodes > 1 else "local"
+        configs = broker_configs("store", "", mode=mode, nodes=draw.nodes, settings=settings)
+        if not draw.sync_master:
+            configs[0] = attrs.evolve(configs[0], broker_role=ASYNC_MASTER)
         return [
             attrs.evolve(config, broker_ip1=f"10.0.1.{at}", bind_address=f"10.0.1.{at}") for at, config in enumerate(configs)
         ]
@@ -188,16 +225,20 @@ class ClusterRun:
 
     async def run(self) -> None:
         """All lives, then healing, then a look at what is there."""
-        self.nodes = [Node(self._machine(config.broker_ip1), config) for config in self._configs()]
+        self.nodes = [Node(self._machine(config.broker_ip1), config, self._started) for config in self._configs()]
+        for node in self.nodes:
+            node.clock.drift = self.draw.clock_drift * self.lots.choice((0, 1))
+        self.clients.members += self.nodes
         async with trio.open_nursery() as nursery:
             await nursery.start(self._serve_names)
             for node in self.nodes:
                 await nursery.start(node.run)
             clients = trio.CancelScope()
-            await nursery.start(self._clients, clients)
-            for end in self.draw.ends:
-                await self._live(nursery, end)
-            self.fabric.heal()
+            await nursery.start(self.clients.run, clients)
+            for end, outage in zip(self.draw.ends, self.draw.outage_seconds, strict=True):
+                await self._live(nursery, end, outage)
+            self._heal()
+            self.clients.healed = True
             self.say("healed")
             await self._must_converge()
             clients.cancel()
@@ -206,125 +247,90 @@ class ClusterRun:
             nursery.cancel_scope.cancel()
         await self._look()
 
+    def _started(self, broker: Broker) -> None:
+        if broker.config.broker_id == 0:
+            self.clients.note_commits(broker)
+
     async def _serve_names(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         config = NamesrvConfig(listen_port=NAMESRV.port, bind_address=NAMESRV.host)
-        async with open_namesrv(config, self._machine(NAMESRV.host).world()):
+        async with open_namesrv(config, self._world(NAMESRV.host)):
             task_status.started()
             await trio.sleep_forever()
 
-    async def _live(self, nursery: trio.Nursery, end: End) -> None:
+    async def _live(self, nursery: trio.Nursery, end: End, outage_seconds: float) -> None:
         with trio.move_on_after(self.draw.life_seconds * (0.3 + self.lots.random())):
             await self._strike()
-        victim = self.nodes[-1] if self.draw.slave_fails and self.lots.random() < 0.5 else self.nodes[0]
-        self.say(f"{victim.machine.host} ends by {end.value}")
+        slaves = self.nodes[1:] if self.draw.slave_fails and self.lots.random() < 0.5 else []
+        victim = self.lots.choice(slaves or self.nodes[:1])
+        self.say(f"{victim.host} ends by {end.value}")
         self.history.ends.append(end)
+        self.history.ended_at.append(trio.current_time())
         await victim.end(end)
-        await trio.sleep(self.lots.choice((0.0, 0.5, 5.0)))
-        self.fabric.heal()
+        await trio.sleep(outage_seconds)
+        self._heal()
         await nursery.start(victim.run)
-        self.say(f"{victim.machine.host} is back")
+        self.say(f"{victim.host} is back")
+
+    def _heal(self) -> None:
+        self.fabric.heal()
+        for node in self.nodes:
+            node.machine.disk.faults.calm()
 
     async def _strike(self) -> None:
-        draw, lots, fabric = self.draw, self.lots, self.fabric
-        hosts = [NAMESRV.host, *(node.machine.host for node in self.nodes), *(f"10.0.2.{at}" for at in range(PRODUCERS + 1))]
+        draw, lots = self.draw, self.lots
         while True:
             await trio.sleep(draw.life_seconds * lots.random() * 0.3)
-            if draw.connection_losses:
-                fabric.lose_connection()
-            if draw.one_way_cuts:
-                fabric.cut(*lots.sample(hosts, 2))
-            if draw.partitions:
-                some = lots.sample(hosts, lots.randint(1, len(hosts) - 1))
-                fabric.part(some, [host for host in hosts if host not in some])
+            self._strike_network()
+            machine = lots.choice(self.nodes).machine
+            if draw.clock_jumps:
+                machine.clock.jump(lots.choice((-5000, -1, 1, 60_000)))
+            if draw.disk_errors:
+                faults = machine.disk.faults
+                faults.write_error, faults.sync_error = 0.05 * lots.random(), 0.2 * lots.random()
+                if lots.random() < 0.3:
+                    faults.capacity = machine.disk.usage("").used + lots.randrange(100_000)
             await trio.sleep(draw.life_seconds * lots.random() * 0.3)
-            fabric.heal()
+            self._heal()
+
+    def _strike_network(self) -> None:
+        draw, lots, fabric = self.draw, self.lots, self.fabric
+        hosts = [NAMESRV.host, *(node.host for node in self.nodes), *CLIENT_HOSTS]
+        if draw.connection_losses:
+            fabric.lose_connection()
+        if draw.half_open:
+            fabric.lose_one_end()
+        if draw.one_way_cuts:
+            fabric.cut(*lots.sample(hosts, 2))
+        if draw.partitions:
+            some = lots.sample(hosts, lots.randint(1, len(hosts) - 1))
+            fabric.part(some, [host for host in hosts if host not in some])
 
     async def _must_converge(self) -> None:
         # A consumer that is ahead of a log that lost its unsynced tail passes over what comes in its place.
         whole = self.history.survives(0, self.epoch)
-        wanted = {put.number for put in self.history.puts if put.acknowledged and whole}
+        puts, trials = self.history.puts, self.history.trials
+        wanted = {put.number for put in puts if put.acknowledged and whole}
+        before = sum(put.acknowledged for put in puts)
+
+        def lacking() -> str:
+            missing = sorted(wanted - self.clients.seen)
+            if missing:
+                return f"the consumer lacks {len(missing)} messages: {missing[:5]}"
+            broker = self.nodes[0].broker
+            assert broker is not None
+            self.clients.look_at_letters(broker.store)
+            survives = self.history.survives
+            tried = [trial for trial in trials if trial.acknowledged and survives(trial.epoch, self.epoch)]
+            open_ones = [trial.number for trial in tried if not trial.done and not trial.dead]
+            if open_ones:
+                return f"messages {open_ones[:5]} were neither taken nor are they dead letters"
+            taken = sum(put.acknowledged for put in puts) > before
+            return "" if taken else "no message is taken"
+
         with trio.move_on_after(CONVERGE_SECONDS):
-            while not wanted <= self.seen:  # noqa: ASYNC110 - looked at from outside
+            while lacking():  # noqa: ASYNC110 - looked at from outside
                 await trio.sleep(0.1)
-        missing = sorted(wanted - self.seen)
-        assert not missing, f"{CONVERGE_SECONDS} s after healing the consumer lacks {len(missing)} messages: {missing[:5]}"
-        assert any(put.acknowledged and put.epoch == self.epoch for put in self.history.puts) or await self._one_more()
-
-    async def _one_more(self) -> bool:
-        """Whether a message is still taken."""
-        before = sum(put.acknowledged for put in self.history.puts)
-        with trio.move_on_after(CONVERGE_SECONDS):
-            while sum(put.acknowledged for put in self.history.puts) == before:  # noqa: ASYNC110 - looked at from outside
-                await trio.sleep(0.1)
-        return sum(put.acknowledged for put in self.history.puts) > before
-
-    # ---------------------------------------------------------------- clients
-
-    async def _clients(self, scope: trio.CancelScope, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        # Faults begin when all clients are there: one that finds no name server at its start says so and ends.
-        with scope:
-            async with trio.open_nursery() as nursery:
-                for producer in range(PRODUCERS):
-                    await nursery.start(self._produce, producer)
-                await nursery.start(self._consume)
-                await nursery.start(self._delay)
-                task_status.started()
-
-    async def _produce(self, producer: int, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        lots, draw = self.lots, self.draw
-        world = self._machine(f"10.0.2.{producer}").world()
-        async with open_producer(str(NAMESRV), f"p{producer}", world=world, send_timeout_seconds=3.0) as client:
-            task_status.started()
-            while True:
-                self._number += 1
-                put = Put(self._number, producer, (TOPIC, 0), self.epoch)
-                self.history.puts.append(put)
-                try:
-                    result = await client.send(Message(TOPIC, b"%d;" % put.number + lots.randbytes(lots.randrange(600))))
-                except ClientError as error:
-                    self.say(f"producer {producer} put {put.number}: {type(error).__name__}")
-                else:
-                    put.queue, put.queue_offset = (TOPIC, int(result.queue.queue_id)), result.queue_offset
-                    # An answer that came after a failure was given before it, so it counts as of the life it was asked in.
-                    put.acknowledged = result.status.name == "SEND_OK"
-                    put.answered = self.epoch
-                    self.say(f"producer {producer} put {put.number} at {put.queue}@{put.queue_offset}: {result.status.name}")
-                await trio.sleep(draw.life_seconds * lots.random() * 0.05)
-
-    async def _consume(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        world = self._machine(f"10.0.2.{PRODUCERS}").world()
-        async with open_consumer(str(NAMESRV), GROUP, TOPIC, consume_from=ConsumeFrom.FIRST, world=world) as consumer:
-            task_status.started()
-            async for message in consumer:
-                number = int(message.body.partition(b";")[0])
-                self.seen.add(number)
-                # It may have been under way for a while, but no longer than since it was sent.
-                epoch = self.history.puts[number - 1].epoch
-                self.history.reads.append(Read((TOPIC, int(message.queue.queue_id)), message.queue_offset, number, epoch))
-
-    async def _delay(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Send delayed messages, and look at when they come: never before their time."""
-        world = self._machine(f"10.0.2.{PRODUCERS + 1}").world()
-        async with (
-            open_producer(str(NAMESRV), "d", world=world, send_timeout_seconds=3.0) as producer,
-            open_consumer(str(NAMESRV), "dg", DELAYED, consume_from=ConsumeFrom.FIRST, world=world) as consumer,
-            trio.open_nursery() as nursery,
-        ):
-            nursery.start_soon(self._send_delayed, producer)
-            task_status.started()
-            async for message in consumer:
-                due_ms, now_ms = int(message.body), round(trio.current_time() * 1000)
-                self.delayed += 1
-                if now_ms < due_ms:
-                    self.early.append(f"a message that is due at {due_ms} ms came at {now_ms} ms")
-
-    async def _send_delayed(self, producer: Producer) -> None:
-        while True:
-            level = self.lots.randint(1, len(DELAYS_MS))
-            due_ms = int(trio.current_time() * 1000) + DELAYS_MS[level - 1]
-            with contextlib.suppress(ClientError):
-                await producer.send(Message(DELAYED, b"%d" % due_ms, delay_level=level))
-            await trio.sleep(self.draw.life_seconds * self.lots.random() * 0.2)
+        assert not lacking(), f"{CONVERGE_SECONDS} s after healing {lacking()}"
 
     # ---------------------------------------------------------------- looking
 
@@ -336,8 +342,23 @@ class ClusterRun:
             async with open_message_store(node.machine.world(), config) as store:
                 if node is self.nodes[0]:
                     self.history.snapshots.append(self._snapshot(store))
+                    self.clients.look_at_letters(store)
                 logs.append(_whole_log(store.log.slice_from, store.log.min_offset, store.log.max_offset))
         self.slave_is_prefix = all(logs[0].startswith(log) for log in logs[1:])
+
+    def faults(self) -> Counter[str]:
+        """What was injected, and how much of the work that only this floor has was done."""
+        trials = self.history.trials
+        faults = Counter(self.fabric.injected)
+        faults["delayed"] = self.clients.delayed
+        faults["dead_letters"] = sum(len(trial.dead) for trial in trials)
+        faults["retries"] = sum(len(trial.attempts - {0}) for trial in trials)
+        faults["copies_checked"] = sum(put.copies is not None for put in self.history.puts)
+        faults["commits_checked"] = len(self.history.commits)
+        for node in self.nodes:
+            faults.update(node.machine.disk.faults.injected)
+            faults.update(node.clock.injected)
+        return faults
 
     def _snapshot(self, store: MessageStore) -> Snapshot:
         queues: dict[Queue, list[Stored]] = {}
@@ -355,8 +376,7 @@ class ClusterRun:
 
 def _stored(record: memoryview) -> Stored:
     message = decode_record(record)
-    number = int(message.body.partition(b";")[0])
-    return Stored(message.queue_offset, message.physical_offset, number, message.store_timestamp)
+    return Stored(message.queue_offset, message.physical_offset, number_in(message.body), message.store_timestamp)
 
 
 def _whole_log(slice_from: Callable[[int, int], memoryview], begin: int, end: int) -> bytes:
@@ -381,11 +401,7 @@ def simulate_cluster(seed: int) -> Outcome:
         violations.append(told(error))
     run.history.ends.append(End.CLEAN)
     violations += check_history(run.history, CLUSTER_CHECKERS)
-    violations += run.early
+    violations += run.clients.early
     if not run.slave_is_prefix:
         violations.append("the slave's log is not a prefix of its master's")
-    faults = Counter(run.fabric.injected)
-    faults["delayed"] = run.delayed
-    for node in run.nodes:
-        faults.update(node.machine.disk.faults.injected)
-    return Outcome(draw, violations, run.trace, run.history, faults)
+    return Outcome(draw, violations, run.trace, run.history, run.faults())

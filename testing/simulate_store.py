@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack
 import attrs
 import trio
 
-from ..message.layout import body_crc, decode_record, encode_host
+from ..message.layout import body_crc, body_size_of, decode_record, encode_host, span_of
 from ..message.message import StoredMessage
 from ..store.config import StoreConfig
 from ..store.message_store import IncomingMessage, MessageStore
@@ -64,10 +64,13 @@ class StoreDraw:
     clock_jumps: bool
     body_bytes_max: int
     failing_start: bool
+    open_error: float
+    clock_drift: float
+    bit_rot: bool
 
     @classmethod
     def of(cls, seed: int) -> StoreDraw:
-        lots = random.Random(seed)  # noqa: S311 - never secrets
+        lots, later = random.Random(seed), random.Random(seed ^ 0x1A7E)  # noqa: S311 - never secrets
         lives = lots.randint(2, 6)
 
         def rarely(value: float) -> float:
@@ -92,6 +95,9 @@ class StoreDraw:
             clock_jumps=lots.random() < 0.3,
             body_bytes_max=lots.choice((20, 300, 1500)),
             failing_start=lots.random() < 0.2,
+            open_error=0.5 * later.random() if later.random() < 0.2 else 0.0,
+            clock_drift=later.choice((-0.01, -0.0001, 0.0001, 0.01)) if later.random() < 0.2 else 0.0,
+            bit_rot=later.random() < 0.3,
         )
 
 
@@ -112,7 +118,7 @@ class StoreRun:
     @classmethod
     def of(cls, draw: StoreDraw) -> StoreRun:
         lots = random.Random(draw.seed ^ 0x5EED)  # noqa: S311 - never secrets
-        clock = SimClock()
+        clock = SimClock(drift=draw.clock_drift)
         disk = SimDisk(random.Random(draw.seed ^ 0xD15C), clock.wall_ms)  # noqa: S311 - never secrets
         return cls(draw, lots, clock, disk, History(draw.sync_flush))
 
@@ -124,7 +130,8 @@ class StoreRun:
         return len(self.history.ends)
 
     def world(self, *, delays: bool = True) -> World:
-        workers = SimWorkers(random.Random(self.lots.getrandbits(32)), self.draw.sync_seconds_max if delays else 0.0)  # noqa: S311
+        delay = self.draw.sync_seconds_max if delays else 0.0
+        workers = SimWorkers(random.Random(self.lots.getrandbits(32)), delay, self.disk.faults.injected)  # noqa: S311
         return World(self.disk, SimFabric().machine("10.0.0.1"), self.clock, random.Random(self.lots.getrandbits(32)), workers)  # noqa: S311
 
     def config(self) -> StoreConfig:
@@ -150,6 +157,8 @@ class StoreRun:
             await self._live(end)
         self._heal()
         await self._live(None)
+        if self.draw.bit_rot:
+            await self._rot()
 
     async def _live(self, end: End | None) -> None:
         async with AsyncExitStack() as stack:
@@ -184,6 +193,7 @@ class StoreRun:
     async def _open(self, stack: AsyncExitStack) -> MessageStore:
         if self.draw.failing_start:
             self.disk.faults.read_error = self.disk.faults.write_error = self.disk.faults.sync_error = 0.05
+            self.disk.faults.open_error = self.draw.open_error / 10
             for _ in range(5):
                 try:
                     store = await stack.enter_async_context(open_message_store(self.world(), self.config()))
@@ -198,6 +208,22 @@ class StoreRun:
         self.say(f"opened, log ends at {store.log.max_offset}")
         return store
 
+    async def _rot(self) -> None:
+        """A bit of a body turns over at rest: its CRC tells, and nothing else changes."""
+        before = self.history.snapshots[-1].queues
+        queue, message = self.lots.choice([(queue, message) for queue, messages in before.items() for message in messages])
+        start = message.physical_offset - message.physical_offset % self.draw.segment_size
+        path = f"{ROOT}/commitlog/{start:020d}"
+        view = self.disk.open(path).view()
+        span = span_of(view, message.physical_offset - start, len(view))
+        assert span is not None
+        self.disk.rot(path, span.body_at + self.lots.randrange(body_size_of(view, span)), self.lots.randrange(8))
+        async with open_message_store(self.world(), self.config()) as store:
+            for other, messages in before.items():
+                expected = [-1 if one is message else one.number for one in messages]
+                found = [one.number for one in self._read_all(store, other)]
+                assert found == expected, f"after a bit of {queue}@{message.queue_offset} turned over, {other} holds {found}"
+
     def _heal(self) -> None:
         self.disk.faults = DiskFaults(injected=self.disk.faults.injected)
 
@@ -208,7 +234,7 @@ class StoreRun:
             await trio.sleep(draw.life_seconds * lots.random() * 0.3)
             faults = self.disk.faults
             faults.write_error, faults.sync_error = draw.write_error, draw.sync_error
-            faults.read_error, faults.create_error = draw.read_error, draw.create_error
+            faults.read_error, faults.create_error, faults.open_error = draw.read_error, draw.create_error, draw.open_error
             if draw.full_disk:
                 used = self.disk.usage("").used
                 faults.capacity = used + lots.randrange(20_000)
@@ -374,4 +400,4 @@ def simulate_store(seed: int, mend: Callable[[StoreDraw], StoreDraw] = lambda dr
     except (Exception, ExceptionGroup) as error:  # noqa: BLE001 - whatever the store lets out is a finding
         violations.append(told(error))
     violations += check_history(run.history)
-    return Outcome(draw, violations, run.trace, run.history, run.disk.faults.injected)
+    return Outcome(draw, violations, run.trace, run.history, run.disk.faults.injected | run.clock.injected)
