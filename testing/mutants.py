@@ -174,6 +174,14 @@ def _forget_an_offset(original: Any) -> Any:
     return load
 
 
+def _forget_offsets(original: Any) -> Any:
+    def load(self: Any, stored: Any) -> None:
+        original(self, stored)
+        self.table.clear()
+
+    return load
+
+
 def _drop_a_stranger(original: Any) -> Any:
     def drop(self: Any, owner: Any) -> int:
         others: list[Any] = [other for other in self._owners if other != owner]
@@ -263,7 +271,7 @@ MUTANTS = (
     Mutant("show what the master may lose", LocalLog, "readable_offset", _show_what_the_master_may_lose, simulate_cluster),
     Mutant("answer before slaves hold it", ClassicLog, "when_done", _answer_without_slaves, simulate_cluster),
     Mutant("ask the fastest of three nodes", Acknowledgements, "hold", _confirm_beyond_the_slowest, simulate_cluster),
-    Mutant("forget an offset of a real broker", ConsumerOffsets, "load", _forget_an_offset, simulate_cluster),
+    Mutant("forget all offsets on restart", ConsumerOffsets, "load", _forget_offsets, simulate_cluster),
     Mutant("drop dead letters", retry.SendBack, "handle", _drop_dead_letters, simulate_cluster),
     Mutant("give up one attempt early", retry, "retries_max", _give_up_early, simulate_cluster),
     Mutant("never give up", retry, "retries_max", _try_for_ever, simulate_cluster),
