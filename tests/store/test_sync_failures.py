@@ -36,6 +36,35 @@ def test_units_are_written_again_after_a_sync_that_failed() -> None:
         assert after.physical_end == 800
 
 
+def test_units_of_a_process_that_was_killed_are_written_again_before_they_count_as_synced() -> None:
+    """Its syncs may have failed, which the next process cannot know."""
+    for seed in range(30):
+        disk = SimDisk(random.Random(seed))
+        queue = ConsumeQueue("T", 0, Segments(disk, "q", 100))
+        for n in range(8):
+            queue.put(n, 100 * n, 100, 0)
+        queue.write()
+        disk.faults.sync_error = 1.0
+        with pytest.raises(OSError, match="Input/output"):
+            queue.sync()
+        disk.faults.sync_error = 0.0
+        killed = disk.kill()
+        next_process = ConsumeQueue("T", 0, Segments(killed, "q", 100))
+        next_process.segments.load()
+        next_process.recover(kept_all=True)
+
+        assert next_process.doubt_from(200)
+        assert not next_process.doubt_from(800)
+        assert next_process.doubt_from(0)
+        next_process.sync()
+
+        segments = Segments(killed.power_cut(seed), "q", 100)
+        segments.load()
+        after = ConsumeQueue("T", 0, segments)
+        after.recover(kept_all=False)
+        assert after.max_offset == 8
+
+
 def test_a_queue_that_lost_more_than_its_last_three_files_ends_before_them() -> None:
     disk = SimDisk()
     queue = ConsumeQueue("T", 0, Segments(disk, "q", 100))
