@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 from pathlib import Path
 
+import attrs
 import pytest
+import trio
+from structlog.testing import capture_logs
 
 from ledgermq.message.layout import decode_record
 from ledgermq.store.commitlog import LocalLog
 from ledgermq.store.cutting import cut_log
 from ledgermq.store.errors import DamagedLog, NoSuchOffset, StoreInUse, WrongSegmentSize
 from ledgermq.store.message_store import MessageStore
+from ledgermq.store.opening import open_message_store
 from ledgermq.store.statuses import GetStatus
+from ledgermq.testing.sim_disk import SimDisk
+from ledgermq.testing.sim_workers import SimWorkers
 from ledgermq.world.disk import RealDisk
+from ledgermq.world.real import World
 
-from .stores import SetClock, derive_all, incoming, small_store
+from .stores import SetClock, derive_all, incoming, small_config, small_store, small_world
 
 
 async def put_seven(path: Path) -> None:
@@ -27,10 +35,10 @@ async def put_seven(path: Path) -> None:
         assert len(list((path / "commitlog").iterdir())) == 2
 
 
-def queue_of(store: MessageStore) -> list[int]:
+def queue_of(store: MessageStore, queue_id: int = 1) -> list[int]:
     """Physical offsets of what a consumer of the queue gets."""
     found: list[int] = []
-    while (result := store.get("TopicTest", 1, len(found), 32)).status is GetStatus.FOUND:
+    while (result := store.get("TopicTest", queue_id, len(found), 32)).status is GetStatus.FOUND:
         found += [decode_record(record).physical_offset for record in result.slices]
     return found
 
@@ -251,3 +259,70 @@ async def test_a_slave_that_stopped_inside_a_record_takes_that_record_again(tmp_
         derive_all(slave)
         assert bytes(slave.log.slice_from(0, 4096)) == raw
         assert slave.max_offset("TopicTest", 1) == 3
+
+
+WITHOUT_INDEX = small_config(Path("store"), message_index_enable=False)
+"""An index that a power cut may have damaged is built anew, and queues with it, which would hide what they have lost."""
+
+SAVED_SECONDS = 10.0
+"""After it, the checkpoint and the note have been written, busy or not."""
+
+
+def sim_world(disk: SimDisk) -> World:
+    return attrs.evolve(small_world(disk=disk), workers=SimWorkers(random.Random(1)))
+
+
+async def put_and_wait(store: MessageStore, *counts: int) -> None:
+    """Put so many messages into queues 1, 2, ... and let the checkpoint and the note have their time."""
+    store.put([incoming(queue_id=number) for number, count in enumerate(counts, start=1) for _ in range(count)])
+    derive_all(store)
+    await trio.sleep(SAVED_SECONDS)
+
+
+async def killed_with_syncs_that_failed(seed: int = 0) -> SimDisk:
+    """Three messages of each queue are on the medium, sixty more (units of several sectors) only written, and then a kill."""
+    disk = SimDisk(random.Random(seed))
+    async with open_message_store(sim_world(disk), WITHOUT_INDEX) as store:
+        await put_and_wait(store, 3, 3)
+        disk.faults.sync_error = 1.0
+        await put_and_wait(store, 0, 60)
+        killed = disk.kill()
+        disk.faults.sync_error = 0.0
+    return killed
+
+
+async def test_what_a_killed_process_had_written_is_not_read_back(autojump_clock: object) -> None:
+    """However far its syncs had got: after a mere kill nothing that was written is missing."""
+    assert autojump_clock
+    killed = await killed_with_syncs_that_failed()
+
+    with capture_logs() as events:
+        async with open_message_store(sim_world(killed), WITHOUT_INDEX) as store:
+            assert (len(queue_of(store, 1)), len(queue_of(store, 2))) == (3, 63)
+
+    opened = next(event for event in events if event["event"] == "store_opened")
+    assert (opened["clean_exit"], opened["records_read"]) == (False, 0)
+
+
+async def test_what_was_not_read_back_after_a_kill_is_on_the_medium_before_the_mark_says_so(autojump_clock: object) -> None:
+    """A power cut later on takes none of it, although the process that wrote it never synced it."""
+    assert autojump_clock
+    for seed in range(30):
+        killed = await killed_with_syncs_that_failed(seed)
+        async with open_message_store(sim_world(killed), WITHOUT_INDEX) as store:
+            await put_and_wait(store, 1, 0)
+            after_power_cut = killed.power_cut(seed)
+
+        async with open_message_store(sim_world(after_power_cut), WITHOUT_INDEX) as store:
+            assert (len(queue_of(store, 1)), len(queue_of(store, 2))) == (4, 63)
+
+
+async def test_a_note_of_before_a_power_cut_says_nothing(autojump_clock: object) -> None:
+    """What was written may be gone then, so the log is read from the mark on."""
+    assert autojump_clock
+    killed = await killed_with_syncs_that_failed()
+
+    for seed in range(30):
+        async with open_message_store(sim_world(killed.power_cut(seed)), WITHOUT_INDEX) as store:
+            assert len(queue_of(store, 1)) == 3
+            assert 3 <= len(queue_of(store, 2)) == store.max_offset("TopicTest", 2) <= 63
