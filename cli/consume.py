@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from math import inf
 from typing import Any
 
 import attrs
@@ -21,6 +22,8 @@ from .output import body_fields, print_json, when
 LOOKING_GROUP = "TOOLS_CONSUMER"
 MESSAGES_PER_GET = 256
 SILENCE_SECONDS = 2.0
+LOOK_SECONDS = 0.1
+"""How often a member looks whether it has read everything."""
 
 
 @click.command("consume")
@@ -31,13 +34,6 @@ SILENCE_SECONDS = 2.0
 @click.option("--tag", default="*", help="Only these tags, as a || b.")
 @click.option("--max", "count_max", type=click.IntRange(min=1), help="End after so many.")
 @click.option("--follow/--no-follow", default=None, help="Wait for more, or end with what is there.")
-@click.option(
-    "--idle",
-    type=float,
-    default=3.0,
-    show_default=True,
-    help="A group without --follow ends after so many seconds without a message.",
-)
 @click.option("-v", "--verbose", is_flag=True, help="Before each body its queue, offset, time, tag and keys.")
 @namesrv_option
 @json_option
@@ -50,7 +46,6 @@ async def command(
     tag: str,
     count_max: int | None,
     follow: bool | None,
-    idle: float,
     verbose: bool,
     namesrv: str,
     as_json: bool,
@@ -58,7 +53,8 @@ async def command(
     """Print the bodies of messages, one a line.
 
     Without --group nobody's position changes: it waits for new messages, or with --from-beginning or --since prints what is
-    there and ends, unless --follow. With --group messages are shared with its other members and acknowledged once printed.
+    there and ends, unless --follow. With --group messages are shared with its other members and acknowledged once printed; it
+    ends when the queues that fell to this member are read up to where they ended when it came, unless --follow.
     """
     if group is not None and since is not None:
         raise click.UsageError("--since is for looking on; move a group with `ledgermq group reset`")
@@ -66,7 +62,7 @@ async def command(
         raise click.UsageError("--from-beginning and --since exclude each other")
     sink = Sink(count_max, verbose, as_json)
     if group is not None:
-        await _take(namesrv, group, topic, tag, from_beginning, None if follow else idle, sink)
+        await _take(namesrv, group, topic, tag, from_beginning, follow or False, sink)
     else:
         start = 0 if from_beginning else since
         await _look(namesrv, topic, tag, start, start is None if follow is None else follow, sink)
@@ -79,6 +75,7 @@ class Sink:
     left: int | None
     verbose: bool
     as_json: bool
+    shown: int = 0
 
     def show(self, messages: Sequence[ReceivedMessage]) -> None:
         """Print and acknowledge messages, no more than are wanted."""
@@ -89,6 +86,7 @@ class Sink:
         sys.stdout.flush()
         for message in wanted:
             message.ack_now()
+        self.shown += len(wanted)
         if self.left is not None:
             self.left -= len(wanted)
 
@@ -97,13 +95,25 @@ class Sink:
         return self.left is not None and self.left <= 0
 
 
-async def _take(
-    namesrv: str, group: str, topic: str, tag: str, from_beginning: bool, idle_seconds: float | None, sink: Sink
-) -> None:
+async def _take(namesrv: str, group: str, topic: str, tag: str, from_beginning: bool, follow: bool, sink: Sink) -> None:
     first = ConsumeFrom.FIRST if from_beginning else ConsumeFrom.LAST
-    async with open_consumer(namesrv, group, {topic: tag}, ack="explicit", consume_from=first, tls=chosen_tls()) as consumer:
-        while not sink.full and (messages := await consumer.get_many(MESSAGES_PER_GET, idle_seconds)):
-            sink.show(messages)
+    tls = chosen_tls()
+    async with (
+        open_admin(namesrv, tls=tls) as admin,
+        open_consumer(namesrv, group, {topic: tag}, ack="explicit", consume_from=first, tls=tls) as consumer,
+    ):
+        await admin.topic_route(topic)  # where there is no topic, nothing would ever come
+        ends: dict[MessageQueue, int] = {}
+        while not sink.full:
+            sink.show(await consumer.get_many(MESSAGES_PER_GET, LOOK_SECONDS))
+            if not follow:
+                for queue in consumer.queues:
+                    if queue not in ends:  # its retry topic's too, and those that another member left
+                        ends[queue] = (await admin.queue_range(queue))[1]
+                if all(source.assigned.committable >= ends.get(queue, inf) for queue, source in consumer.sources.items()):
+                    break
+    if not sink.shown and not follow:
+        click.echo(f"Nothing new for {group}; --follow waits, `ledgermq group reset` goes back.", err=True)
 
 
 async def _look(namesrv: str, topic: str, tag: str, start_ms: int | None, follow: bool, sink: Sink) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -102,8 +103,8 @@ def test_a_group_takes_each_message_once(ledgermq: Run, as_json: Callable[..., A
     """What was printed is acknowledged; the next run goes on behind it."""
     ledgermq("send", "Shared", *"abcdef")
 
-    first = lines_of(ledgermq("consume", "Shared", "--group", "takers", "--from-beginning", "--max", "4", "--idle", "10"))
-    rest = lines_of(ledgermq("consume", "Shared", "--group", "takers", "--idle", "2"))
+    first = lines_of(ledgermq("consume", "Shared", "--group", "takers", "--from-beginning", "--max", "4"))
+    rest = lines_of(ledgermq("consume", "Shared", "--group", "takers"))
 
     assert len(first) == 4
     assert sorted(first + rest) == list("abcdef")
@@ -111,10 +112,30 @@ def test_a_group_takes_each_message_once(ledgermq: Run, as_json: Callable[..., A
     assert sum(queue["lag"] for queue in shown["queues"]) == 0
 
 
+def test_a_member_ends_where_the_queues_ended_when_it_came(ledgermq: Run) -> None:
+    """Not by silence: what tags filter out counts as read, and where nothing is left it ends at once."""
+    ledgermq("send", "Ended", *"ab", "--tag", "wanted")
+    ledgermq("send", "Ended", *["x"] * 40, "--tag", "other")
+    began = time.monotonic()
+
+    taken = lines_of(ledgermq("consume", "Ended", "--group", "starters", "--from-beginning", "--tag", "wanted"))
+    again = ledgermq("consume", "Ended", "--group", "starters", "--from-beginning", "--tag", "wanted")
+
+    assert again.stdout == ""
+    assert "Nothing new for starters" in again.stderr
+    assert sorted(taken) == ["a", "b"]
+    assert time.monotonic() - began < 15, "a pull that is held for 15 s was waited for"
+
+
+def test_a_member_of_a_topic_that_is_not_there_is_told_so(ledgermq: Run) -> None:
+    """Nothing would ever come."""
+    assert "Create it" in ledgermq("consume", "Nowhere", "--group", "g", status=1).stderr
+
+
 def test_a_group_is_set_back_and_reads_again(ledgermq: Run, as_json: Callable[..., Any]) -> None:
     """Reset to the earliest message, then everything comes once more."""
     ledgermq("send", "Again", "x", "y")
-    consume = ("consume", "Again", "--group", "again", "--from-beginning", "--idle", "2")
+    consume = ("consume", "Again", "--group", "again", "--from-beginning")
     assert sorted(lines_of(ledgermq(*consume))) == ["x", "y"]
     assert lines_of(ledgermq(*consume)) == []
 
@@ -283,3 +304,16 @@ def test_an_unknown_topic_is_named(ledgermq: Run) -> None:
 def test_mistakes_of_usage_have_status_2_and_a_reason(ledgermq: Run, arguments: tuple[str, ...]) -> None:
     """Nothing is sent, nothing is changed."""
     assert "Error: " in ledgermq(*arguments, status=2).stderr
+
+
+def test_commands_speak_tls(ledgermq: Run, tmp_path: Path) -> None:
+    """With any certificate, and with one that tls.properties trusts; this cluster made its own, which that does not."""
+    ledgermq("send", "Secret", "psst", "--tls")
+    assert lines_of(ledgermq("consume", "Secret", "--from-beginning", "--tls")) == ["psst"]
+
+    settings = tmp_path / "tls.properties"
+    settings.write_text("tls.client.authServer=true\n")
+    refused = ledgermq("topic", "list", "--tls-config", str(settings), status=1)
+    assert "CERTIFICATE_VERIFY_FAILED" in refused.stderr
+    settings.write_text("tls.client.authServer=perhaps\n")
+    assert "true or false" in ledgermq("topic", "list", "--tls-config", str(settings), status=2).stderr
