@@ -275,6 +275,9 @@ class _Keeper:
         store, local = self.opened.store, self.opened.local
         dispatcher, run = store.dispatcher, store.world.workers.run
         dispatched, timestamp = dispatcher.dispatched_offset, dispatcher.last_store_timestamp
+        if local.flushed_offset < dispatched:
+            # What a slave has flushed may end inside a record, and a start can read on from the border of one only.
+            await local.flush()
         position = min(local.flushed_offset, dispatched)
         if position == self._marked and not dispatcher.dirty:
             return
@@ -284,7 +287,7 @@ class _Keeper:
         if store.index is not None:
             await run(store.index.sync_full, local.flushed_offset)
             self.opened.checkpoint.index_timestamp = store.index.forced_timestamp
-        if timestamp:
+        if timestamp and position == dispatched:
             checkpoint = self.opened.checkpoint
             checkpoint.physical_timestamp = checkpoint.logical_timestamp = timestamp
             indexed = store.index.forced_offset if store.index is not None else -1

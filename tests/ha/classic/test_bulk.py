@@ -173,3 +173,27 @@ async def test_retention_keeps_what_is_not_derived_yet(
             slave.store.cleaner.delete_expired()
             assert slave.store.log.min_offset > 0
             assert slave.store.max_offset("T", 0) == 600
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_killed_after_a_flush_that_ended_inside_a_record_it_derives_every_message(
+    autojump_clock: MockClock, open_node: OpenNode, seed: int
+) -> None:
+    """What a slave flushes does not keep to records; the next start must not begin to read there."""
+    lots = random.Random(seed)
+    async with open_node("m", from_first=True) as master:
+        async with open_node("s", slave=True) as slave:
+            log = slave.store.log
+            log.flush_interval_seconds = 0.73  # not just before the mark is written
+            for _ in range(lots.randint(300, 600)):
+                master.put(1, size=lots.randint(100, 1500))
+                await trio.sleep(0.02)
+                # As if only the beginning of the last record had come when the flush began.
+                log.flushed_offset = min(log.flushed_offset, log.max_offset - 50)
+            disk = slave.disk.kill()
+        master.put(10)
+        async with open_node("s", slave=True, disk=disk) as slave:
+            count = master.store.max_offset("T", 0)
+            await slave.until(lambda: slave.store.max_offset("T", 0) == count)
+            lost = [n for n in range(count) if slave.store.unit("T", 0, n) != master.store.unit("T", 0, n)]
+            assert lost == []
