@@ -7,6 +7,7 @@ SYNC_FLUSH and of the first two under ASYNC_FLUSH.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from math import inf
 
@@ -203,10 +204,12 @@ def committed_offsets_never_retreat(history: History) -> Iterator[str]:
         before = looks.setdefault((look.group, look.queue), [])
         lives = range(before[-1].epoch, look.epoch) if before else ()
         crashed_at = min((history.ended_at[life] for life in lives if history.ends[life] is not End.CLEAN), default=inf)
-        kept = [one for one in before if one.seconds <= crashed_at - history.commit_seconds]
-        if kept and look.offset < kept[-1].offset:
+        kept = bisect_right(before, crashed_at - history.commit_seconds, key=lambda one: one.seconds)
+        # An earlier crash may have taken commits since the last one that is kept for certain.
+        least = min(before[kept - 1 :], key=lambda one: one.offset) if kept else look
+        if look.offset < least.offset:
             yield (
-                f"{look.group} stood at {kept[-1].offset} of {look.queue} at {kept[-1].seconds:.2f} s, "
+                f"{look.group} stood at {least.offset} of {look.queue} at {least.seconds:.2f} s, "
                 f"and stands at {look.offset} at {look.seconds:.2f} s"
             )
         before.append(look)

@@ -137,10 +137,12 @@ async def test_what_is_sent_after_the_clock_went_back_waits_its_whole_delay(tmp_
     world, clock = turned_by_hand()
     async with open_desk(tmp_path, world=world) as desk:
         desk.peer().send("T1", b"before", DELAY="2")
+        await desk.settled()
         clock.now_ms -= 5000
         assert await delivered(desk) == []
         clock.now_ms += 3000
         desk.peer().send("T1", b"after", DELAY="2")
+        await desk.settled()
 
         clock.now_ms += 4999
         assert await delivered(desk) == [b"before"]
