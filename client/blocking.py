@@ -7,11 +7,9 @@ be called from any number of threads. What is not named here is as in the trio c
 
 from __future__ import annotations
 
-import queue
-import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from functools import wraps
 from math import inf
 from typing import Any, Generic, ParamSpec, TypeVar
@@ -20,6 +18,7 @@ import attrs
 import trio
 
 from ..message.message import Message, MessageQueue
+from ..world.threads import opened_in_thread
 from . import admin, consumer, producer, pull
 from .errors import Closed
 from .received import ReceivedMessage, RecordView
@@ -62,52 +61,6 @@ class Host(Generic[Client]):
             self._token.run_sync_soon(function)
         except trio.RunFinishedError as error:
             raise Closed("the client is closed") from error
-
-
-@contextmanager
-def _hosted(open_client: Callable[[], AbstractAsyncContextManager[Client]]) -> Generator[Host[Client]]:
-    """Start a thread, open a client in it, and end both with the block."""
-    opened: queue.SimpleQueue[tuple[Client, trio.lowlevel.TrioToken] | None] = queue.SimpleQueue()
-    failures: list[BaseException] = []
-    finished, scope = trio.Event(), trio.CancelScope()
-
-    async def live() -> None:
-        with scope:
-            async with open_client() as client:
-                opened.put((client, trio.lowlevel.current_trio_token()))
-                await finished.wait()
-
-    def run() -> None:
-        try:
-            trio.run(live)
-        except BaseException as error:  # noqa: BLE001 - raised in the thread that waits for it
-            failures.append(error)
-        opened.put(None)
-
-    # Not a daemon thread: those are torn down in the middle of a call when the interpreter ends.
-    thread = threading.Thread(target=run, name="ledgermq-client")
-    thread.start()
-    found = opened.get()
-    if found is None:
-        thread.join()
-        raise failures[0]
-    client, token = found
-    host = Host(client, token)
-    try:
-        yield host
-    except BaseException:
-        # As in trio: what was handed out last is not acknowledged when the block fails.
-        _stop(token, scope.cancel, thread)
-        raise
-    _stop(token, finished.set, thread)
-    if failures:
-        raise failures[0]
-
-
-def _stop(token: trio.lowlevel.TrioToken, stop: Callable[[], object], thread: threading.Thread) -> None:
-    with suppress(trio.RunFinishedError):  # it ended by itself; its failure is raised by the caller
-        token.run_sync_soon(stop)
-    thread.join()
 
 
 @attrs.define(eq=False)
@@ -299,8 +252,9 @@ def _blocking(
     @wraps(open_async)
     @contextmanager
     def open_blocking(*args: P.args, **kwargs: P.kwargs) -> Generator[Shell]:
-        with _hosted(lambda: open_async(*args, **kwargs)) as host:
-            opened = shell(host)
+        # As in trio, what was handed out last is not acknowledged when the block fails: the client is cancelled then.
+        with opened_in_thread(lambda: open_async(*args, **kwargs), "ledgermq-client") as (client, token):
+            opened = shell(Host(client, token))
             yield opened
             if isinstance(opened, BlockingConsumer):
                 opened.finish()

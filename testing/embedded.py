@@ -6,20 +6,18 @@ mock clock, on simulated machines: there a delay of two hours passes at once.
 
 from __future__ import annotations
 
-import queue
 import tempfile
-import threading
 from collections.abc import AsyncGenerator, Generator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
 
 import attrs
-import trio
 
 from ..broker.broker import Broker, open_broker
 from ..broker.config import ASYNC_MASTER, SLAVE, SYNC_MASTER, BrokerConfig, config_of
 from ..namesrv.config import NamesrvConfig
 from ..namesrv.server import open_namesrv
 from ..world.real import World, real_world
+from ..world.threads import opened_in_thread
 from .sim_world import sim_world
 
 HOST = "127.0.0.1"
@@ -135,33 +133,7 @@ def start_embedded(
     *, mode: str = "local", nodes: int = 1, store: str | None = None, settings: Mapping[str, str] | None = None
 ) -> Generator[Embedded]:
     """Run a cluster in a thread of its own for the length of a `with` block, for code of any kind."""
-    opened: queue.SimpleQueue[tuple[Embedded, trio.lowlevel.TrioToken] | None] = queue.SimpleQueue()
-    failures: list[BaseException] = []
-    finished = trio.Event()
-
-    async def live() -> None:
-        async with open_embedded(mode=mode, nodes=nodes, store=store, settings=settings) as embedded:
-            opened.put((embedded, trio.lowlevel.current_trio_token()))
-            await finished.wait()
-
-    def run() -> None:
-        try:
-            trio.run(live)
-        except BaseException as error:  # noqa: BLE001 - raised in the thread that waits for it
-            failures.append(error)
-        opened.put(None)
-
-    thread = threading.Thread(target=run, name="ledgermq-embedded")
-    thread.start()
-    found = opened.get()
-    if found is not None:
-        try:
-            yield found[0]
-        finally:
-            with suppress(trio.RunFinishedError):  # it ended by itself; its failure is raised below
-                found[1].run_sync_soon(finished.set)
-            thread.join()
-    else:
-        thread.join()
-    if failures:
-        raise failures[0]
+    with opened_in_thread(
+        lambda: open_embedded(mode=mode, nodes=nodes, store=store, settings=settings), "ledgermq-embedded"
+    ) as (embedded, _):
+        yield embedded
