@@ -193,6 +193,7 @@ class Load:
                     found = stored_in(answer.body) if answer.code == ResponseCode.SUCCESS else []
                     messages += [message for message in found if message.queue_offset < high]
                     if not found:
+                        self.skipped.append(f"a look at {queue} at {low} was answered {answer.code}: {answer.remark}")
                         break
                     low = found[-1].queue_offset + 1
             acknowledged = [put.key for put in self.history.puts[-2000:] if put.acknowledged]
