@@ -18,11 +18,11 @@ import trio
 from ..message.layout import decode_record, encode_host
 from ..message.properties import DELAY, REAL_QUEUE_ID, REAL_TOPIC, WAIT
 from ..store.config import SCHEDULE_TOPIC
+from ..store.dispatch import Derivable
 from ..store.message_store import IncomingMessage
 from ..store.statuses import PutStatus
 from .data_version import DataVersion
 from .divert import encode_as_found
-from .hold import Arrival
 from .json_values import object_of
 from .topics import HALF_TOPIC, OP_HALF_TOPIC
 
@@ -60,7 +60,6 @@ def delivery_of(record: memoryview) -> IncomingMessage | None:
         born_host=encode_host(*stored.born_host),
         reconsume_times=stored.reconsume_times,
         prepared_transaction_offset=stored.prepared_transaction_offset,
-        decoded=properties,
     )
 
 
@@ -146,10 +145,10 @@ class DelayDelivery:
             self._candidate = None
         return self._durable_changes
 
-    def arrived(self, arrivals: list[Arrival]) -> None:
+    def arrived(self, records: list[Derivable]) -> None:
         """Wake up if a level that was empty has a message now."""
-        for topic, queue_id, _, _ in arrivals:
-            if topic == SCHEDULE_TOPIC and queue_id < len(self._levels) and self._levels[queue_id].due_ms is None:
+        for record in records:
+            if record[0] == SCHEDULE_TOPIC and record[1] < len(self._levels) and self._levels[record[1]].due_ms is None:
                 self._wake.set()
                 return
 

@@ -34,26 +34,20 @@ def encode_as_found(properties: Mapping[str, str]) -> str:
     return "".join(f"{name}{NAME_END}{value}{PROPERTY_END}" for name, value in properties.items())
 
 
-def set_properties(message: IncomingMessage, decoded: dict[str, str]) -> None:
-    """Give a message that is about to be put other properties."""
-    message.decoded = decoded
-    message.properties = encode_as_found(decoded)
-
-
-def divert_delayed(message: IncomingMessage, decoded: dict[str, str], level_max: int) -> None:
+def divert_delayed(message: IncomingMessage, level_max: int) -> None:
     """Send a message with a delay level into the delay topic; level 0 and below leave it alone.
 
     Raises:
         ValueError: the level is not a number. The message is as it was.
     """
-    level = min(int(decoded[DELAY]), level_max)
+    properties = decode_properties(message.properties)
+    level = min(int(properties[DELAY]), level_max)
     if level <= 0:
         return
-    properties = decode_properties(message.properties)  # `decoded` may lack what the broker has added
     for timer in (TIMER_DELIVER_MS, TIMER_DELAY_SEC, TIMER_DELAY_MS):
         properties.pop(timer, None)  # a delay level wins over a timer
     real = {DELAY: str(level), REAL_TOPIC: message.topic, REAL_QUEUE_ID: str(message.queue_id)}
-    set_properties(message, properties | real)
+    message.properties = encode_as_found(properties | real)
     message.topic = SCHEDULE_TOPIC
     message.queue_id = level - 1
 
@@ -79,9 +73,9 @@ def redirect_retry(
     allowed = limit - 1 if orderly(group) else limit
     if message.reconsume_times <= allowed or config is None:
         return
-    decoded = decode_properties(message.properties)
-    decoded.pop(DELAY, None)
-    set_properties(message, decoded)
+    properties = decode_properties(message.properties)
+    properties.pop(DELAY, None)
+    message.properties = encode_as_found(properties)
     message.topic = DLQ_PREFIX + group
     message.queue_id = 0
     topics.create_for_group(message.topic, 1)

@@ -19,10 +19,11 @@ from ..remoting.codes import RequestCode, ResponseCode
 from ..remoting.command import OUR_LANGUAGE, PROTOCOL_VERSION, RemotingCommand, Wire, encode_frame
 from ..remoting.errors import RequestRefused
 from ..remoting.server import ServerConnection
+from ..store.dispatch import Derivable
 from ..store.message_store import GetResult
 from ..store.statuses import GetStatus
 from .groups import GroupConfig
-from .hold import Arrival, HeldPull, HeldPulls, common_deadline
+from .hold import HeldPull, HeldPulls, common_deadline
 from .subscription import BadExpression, Subscription
 
 if TYPE_CHECKING:
@@ -250,9 +251,11 @@ class PullService:
     def connection_closed(self, connection: ServerConnection) -> None:
         self.holds.drop(connection)
 
-    def arrived(self, arrivals: list[Arrival]) -> None:
+    def arrived(self, records: list[Derivable]) -> None:
         """Wake the pulls that new messages are for."""
-        woken = self.holds.arrived(arrivals)
+        if not self.holds:
+            return
+        woken = self.holds.arrived((record[0], record[1], record[2] + 1, record[5]) for record in records)
         if woken:
             self._wake_all([held.request for held in woken])
 

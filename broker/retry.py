@@ -128,10 +128,9 @@ class SendBack:
             born_timestamp=stored.born_timestamp,
             born_host=encode_host(*stored.born_host),
             reconsume_times=stored.reconsume_times + 1,
-            decoded=properties,
         )
         if DELAY in properties:
-            divert_delayed(message, properties, broker.store.dispatcher.tags_codes.level_max)
+            divert_delayed(message, broker.store.dispatcher.tags_codes.level_max)
         return message
 
 

@@ -26,6 +26,7 @@ from ..message.properties import (
     WAIT,
     decode_properties,
     encode_properties,
+    find_property,
     join_properties,
 )
 from ..remoting.codes import RequestCode, ResponseCode
@@ -73,8 +74,6 @@ NOT_FOR_CLIENTS = frozenset(
     )
 )
 """Topics that only the broker itself writes to."""
-
-_SPECIAL = frozenset((DELAY, TRANSACTION_PREPARED, TIMER_DELIVER_MS, TIMER_DELAY_SEC, TIMER_DELAY_MS))
 
 _CODES = {
     PutStatus.PUT_OK: ResponseCode.SUCCESS,
@@ -140,31 +139,34 @@ class SendHandler:
     def _admit(self, request: RemotingCommand, host: bytes, messages: list[IncomingMessage]) -> int:
         """Append the request's message to `messages`; returns the queue it asked for, or was given."""
         ext = request.ext
-        topic, flags = ext["b"], int(ext["f"])
-        queue_id = self._queue_for(request, topic)
-        properties = ext.get("i") or ""
+        topic, queue_id = ext["b"], int(ext["e"])
+        config = self.topics.topics.get(topic)
+        if (
+            config is None
+            or topic in NOT_FOR_CLIENTS
+            or not config.perm & PERM_WRITE
+            or not 0 <= queue_id < config.write_queue_nums
+        ):
+            queue_id = self._queue_for(request, topic)
         # Between what the producer sent and ours a separator may be missing: Java 4.9 leaves the last one out.
+        properties = ext.get("i") or ""
         properties += self._cluster if not properties or properties[-1] == PROPERTY_END else PROPERTY_END + self._cluster
-        decoded = decode_properties(properties)
-        reconsume_times = ext.get("j")
+        reconsume_times = ext.get("j") or "0"
         message = IncomingMessage(
             topic,
             queue_id,
             request.body,
             properties,
             int(ext["h"]),
-            flags & ~HOST_BITS,
+            int(ext["f"]) & ~HOST_BITS,
             int(ext["g"]),
             host,
-            int(reconsume_times) if reconsume_times else 0,
-            0,
-            decoded,
+            int(reconsume_times) if reconsume_times != "0" else 0,
         )
         if topic.startswith(RETRY_PREFIX):
             redirect_retry(message, request, self.topics, self.groups, self.orderly)
-            decoded = message.decoded or decoded
-        if not _SPECIAL.isdisjoint(decoded):
-            self._admit_special(message, decoded)
+        if DELAY in properties or TRANSACTION_PREPARED in properties or TIMER_DELIVER_MS in properties:
+            self._admit_special(message)  # or not: other properties may hold these words
         messages.append(message)
         return queue_id
 
@@ -260,14 +262,15 @@ class SendHandler:
         else:
             answer(batch.statuses[0])
 
-    def _admit_special(self, message: IncomingMessage, decoded: dict[str, str]) -> None:
+    def _admit_special(self, message: IncomingMessage) -> None:
+        decoded = decode_properties(message.properties)
         if decoded.get(TRANSACTION_PREPARED) == "true":
             raise RequestRefused(
                 ResponseCode.NO_PERMISSION,
                 f"broker {self.config.broker_name} does not take transactional messages; the message was not stored",
             )
         if DELAY in decoded:
-            divert_delayed(message, decoded, self.store.dispatcher.tags_codes.level_max)
+            divert_delayed(message, self.store.dispatcher.tags_codes.level_max)
         elif not decoded.keys().isdisjoint((TIMER_DELIVER_MS, TIMER_DELAY_SEC, TIMER_DELAY_MS)):
             # Stored as an ordinary message it would be delivered at once: too early is worse than refused.
             raise RequestRefused(
@@ -284,9 +287,11 @@ class SendHandler:
         if not store.log.waits or not batch.end:
             self._answer_all(connection, sent, batch, _PUT_OK)
             return
-        later = [one for one in sent if _waits(messages[one[1]], batch.statuses[one[1]])]
+        statuses = batch.statuses
+        later = [one for one in sent if _waits(messages[one[1]], statuses[one[1]])]
         if len(later) < len(sent):
-            self._answer_all(connection, [one for one in sent if one not in later], batch, _PUT_OK)
+            at_once = [one for one in sent if not _waits(messages[one[1]], statuses[one[1]])]
+            self._answer_all(connection, at_once, batch, _PUT_OK)
         if later:
             store.log.when_done(
                 batch.end, store.put_deadline(), lambda status: self._answer_all(connection, later, batch, status)
@@ -331,8 +336,7 @@ def born_host(connection: ServerConnection) -> bytes:
 
 
 def _waits(message: IncomingMessage, status: PutStatus) -> bool:
-    decoded = message.decoded if message.decoded is not None else decode_properties(message.properties)
-    return status is _PUT_OK and decoded.get(WAIT) != "false"
+    return status is _PUT_OK and find_property(message.properties, WAIT) != "false"
 
 
 def _bad_field(request: RemotingCommand, error: Exception) -> str:

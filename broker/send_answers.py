@@ -6,7 +6,15 @@ import attrs
 import orjson
 
 from ..remoting.binary_header import SIZE_CODES, encode_field, frame_head
-from ..remoting.command import OUR_LANGUAGE, OUR_LANGUAGE_CODE, PROTOCOL_VERSION, RESPONSE_FLAG, RemotingCommand, Wire, frame_of
+from ..remoting.command import (
+    OUR_LANGUAGE,
+    OUR_LANGUAGE_CODE,
+    PROTOCOL_VERSION,
+    RESPONSE_FLAG,
+    RemotingCommand,
+    Wire,
+    frame_start,
+)
 
 _JSON = (
     '{"code":%%d,"extFields":{"MSG_REGION":%s,"TRACE_ON":"%s","msgId":"%s%%016X","queueId":"%%d","queueOffset":"%%d"},'
@@ -49,7 +57,8 @@ class SendAnswers:
     def frame(self, request: RemotingCommand, code: int, physical_offset: int, queue_id: int, queue_offset: int) -> bytes:
         """The whole frame of an answer, in the encoding of its request."""
         if request.wire is _WIRE_JSON:
-            return frame_of(0, self._json % (code, physical_offset, queue_id, queue_offset, request.opaque))
+            header = self._json % (code, physical_offset, queue_id, queue_offset, request.opaque)
+            return frame_start(len(header)) + header
         queue, offset = b"%d" % queue_id, b"%d" % queue_offset
         block = self._binary % (physical_offset, SIZE_CODES[len(queue)], queue, SIZE_CODES[len(offset)], offset)
         return frame_head(code, OUR_LANGUAGE_CODE, PROTOCOL_VERSION, request.opaque, RESPONSE_FLAG, len(block)) + block

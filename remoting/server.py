@@ -75,6 +75,8 @@ class ServerConnection:
     _outgoing: list[bytes] = attrs.field(factory=list[bytes])
     _unsent: int = 0
     _sending: bool = False
+    _handling: bool = False
+    """Requests are being handled: what that pushes goes out right behind them, and need not wake the writer."""
     _wake: trio.Event = attrs.field(factory=trio.Event)
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     """Cancelled to close the connection."""
@@ -93,7 +95,7 @@ class ServerConnection:
             # The peer does not read; we would rather close it than remember for it.
             log.warning("unread_answers_limit_reached", remote=str(self.remote), bytes=self._unsent)
             self.scope.cancel()
-        if not self._sending:
+        if not self._sending and not self._handling:
             self._wake.set()
 
     def answer(
@@ -137,6 +139,17 @@ class ServerConnection:
         if self.closed:
             raise ConnectionLost(str(self.remote), "closed while waiting")
         raise CallTimeout(str(self.remote), command.code, round(timeout_seconds * 1000))
+
+    async def handle(
+        self, handle: Callable[[ServerConnection, list[RemotingCommand]], None], requests: list[RemotingCommand]
+    ) -> None:
+        """Let requests be handled, and send in one write what that pushes to their sender."""
+        self._handling = True
+        try:
+            handle(self, requests)
+        finally:
+            self._handling = False
+        await self.drain()
 
     async def drain(self) -> None:
         """Send what is queued, unless another task is at it already (it then sends this too)."""
@@ -271,8 +284,7 @@ class RemotingServer:
                     log.warning("partial_frames_limit_reached", remote=str(connection.remote), bytes=self._partial_bytes)
                     return
                 if requests:
-                    handle(connection, requests)
-                    await connection.drain()
+                    await connection.handle(handle, requests)
                 data = await receive(RECEIVE_BYTES)
         except RemoteProtocolError as error:
             if count := self._strange_untold():

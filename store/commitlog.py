@@ -91,11 +91,13 @@ class LocalLog:
         if self._unclear:
             self._clear_withdrawn()
         sizes = list(map(len, records))
-        self._check_fit(sum(sizes) if together else max(sizes, default=0))
+        total = sum(sizes)
+        if total > self.segments.segment_size - BLANK.size:
+            self._check_fit(total if together else max(sizes))
         try:
             segment = self.segments.last(self.max_offset)
             free = segment.size - segment.wrote - BLANK.size
-            if sum(sizes) <= free:
+            if total <= free:
                 offsets = self._write_run(segment, records, sizes)
             elif together:
                 offsets = self._write_run(self._roll(segment), records, sizes)

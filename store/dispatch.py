@@ -43,9 +43,6 @@ Derivable = tuple[str, int, int, int, int, int, int, int, str, str]
 """What queues and index need of one record: topic, queue id, queue offset, physical offset, size, tags code, store timestamp,
 sys flag, unique key, keys. A plain tuple: one is made for every message."""
 
-Arrival = tuple[str, int, int, int]
-"""Topic, queue id, next queue offset, tags code."""
-
 
 class KeyIndex(Protocol):
     """Where keys of records are put down."""
@@ -62,13 +59,11 @@ class TagsCodes:
     delay_levels_ms: tuple[int, ...]
     _hashes: dict[str, int] = attrs.field(factory=dict[str, int])
 
-    def of(self, topic: str, properties: dict[str, str], store_timestamp: int) -> int:
-        """Compute it from the decoded properties."""
-        if topic == SCHEDULE_TOPIC and DELAY in properties:
-            level = properties[DELAY]
-            return store_timestamp + self.delay_ms(int(level) if level.isdigit() else 0)
-        tag = properties.get(TAGS)
-        if tag is None:
+    def of(self, topic: str, tag: str, delay: str, store_timestamp: int) -> int:
+        """Compute it; `tag` and `delay` are properties, "" where there is none."""
+        if delay and topic == SCHEDULE_TOPIC:
+            return store_timestamp + self.delay_ms(int(delay) if delay.isdecimal() else 0)
+        if not tag:
             return 0
         code = self._hashes.get(tag)
         if code is None:
@@ -119,7 +114,7 @@ def scan(
                     span.queue_offset,
                     span.physical_offset,
                     span.size,
-                    tags_codes.of(topic, properties, span.store_timestamp),
+                    tags_codes.of(topic, properties.get(TAGS, ""), properties.get(DELAY, ""), span.store_timestamp),
                     span.store_timestamp,
                     span.sys_flag,
                     properties.get(UNIQUE_KEY, ""),
@@ -149,7 +144,8 @@ class Dispatcher:
     dispatched_offset: int = 0
     """Every record before it is in its queue and in the index."""
     last_store_timestamp: int = 0
-    on_arrival: list[Callable[[list[Arrival]], None]] = attrs.field(factory=list[Callable[[list[Arrival]], None]])
+    on_arrival: list[Callable[[list[Derivable]], None]] = attrs.field(factory=list[Callable[[list[Derivable]], None]])
+    """Told of the records that have come into queues."""
     on_failure: Callable[[OSError], None] = lambda _: None
     on_success: Callable[[], None] = lambda: None
     dirty: dict[ConsumeQueue, None] = attrs.field(factory=dict[ConsumeQueue, None])
@@ -234,31 +230,34 @@ class Dispatcher:
         if position == start:
             return self._skip_damaged(start)
         try:
-            arrivals = self.derive(records)
+            arrived = self.derive(records)
         except OSError:
             self._offered.clear()
             self._offered_count = 0
             raise
         self.dispatched_offset = position
         self.on_success()
-        if arrivals:
+        if arrived:
             for listener in self.on_arrival:
-                listener(arrivals)
+                listener(arrived)
         return True
 
-    def derive(self, records: list[Derivable]) -> list[Arrival]:
-        """Put records into their queues and the index, and write those down."""
-        arrivals: list[Arrival] = []
-        touched = self._touched
-        queue_of = self.queue_of
+    def derive(self, records: list[Derivable]) -> list[Derivable]:
+        """Put records into their queues and the index, and write those down; returns those that are new in a queue."""
+        arrived: list[Derivable] = []
+        touched, queues = self._touched, dict[tuple[str, int], ConsumeQueue]()
         indexed: list[tuple[str, str, str, int, int]] = []
-        for topic, queue_id, queue_offset, physical_offset, size, tags_code, timestamp, sys_flag, unique_key, keys in records:
+        for record in records:
+            topic, queue_id, queue_offset, physical_offset, size, tags_code, timestamp, sys_flag, unique_key, keys = record
             kind = sys_flag & TRANSACTION_MASK
             if kind in (0, TRANSACTION_COMMIT):
-                queue = queue_of(topic, queue_id)
+                key = (topic, queue_id)
+                queue = queues.get(key)
+                if queue is None:
+                    queue = queues[key] = self.queue_of(topic, queue_id)
                 if queue.put(queue_offset, physical_offset, size, tags_code):
                     touched[queue] = None
-                    arrivals.append((topic, queue_id, queue_offset + 1, tags_code))
+                    arrived.append(record)
             if kind != TRANSACTION_ROLLBACK and (unique_key or keys):
                 indexed.append((topic, unique_key, keys, physical_offset, timestamp))
         for queue in list(touched):
@@ -269,7 +268,7 @@ class Dispatcher:
             self.index.put_batch(indexed)
         if records:
             self.last_store_timestamp = records[-1][6]
-        return arrivals
+        return arrived
 
     def _skip_damaged(self, start: int) -> bool:
         # Readable bytes that are no record: a slave may hold a part of one, more bytes will complete it. On the log of a master

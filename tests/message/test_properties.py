@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledgermq.message.properties import decode_properties, encode_properties, join_properties
+from ledgermq.message.properties import decode_properties, encode_properties, find_property, join_properties
 
 texts = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=["Cs"]), min_size=1, max_size=20)
 
@@ -26,6 +26,12 @@ def test_any_text_is_read_without_empty_names_or_values(text: str) -> None:
     properties = decode_properties(text)
 
     assert all(name and value for name, value in properties.items())
+
+
+@given(st.text(st.sampled_from("ab\x01\x02"), max_size=30), st.sampled_from(["a", "b", "ab", "ba"]))
+def test_one_property_is_found_as_if_all_were_read(text: str, name: str) -> None:
+    """Whatever stands around it: names that end alike, empty values, the same name twice."""
+    assert find_property(text, name) == decode_properties(text).get(name, "")
 
 
 @pytest.mark.parametrize("properties", [{"a\x01": "b"}, {"a": "b\x02"}, {"a": "b\x01c"}])
