@@ -154,8 +154,9 @@ class Consumer:
 
     def take_now(self) -> ReceivedMessage | None:
         """Take one message that is here already."""
-        messages = self._take_now(1)
-        return messages[0] if messages else None
+        if self._closed or self._direct:
+            return self._take_now(1)[0]
+        return self._line.take_one()
 
     def _take_now(self, messages_max: int) -> list[ReceivedMessage]:
         if self._closed:
@@ -396,7 +397,10 @@ class Iteration:
         return self
 
     async def __anext__(self) -> ReceivedMessage:
-        self.finish()
+        last = self._last
+        if last is not None:
+            self._last = None
+            last.ack_now()
         self._taken += 1
         message = self._consumer.take_now() if self._taken % MESSAGES_PER_TURN else None
         if message is None:

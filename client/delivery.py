@@ -20,6 +20,9 @@ from .received import ReceivedMessage
 LOCK_LOST_SECONDS = 30.0
 """RocketMQ: a lock that was not renewed for so long counts as lost."""
 
+MESSAGES_PER_TURN = 32
+"""Messages that one queue hands out one by one before it is the next one's turn."""
+
 Retry = Callable[["Source", ReceivedMessage, int], Awaitable[None]]
 
 
@@ -85,6 +88,8 @@ class Line:
 
     _ready: deque[Source] = attrs.field(factory=deque[Source])
     _waiting: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot)
+    _turn: int = 0
+    """Messages that the queue in front has handed out one by one."""
 
     def offer(self, source: Source) -> None:
         """Let a queue stand in the line if it has something to hand out."""
@@ -115,6 +120,32 @@ class Line:
         if line:
             self._waiting.unpark()  # another waiting task may take the rest
         return messages
+
+    def take_one(self) -> ReceivedMessage | None:
+        """One message, for less than `take` costs; None if nothing is there."""
+        line = self._ready
+        while line:
+            source = line[0]
+            if not source.ready():
+                self._leave()
+                continue
+            buffered = source.assigned.buffered
+            message = buffered.popleft()
+            if source.orderly or not buffered:
+                self._leave()
+            else:
+                self._turn += 1
+                if self._turn >= MESSAGES_PER_TURN:
+                    self._turn = 0
+                    line.rotate(-1)
+            if line and self._waiting:
+                self._waiting.unpark()
+            return message
+        return None
+
+    def _leave(self) -> None:
+        self._ready.popleft().in_line = False
+        self._turn = 0
 
     def wake_one(self) -> None:
         """Let one waiting task look again."""
