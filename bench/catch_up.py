@@ -4,6 +4,9 @@ The bare copy goes through loopback from one process to another, `sendall` and `
 writes nothing: no slave can be faster. `share of a bare copy` divides the two, run by run. The master is idle meanwhile.
 Ours begins at the first segment (syncFrom = first). Apache's fresh slave asks for the last segment only, so both
 sides get segments larger than the log.
+
+The slave follows once directly and twice through a relay, which delays nothing the first time and then so many milliseconds a
+round trip. `flat` divides those two: what the protocol waits for, apart from the relay's own cost.
 """
 
 import argparse
@@ -11,11 +14,13 @@ import multiprocessing
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
+import attrs
 from harness import CpuMeter, Options, Report, Values, started, take_turns
 from processes import ProcessFailedError
 from raw_sender import RawSender
+from relay import relay
 from servers import Cluster, Side
 from slaves import beside, log_and_dispatch_end, log_end, replicated
 
@@ -28,6 +33,9 @@ _SEGMENT_ROOM = 64 << 20
 def _extend(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--mib", type=int, default=1024, help="length of the log (default 1024 MiB)")
     parser.add_argument("--body", type=int, default=4096, help="bytes of each message's body (default 4096)")
+    parser.add_argument(
+        "--round-trip-ms", type=float, default=20, help="added by the relay; 0 leaves the relay out (default 20)"
+    )
 
 
 def main() -> None:
@@ -43,16 +51,56 @@ def main() -> None:
                     sender.fill(2000)
 
         def measure(side: Side) -> Values:
-            return _measure(clusters[side])
+            values = _measure(clusters[side])
+            if found.round_trip_ms:
+                values |= _measure_delayed(clusters[side], found.round_trip_ms)
+            return values
 
         take_turns(options, report, measure)
     report.show()
 
 
-def _measure(master: Cluster) -> Values:
+def _measure(master: Cluster) -> dict[str, float]:
     end = log_end(master)
     copied = end / _bare_copy_seconds(end) / 1e6
-    role = {**replicated(master.side, "SLAVE"), "inSyncReplicas": "1"}
+    caught_up = _catch_up(master, end, {})
+    return {
+        "catch-up MB/s": caught_up.rate,
+        "bare copy MB/s": copied,
+        "share of a bare copy": caught_up.rate / copied,
+        "dispatched MB/s": caught_up.dispatched_rate,
+        "measured MiB": caught_up.mib,
+        "master CPU ms/MiB": caught_up.master_cpu_seconds * 1000 / caught_up.mib,
+        "slave CPU ms/MiB": caught_up.slave_cpu_seconds * 1000 / caught_up.mib,
+    }
+
+
+def _measure_delayed(master: Cluster, round_trip_ms: float) -> dict[str, float]:
+    end = log_end(master)
+    rates: list[float] = []
+    for delay_ms in (0, round_trip_ms):
+        with relay(("127.0.0.1", master.broker_port + 1), delay_ms / 1000) as (host, port):
+            rates.append(_catch_up(master, end, {"haMasterAddress": f"{host}:{port}"}).rate)
+    return {
+        "through the relay MB/s": rates[0],
+        f"with {round_trip_ms:g} ms more MB/s": rates[1],
+        "flat": rates[1] / rates[0],
+    }
+
+
+@attrs.frozen
+class _CaughtUp:
+    """How one empty slave fared; CPU seconds until its log was complete."""
+
+    mib: float
+    rate: float
+    dispatched_rate: float
+    master_cpu_seconds: float
+    slave_cpu_seconds: float
+
+
+def _catch_up(master: Cluster, end: int, settings: Mapping[str, str]) -> _CaughtUp:
+    role = {**replicated(master.side, "SLAVE"), "inSyncReplicas": "1", **settings}
     with beside(master, role) as slave:
         # A JVM's start is not what is measured: the clock runs from the first bytes on.
         while (first := log_end(slave)) <= 0:
@@ -66,17 +114,8 @@ def _measure(master: Cluster) -> Values:
         master_cpu, slave_cpu = (meter.stop()[0] for meter in meters)
         _await(lambda: log_and_dispatch_end(slave)[1] >= end, slave, began)
         dispatched = time.perf_counter() - began
-    mib = (end - first) / (1 << 20)
-    rate = (end - first) / elapsed / 1e6
-    return {
-        "catch-up MB/s": rate,
-        "bare copy MB/s": copied,
-        "share of a bare copy": rate / copied,
-        "dispatched MB/s": (end - first) / dispatched / 1e6,
-        "measured MiB": mib,
-        "master CPU ms/MiB": master_cpu * 1000 / mib,
-        "slave CPU ms/MiB": slave_cpu * 1000 / mib,
-    }
+    size = end - first
+    return _CaughtUp(size / (1 << 20), size / elapsed / 1e6, size / dispatched / 1e6, master_cpu, slave_cpu)
 
 
 def _await(condition: Callable[[], bool], slave: Cluster, began: float) -> None:
