@@ -20,6 +20,8 @@ from .settings import HaSettings
 
 EXPIRE_SECONDS = 0.1
 """How often waiting puts are looked at for their deadline."""
+IDLE_SECONDS = 1.0
+"""The same where puts do not wait for slaves: an idle broker should not wake up for nobody."""
 
 Done = Callable[[PutStatus], None]
 
@@ -101,7 +103,7 @@ class ClassicLog:
             task_status.started()
             try:
                 while True:
-                    await trio.sleep(EXPIRE_SECONDS)
+                    await trio.sleep(EXPIRE_SECONDS if self.settings.sync_master else IDLE_SECONDS)
                     if self.acks.waiting:
                         self.acks.expire(self.clock.monotonic())
             finally:
