@@ -11,7 +11,7 @@ import attrs
 from .layout import DATA, FRAME_BODY_MAX
 
 RECEIVE_BYTES_MAX = 4 * 1024 * 1024
-"""Bytes of one receive: enough that the change to a worker thread and back costs nothing, and a millisecond of the event loop."""
+"""Bytes of one receive: enough that changing to a worker thread and back costs nothing, and a millisecond of the event loop."""
 RING_BYTES = FRAME_BODY_MAX + DATA.size + 3 * RECEIVE_BYTES_MAX
 """The longest frame but its last byte, one piece being taken, one being received, and one to spare at the end of the buffer."""
 
