@@ -5,6 +5,8 @@ same command is started again on the same store and ports. Every run fills a lit
 """
 
 import argparse
+import math
+import re
 import threading
 import time
 
@@ -21,17 +23,19 @@ _LOAD_WINDOW = 64
 
 def _extend(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gib", type=float, default=10.0, help="size of the commitlog (default 10)")
+    parser.add_argument("--body", type=int, default=BODY_BYTES, help="bytes of the bodies that fill the log (default 1024)")
     parser.add_argument("--load", type=float, default=3.0, help="seconds of sending before the kill (default 3)")
 
 
 def main() -> None:
     options, found = Options.parse(__doc__ or "", extend=_extend)
-    report = Report(f"restart after kill -9 with {found.gib:g} GiB", options.json_path)
+    title = f"restart after kill -9 with {found.gib:g} GiB of messages of {found.body:,} bytes, under load of 1 KiB"
+    report = Report(title, options.json_path)
 
     with started(options.sides) as clusters:
         for cluster in clusters.values():
-            with RawSender(cluster.broker_address) as sender:
-                sender.fill(int(found.gib * (1 << 30) / (BODY_BYTES + _RECORD_OVERHEAD_BYTES)))
+            with RawSender(cluster.broker_address, body_bytes=found.body) as sender:
+                sender.fill(int(found.gib * (1 << 30) / (found.body + _RECORD_OVERHEAD_BYTES)))
         take_turns(options, report, lambda side: _kill_and_restart(clusters[side], found.load))
         report.show()
 
@@ -54,10 +58,17 @@ def _kill_and_restart(cluster: Cluster, load_seconds: float) -> Values:
     return {
         "start to first acknowledged send s": serving_seconds,
         "start to last message readable s": readable_seconds,
+        "records read back": _records_read_back(cluster),
         "acknowledged since the last run": acknowledged[0],
         "found of them": stored - 1 - stored_before,
         "commitlog GiB": sum(file.stat().st_blocks * 512 for file in (cluster.store / "commitlog").iterdir()) / (1 << 30),
     }
+
+
+def _records_read_back(cluster: Cluster) -> float:
+    """What our broker says about it; Apache's does not."""
+    found = re.findall(r'"records_read": ?(\d+)', cluster.running_broker.output())
+    return float(found[-1]) if found else math.nan
 
 
 def _send_until_closed(cluster: Cluster, acknowledged: list[int]) -> None:
