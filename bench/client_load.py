@@ -42,7 +42,7 @@ def main() -> None:
     found = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     progress = Progress()
-    # As LedgerMQ's servers set it: a message makes containers, but no cycles. Apache's program comes with a heap of its own, too.
+    # As the servers do: a message makes containers, but no cycles. Apache's program brings a heap of its own, too.
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
 
