@@ -34,6 +34,8 @@ PAUSE_SECONDS = 0.003
 """Pause between rounds of a busy log: a batch gathers, and each queue is written once for many records (RocketMQ: 1 ms)."""
 BULK_SHARE = 0.2
 """Of the time while bulk data arrives: it is received first, but who reads from a slave that lags for hours must get on too."""
+BULK_ROUND_RECORDS_MAX = 128
+"""Records of one turn meanwhile: a longer one would fill the socket's buffer, and the master would stop to send."""
 BULK_SECONDS = 0.1
 """How long after the last piece bulk data still counts as arriving."""
 TAGS_CACHED_MAX = 10_000
@@ -126,6 +128,11 @@ def scan(
         position += at
 
 
+def records_at_once(since_bulk: float) -> int:
+    """Records of a round, when bulk data arrived so many seconds ago."""
+    return ROUND_RECORDS_MAX if since_bulk > BULK_SECONDS else BULK_ROUND_RECORDS_MAX
+
+
 def pause_after(took: float, since_bulk: float) -> float:
     """Seconds to leave to others after a round that took so many, when bulk data arrived so many ago."""
     if since_bulk > BULK_SECONDS:
@@ -190,7 +197,7 @@ class Dispatcher:
             while self.behind_bytes:
                 began = trio.current_time()
                 try:
-                    if not self.round():
+                    if not self.round(records_at_once(began - self._bulk_at)):
                         break  # a part of a record: the bytes that complete it will wake us
                 except OSError as error:
                     self.on_failure(error)
@@ -198,7 +205,7 @@ class Dispatcher:
                 ended = trio.current_time()
                 await trio.sleep(pause_after(ended - began, ended - self._bulk_at))
 
-    def round(self) -> bool:
+    def round(self, records_max: int = ROUND_RECORDS_MAX) -> bool:
         """Derive one slice; returns whether it got anywhere.
 
         Raises:
@@ -210,7 +217,7 @@ class Dispatcher:
         records: list[Derivable] = []
         position = start
         offered = self._offered
-        while offered and len(records) < ROUND_RECORDS_MAX:
+        while offered and len(records) < records_max:
             batch_start, batch_end, batch = offered[0]
             if batch_start > position or batch_end > readable:
                 break
@@ -225,7 +232,7 @@ class Dispatcher:
                 position = after
                 if record is not None:
                     records.append(record)
-                    if len(records) >= ROUND_RECORDS_MAX:
+                    if len(records) >= records_max:
                         break
         if position == start:
             return self._skip_damaged(start)

@@ -5,7 +5,15 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledgermq.store.dispatch import BULK_SECONDS, BULK_SHARE, PAUSE_SECONDS, pause_after
+from ledgermq.store.dispatch import (
+    BULK_ROUND_RECORDS_MAX,
+    BULK_SECONDS,
+    BULK_SHARE,
+    PAUSE_SECONDS,
+    ROUND_RECORDS_MAX,
+    pause_after,
+    records_at_once,
+)
 
 
 @given(st.floats(0, 60), st.floats(0, BULK_SECONDS))
@@ -21,3 +29,9 @@ def test_deriving_gets_its_share_while_bulk_data_arrives_and_no_more(took: float
 def test_without_bulk_data_deriving_pauses_for_a_batch_to_gather_only(took: float, since_bulk: float) -> None:
     """However long the round before took."""
     assert pause_after(took, since_bulk) == PAUSE_SECONDS
+
+
+def test_rounds_are_short_while_bulk_data_arrives() -> None:
+    """Receiving waits for one of them; without bulk data nobody waits, and long rounds write each queue less often."""
+    assert records_at_once(0.0) == records_at_once(BULK_SECONDS) == BULK_ROUND_RECORDS_MAX
+    assert records_at_once(BULK_SECONDS * 1.01) == ROUND_RECORDS_MAX > BULK_ROUND_RECORDS_MAX
