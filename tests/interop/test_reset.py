@@ -22,7 +22,7 @@ def server_side(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.mark.parametrize("version", sorted(CLIENTS))
 def test_members_start_over_where_their_next_pull_sends_them(server_side: Cluster, tmp_path: Path, version: str) -> None:
-    """A running group gets everything once more, although nobody asked its members for anything; so does one that is offline."""
+    """A running group gets everything once more, although nobody asked its members for anything; so does one offline."""
     java = start_java(version, server_side.namesrv, tmp_path)
     topic = group = f"reset_{version.replace('.', '_')}"
     reset = ("resetOffsetByTime", "-n", server_side.namesrv, "-g", group, "-t", topic, "-s", "0")
