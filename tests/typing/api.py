@@ -8,6 +8,7 @@ from typing import assert_type
 import ledgermq
 from ledgermq import (
     ClientError,
+    ClientTls,
     ConsumeFrom,
     Message,
     MessageModel,
@@ -78,7 +79,7 @@ async def pull() -> None:
 
 
 async def administer() -> None:
-    async with open_admin("localhost:9876") as admin:
+    async with open_admin("localhost:9876", tls=ClientTls(trust_cert_path="ca.pem")) as admin:
         await admin.create_topic("orders", queues=8)
         assert_type(await admin.topics(), list[str])
         assert_type(await admin.group_stats("billing"), dict[MessageQueue, GroupPosition])
@@ -92,6 +93,6 @@ def from_threads() -> None:
         for message in consumer:
             assert_type(message, blocking.BlockingMessage)
             message.ack()
-    with blocking.open_admin("localhost:9876") as admin:
+    with blocking.open_admin("localhost:9876", tls=True) as admin:
         assert_type(admin.call(lambda each: each.topics()), list[str])
     assert_type(ledgermq.Message("orders", b"42"), Message)
