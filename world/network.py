@@ -126,6 +126,13 @@ class TcpStream(HalfCloseableStream):
             if sent:
                 rest[0] = memoryview(rest[0])[sent:]
 
+    def send_now(self, data: bytes) -> int:
+        """Send what the socket takes at once; returns how many bytes that was, 0 too if the next send will raise."""
+        try:
+            return self.socket.send(data)
+        except OSError:
+            return 0
+
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         """Send all of `data`."""
         rest: bytes | bytearray | memoryview = data
@@ -188,6 +195,14 @@ async def send_parts(stream: Stream, parts: Sequence[bytes | memoryview]) -> Non
         await stream.send_parts(parts)
     else:
         await stream.send_all(b"".join(parts))
+
+
+def send_now(stream: Stream, data: bytes) -> int:
+    """Send what of `data` can go out at once, without waiting; returns how many bytes that was.
+
+    No other task may be sending. An error shows in the next send that waits.
+    """
+    return stream.send_now(data) if isinstance(stream, TcpStream) else 0
 
 
 @attrs.define(eq=False)

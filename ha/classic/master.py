@@ -17,7 +17,7 @@ from trio.abc import Listener, Stream
 
 from ...store.append_log import AppendLog
 from ...world.clock import Clock
-from ...world.network import Address, Network, send_parts
+from ...world.network import Address, Network, send_now, send_parts
 from ...world.randomness import Randomness
 from ...world.workers import Workers
 from ..errors import HaError, WrongDialect
@@ -40,6 +40,8 @@ STRANGERS_MAX = 64
 FAREWELL_SECONDS = 1.0
 EPOCH_RETRY_SECONDS = 5.0
 FRAMES_TOGETHER = 16
+AT_ONCE_BYTES_MAX = 64 * 1024
+"""More may not fit into a socket at once, and then there are more puts to send together anyway."""
 COLD_BYTES = 1024 * 1024 * 1024
 """A slave that is further behind reads what may have left the page cache: a worker thread touches those bytes first."""
 
@@ -75,6 +77,10 @@ class HAConnection:
     appended: int = 0
     flushed: int = 0
     last_ack: float = 0.0
+    _rest: bytes = b""
+    """Of a frame that did not leave in one piece; the writer goes on with it."""
+    _parked: bool = False
+    """The writer has sent all there was."""
 
     async def run(self) -> None:
         """Serve until either side ends it."""
@@ -128,8 +134,15 @@ class HAConnection:
         service = self.service
         try:
             while True:
-                if not (self.core.ready and await self._transfer()):
-                    await service.growth.park()
+                if self._rest:
+                    rest, self._rest = self._rest, b""
+                    await self.stream.send_all(rest)
+                elif not (self.core.ready and await self._transfer()):
+                    self._parked = True
+                    try:
+                        await service.growth.park()
+                    finally:
+                        self._parked = False
         except HaError as error:
             self.refused(error)
             self.scope.cancel()
@@ -158,6 +171,25 @@ class HAConnection:
             service.sent_end = max(service.sent_end, core.next_offset)
         await send_parts(stream, parts)
         return True
+
+    def transfer_now(self) -> bool:
+        """Send what has just been appended within this turn of the loop, if the slave has confirmed all before it.
+
+        A lone put then waits for no other task. Where more is under way, the writer sends it with what else has come meanwhile.
+
+        Returns: whether all of the log has been sent.
+        """
+        core, master_log = self.core, self.service.log
+        begin, size = core.next_offset, master_log.max_offset - core.next_offset
+        idle = self._parked and not self._rest and begin == self.appended
+        if not (idle and 0 < size <= AT_ONCE_BYTES_MAX and begin >= master_log.min_offset):
+            return False
+        body = master_log.slice_from(begin, min(size, core.next_size()))
+        crc = zlib.crc32(body) if core.checksummed else 0
+        frame = core.frame(len(body), crc, self.service.clock.monotonic()) + body
+        self.service.sent_end = max(self.service.sent_end, core.next_offset)
+        self._rest = frame[send_now(self.stream, frame) :]
+        return len(body) == size and not self._rest
 
     async def _checksum(self, body: memoryview) -> int:
         """CRC-32 of `body`; where it may have left the page cache, a worker thread waits for the disk."""
@@ -294,7 +326,8 @@ class HAService:
 
     def log_grew(self) -> None:
         """The log has more to send."""
-        self.growth.unpark_all()
+        if not (self.settings.sync_master and all(connection.transfer_now() for connection in self._owners.values())):
+            self.growth.unpark_all()
 
     def joined(self, connection: HAConnection, fact: SlaveJoined) -> None:
         """A slave has said who it is and from where on it needs the log."""

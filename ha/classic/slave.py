@@ -119,6 +119,7 @@ class HAClient:
     _taken: trio.Event | None = None
     """Set once the received bytes that are being taken are in the log; None while there are none such."""
     _outgoing: bytearray = attrs.field(factory=bytearray)
+    _sending: bool = False
     _sender: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot)
 
     @property
@@ -222,13 +223,13 @@ class HAClient:
                 await self._taken.wait()  # bytes go into the log in the order in which they came
             self._taken = trio.Event()
             if count < self.settings.bulk_bytes:
-                await self._take(core, ring, received, ring.filled)
+                await self._take(stream, core, ring, received, ring.filled)
             else:
-                nursery.start_soon(self._take, core, ring, received, ring.filled)
+                nursery.start_soon(self._take, stream, core, ring, received, ring.filled)
         if self._taken is not None:
             await self._taken.wait()
 
-    async def _take(self, core: SlaveCore, ring: Ring, received: memoryview, position: int) -> None:
+    async def _take(self, stream: Stream, core: SlaveCore, ring: Ring, received: memoryview, position: int) -> None:
         """Carry out what `received` means, which ends at `position` of the ring; only one of these runs at a time."""
         bulk = len(received) >= self.settings.bulk_bytes
         if bulk:
@@ -252,12 +253,13 @@ class HAClient:
         if grown:
             self.follower.log_grew(more=bulk)
             answer += core.report(self.clock.monotonic())
-        if answer:
-            self._outgoing += answer
-            self._sender.unpark()
         taken, self._taken = self._taken, None
         assert taken is not None
         taken.set()
+        if answer:
+            # At once, not in another turn of the loop, behind whoever derives queues from what came: a producer waits for it.
+            self._outgoing += answer
+            await self._drain(stream)
 
     def _append(self, fact: LogReceived) -> None:
         append_raw, offset = self.follower.log.append_raw, fact.offset
@@ -321,11 +323,21 @@ class HAClient:
 
     async def _send(self, stream: Stream) -> None:
         while True:
-            if not self._outgoing:
-                await self._sender.park()
-            outgoing, self._outgoing = self._outgoing, bytearray()
-            await stream.send_all(outgoing)
-            self.last_write = self.clock.monotonic()
+            await self._drain(stream)
+            await self._sender.park()
+
+    async def _drain(self, stream: Stream) -> None:
+        """Send what is to go out, unless another task is at it already, which then sends this too."""
+        if self._sending:
+            return
+        self._sending = True
+        try:
+            while self._outgoing:
+                outgoing, self._outgoing = self._outgoing, bytearray()
+                await stream.send_all(outgoing)
+                self.last_write = self.clock.monotonic()
+        finally:
+            self._sending = False
 
     async def _tick(self, core: SlaveCore, scope: trio.CancelScope) -> None:
         while True:
