@@ -163,30 +163,22 @@ class Pair:
         return self.virtual[CLIENTS]
 
     async def settle(self) -> bool:
-        """Wait until the slave has all of the master's log; returns whether it has."""
+        """Wait until the slave has all of the master's log and both show all of it; returns whether that is so."""
         with trio.move_on_after(SETTLE_SECONDS):
             while True:
                 with suppress(RemotingError):
-                    ends = [await self._end(member) for member in (self.master, self.slave)]
-                    if ends[0] == ends[1] is not None:
+                    found = [await runtime_of(self.clients, member.address) for member in (self.master, self.slave)]
+                    ends = {each.get("commitLogMaxOffset") for each in found}
+                    if len(ends) == 1 and None not in ends and all(each["dispatchBehindBytes"] == "0" for each in found):
                         return True
                 await trio.sleep(0.05)
         return False
-
-    async def _end(self, member: Member) -> str | None:
-        return (await runtime_of(self.clients, member.address)).get("commitLogMaxOffset")
 
     async def topic_kept(self) -> None:
         """Wait until the slave has the topic on its disk: without the master it could not give its messages out."""
         path = self.slave.place.seen(self.slave.store / "config" / "topics.json")
         with trio.fail_after(SETTLE_SECONDS):
             while not path.exists() or TOPIC.encode() not in path.read_bytes():  # noqa: ASYNC110 - another process writes it
-                await trio.sleep(0.02)
-
-    async def derived(self, member: Member) -> None:
-        """Wait until the queues of a broker show all of its log."""
-        with trio.fail_after(SETTLE_SECONDS):
-            while (await runtime_of(self.clients, member.address)).get("dispatchBehindBytes") != "0":  # noqa: ASYNC110
                 await trio.sleep(0.02)
 
 
@@ -255,7 +247,7 @@ class PairFaults:
             load = Load(history, self.lots, pair.clients.network)
             while self.outcome.kills < kills:
                 await self._life(pair, load)
-            snapshot = await self._look(pair, load, pair.master, STORE_CHECKERS)
+            snapshot = await self._look(load, pair.master, STORE_CHECKERS)
             self.outcome.violations += await load.read_to_the_end(pair.master.address, snapshot)
             for member in (pair.master, pair.slave):
                 if status := await member.stop():
@@ -282,12 +274,14 @@ class PairFaults:
         acknowledged = sum(put.acknowledged for put in load.history.puts) - before
         await self._mend(pair)
         self.outcome.violations += acknowledged_are_in_the_log(load.history, commitlog(pair.slave))
-        await self._look(pair, load, pair.slave, LONE_SLAVE_CHECKERS)
+        await self._look(load, pair.slave, LONE_SLAVE_CHECKERS)
         await self._start(pair, pair.master)
         if not await pair.settle():
-            self._found(f"life {load.epoch}: {SETTLE_SECONDS:.0f} s after all was healed the slave is not at the master's end")
-        await self._look(pair, load, pair.master, STORE_CHECKERS)
-        await self._look(pair, load, pair.slave, SLAVE_CHECKERS)
+            self._found(
+                f"life {load.epoch}: {SETTLE_SECONDS:.0f} s after all was healed the slave does not show the master's log"
+            )
+        await self._look(load, pair.master, STORE_CHECKERS)
+        await self._look(load, pair.slave, SLAVE_CHECKERS)
         self.report(f"kill {self.outcome.kills}: {acknowledged} messages acknowledged in this life")
 
     def _faults(self) -> list[Callable[[Pair], Awaitable[None]]]:
@@ -354,8 +348,7 @@ class PairFaults:
     def _ballast(self, pair: Pair) -> Path:
         return pair.slave.place.seen(pair.slave.store.parent / "ballast")
 
-    async def _look(self, pair: Pair, load: Load, member: Member, checkers: tuple[Checker, ...]) -> Snapshot:
-        await pair.derived(member)
+    async def _look(self, load: Load, member: Member, checkers: tuple[Checker, ...]) -> Snapshot:
         snapshot = await load.look(member.address)
         history = attrs.evolve(load.history, snapshots=[snapshot])
         found = check_history(history, (*checkers, message_ids_name_their_messages))
