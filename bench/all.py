@@ -35,6 +35,8 @@ _FIGURES = (
     Figure("startup", "startup.py", (), "--runs 1 --idle 2"),
     Figure("idle", "idle.py", (), "--seconds 30 --warmup 5 --connections 200 --topics 300"),
     Figure("sync-master", "sync_master.py", (), "--runs 1 --seconds 4 --warmup 10 --lone 500"),
+    Figure("sync-master-producer", "apache_producer.py", ("--pair",), "--runs 1 --seconds 8 --warmup 15"),
+    Figure("stalled-slave", "stalled_slave.py", (), "--runs 1 --seconds 3 --warmup 5 --lone 500"),
     Figure("catch-up", "catch_up.py", (), "--runs 1 --mib 256"),
     Figure("restart", "restart.py", (), "--runs 1 --gib 1"),
 )

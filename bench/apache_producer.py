@@ -4,22 +4,28 @@ By default 64 threads send synchronously. With --async (`-y true`) they send wit
 figure is then what the broker does about it, second by second: rate, failed sends, resident memory. The client itself
 fails a send that has waited three seconds in its queue of 10,000 and more, before the broker has seen it: below some
 3,400 messages a second everything expires there. The cores that client and broker kept busy tell who was the wall.
+With --pair the broker is a SYNC_MASTER with one slave, and a send is answered once the slave has it (Apache's is told
+inSyncReplicas=2, as its default of 1 waits for nobody).
 """
 
 import argparse
+import contextlib
 import statistics
 import time
+from collections.abc import Generator, Sequence
 
 from apache_client import producer_lines, start_producer
 from harness import CpuMeter, Options, Report, Values, await_growth, started, take_turns, warm_up
 from processes import Process, ProcessFailedError
 from servers import QUEUES, TOPIC, Cluster, Side
+from slaves import started_pairs
 from wire import Connection
 
 
 def _extend(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=int, default=64, help="sending threads (default 64)")
     parser.add_argument("--async", dest="asynchronous", action="store_true", help="send asynchronously, without limit")
+    parser.add_argument("--pair", action="store_true", help="send to a SYNC_MASTER with one slave")
     parser.add_argument("--flush", choices=["async", "sync"], default="async", help="the broker's flush mode")
 
 
@@ -27,34 +33,48 @@ def main() -> None:
     options, found = Options.parse(__doc__ or "", seconds=15, warmup=25, extend=_extend)
     mode = "asynchronous without limit" if found.asynchronous else "synchronous"
     flush = f"{found.flush.upper()}_FLUSH"
-    title = f"Apache's benchmark producer, {found.threads} threads, {mode}, 1 KiB bodies, 8 queues, {flush}"
+    brokers = "a SYNC_MASTER with one slave" if found.pair else "a lone broker"
+    title = f"Apache's benchmark producer, {found.threads} threads, {mode}, 1 KiB bodies, 8 queues, {brokers}, {flush}"
     report = Report(title, options.json_path)
 
-    with started(options.sides, {"flushDiskType": flush}) as clusters:
+    with _started(options.sides, flush, pair=found.pair) as (clusters, slaves):
 
         def measure(side: Side) -> Values:
             with clusters[side].connect() as connection:
                 if found.asynchronous:
                     return _flood(clusters[side], connection, options, found.threads, report)
-                return _steady(clusters[side], connection, options, found.threads)
+                return _steady(clusters[side], slaves.get(side), connection, options, found.threads)
 
         warm_up(clusters, options.warmup)
         take_turns(options, report, measure)
     report.show()
 
 
-def _steady(cluster: Cluster, connection: Connection, options: Options, threads: int) -> Values:
+@contextlib.contextmanager
+def _started(sides: Sequence[Side], flush: str, *, pair: bool) -> Generator[tuple[dict[Side, Cluster], dict[Side, Cluster]]]:
+    settings = {"flushDiskType": flush}
+    if pair:
+        with started_pairs(sides, settings) as pairs:
+            yield pairs
+    else:
+        with started(sides, settings) as clusters:
+            yield clusters, {}
+
+
+def _steady(cluster: Cluster, slave: Cluster | None, connection: Connection, options: Options, threads: int) -> Values:
     producer = start_producer(cluster, threads=threads)
     try:
         await_growth(connection, producer)
         _wait(producer, options.warmup)
         broker, client = CpuMeter(cluster.running_broker), CpuMeter(producer)
+        follower = CpuMeter(slave.running_broker) if slave else None
         before = connection.message_count(TOPIC, QUEUES)
-        broker.start()
-        client.start()
+        for meter in filter(None, (broker, client, follower)):
+            meter.start()
         _wait(producer, options.seconds)
         broker_cpu, seconds = broker.stop()
         client_cpu, _ = client.stop()
+        follower_cpu = follower.stop()[0] if follower else 0.0
         messages = connection.message_count(TOPIC, QUEUES) - before
         lines = producer_lines(producer)
     finally:
@@ -65,7 +85,8 @@ def _steady(cluster: Cluster, connection: Connection, options: Options, threads:
         "msg/s": messages / seconds,
         "broker us/msg": broker_cpu * 1e6 / messages,
         "client us/msg": client_cpu * 1e6 / messages,
-        "cores busy": (broker_cpu + client_cpu) / seconds,
+        **({"slave us/msg": follower_cpu * 1e6 / messages} if slave else {}),
+        "cores busy": (broker_cpu + client_cpu + follower_cpu) / seconds,
         "client's own msg/s": lines[-1].rate if lines else 0,
         "failed sends": lines[-1].send_failed + lines[-1].response_failed if lines else 0,
     }

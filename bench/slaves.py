@@ -6,9 +6,11 @@ Each is a `Cluster` without a name server of its own: it registers with the firs
 import contextlib
 import json
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 
+from harness import started
 from processes import ProcessFailedError
+from raw_sender import RawSender
 from servers import Cluster, Side, free_port, new_store
 
 SECRET = "bench"  # noqa: S105 - between brokers of one machine that live for minutes
@@ -20,6 +22,24 @@ def replicated(side: Side, role: str) -> dict[str, str]:
     """Keys of broker.conf for one of two brokers whose puts wait for both."""
     own = {"haSecret": SECRET, "syncFrom": "first"} if side == "ours" else {"inSyncReplicas": "2", "totalReplicas": "2"}
     return {"brokerRole": role, "brokerId": "1" if role == "SLAVE" else "0", **own}
+
+
+@contextlib.contextmanager
+def started_pairs(
+    sides: Sequence[Side], settings: Mapping[str, str] | None = None
+) -> Generator[tuple[dict[Side, Cluster], dict[Side, Cluster]]]:
+    """Run one SYNC_MASTER of each side, with the benchmark's topic, and its slave; yields masters and slaves."""
+    masters: dict[Side, Cluster] = {}
+    slaves: dict[Side, Cluster] = {}
+    with contextlib.ExitStack() as stack:
+        for side in sides:
+            masters |= stack.enter_context(started((side,), {**(settings or {}), **replicated(side, "SYNC_MASTER")}))
+            slaves[side] = stack.enter_context(beside(masters[side], replicated(side, "SLAVE")))
+            # Until its slave has come a master answers at once, or refuses.
+            with RawSender(masters[side].broker_address) as sender:
+                sender.fill(1)
+            await_equal(masters[side], slaves[side])
+        yield masters, slaves
 
 
 @contextlib.contextmanager

@@ -5,12 +5,11 @@ waits for nobody). A send that was answered with anything but SUCCESS is counted
 """
 
 import argparse
-import contextlib
 
-from harness import CpuMeter, Options, Report, Values, started, take_turns, warm_up
+from harness import CpuMeter, Options, Report, Values, take_turns, warm_up
 from raw_sender import RawSender, percentile
 from servers import Cluster, Side
-from slaves import await_equal, beside, replicated
+from slaves import started_pairs
 
 
 def _extend(parser: argparse.ArgumentParser) -> None:
@@ -22,16 +21,7 @@ def main() -> None:
     options, found = Options.parse(__doc__ or "", seconds=8, warmup=20, extend=_extend)
     windows = [int(window) for window in found.windows.split(",")]
     report = Report("raw socket, 1 KiB bodies, 8 queues, SYNC_MASTER with one slave, ASYNC_FLUSH", options.json_path)
-    with contextlib.ExitStack() as stack:
-        clusters: dict[Side, Cluster] = {}
-        slaves: dict[Side, Cluster] = {}
-        for side in options.sides:
-            clusters |= stack.enter_context(started((side,), replicated(side, "SYNC_MASTER")))
-            slaves[side] = stack.enter_context(beside(clusters[side], replicated(side, "SLAVE")))
-            # Until its slave has come a master answers at once, or refuses.
-            with RawSender(clusters[side].broker_address) as sender:
-                sender.fill(1)
-            await_equal(clusters[side], slaves[side])
+    with started_pairs(options.sides) as (clusters, slaves):
         warm_up(clusters, options.warmup)
 
         def measure(side: Side) -> Values:
