@@ -222,7 +222,8 @@ def retries_end_in_the_dead_letters(history: History) -> Iterator[str]:
     more, and a message that its consumer took is no dead letter. A client hands out again what no broker took back from it.
     """
     for trial in history.trials:
-        told, hopeless = f"message {trial.number}, which fails {trial.failures} times,", trial.failures > history.retries_max
+        hopeless = trial.failures > history.retries_max
+        told = f"message {trial.number}, which fails {'always' if hopeless else f'{trial.failures} times'},"
         if trial.dead and not hopeless:
             yield f"{told} is a dead letter"
         elif min(trial.dead, default=history.retries_max + 1) <= history.retries_max:

@@ -38,6 +38,8 @@ DELAYS_MS = (1000, 5000)
 """Of the first delay levels."""
 GROUP, FAILING_GROUP, LEAVING_GROUP = "g", "rg", "lg"
 PRODUCERS = 2
+ALWAYS = 1 << 30
+"""How often a message fails that no retry can save."""
 CLIENT_HOSTS = tuple(f"10.0.2.{at}" for at in range(PRODUCERS + 4))
 SEND_SECONDS = 3.0
 LOOK_SECONDS = 0.5
@@ -235,7 +237,8 @@ class Clients:
     async def _send_failing(self, producer: Producer) -> None:
         trials, retries_max = self.history.trials, self.history.retries_max
         while not self.healed:  # what is sent from then on is not waited for
-            trial = Trial(len(trials), self.lots.randint(0, retries_max + 2), self.epoch)
+            failures = self.lots.choice((*range(retries_max + 1), ALWAYS))
+            trial = Trial(len(trials), failures, self.epoch)
             trials.append(trial)
             with contextlib.suppress(ClientError):
                 result = await producer.send(Message(FAILING, b"%d;" % trial.number))

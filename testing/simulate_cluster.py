@@ -48,6 +48,7 @@ class ClusterDraw:
     sync_master: bool
     in_sync_replicas: int
     sync_flush: bool
+    slaves_sync_flush: bool
     segment_size: int
     lives: int
     life_seconds: float
@@ -77,6 +78,7 @@ class ClusterDraw:
             sync_master=nodes > 1 and lots.random() < 0.7,
             in_sync_replicas=lots.randint(2, 3) if nodes > 2 else 2,
             sync_flush=lots.random() < 0.6,
+            slaves_sync_flush=lots.random() < 0.3,
             segment_size=lots.choice((8192, 65536, 1 << 20)),
             lives=lives,
             life_seconds=lots.choice((2.0, 10.0, 40.0)),
@@ -217,6 +219,8 @@ class ClusterRun:
         configs = broker_configs("store", "", mode=mode, nodes=draw.nodes, settings=settings)
         if not draw.sync_master:
             configs[0] = attrs.evolve(configs[0], broker_role=ASYNC_MASTER)
+        flush = "SYNC_FLUSH" if draw.slaves_sync_flush else "ASYNC_FLUSH"
+        configs[1:] = [attrs.evolve(config, flush_disk_type=flush) for config in configs[1:]]
         return [
             attrs.evolve(config, broker_ip1=f"10.0.1.{at}", bind_address=f"10.0.1.{at}") for at, config in enumerate(configs)
         ]
