@@ -1,11 +1,13 @@
 """Trio runs that are the same each time: the scheduler draws from a seed, and time is virtual.
 
 The mock clock alone is not enough, as trio shuffles the tasks that are ready. The two private names of trio that decide this
-are used here and nowhere else.
+are used here and nowhere else. Nor may the garbage collector run meanwhile: when it does depends on what ran before, and what
+it finds may wake tasks.
 """
 
 from __future__ import annotations
 
+import gc
 import importlib
 import random
 from collections.abc import Awaitable, Callable
@@ -26,6 +28,8 @@ def seeded_run(function: Callable[..., Awaitable[T]], *args: Any, seed: int, clo
         seed: of the order in which tasks run.
         clock: a mock clock that jumps whenever all tasks wait, unless another is given.
     """
+    collects = gc.isenabled()
+    gc.disable()
     scheduler: Any = importlib.import_module("trio._core._run")
     before = (scheduler._ALLOW_DETERMINISTIC_SCHEDULING, scheduler._r)  # noqa: SLF001
     scheduler._ALLOW_DETERMINISTIC_SCHEDULING = True  # noqa: SLF001
@@ -33,4 +37,7 @@ def seeded_run(function: Callable[..., Awaitable[T]], *args: Any, seed: int, clo
     try:
         return trio.run(function, *args, clock=clock or trio.testing.MockClock(autojump_threshold=0))
     finally:
+        if collects:
+            gc.enable()
+        gc.collect()
         scheduler._ALLOW_DETERMINISTIC_SCHEDULING, scheduler._r = before  # noqa: SLF001
