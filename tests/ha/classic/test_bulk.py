@@ -126,7 +126,11 @@ def stuck(monkeypatch: pytest.MonkeyPatch) -> set[Dispatcher]:
     """Those that do not get on, whatever is there to derive."""
     standing = set[Dispatcher]()
     derive = Dispatcher.round
-    monkeypatch.setattr(Dispatcher, "round", lambda self, *most: self not in standing and derive(self, *most))
+
+    def derive_or_stand(self: Dispatcher, *most: int) -> bool:
+        return self not in standing and derive(self, *most)
+
+    monkeypatch.setattr(Dispatcher, "round", derive_or_stand)
     return standing
 
 
