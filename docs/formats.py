@@ -13,7 +13,7 @@ from ledgermq.ha.classic import layout as ha_layout
 from ledgermq.message.batch import ITEM_HEAD
 from ledgermq.message.fields import Layout
 from ledgermq.message.layout import BLANK, HEADS
-from ledgermq.store.checkpoint import FIELDS, MARK_AT
+from ledgermq.store.checkpoint import FIELDS, MARK_AT, NOTE_AT
 from ledgermq.store.consumequeue import UNIT
 from ledgermq.store.index import ENTRY, HEADER
 from ledgermq.store.recovery import MARK
@@ -35,7 +35,13 @@ _STORE = [
     (HEADER, "Slots of 4 bytes and entries follow. RocketMQ's IndexFile."),
     (ENTRY, "Entry 0 is never used. RocketMQ's IndexFile."),
     (FIELDS, "The first bytes of the 4096 of the file. RocketMQ's StoreCheckpoint."),
-    (MARK, f"At byte {MARK_AT} of the checkpoint, which RocketMQ leaves unused. Ours."),
+    (
+        MARK,
+        (
+            f"At byte {MARK_AT} of the checkpoint, which RocketMQ leaves unused. Ours. At byte {NOTE_AT} lies a note "
+            "of the same form, of what has been written, whether or not it is on the medium; it counts until the machine restarts."
+        ),
+    ),
 ]
 
 
