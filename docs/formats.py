@@ -39,7 +39,7 @@ _STORE = [
         MARK,
         (
             f"At byte {MARK_AT} of the checkpoint, which RocketMQ leaves unused. Ours. At byte {NOTE_AT} lies a note "
-            "of the same form, of what has been written, whether or not it is on the medium; it counts until the machine restarts."
+            "of the same form, of what has been written, whether or not it is on the medium; it counts until the next boot."
         ),
     ),
 ]
