@@ -2,8 +2,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 SIM_SEEDS ?= 200
+FUZZ_SECONDS ?= 60
 
-.PHONY: demo test check interop sim bench clean
+.PHONY: demo test check interop sim fuzz bench clean
 
 .venv/ready: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -12,6 +13,10 @@ SIM_SEEDS ?= 200
 
 .venv/ready-to-check: .venv/ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[check]'
+	touch $@
+
+.venv/ready-to-fuzz: .venv/ready
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fuzz]'
 	touch $@
 
 demo: .venv/ready  ## a message goes round: name server, broker, producer, consumer
@@ -34,6 +39,9 @@ interop: .venv/ready  ## foreign clients and brokers against ours; wants Java, M
 
 sim: .venv/ready  ## the simulated world: SIM_SEEDS=N seeds
 	$(BIN)/python -m ledgermq.testing.simulate --seeds $(SIM_SEEDS)
+
+fuzz: .venv/ready-to-fuzz  ## every decoder, guided by coverage: FUZZ_SECONDS=N seconds in all
+	$(BIN)/python -m ledgermq.testing.fuzz --seconds $(FUZZ_SECONDS)
 
 bench: .venv/ready  ## every figure, briefly, against Apache RocketMQ on this machine
 	$(BIN)/python bench/all.py --quick

@@ -13,7 +13,7 @@ import attrs
 import structlog
 
 from ..message.flags import PERM_INHERIT, PERM_READ_WRITE
-from ..message.json import dumps, loads
+from ..message.json import OF_STRANGERS_BYTES_MAX, dumps, loads
 from ..remoting.codes import RequestCode, ResponseCode
 from ..remoting.command import RemotingCommand
 from ..remoting.errors import RequestRefused
@@ -150,7 +150,7 @@ class Administration:
 
     def put_group(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
         """200: create or change one group."""
-        given = loads(request.body or b"{}")
+        given = loads(request.body or b"{}", loose_bytes_max=OF_STRANGERS_BYTES_MAX)
         if not isinstance(given, dict):
             raise _invalid("the body is not a group")
         self.broker.groups.put(self._group(cast("dict[str, Any]", given)))
@@ -297,7 +297,7 @@ def _check_topic_attribute(key: str, value: str) -> None:
 
 
 def _listed(request: RemotingCommand, name: str) -> list[dict[str, Any]]:
-    body = loads(request.body or b"{}")
+    body = loads(request.body or b"{}", loose_bytes_max=OF_STRANGERS_BYTES_MAX)
     items: Any = cast("dict[str, Any]", body).get(name) if isinstance(body, dict) else None
     if not _is_list_of_objects(items):
         raise _invalid(f"the body has no list of objects {name}")

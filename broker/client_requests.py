@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from ..message.errors import JsonError
-from ..message.json import dumps, loads
+from ..message.json import OF_STRANGERS_BYTES_MAX, dumps, loads
 from ..message.message import MessageQueue
 from ..message.units import QueueId
 from ..remoting.codes import RequestCode, ResponseCode
@@ -35,7 +35,7 @@ def body_of(request: RemotingCommand) -> dict[str, Any]:
         RequestRefused: the body is none.
     """
     try:
-        body = loads(request.body)
+        body = loads(request.body, loose_bytes_max=OF_STRANGERS_BYTES_MAX)
     except JsonError as error:
         raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"request {request.code}: the body is not JSON: {error}") from error
     if not isinstance(body, dict):

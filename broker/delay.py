@@ -23,7 +23,7 @@ from ..store.message_store import IncomingMessage
 from ..store.statuses import PutStatus
 from .data_version import DataVersion
 from .divert import encode_as_found
-from .json_values import object_of
+from .json_values import table_of
 from .topics import HALF_TOPIC, OP_HALF_TOPIC
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ class DelayDelivery:
 
     def load(self, stored: Any) -> None:
         """Take over positions of a file or a master, inside what the queues hold."""
-        table = object_of(object_of(stored).get("offsetTable"))
+        table = table_of(table_of(stored, "the content").get("offsetTable"), "offsetTable")
         store = self.broker.store
         for level in self._levels:
             low = store.min_offset(SCHEDULE_TOPIC, level.level - 1)

@@ -13,7 +13,7 @@ import attrs
 
 from .config import BrokerConfig
 from .data_version import DataVersion
-from .json_values import object_of
+from .json_values import table_of
 from .names import name_fault
 
 GROUP_CHARACTERS_MAX = 120
@@ -121,19 +121,20 @@ class GroupTable:
         """Make the table of what `subscriptionGroup.json` held and the system groups, which are always there."""
         table = cls(now_ms, config.auto_create_subscription_group)
         table.version = DataVersion(0, now_ms())
-        if stored:
-            table.load(object_of(stored))
+        if content := table_of(stored, "the content"):
+            table.load(content)
         for name in _SYSTEM_GROUPS:
             table.groups.setdefault(name, GroupConfig(name))
         return table
 
     def load(self, stored: Mapping[str, Any]) -> None:
         """Take over a whole table as a file or a master wrote it."""
-        configs = [GroupConfig.from_json(value) for value in object_of(stored.get("subscriptionGroupTable")).values()]
+        given = table_of(stored.get("subscriptionGroupTable"), "subscriptionGroupTable")
+        configs = [GroupConfig.from_json(table_of(value, name)) for name, value in given.items()]
         self.groups = {config.group_name: config for config in configs}
         self.forbidden = {
-            group: {topic: int(bits) for topic, bits in object_of(topics).items()}
-            for group, topics in object_of(stored.get("forbiddenTable")).items()
+            group: {topic: int(bits) for topic, bits in table_of(topics, group).items()}
+            for group, topics in table_of(stored.get("forbiddenTable"), "forbiddenTable").items()
         }
         self.version = DataVersion.from_json(stored.get("dataVersion"))
         self._tell()

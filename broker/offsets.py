@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 
 from .data_version import DataVersion
-from .json_values import object_of
+from .json_values import table_of
 
 _SEPARATOR = "@"
 
@@ -31,12 +31,16 @@ class ConsumerOffsets:
     """Counts commits; the file is written when it has moved."""
 
     def load(self, stored: Any) -> None:
-        """Put the offsets of a file or a master over our own; what these lack stays."""
-        for key, queues in object_of(object_of(stored).get("offsetTable")).items():
+        """Put the offsets of a file or a master over our own; what these lack stays.
+
+        Raises:
+            TypeError, ValueError: no table of tables of numbers. Some of the offsets may have been taken.
+        """
+        for key, queues in table_of(table_of(stored, "the content").get("offsetTable"), "offsetTable").items():
             topic, separator, group = key.partition(_SEPARATOR)
             if separator:
                 self._queues(topic, group).update(
-                    (int(queue_id), int(offset)) for queue_id, offset in object_of(queues).items()
+                    (int(queue_id), int(offset)) for queue_id, offset in table_of(queues, key).items()
                 )
         self.changes += 1
 

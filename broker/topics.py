@@ -17,7 +17,7 @@ from ..message.message import DLQ_PREFIX, RETRY_PREFIX
 from ..store.config import SCHEDULE_TOPIC
 from .config import BrokerConfig
 from .data_version import DataVersion
-from .json_values import object_of
+from .json_values import object_of, table_of
 from .names import name_fault
 
 TEMPLATE_TOPIC = "TBW102"
@@ -145,8 +145,8 @@ class TopicTable:
         cluster, broker = config.broker_cluster_name, config.broker_name
         table = cls(now_ms, frozenset((cluster, broker, cluster + REPLY_TOPIC_SUFFIX)))
         table.version = DataVersion(0, now_ms())
-        if stored:
-            table.load(object_of(stored))
+        if content := table_of(stored, "the content"):
+            table.load(content)
         if not config.auto_create_topic_enable:
             table.topics.pop(TEMPLATE_TOPIC, None)  # it exists exactly while topics are created by sending
         for topic in system_topics(config):
@@ -155,7 +155,8 @@ class TopicTable:
 
     def load(self, stored: Mapping[str, Any]) -> None:
         """Take over a whole table as a file or a master wrote it; topics that it lacks are dropped."""
-        configs = [TopicConfig.from_json(value) for value in object_of(stored.get("topicConfigTable")).values()]
+        given = table_of(stored.get("topicConfigTable"), "topicConfigTable")
+        configs = [TopicConfig.from_json(table_of(value, name)) for name, value in given.items()]
         gone = self.topics.keys() - {config.topic_name for config in configs}
         self.topics = {config.topic_name: config for config in configs}
         self.version = DataVersion.from_json(stored.get("dataVersion"))

@@ -17,6 +17,8 @@ import click
 import structlog
 import trio
 
+from ..world.memory import bound_freed_memory
+
 COLLECT_AFTER = 50_000
 """New container objects before the collector looks at them: a few MiB."""
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -67,6 +69,7 @@ def serve(opened: AbstractAsyncContextManager[Server], announce: Callable[[Serve
     """
     reasons: tuple[type[Exception], ...] = (OSError, *expected)
     _take_all_descriptors()
+    bound_freed_memory()
     try:
         trio.run(_serve, opened, announce)
     except* reasons as group:

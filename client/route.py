@@ -23,6 +23,9 @@ AUTO_CREATE_TOPIC = "TBW102"
 AUTO_CREATE_QUEUES = 4
 """RocketMQ's `defaultTopicQueueNums` of clients."""
 
+ROUTE_QUEUES_MAX = 100_000
+"""Queues of one topic on all its brokers: a client makes an object of each, and names are cheap to invent."""
+
 
 @attrs.frozen
 class BrokerRoute:
@@ -95,32 +98,43 @@ class TopicRoute:
         # `b1:4;b2:4` replaces the queues of the route for producers.
         for item in self.order_configuration.split(";"):
             broker_name, _, count = item.partition(":")
-            if count.isdigit():
-                yield from (MessageQueue(self.topic, broker_name, queue_id) for queue_id in range(int(count)))
+            yield from (MessageQueue(self.topic, broker_name, queue_id) for queue_id in range(_ordered(count)))
+
+
+def _ordered(count: str) -> int:
+    """How many queues an order configuration gives a broker; 0 where it says nothing that makes sense."""
+    return int(count) if count.isascii() and count.isdigit() and len(count) <= len(str(ROUTE_QUEUES_MAX)) else 0
 
 
 def parse_route(topic: str, body: Mapping[str, Any]) -> TopicRoute:
     """Read a TopicRouteData body.
 
     Raises:
-        ValueError: an address that is none.
+        ValueError: an address or a number that is none, or more than `ROUTE_QUEUES_MAX` queues.
         KeyError, TypeError: another shape.
     """
-    brokers = sorted(map(parse_broker, body.get("brokerDatas") or ()), key=lambda broker: broker.name)
-    queues = sorted(
-        (
-            QueueRoute(item["brokerName"], int(item["readQueueNums"]), int(item["writeQueueNums"]), int(item["perm"]))
-            for item in body.get("queueDatas") or ()
-        ),
-        key=lambda queue: queue.broker_name,
-    )
-    return TopicRoute(topic, tuple(brokers), tuple(queues), body.get("orderTopicConf") or "")
+    try:
+        brokers = sorted(map(parse_broker, body.get("brokerDatas") or ()), key=lambda broker: broker.name)
+        queues = sorted(
+            (
+                QueueRoute(str(item["brokerName"]), int(item["readQueueNums"]), int(item["writeQueueNums"]), int(item["perm"]))
+                for item in body.get("queueDatas") or ()
+            ),
+            key=lambda queue: queue.broker_name,
+        )
+        order = str(body.get("orderTopicConf") or "")
+    except AttributeError as error:
+        raise TypeError(f"a list or a text stands where an object should: {error}") from error
+    count = max(sum(queue.read_queues for queue in queues), sum(queue.write_queues for queue in queues))
+    if max(count, sum(_ordered(item.partition(":")[2]) for item in order.split(";"))) > ROUTE_QUEUES_MAX:
+        raise ValueError(f"a topic has up to {ROUTE_QUEUES_MAX} queues")
+    return TopicRoute(topic, tuple(brokers), tuple(queues), order)
 
 
 def parse_broker(item: Mapping[str, Any]) -> BrokerRoute:
     """Read one BrokerData object; raises as `parse_route` does."""
     addresses = {int(broker_id): Address.parse(address) for broker_id, address in item["brokerAddrs"].items()}
-    return BrokerRoute(item["brokerName"], item.get("cluster") or "", addresses)
+    return BrokerRoute(str(item["brokerName"]), str(item.get("cluster") or ""), addresses)
 
 
 @attrs.define

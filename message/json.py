@@ -7,6 +7,7 @@ write integer and `MessageQueue` keys bare, as Java does. Nesting, size and what
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
@@ -21,7 +22,9 @@ from .units import QueueId
 DEPTH_MAX = 100
 """Nesting of what is written, or read by our own reader; RocketMQ's bodies stay under ten."""
 OWN_READER_BYTES_MAX = 4 * 1024 * 1024
-"""Our own reader is slow (some 10 MB/s); what needs it are tables keyed by queue, about 100 bytes an entry."""
+"""Our own reader is slow (1 to 10 MB/s); what needs it are tables keyed by queue, about 100 bytes an entry."""
+OF_STRANGERS_BYTES_MAX = 32 * 1024
+"""What servers read of strangers on their event loop that is not strict JSON, as Java's requests are: some 30 ms at worst."""
 EXPANDED_NODES_MAX = 1_000_000
 """Values that back-references may add, counted as if each were a copy: what writing the result again would cost."""
 
@@ -45,8 +48,11 @@ _WORD = re.compile("|".join(_WORDS))
 _NOT_ASCII = re.compile("[^\x00-\x7f]")
 
 
-def loads(data: bytes) -> Any:
+def loads(data: bytes, *, loose_bytes_max: int | None = None) -> Any:
     """Read a JSON body.
+
+    Args:
+        loose_bytes_max: only strict JSON may have more bytes than this; bare integer keys in any number if None.
 
     Raises:
         JsonError: not JSON even by fastjson's rules, or beyond the bounds above.
@@ -55,16 +61,18 @@ def loads(data: bytes) -> Any:
     if b'"$ref"' not in data:
         try:
             return orjson.loads(data)
-        except orjson.JSONDecodeError:
-            pass
+        except orjson.JSONDecodeError as error:
+            if loose_bytes_max is not None and len(data) > loose_bytes_max:
+                raise JsonError(error.msg, error.pos) from error
         try:
             return orjson.loads(_quote_bare_keys(data))
         except orjson.JSONDecodeError as error:
             # Only an object as a key is left to explain the failure.
             if b"{{" not in data and not re.search(rb"[{,]\s*\{", data):
                 raise JsonError(error.msg, error.pos) from error
-    if len(data) > OWN_READER_BYTES_MAX:
-        raise JsonError(f"{len(data)} bytes of JSON with object keys or references; {OWN_READER_BYTES_MAX} are allowed", 0)
+    most = OWN_READER_BYTES_MAX if loose_bytes_max is None else min(loose_bytes_max, OWN_READER_BYTES_MAX)
+    if len(data) > most:
+        raise JsonError(f"{len(data)} bytes of JSON with object keys or references; {most} are allowed", 0)
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
@@ -180,8 +188,12 @@ class _Reader:
         if (number := _NUMBER.match(self.text, self._at)) is not None:
             self._at = number.end()
             whole = int(number[0]) if not (number[1] or number[2]) else None
-            # As orjson, which can write no more than 64 bits.
-            return whole if whole is not None and _LONG_MIN <= whole <= _LONG_MAX else float(number[0])
+            # As orjson, which can write no more than 64 bits and takes nothing for infinite.
+            if whole is not None and _LONG_MIN <= whole <= _LONG_MAX:
+                return whole
+            if math.isinf(value := float(number[0])):
+                raise JsonError("a number beyond those of 64 bits", number.start())
+            return value
         if (word := _WORD.match(self.text, self._at)) is not None:
             self._at = word.end()
             return _WORDS[word[0]]

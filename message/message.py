@@ -125,4 +125,4 @@ class StoredMessage:
     @property
     def delay_level(self) -> int:
         level = self.properties.get(DELAY, "0")
-        return int(level) if level.isdigit() else 0
+        return int(level) if level.isascii() and level.isdigit() and len(level) < 10 else 0

@@ -13,9 +13,9 @@ import attrs
 import structlog
 import trio
 
-from ..message.json import dumps, dumps_strict, loads
+from ..message.json import OF_STRANGERS_BYTES_MAX, dumps, dumps_strict, loads
 from ..remoting.codes import RequestCode, ResponseCode
-from ..remoting.command import RemotingCommand
+from ..remoting.command import FRAME_SIZE_MAX, RemotingCommand
 from ..remoting.dispatcher import Dispatcher
 from ..remoting.errors import RequestRefused
 from ..remoting.java_properties import read_properties
@@ -78,7 +78,7 @@ class Handlers:
             RequestCode.DELETE_KV_CONFIG: self.delete_kv_config,
             RequestCode.UPDATE_NAMESRV_CONFIG: self.update_config,
         }
-        dispatcher.register(RequestCode.REGISTER_BROKER, self.register_broker)
+        dispatcher.register(RequestCode.REGISTER_BROKER, self.register_broker, body_bytes_max=FRAME_SIZE_MAX)
         for code, answer in at_once.items():
             dispatcher.register(code, _of_request_alone(answer))
         for code, wait in once_on_disk.items():
@@ -191,7 +191,7 @@ class Handlers:
                         int(queue.get("topicSysFlag", 0)),
                     ),
                 )
-                for queue in loads(request.body).get("queueDatas") or ()
+                for queue in loads(request.body, loose_bytes_max=OF_STRANGERS_BYTES_MAX).get("queueDatas") or ()
             ]
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"the body is not a topic route: {error!r}") from error
@@ -298,7 +298,7 @@ def _of_request_alone(answer: Callable[[RemotingCommand], T]) -> Callable[[Serve
 
 
 def _data_version_of(request: RemotingCommand) -> DataVersion:
-    value: Any = loads(request.body)
+    value: Any = loads(request.body, loose_bytes_max=OF_STRANGERS_BYTES_MAX)
     try:
         return read_data_version(value)
     except (AttributeError, TypeError, ValueError) as error:

@@ -13,7 +13,7 @@ from typing import Any, cast
 import attrs
 
 from ..message.errors import JsonError
-from ..message.json import loads
+from ..message.json import OF_STRANGERS_BYTES_MAX, loads
 from ..remoting.codes import ResponseCode
 from ..remoting.errors import RequestRefused
 
@@ -68,7 +68,7 @@ def read_registration(body: bytes, crc32: int) -> RegisteredTopics:
     try:
         if body[0] == _ZLIB_FIRST_BYTE:
             return _read_compressed(_expand(body))
-        return _read_json(loads(body))
+        return _read_json(loads(body, loose_bytes_max=OF_STRANGERS_BYTES_MAX))
     except (JsonError, struct.error, zlib.error, KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         raise RequestRefused(
             ResponseCode.SYSTEM_ERROR, f"the body of a registration does not add up: {type(error).__name__}: {error}"
@@ -120,7 +120,7 @@ def _read_compressed(expanded: bytes) -> RegisteredTopics:
         name, reads, writes, perm = line.decode().split(" ", 4)[:4]
         topics[name] = TopicConfig(int(reads), int(writes), int(perm))
     # Filter servers and static-topic mappings follow; neither is ours to serve.
-    return RegisteredTopics(read_data_version(loads(version)), topics)
+    return RegisteredTopics(read_data_version(loads(version, loose_bytes_max=OF_STRANGERS_BYTES_MAX)), topics)
 
 
 def _piece(buffer: bytes, position: int) -> tuple[bytes, int]:

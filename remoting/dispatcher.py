@@ -23,6 +23,10 @@ log = structlog.get_logger()
 WAITING_MAX = 1024
 """Requests that wait in tasks of their own, over all connections; more are answered SYSTEM_BUSY."""
 
+BODY_BYTES_MAX = 256 * 1024
+"""Of the body of a request, unless its code is registered with another bound. Such bodies are JSON, which is read on the event
+loop at some 100 ns a byte: the heartbeat of a thousand subscriptions fits, and a stranger's megabytes are not looked at."""
+
 Handler = Callable[[ServerConnection, RemotingCommand], RemotingCommand | None]
 RunHandler = Callable[[ServerConnection, list[RemotingCommand]], None]
 WaitingHandler = Callable[[ServerConnection, RemotingCommand], Awaitable[RemotingCommand | None]]
@@ -40,10 +44,16 @@ class Dispatcher:
     _runs: dict[int, RunHandler] = attrs.field(factory=dict[int, RunHandler])
     _waiting: dict[int, WaitingHandler] = attrs.field(factory=dict[int, WaitingHandler])
     _waiting_now: int = 0
+    _body_bytes_max: dict[int, int] = attrs.field(factory=dict[int, int])
 
-    def register(self, code: int, handler: Handler) -> None:
-        """Let `handler` answer requests with `code`; it returns the answer, or None to answer later or never."""
+    def register(self, code: int, handler: Handler, *, body_bytes_max: int = BODY_BYTES_MAX) -> None:
+        """Let `handler` answer requests with `code`; it returns the answer, or None to answer later or never.
+
+        Args:
+            body_bytes_max: requests with more are refused without being looked at.
+        """
         self._handlers[code] = handler
+        self._body_bytes_max[code] = body_bytes_max
 
     def register_run(self, codes: Iterable[int], handler: RunHandler) -> None:
         """Let `handler` take runs of successive requests of one receive whose codes are all in `codes`."""
@@ -51,7 +61,7 @@ class Dispatcher:
             self._runs[code] = handler
 
     def register_waiting(self, code: int, handler: WaitingHandler) -> None:
-        """Let `handler` answer requests with `code` in a task of its own."""
+        """Let `handler` answer requests with `code`, and at most `BODY_BYTES_MAX` of body, in a task of its own."""
         self._waiting[code] = handler
 
     def handle(self, connection: ServerConnection, requests: list[RemotingCommand]) -> None:
@@ -77,7 +87,13 @@ class Dispatcher:
 
     def _handle_one(self, connection: ServerConnection, request: RemotingCommand) -> None:
         handler = self._handlers.get(request.code)
-        if handler is not None:
+        if len(request.body) > (most := self._body_bytes_max.get(request.code, BODY_BYTES_MAX)):
+            connection.answer(
+                request,
+                ResponseCode.SYSTEM_ERROR,
+                remark=f"a body of {len(request.body)} bytes; request {request.code} may have {most}; nothing was done",
+            )
+        elif handler is not None:
             try:
                 answer = handler(connection, request)
             except Exception as error:  # noqa: BLE001 - answered to the peer, and logged unless it was meant

@@ -41,8 +41,9 @@ TRICKLE_SECONDS = 0.02
 PROBE_SECONDS = 0.01
 ANSWER_SECONDS = 60.0
 """A busy machine may take seconds; a broker that hangs takes longer."""
-WARM_UP_SHARE = 0.1
-"""Of the frames, before memory is looked at: caches and arenas fill, topics and groups are created."""
+STEPS = 10
+"""In so many equal parts the frames are sent. After each, when no frame is on its way, memory is looked at; after the first one
+caches are full, topics and groups created."""
 SAMPLE_SECONDS = 0.5
 
 _RUN = tuple(kind for kind in KINDS if kind.fate is not Fate.CLOSED)
@@ -62,23 +63,27 @@ class Outcome:
     answers: Counter[int] = attrs.field(factory=Counter[int])
     """Answers by their code."""
     violations: list[str] = attrs.field(factory=list[str])
-    resident_before: int = 0
-    resident_after: int = 0
+    resident: list[tuple[int, int]] = attrs.field(factory=list[tuple[int, int]])
+    """Frames sent and private memory then, before the first and after each step, in bytes."""
     resident_max: int = 0
+    """Also while frames were on their way."""
     probes: int = 0
     probe_seconds_max: float = 0.0
     seconds: float = 0.0
 
     @property
     def grown_bytes(self) -> int:
-        return self.resident_after - self.resident_before
+        """From after the first step, to the most after any other."""
+        sizes = [size for _, size in self.resident[1:]]
+        return max(sizes) - sizes[0]
 
     def summary(self) -> str:
         mib = 1 << 20
+        series = ", ".join(f"{size / mib:.1f}" for _, size in self.resident)
         return (
             f"{self.frames} malformed frames on {self.connections} connections in {self.seconds:.0f} s, "
-            f"{len(self.violations)} violations; resident {self.resident_before / mib:.1f} MiB "
-            f"after warm-up, {self.resident_after / mib:.1f} MiB after, {self.resident_max / mib:.1f} MiB at most; "
+            f"{len(self.violations)} violations; private memory after each {self.frames // STEPS} frames: {series} MiB, "
+            f"{self.resident_max / mib:.1f} MiB at most; "
             f"{self.probes} messages of the probe, slowest {self.probe_seconds_max * 1000:.0f} ms"
         )
 
@@ -106,15 +111,19 @@ class Fuzz:
             for _ in range(TRICKLES):
                 around.start_soon(self._trickle)
             around.start_soon(self._probe)
-            await self._send_all(round(frames * WARM_UP_SHARE))
-            self.outcome.resident_before = self.broker.resident_bytes
             around.start_soon(self._sample)
-            await self._send_all(frames)
-            self.outcome.resident_after = self.broker.resident_bytes
+            self._look_at_memory()
+            for step in range(1, STEPS + 1):
+                await self._send_all(frames * step // STEPS)
+                self._look_at_memory()
             around.cancel_scope.cancel()
         await self._check_probe()
         self.outcome.seconds = time.monotonic() - started
         return self.outcome
+
+    def _look_at_memory(self) -> None:
+        self.outcome.resident.append((self.outcome.frames, self.broker.resident_bytes))
+        self.report(f"{self.outcome.frames} frames, {self.outcome.resident[-1][1] / (1 << 20):.1f} MiB")
 
     async def _send_all(self, frames: int) -> None:
         async with trio.open_nursery() as nursery:
@@ -211,12 +220,8 @@ class Fuzz:
                 await trio.sleep(TRICKLE_SECONDS)
 
     async def _sample(self) -> None:
-        said = time.monotonic()
         while True:
             self.outcome.resident_max = max(self.outcome.resident_max, self.broker.resident_bytes)
-            if time.monotonic() > said + 10:
-                said = time.monotonic()
-                self.report(f"{self.outcome.frames} frames, {self.broker.resident_bytes >> 20} MiB")
             await trio.sleep(SAMPLE_SECONDS)
 
     async def _probe(self) -> None:

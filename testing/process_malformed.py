@@ -15,6 +15,7 @@ import attrs
 import orjson
 
 from ..remoting.codes import RequestCode
+from ..remoting.dispatcher import BODY_BYTES_MAX
 
 FRAME_SIZE_MAX = 16 * 1024 * 1024
 TOPICS = (
@@ -162,6 +163,14 @@ def _bad_body(lots: random.Random, opaque: int) -> bytes:
     return frame(json_header(lots.choice(_BODY_CODES), _fields(lots), opaque), body)
 
 
+def _large_body(lots: random.Random, opaque: int) -> bytes:
+    """One in two hundred of any size up to the largest frame; the others up to a byte more than is read of most requests."""
+    size = round(2 ** lots.uniform(16, 23.99)) if lots.random() < 0.005 else BODY_BYTES_MAX // lots.choice((1, 8, 64, 256)) + 1
+    start, unit = lots.choice(((b"[", b"[[],"), (b"[", b'{"a":1},'), (b"{", b"1:2,"), (b"", b"{{}:"), (b'"', b"x")))
+    body = (start + unit * (size // len(unit) + 1))[:size]
+    return frame(json_header(lots.choice(_BODY_CODES), {}, opaque), body)
+
+
 def _bad_batch(lots: random.Random, opaque: int) -> bytes:
     item = struct.pack(">iiiii", lots.choice((22, 30, -1, 0, 1 << 30)), 0, 0, 0, lots.choice((0, 8, -1, 1 << 30)))
     fields = {
@@ -282,6 +291,7 @@ KINDS = (
     Kind("absurd fields, binary header", Fate.ANSWERED, _absurd_binary_fields),
     Kind("unknown code", Fate.ANSWERED, _unknown_code),
     Kind("body that is not what it should be", Fate.ANSWERED, _bad_body),
+    Kind("large body", Fate.ANSWERED, _large_body),
     Kind("batch that does not add up", Fate.ANSWERED, _bad_batch),
     Kind("message or properties too large", Fate.ANSWERED, _too_large),
     Kind("answer or oneway that nobody asked for", Fate.IGNORED, _not_asked),

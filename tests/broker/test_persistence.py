@@ -59,6 +59,15 @@ async def test_files_have_rocketmqs_shapes(tmp_path: Path) -> None:
         ("subscriptionGroup.json", '{"subscriptionGroupTable":{"g":{"groupName":"g","retryMaxTimes":"x"}}}'),
         ("consumerOffset.json", '{"offsetTable":{"T1@g":{"a":1}}}'),
         ("delayOffset.json", '{"offsetTable":{1:"x"}}'),
+        ("consumerOffset.json", "[]"),
+        ("consumerOffset.json", '{"offsetTable":[]}'),
+        ("consumerOffset.json", '{"offsetTable":{"T1@g":[5,7]}}'),
+        ("delayOffset.json", '{"offsetTable":"x"}'),
+        ("topics.json", "0"),
+        ("topics.json", '{"topicConfigTable":["T1"]}'),
+        ("topics.json", '{"topicConfigTable":{"T1":"T1"}}'),
+        ("subscriptionGroup.json", '{"subscriptionGroupTable":false}'),
+        ("subscriptionGroup.json", '{"forbiddenTable":{"g":["T1"]}}'),
     ],
 )
 async def test_a_damaged_table_is_named(tmp_path: Path, name: str, content: str) -> None:

@@ -124,3 +124,30 @@ def test_other_shapes_are_refused(item: dict[str, Any]) -> None:
     """A name server that answers nonsense is found out."""
     with pytest.raises((KeyError, ValueError)):
         parse_route("t", {"brokerDatas": [item]})
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        [],
+        "x",
+        5,
+        {"brokerDatas": ["b"]},
+        {"brokerDatas": [{"brokerName": "a", "brokerAddrs": []}]},
+        {"brokerDatas": [{"brokerName": "a", "brokerAddrs": {"0": 5}}]},
+        {"queueDatas": [{"brokerName": "a", "readQueueNums": 1 << 40, "writeQueueNums": 1, "perm": 6}]},
+        {"queueDatas": [{"brokerName": "a", "readQueueNums": 1, "writeQueueNums": -(1 << 40), "perm": 6}] * 2 + [5]},
+        {"orderTopicConf": "a:99999;b:99999"},
+    ],
+)
+def test_a_route_of_another_shape_or_of_absurd_size_is_refused(body: Any) -> None:
+    """By the errors that a route may raise, before a queue is made of each number."""
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        parse_route("t", body)
+
+
+@pytest.mark.parametrize("order", ["a:\u00b2", "a:9999999999", "a:-1", "a", ":", "a:"])
+def test_an_order_configuration_without_a_number_gives_no_queues(order: str) -> None:
+    """Also where Python sees a digit and a number that no topic has."""
+    body = {"brokerDatas": [{"brokerName": "a", "brokerAddrs": {"0": "h:1"}}], "orderTopicConf": order}
+    assert parse_route("t", body).publish_queues() == []

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgermq.message.errors import JsonError
-from ledgermq.message.json import DEPTH_MAX, dumps, dumps_strict, loads
+from ledgermq.message.json import DEPTH_MAX, OF_STRANGERS_BYTES_MAX, dumps, dumps_strict, loads
 from ledgermq.message.message import MessageQueue
 from ledgermq.message.units import QueueId
 
@@ -97,3 +97,32 @@ def test_a_message_queue_stands_as_a_bare_key() -> None:
 def test_no_text_makes_the_reader_fail_otherwise(text: str) -> None:
     with contextlib.suppress(JsonError):
         loads(text.encode())
+
+
+@pytest.mark.parametrize("unit", [b"[[],", b'{"a":1},', b"{1:2},", b"1,", b"{{}:", b'"x",', b'{"$ref":"$"},'])
+def test_what_strangers_send_is_read_or_refused_in_time(unit: bytes) -> None:
+    """Half a mebibyte that is not strict JSON holds the event loop up no longer than one that is."""
+    body = b"[" + unit * ((1 << 19) // len(unit))
+    before = time.process_time()
+
+    with pytest.raises(JsonError):
+        loads(body, loose_bytes_max=OF_STRANGERS_BYTES_MAX)
+
+    assert time.process_time() - before < 0.1
+
+
+def test_strict_json_of_strangers_may_be_large() -> None:
+    """The bound is only for what has to be read loosely."""
+    body = b"[" + b'{"a":1},' * 10_000 + b"1]"
+
+    assert len(loads(body, loose_bytes_max=OF_STRANGERS_BYTES_MAX)) == 10_001
+    with pytest.raises(JsonError):
+        loads(b"{1:" + body + b"}", loose_bytes_max=OF_STRANGERS_BYTES_MAX)
+    assert len(loads(b"{1:" + body + b"}")["1"]) == 10_001
+
+
+@pytest.mark.parametrize("body", [b"1e999", b"{{}:1e999}", b"{1:-1e999}"])
+def test_no_number_is_infinite(body: bytes) -> None:
+    """Readers turn numbers into whole ones, which an infinite one has none of."""
+    with pytest.raises(JsonError):
+        loads(body)

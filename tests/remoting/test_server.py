@@ -16,7 +16,7 @@ from trio.abc import Listener, Stream
 from ledgermq.message.errors import JsonError
 from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.remoting.command import RemotingCommand, decode_command, encode_frame
-from ledgermq.remoting.dispatcher import Dispatcher
+from ledgermq.remoting.dispatcher import BODY_BYTES_MAX, Dispatcher
 from ledgermq.remoting.errors import CallTimeout, ConnectionLost, RequestRefused
 from ledgermq.remoting.frame import FrameReader
 from ledgermq.remoting.server import RemotingServer, ServerConnection, ServerLimits
@@ -48,8 +48,8 @@ class Peer:
             self._received += [decode_command(*frame) for frame in self._reader.feed(bytes(piece))]
         return self._received.pop(0)
 
-    async def ask(self, code: int, **ext: str) -> RemotingCommand:
-        await self.send(RemotingCommand(code, ext))
+    async def ask(self, code: int, body: bytes = b"", **ext: str) -> RemotingCommand:
+        await self.send(RemotingCommand(code, ext, body))
         return await self.receive()
 
     async def wait_closed(self) -> None:
@@ -99,6 +99,26 @@ async def test_requests_of_one_receive_are_handled_as_one_batch(network: Network
 
     assert runs == [[0, 1, 2], [4]]
     assert [answer.opaque for answer in answers] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("code", [1, 2, 4711])
+async def test_a_body_beyond_its_bound_is_refused_unread(network: Network, clock: Clock, code: int) -> None:
+    """The connection goes on; a code that is registered with a bound of its own takes as much as that."""
+    async with serving(network, clock) as running:
+        running.dispatcher.register(7, lambda _, request: request.response(), body_bytes_max=BODY_BYTES_MAX + 1)
+
+        async def wait(_connection: ServerConnection, _request: RemotingCommand) -> None:
+            await trio.sleep_forever()
+
+        running.dispatcher.register_waiting(2, wait)
+        peer = await running.connect()
+
+        refused = await peer.ask(code, bytes(BODY_BYTES_MAX + 1))
+        taken = await peer.ask(7, bytes(BODY_BYTES_MAX + 1))
+
+    assert refused.code == ResponseCode.SYSTEM_ERROR
+    assert f"may have {BODY_BYTES_MAX}" in (refused.remark or "")
+    assert taken.code == ResponseCode.SUCCESS
 
 
 async def test_an_unknown_code_is_answered_3_and_the_connection_goes_on(network: Network, clock: Clock) -> None:

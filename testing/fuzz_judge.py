@@ -1,0 +1,98 @@
+"""What a decoder may do with any bytes: read them, or raise its own documented error; in bounded time and memory.
+
+One judgement for the fuzzer, for the replay of the corpus and for one finding by hand.
+"""
+
+from __future__ import annotations
+
+import time
+import tracemalloc
+from collections.abc import AsyncGenerator, Callable, Generator, MutableMapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from typing import Any
+
+import attrs
+import structlog
+
+INPUT_BYTES_MAX = 64 * 1024
+"""Of what the fuzzer draws: long enough to see work that grows faster than its input."""
+SECONDS_BASE, SECONDS_PER_BYTE = 0.2, 20e-6
+"""CPU time, several times what an instrumented decoder on a busy machine takes."""
+BYTES_BASE, BYTES_FACTOR = 256 * 1024, 64
+"""Memory: small objects made of a byte or two of text take so many times as much."""
+
+Decode = Callable[[bytes], object]
+Opens = Callable[[], AbstractAsyncContextManager[Decode]]
+
+
+def always(decode: Decode) -> Opens:
+    """Open a decoder that needs nothing around it."""
+
+    @asynccontextmanager
+    async def opened() -> AsyncGenerator[Decode]:
+        yield decode
+
+    return opened
+
+
+@attrs.frozen
+class Target:
+    """One decoder."""
+
+    name: str
+    opens: Opens
+    """Gives the decoder, for as long as what it lives in lasts."""
+    raises: tuple[type[Exception], ...] = ()
+    """The errors that its documentation names."""
+    bytes_base: int = BYTES_BASE
+    bytes_factor: int = BYTES_FACTOR
+    """It may take `bytes_base` and this many bytes for each of its input."""
+    seconds_base: float = SECONDS_BASE
+
+
+class Finding(Exception):
+    """A decoder has taken too long or too much; any other error that leaves it is a finding by itself."""
+
+
+def judge(target: Target, decode: Decode, data: bytes) -> bool:
+    """Let the decoder read `data`; tells whether it took it. To be called inside `judging`.
+
+    Raises:
+        Finding: too much time or memory.
+        Exception: an error that the decoder must not raise.
+    """
+    tracemalloc.reset_peak()
+    before, _ = tracemalloc.get_traced_memory()
+    began = time.thread_time()
+    try:
+        decode(data)
+        taken = True
+    except target.raises:
+        taken = False
+    seconds = time.thread_time() - began
+    _, peak = tracemalloc.get_traced_memory()
+    if seconds > (allowed := target.seconds_base + SECONDS_PER_BYTE * len(data)):
+        raise Finding(f"{target.name}: {seconds:.2f} s for {len(data)} bytes, {allowed:.2f} s are allowed")
+    if peak - before > (most := target.bytes_base + target.bytes_factor * len(data)):
+        raise Finding(f"{target.name}: {peak - before} bytes of memory for {len(data)} bytes, {most} are allowed")
+    return taken
+
+
+@contextmanager
+def judging() -> Generator[None]:
+    """Trace memory, and keep what is logged to ourselves; an unexpected error that is logged is raised instead."""
+    configured = structlog.get_config()
+    structlog.configure(processors=[_take], cache_logger_on_first_use=False)
+    tracemalloc.start()
+    try:
+        yield
+    finally:
+        tracemalloc.stop()
+        structlog.configure(**configured)
+
+
+def _take(_logger: object, _method: str, event: MutableMapping[str, Any]) -> str:
+    error: object = event.get("exc_info")
+    if isinstance(error, Exception):
+        raise error
+    raise structlog.DropEvent

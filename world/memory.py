@@ -1,0 +1,25 @@
+"""How the C library of this process keeps freed memory: glibc's two thresholds, which it would otherwise move by itself.
+
+The first frame of 16 MiB that is freed makes glibc take every later buffer up to that size from its heap, and keep twice as
+much of it when it is free; small objects between large buffers then keep it from shrinking at all. Strangers who send large
+frames could double a server's memory for good. With fixed thresholds large buffers are mapped, and unmapped when freed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+MAPPED_FROM_BYTES = 320 * 1024
+"""Above what a batch of ordinary messages or a pull answer takes: mapping costs a page fault for each 4 KiB."""
+KEPT_FREE_BYTES = 1024 * 1024
+"""Free memory at the end of the heap that is kept: a few batches, so that it does not shrink and grow with each."""
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
+
+
+def bound_freed_memory() -> bool:
+    """Fix the thresholds of this process; tells whether its C library has them."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:
+        return False
+    return bool(mallopt(_M_MMAP_THRESHOLD, MAPPED_FROM_BYTES)) and bool(mallopt(_M_TRIM_THRESHOLD, KEPT_FREE_BYTES))
