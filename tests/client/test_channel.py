@@ -140,6 +140,6 @@ async def test_a_peer_that_reads_nothing_fills_up_and_times_out(autojump_clock: 
 async def test_a_refused_connection_is_told(autojump_clock: MockClock) -> None:
     """With its address; nothing stays open."""
     async with open_cluster() as cluster:
-        with pytest.raises(ConnectionLost, match="10.9.9.9:1"):
+        with pytest.raises(ConnectionLost, match=r"10\.9\.9\.9:1"):
             async with connected(Address("10.9.9.9", 1), network=cluster.network):
                 pass
