@@ -126,20 +126,20 @@ def test_other_shapes_are_refused(item: dict[str, Any]) -> None:
         parse_route("t", {"brokerDatas": [item]})
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        [],
-        "x",
-        5,
-        {"brokerDatas": ["b"]},
-        {"brokerDatas": [{"brokerName": "a", "brokerAddrs": []}]},
-        {"brokerDatas": [{"brokerName": "a", "brokerAddrs": {"0": 5}}]},
-        {"queueDatas": [{"brokerName": "a", "readQueueNums": 1 << 40, "writeQueueNums": 1, "perm": 6}]},
-        {"queueDatas": [{"brokerName": "a", "readQueueNums": 1, "writeQueueNums": -(1 << 40), "perm": 6}] * 2 + [5]},
-        {"orderTopicConf": "a:99999;b:99999"},
-    ],
-)
+_STRANGE: list[Any] = [
+    [],
+    "x",
+    5,
+    {"brokerDatas": ["b"]},
+    {"brokerDatas": [{"brokerName": "a", "brokerAddrs": []}]},
+    {"brokerDatas": [{"brokerName": "a", "brokerAddrs": {"0": 5}}]},
+    {"queueDatas": [{"brokerName": "a", "readQueueNums": 1 << 40, "writeQueueNums": 1, "perm": 6}]},
+    {"queueDatas": [{"brokerName": "a", "readQueueNums": 1, "writeQueueNums": -(1 << 40), "perm": 6}] * 2 + [5]},
+    {"orderTopicConf": "a:99999;b:99999"},
+]
+
+
+@pytest.mark.parametrize("body", _STRANGE)
 def test_a_route_of_another_shape_or_of_absurd_size_is_refused(body: Any) -> None:
     """By the errors that a route may raise, before a queue is made of each number."""
     with pytest.raises((KeyError, TypeError, ValueError)):
