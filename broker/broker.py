@@ -137,6 +137,8 @@ class Broker:
         """Read the tables' files, and keep them from now on."""
         keep, config = self.persistence.keep, self.config
         self.persistence.load("consumerOffset.json", self.offsets.load)
+        if not config.is_slave and (moved := self.offsets.keep_inside(self.store.max_offset)):
+            log.warning("consumer_offsets_moved_back", messages=moved)
         self.persistence.load("delayOffset.json", self.delay.load)
         topics_file = keep("topics.json", self.topics.to_json, lambda: self.topics.version.counter)
         groups_file = keep("subscriptionGroup.json", self.groups.to_json, lambda: self.groups.version.counter)

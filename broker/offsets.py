@@ -5,6 +5,7 @@ An offset is the next one to consume. It may legally move back: that is how offs
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -43,6 +44,21 @@ class ConsumerOffsets:
                     (int(queue_id), int(offset)) for queue_id, offset in table_of(queues, key).items()
                 )
         self.changes += 1
+
+    def keep_inside(self, end_of: Callable[[str, int], int]) -> dict[str, int]:
+        """Move groups back that are ahead of a queue's end, where they would pass over what comes there next.
+
+        A power cut may take messages that were consumed already. Returns, by `topic@group`, how many messages that was.
+        """
+        moved: dict[str, int] = {}
+        for (topic, group), queues in self.table.items():
+            for queue_id, offset in queues.items():
+                if offset > (end := end_of(topic, queue_id)):
+                    queues[queue_id] = end
+                    key = f"{topic}{_SEPARATOR}{group}"
+                    moved[key] = moved.get(key, 0) + offset - end
+        self.changes += bool(moved)
+        return moved
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Remember the next offset to consume."""

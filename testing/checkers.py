@@ -7,9 +7,7 @@ SYNC_FLUSH and of the first two under ASYNC_FLUSH.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from math import inf
 
 from .history import Commit, End, History, Put, Snapshot
 
@@ -202,17 +200,28 @@ def committed_offsets_never_retreat(history: History) -> Iterator[str]:
         if not history.survives(0, look.epoch):
             continue
         before = looks.setdefault((look.group, look.queue), [])
-        lives = range(before[-1].epoch, look.epoch) if before else ()
-        crashed_at = min((history.ended_at[life] for life in lives if history.ends[life] is not End.CLEAN), default=inf)
-        kept = bisect_right(before, crashed_at - history.commit_seconds, key=lambda one: one.seconds)
-        # An earlier crash may have taken commits since the last one that is kept for certain.
-        least = min(before[kept - 1 :], key=lambda one: one.offset) if kept else look
-        if look.offset < least.offset:
+        least: Commit | None = None
+        for earlier in reversed(before):
+            if least is None or earlier.offset < least.offset:
+                least = earlier
+            if _outlives(history, earlier, look.epoch):
+                break
+        else:
+            least = None  # crashes may have taken all
+        if least is not None and look.offset < least.offset:
             yield (
                 f"{look.group} stood at {least.offset} of {look.queue} at {least.seconds:.2f} s, "
                 f"and stands at {look.offset} at {look.seconds:.2f} s"
             )
         before.append(look)
+
+
+def _outlives(history: History, commit: Commit, epoch: int) -> bool:
+    """Whether the end of the life in which it was seen must have left a commit, for the life `epoch`."""
+    life = commit.epoch
+    if life == epoch or history.ends[life] is End.CLEAN:
+        return True
+    return commit.seconds <= history.ended_at[life] - history.commit_seconds
 
 
 def retries_end_in_the_dead_letters(history: History) -> Iterator[str]:
@@ -230,8 +239,8 @@ def retries_end_in_the_dead_letters(history: History) -> Iterator[str]:
             yield f"{told} is a dead letter after {min(trial.dead)} failures, with {history.retries_max} retries"
         if max(trial.copies, default=0) > history.retries_max:
             yield f"{told} was tried again after {max(trial.copies)} failures, with {history.retries_max} retries"
-        if not trial.acknowledged or not history.survives(trial.epoch, len(history.ends)):
-            continue
+        if not trial.acknowledged or not history.survives(0, len(history.ends)):
+            continue  # a consumer that is ahead of a log that lost its unsynced tail passes over what comes in its place
         missing = set(range(min(trial.failures, history.retries_max) + 1)) - trial.attempts
         if missing:
             yield f"{told} was never tried after {min(missing)} failures"

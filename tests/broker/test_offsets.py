@@ -23,6 +23,19 @@ def test_an_offset_is_known_after_its_commit_only() -> None:
     assert offsets.query("g3", "T1", 0) is None
 
 
+def test_a_group_ahead_of_a_queue_goes_back_to_its_end() -> None:
+    """A power cut has taken what it had consumed; other messages come in its place, and it must not pass them over."""
+    offsets = filled()
+    changes = offsets.changes
+
+    moved = offsets.keep_inside(lambda topic, queue_id: {("T1", 0): 5, ("T2", 1): 9}.get((topic, queue_id), 0))
+
+    assert moved == {"T1@g2": 2}
+    assert (offsets.query("g1", "T1", 0), offsets.query("g2", "T1", 0), offsets.query("g1", "T2", 1)) == (5, 5, 6)
+    assert offsets.changes > changes
+    assert offsets.keep_inside(lambda *_: 9) == {}
+
+
 def test_an_offset_may_move_back() -> None:
     """That is how offsets are reset."""
     offsets = filled()

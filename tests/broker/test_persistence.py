@@ -22,13 +22,14 @@ async def test_tables_survive_a_restart(tmp_path: Path) -> None:
     async with open_desk(tmp_path) as desk:
         desk.broker.topics.put(TopicConfig("T1", 3, 3))
         desk.broker.groups.put(GroupConfig("g", retry_max_times=2))
-        desk.broker.offsets.commit("g", "T1", 2, 77)
+        desk.put("T1", queue_id=2)
+        desk.broker.offsets.commit("g", "T1", 2, 1)
         topics_version, groups_version = desk.broker.topics.version, desk.broker.groups.version
 
     async with open_desk(tmp_path) as desk:
         assert desk.broker.topics.topics["T1"] == TopicConfig("T1", 3, 3)
         assert desk.broker.groups.groups["g"].retry_max_times == 2
-        assert desk.broker.offsets.query("g", "T1", 2) == 77
+        assert desk.broker.offsets.query("g", "T1", 2) == 1
         assert (desk.broker.topics.version, desk.broker.groups.version) == (topics_version, groups_version)
 
 
