@@ -15,7 +15,7 @@ import time
 from collections.abc import Generator, Sequence
 
 from apache_client import producer_lines, start_producer
-from harness import CpuMeter, Options, Report, Values, await_growth, started, take_turns, warm_up
+from harness import CpuMeter, Options, Report, Values, await_growth, others_stopped, started, take_turns, warm_up
 from processes import Process, ProcessFailedError
 from servers import QUEUES, TOPIC, Cluster, Side
 from slaves import started_pairs
@@ -40,7 +40,7 @@ def main() -> None:
     with _started(options.sides, flush, pair=found.pair) as (clusters, slaves):
 
         def measure(side: Side) -> Values:
-            with clusters[side].connect() as connection:
+            with others_stopped(side, clusters, slaves), clusters[side].connect() as connection:
                 if found.asynchronous:
                     return _flood(clusters[side], connection, options, found.threads, report)
                 return _steady(clusters[side], slaves.get(side), connection, options, found.threads)

@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import json
 import os
+import signal
 import statistics
 import sys
 import time
@@ -25,6 +26,8 @@ Values = Mapping[str, float]
 
 # Cores that processes outside the benchmark kept busy meanwhile: what makes a run doubtful.
 OTHERS = "cores used by others"
+_SETTLE_SECONDS = 2.0
+"""For what servers catch up with after a stop: heartbeats, registrations."""
 _WARMUP_WINDOW = 64
 
 
@@ -191,6 +194,22 @@ def await_growth(connection: Connection, producer: Process, timeout: float = 120
         if producer.popen.poll() is not None or time.perf_counter() > deadline:
             raise ProcessFailedError(producer.name, "sent nothing", producer.log)
         time.sleep(0.1)
+
+
+@contextlib.contextmanager
+def others_stopped(side: Side, *tables: Mapping[Side, Cluster]) -> Generator[None]:
+    """Stop the servers of the other sides meanwhile: even idle ones wake up and take caches away."""
+    others = [cluster for clusters in tables for other, cluster in clusters.items() if other != side]
+    servers = [server for cluster in others for server in (cluster.namesrv, cluster.broker) if server is not None]
+    for server in servers:
+        server.signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for server in servers:
+            server.signal(signal.SIGCONT)
+        if servers:
+            time.sleep(_SETTLE_SECONDS)
 
 
 def take_turns(options: Options, report: Report, measure: Callable[[Side], Values]) -> None:

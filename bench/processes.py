@@ -98,6 +98,11 @@ class Process:
                 self.kill()
         return time.perf_counter() - asked_at
 
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the process and its descendants."""
+        for pid in _family(self.popen.pid):
+            os.kill(pid, number)
+
     def kill(self) -> None:
         """End the process and its descendants without warning (SIGKILL)."""
         for pid in reversed(_family(self.popen.pid)):

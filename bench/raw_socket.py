@@ -5,7 +5,7 @@ The client is `raw_sender.py`; a lone send waits for its answer before the next 
 
 import argparse
 
-from harness import CpuMeter, Options, Report, Values, started, take_turns, warm_up
+from harness import CpuMeter, Options, Report, Values, others_stopped, started, take_turns, warm_up
 from raw_sender import RawSender, percentile
 from servers import Cluster, Side
 
@@ -30,7 +30,8 @@ def main() -> None:
             warm_up(clusters, options.warmup)
 
             def measure(side: Side, clusters: dict[Side, Cluster] = clusters) -> Values:
-                return _measure(clusters[side], options.seconds, windows, found.lone)
+                with others_stopped(side, clusters):
+                    return _measure(clusters[side], options.seconds, windows, found.lone)
 
             take_turns(options, report, measure)
         report.show()

@@ -6,7 +6,7 @@ waits for nobody). A send that was answered with anything but SUCCESS is counted
 
 import argparse
 
-from harness import CpuMeter, Options, Report, Values, take_turns, warm_up
+from harness import CpuMeter, Options, Report, Values, others_stopped, take_turns, warm_up
 from raw_sender import RawSender, percentile
 from servers import Cluster, Side
 from slaves import started_pairs
@@ -25,7 +25,8 @@ def main() -> None:
         warm_up(clusters, options.warmup)
 
         def measure(side: Side) -> Values:
-            return _measure(clusters[side], slaves[side], options.seconds, windows, found.lone)
+            with others_stopped(side, clusters, slaves):
+                return _measure(clusters[side], slaves[side], options.seconds, windows, found.lone)
 
         take_turns(options, report, measure)
     report.show()
