@@ -20,7 +20,15 @@ def quiet() -> Iterator[None]:
     structlog.configure(**before)
 
 
-@pytest.mark.parametrize("seed", [1, 5, 8, 12, 18, 147, 1026])
+SEEDS = (1, 5, 8, 12, 18, 147, 1026)
+ONCE_FAILED = {
+    5016: "commits of one life were held against the crash of the next one only",
+    5027: "a group was ahead of a queue whose end a power cut had taken, and passed over what came in its place",
+    5145: "logs were compared before the slave had joined its master again",
+}
+
+
+@pytest.mark.parametrize("seed", [*SEEDS, *ONCE_FAILED])
 def test_a_seed_holds(seed: int) -> None:
     outcome = simulate_cluster(seed)
 
