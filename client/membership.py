@@ -119,7 +119,7 @@ class Membership:
             for queue in [queue for queue in self.sources if queue.topic == topic and queue not in wanted]:
                 log.info("queue_given", queue=str(queue), group=self.group)
                 await self.give_queue(self.sources.pop(queue))
-            missing = [queue for queue in wanted if queue not in self.sources]
+            missing = sorted(queue for queue in wanted if queue not in self.sources)  # a set has another order each time
             async with trio.open_nursery() as nursery:
                 for queue in missing:
                     nursery.start_soon(self._take, queue, subscription)
