@@ -30,7 +30,7 @@ from ledgermq.world.workers import ThreadWorkers
 
 WORKERS = ThreadWorkers()
 SESAME = "open, sesame"
-BODY = b"x" * 300_000  # many records of TLS
+BODY = b"x" * 200_000  # many records of TLS
 
 
 class Certificate(Protocol):
