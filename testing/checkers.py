@@ -8,6 +8,7 @@ SYNC_FLUSH and of the first two under ASYNC_FLUSH.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from math import inf
 
 from .history import Commit, End, History, Put, Snapshot
 
@@ -192,7 +193,8 @@ def readers_see_all_in_order(history: History) -> Iterator[str]:
 def committed_offsets_never_retreat(history: History) -> Iterator[str]:
     """While a broker lives, and over a clean stop, the offset of a group in a queue never goes back.
 
-    A kill or a power cut may take what was committed in the last `commit_seconds` before it. A power cut that takes a part of
+    A kill or a power cut may take what was committed in the last `commit_seconds` before it, and whatever ends a life may take
+    all that its disk would not write (`commit_seconds` is infinite). A power cut that takes a part of
     the log moves groups back for good: that is not asked for.
     """
     looks: dict[tuple[str, tuple[str, int]], list[Commit]] = {}
@@ -219,8 +221,10 @@ def committed_offsets_never_retreat(history: History) -> Iterator[str]:
 def _outlives(history: History, commit: Commit, epoch: int) -> bool:
     """Whether the end of the life in which it was seen must have left a commit, for the life `epoch`."""
     life = commit.epoch
-    if life == epoch or history.ends[life] is End.CLEAN:
+    if life == epoch:
         return True
+    if history.ends[life] is End.CLEAN:
+        return history.commit_seconds < inf
     return commit.seconds <= history.ended_at[life] - history.commit_seconds
 
 

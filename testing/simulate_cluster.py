@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
+from math import inf
 
 import attrs
 import trio
@@ -181,7 +182,7 @@ class ClusterRun:
         history = History(
             draw.sync_flush,
             copies=draw.in_sync_replicas if draw.sync_master else 1,
-            commit_seconds=draw.commit_seconds + PERSIST_SLACK_SECONDS,
+            commit_seconds=inf if draw.disk_errors else draw.commit_seconds + PERSIST_SLACK_SECONDS,
             retries_max=draw.retries_max,
         )
         return cls(draw, lots, fabric, history)
