@@ -56,6 +56,11 @@ class ConsumeQueue:
     _unsynced_from: int = -1
     _sync_failed: bool = False
 
+    @property
+    def written_offset(self) -> int:
+        """Next unit to be written, without those still in memory."""
+        return self.segments.max_offset // UNIT_SIZE
+
     def put(self, queue_offset: int, physical_offset: int, size: int, tags_code: int) -> bool:
         """Gather one unit; returns False for a duplicate, which is dropped."""
         if queue_offset == self.max_offset:

@@ -84,8 +84,6 @@ class Clients:
     healed: bool = False
     """Nothing fails any more."""
     _number: int = 0
-    _lives: dict[Broker, int] = attrs.field(factory=dict[Broker, int])
-    """In which life each broker was seen first."""
     _letters: int = 0
     """Dead letters that have been looked at."""
 
@@ -278,14 +276,13 @@ class Clients:
     def note_commits(self, broker: Broker) -> None:
         """Write down how far each group is on the broker."""
         known = {(one.group, one.queue) for one in self.history.commits}
-        epoch = self._lives.setdefault(broker, self.epoch)  # a broker that stops is still of the life that has ended
         for group in (GROUP, LEAVING_GROUP):
             offsets = broker.offsets.of(group, TOPIC)
             for queue_id in range(2):
                 queue: Queue = (TOPIC, queue_id)
                 if queue_id in offsets or (group, queue) in known:
                     offset = offsets.get(queue_id, 0)
-                    self.history.commits.append(Commit(trio.current_time(), group, queue, offset, epoch))
+                    self.history.commits.append(Commit(trio.current_time(), group, queue, offset, self.epoch))
 
 
 def number_in(body: bytes) -> int:

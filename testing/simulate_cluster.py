@@ -145,8 +145,7 @@ class Node:
     async def end(self, end: End) -> None:
         """End the process: in order, by a signal, or with the machine."""
         self._dead = end is not End.CLEAN
-        if self._dead:
-            self.broker = None
+        self.broker = None  # also of one that stops in order: what it still does is of no life that counts
         if end is End.POWER:
             self.machine.power_cut()
         elif end is End.KILL:

@@ -15,7 +15,7 @@ from ledgermq.testing.process_servers import running_broker
 from ledgermq.world.network import TcpNetwork
 
 GROWN_BYTES_MAX = 16 << 20
-LEFT_BYTES_MAX = 6 << 20
+LEFT_BYTES_MAX = 16 << 20
 HELD = 30
 """Connections that each leave an incomplete frame of 90 KB between two large ones."""
 

@@ -208,6 +208,26 @@ async def test_a_full_disk_is_told_and_recovers(autojump_clock: trio.testing.Moc
     assert after.queue_offsets == [1]
 
 
+async def test_a_message_whose_queue_cannot_be_written_is_waited_for_and_not_passed_over(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Its unit is in memory only: a consumer is told that nothing is there yet, and where it stands is where it goes on."""
+    disk = SimDisk()
+    async with simulated_store(disk) as store:
+        store.put([incoming()])
+        disk.faults.write_error = 1.0
+        with pytest.raises(OSError, match="Input/output"):
+            derive_all(store)
+        topic, queue_id = next(iter(store.queues.table))
+
+        found = store.get(topic, queue_id, 0, 32)
+        disk.faults.write_error = 0.0
+        derive_all(store)
+
+        assert (found.status, found.next_offset) == (GetStatus.OFFSET_OVERFLOW_ONE, 0)
+        assert store.get(topic, queue_id, 0, 32).status is GetStatus.FOUND
+
+
 async def test_a_failed_sync_is_never_an_acknowledgement(autojump_clock: trio.testing.MockClock) -> None:
     """After EIO from a sync, waiting puts get FLUSH_DISK_TIMEOUT and new ones are refused until the bytes are safe."""
     disk = SimDisk()
