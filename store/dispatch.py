@@ -18,7 +18,7 @@ import trio
 
 from ..message.flags import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from ..message.layout import Check, check_record, properties_of, topic_of
-from ..message.properties import DELAY, KEYS, TAGS, UNIQUE_KEY, decode_properties
+from ..message.properties import DELAY, KEYS, TAGS, UNIQUE_KEY, find_property
 from ..message.strings import string_hash
 from .append_log import AppendLog
 from .config import SCHEDULE_TOPIC
@@ -106,8 +106,10 @@ def scan(
             if span is None:
                 return
             at += header + span.size
-            topic = topic_of(view, span)
-            properties = decode_properties(properties_of(view, span))
+            topic, properties, timestamp, tags_code = topic_of(view, span), properties_of(view, span), span.store_timestamp, 0
+            if TAGS in properties or DELAY in properties:  # or not: other properties may hold these words
+                tags = find_property(properties, TAGS)
+                tags_code = tags_codes.of(topic, tags, find_property(properties, DELAY), timestamp)
             yield (
                 position + at,
                 (
@@ -116,11 +118,11 @@ def scan(
                     span.queue_offset,
                     span.physical_offset,
                     span.size,
-                    tags_codes.of(topic, properties.get(TAGS, ""), properties.get(DELAY, ""), span.store_timestamp),
-                    span.store_timestamp,
+                    tags_code,
+                    timestamp,
                     span.sys_flag,
-                    properties.get(UNIQUE_KEY, ""),
-                    properties.get(KEYS, ""),
+                    find_property(properties, UNIQUE_KEY),
+                    find_property(properties, KEYS) if KEYS in properties else "",
                 ),
             )
         if at == 0:
