@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import ipaddress
 import struct
-import zlib
 from collections.abc import Iterator
 from enum import Enum
 
 import attrs
 
+from .checksum import crc32
 from .errors import CorruptRecord
 from .fields import Buffer, Field, Layout
 from .flags import BORN_HOST_V6, HOST_BITS, STORE_HOST_V6
@@ -98,7 +98,7 @@ def decode_host(packed: bytes) -> tuple[str, int]:
 
 def body_crc(body: Buffer) -> int:
     """CRC-32 of a body as Java stores it."""
-    return zlib.crc32(body) & CRC_MASK
+    return crc32(body) & CRC_MASK
 
 
 def record_size(topic_bytes: int, body_bytes: int, properties_bytes: int, sys_flag: int = 0) -> int:
@@ -146,7 +146,7 @@ def encode_record(
             pack(
                 size + topic_size + body_size + properties_size,
                 MAGIC_V1,
-                zlib.crc32(body) & CRC_MASK,
+                crc32(body) & CRC_MASK,
                 queue_id,
                 flag,
                 queue_offset,
@@ -255,7 +255,7 @@ def check_record(buffer: Buffer, position: int, limit: int, *, check_crc: bool =
     if check_crc:
         body_at = span.body_at
         body = memoryview(buffer)[body_at : body_at + _INT.unpack_from(buffer, body_at - 4)[0]]
-        if zlib.crc32(body) & CRC_MASK != _INT.unpack_from(buffer, position + 8)[0]:
+        if crc32(body) & CRC_MASK != _INT.unpack_from(buffer, position + 8)[0]:
             return Check.NOTHING, None
     return Check.RECORD, span
 

@@ -8,12 +8,12 @@ counts only up to what was sent on this connection, so nothing that a slave says
 from __future__ import annotations
 
 import struct
-import zlib
 from collections.abc import Callable
 from enum import Enum, auto
 
 import attrs
 
+from ...message.checksum import crc32
 from ...message.fields import Buffer
 from ..errors import HaProtocolError, HaRefused, WrongDialect
 from .epochs import EpochList, common_point
@@ -223,7 +223,7 @@ class AuthenticatedMaster:
         while self._inbox.size >= REPORT.size:
             packed = self._inbox.read(REPORT.size)
             kind, appended, flushed, crc = REPORT.codec.unpack(packed)
-            if kind != REPORT_KIND or crc != zlib.crc32(packed[:-CRC_SIZE]):
+            if kind != REPORT_KIND or crc != crc32(packed[:-CRC_SIZE]):
                 raise HaProtocolError("a damaged report")
             if self.stage is Stage.REQUEST:
                 facts.append(self._start(appended))
@@ -430,8 +430,8 @@ class AuthenticatedSlave:
             body = inbox.take(size)
             found = 0
             for piece in body:
-                found = zlib.crc32(piece, found)
-            found = zlib.crc32(header[:-CRC_SIZE], found)
+                found = crc32(piece, found)
+            found = crc32(header[:-CRC_SIZE], found)
             if found != crc:
                 raise HaProtocolError(f"a damaged data frame: CRC {crc:08x} expected, {found:08x} found")
             self._check(offset, size)

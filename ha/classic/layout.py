@@ -10,10 +10,10 @@ from __future__ import annotations
 import hashlib
 import hmac
 import struct
-import zlib
 
 import attrs
 
+from ...message.checksum import crc32
 from ...message.fields import Field, Layout
 from ..errors import HaProtocolError
 from .epochs import EPOCHS_MAX, Epoch, EpochList
@@ -276,7 +276,7 @@ def _decode_epochs(body: bytes, position: int, count: int) -> EpochList:
 def encode_report(appended: int, flushed: int) -> bytes:
     """One whole report."""
     fields = REPORT.pack(kind=REPORT_KIND, appended=appended, flushed=flushed, crc=0)[:-CRC_SIZE]
-    return fields + _CRC.pack(zlib.crc32(fields))
+    return fields + _CRC.pack(crc32(fields))
 
 
 def encode_data_header(
@@ -284,4 +284,4 @@ def encode_data_header(
 ) -> bytes:
     """The header of a data frame whose `size` log bytes have the CRC-32 `body_crc`."""
     fields = DATA.codec.pack(DATA_KIND, size, offset, epoch, confirmed, master_end, readable, 0)[:-CRC_SIZE]
-    return fields + _CRC.pack(zlib.crc32(fields, body_crc))
+    return fields + _CRC.pack(crc32(fields, body_crc))

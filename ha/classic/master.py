@@ -7,7 +7,6 @@ wake writers, they never wait for one. Log bytes go from the segment's map into 
 from __future__ import annotations
 
 import contextlib
-import zlib
 from collections.abc import Hashable, Sequence
 
 import attrs
@@ -15,6 +14,7 @@ import structlog
 import trio
 from trio.abc import Listener, Stream
 
+from ...message.checksum import crc32
 from ...store.append_log import AppendLog
 from ...world.clock import Clock
 from ...world.network import Address, Network, send_now, send_parts
@@ -185,7 +185,7 @@ class HAConnection:
         if not (idle and 0 < size <= AT_ONCE_BYTES_MAX and begin >= master_log.min_offset):
             return False
         body = master_log.slice_from(begin, min(size, core.next_size()))
-        crc = zlib.crc32(body) if core.checksummed else 0
+        crc = crc32(body) if core.checksummed else 0
         frame = core.frame(len(body), crc, self.service.clock.monotonic()) + body
         self.service.sent_end = max(self.service.sent_end, core.next_offset)
         self._rest = frame[send_now(self.stream, frame) :]
@@ -194,8 +194,8 @@ class HAConnection:
     async def _checksum(self, body: memoryview) -> int:
         """CRC-32 of `body`; where it may have left the page cache, a worker thread waits for the disk."""
         if self.service.log.max_offset - self.core.next_offset > COLD_BYTES:
-            return await self.service.workers.run(zlib.crc32, body)
-        return zlib.crc32(body)
+            return await self.service.workers.run(crc32, body)
+        return crc32(body)
 
 
 @attrs.define(eq=False)
