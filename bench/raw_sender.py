@@ -28,6 +28,7 @@ _OPAQUE_FIRST = 100_000_000
 _CYCLE_DIGITS = 10
 _RECEIVE_BYTES = 1 << 18
 _FILL_WINDOW = 128
+_LONE_WARMUP_SENDS = 500
 _SUCCESS_MARK = b'"code":0,'
 _LENGTH = struct.Struct(">I")
 
@@ -208,6 +209,15 @@ class RawSender:
                 self._refused[code] += 1
                 self.refused_in_all += 1
             start = end
+
+
+def lone_latencies(sender: RawSender, count: int) -> dict[str, float]:
+    """Median and 99th percentile of `count` lone sends in milliseconds, after some that are not counted; empty for 0."""
+    if not count:
+        return {}
+    sender.lone(min(count, _LONE_WARMUP_SENDS))
+    latencies = sender.lone(count)
+    return {"lone p50 ms": percentile(latencies, 0.50) * 1000, "lone p99 ms": percentile(latencies, 0.99) * 1000}
 
 
 def percentile(ordered: list[float], share: float) -> float:

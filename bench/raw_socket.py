@@ -6,7 +6,7 @@ The client is `raw_sender.py`; a lone send waits for its answer before the next 
 import argparse
 
 from harness import CpuMeter, Options, Report, Values, others_stopped, started, take_turns, warm_up
-from raw_sender import RawSender, percentile
+from raw_sender import RawSender, lone_latencies
 from servers import Cluster, Side
 
 
@@ -38,13 +38,8 @@ def main() -> None:
 
 
 def _measure(cluster: Cluster, seconds: float, windows: list[int], lone_sends: int) -> Values:
-    values: dict[str, float] = {}
     with RawSender(cluster.broker_address) as sender:
-        if lone_sends:
-            sender.lone(min(lone_sends, 500))
-            latencies = sender.lone(lone_sends)
-            values["lone p50 ms"] = percentile(latencies, 0.50) * 1000
-            values["lone p99 ms"] = percentile(latencies, 0.99) * 1000
+        values = lone_latencies(sender, lone_sends)
         for window in windows:
             sender.run(window, seconds=1)
             meter = CpuMeter(cluster.running_broker)

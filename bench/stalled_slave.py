@@ -9,7 +9,7 @@ import argparse
 import signal
 
 from harness import CpuMeter, Options, Report, Values, take_turns, warm_up
-from raw_sender import RawSender, percentile
+from raw_sender import RawSender, lone_latencies
 from servers import Cluster, Side, free_port, new_store
 from slaves import await_equal, log_end, replicated
 
@@ -59,7 +59,7 @@ def _measure(master: Cluster, slave: Cluster, seconds: float, window: int, lone_
     try:
         await_equal(master, slave)
         followed = _state(master, seconds, window, lone_sends)
-        slave.running_broker.popen.send_signal(signal.SIGSTOP)
+        slave.running_broker.signal(signal.SIGSTOP)
         stalled_at = log_end(master)
         with RawSender(master.broker_address) as sender:
             while log_end(master) < stalled_at + _FILL_BYTES:
@@ -85,12 +85,11 @@ def _state(master: Cluster, seconds: float, window: int, lone_sends: int) -> dic
         meter.start()
         throughput = sender.run(window, seconds=seconds)
         cpu, _ = meter.stop()
-        latencies = sender.lone(lone_sends)
+        latencies = lone_latencies(sender, lone_sends)
     return {
         "msg/s": throughput.rate,
         "master us/msg": cpu * 1e6 / throughput.messages,
-        "lone p50 ms": percentile(latencies, 0.50) * 1000,
-        "lone p99 ms": percentile(latencies, 0.99) * 1000,
+        **latencies,
     }
 
 

@@ -7,7 +7,7 @@ waits for nobody). A send that was answered with anything but SUCCESS is counted
 import argparse
 
 from harness import CpuMeter, Options, Report, Values, others_stopped, take_turns, warm_up
-from raw_sender import RawSender, percentile
+from raw_sender import RawSender, lone_latencies
 from servers import Cluster, Side
 from slaves import started_pairs
 
@@ -33,13 +33,8 @@ def main() -> None:
 
 
 def _measure(master: Cluster, slave: Cluster, seconds: float, windows: list[int], lone_sends: int) -> Values:
-    values: dict[str, float] = {}
     with RawSender(master.broker_address) as sender:
-        if lone_sends:
-            sender.lone(min(lone_sends, 300))
-            latencies = sender.lone(lone_sends)
-            values["lone p50 ms"] = percentile(latencies, 0.50) * 1000
-            values["lone p99 ms"] = percentile(latencies, 0.99) * 1000
+        values = lone_latencies(sender, lone_sends)
         for window in windows:
             sender.run(window, seconds=1)
             meters = {"master": CpuMeter(master.running_broker), "slave": CpuMeter(slave.running_broker)}
