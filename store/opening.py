@@ -8,7 +8,7 @@ closing.
 from __future__ import annotations
 
 import errno
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from math import inf
 
@@ -105,8 +105,10 @@ async def open_message_store(
             async with trio.open_nursery() as nursery:
                 await nursery.start(store.log.run)
                 await nursery.start(store.dispatcher.run)
-                nursery.start_soon(keeper.keep_saving)
-                nursery.start_soon(keeper.keep_noting)
+                nursery.start_soon(keeper.keep_on, keeper.save, config.flush_interval_consume_queue / 1000)
+                nursery.start_soon(keeper.keep_on, keeper.note, NOTE_SECONDS)  # which no sync of anything else delays
+                if opened.local.readable_max is not None:
+                    nursery.start_soon(keeper.keep_on, keeper.note_readable, config.flush_interval_commit_log / 1000, 1)
                 nursery.start_soon(cleaner.run)
                 yield store
                 nursery.cancel_scope.cancel()
@@ -174,6 +176,8 @@ def _open(world: World, config: StoreConfig, store_host: tuple[str, int], wrap_l
             note=note,
             index_lost_from=lost_from,
         )
+        if local.readable_max is not None:
+            _show_no_more_than(local, max(local.readable_max, store.dispatcher.dispatched_offset), checkpoint)
     except BaseException:
         _close_files(local, queues, index)
         raise
@@ -184,6 +188,17 @@ def _open(world: World, config: StoreConfig, store_host: tuple[str, int], wrap_l
     store.next_offsets.update(queue_offsets_of(queues.table.values()))
     local.on_flushed.append(lambda _: store.dispatcher.wake())
     return _Opened(store, local, checkpoint, recovered, clean_exit)
+
+
+def _show_no_more_than(local: LocalLog, readable: int, checkpoint: Checkpoint) -> None:
+    """Let consumers see what lies before `readable`, as far as recovery has found it.
+
+    What it has not found may come from the master again as other bytes. No later start may take them for what was readable.
+    """
+    local.readable_max = min(readable, local.max_offset)
+    if local.readable_max < checkpoint.confirm_offset:
+        checkpoint.confirm_offset = local.readable_max
+        checkpoint.save()
 
 
 def _assemble(
@@ -223,31 +238,20 @@ class _Keeper:
     opened: _Opened
     _marked: int = -1
     _noted: int = -1
+    _cuts: int = 0
+    _writing: trio.Lock = attrs.field(factory=trio.Lock)
+    """Else one writer of the checkpoint could put back what another has just replaced."""
 
-    async def keep_saving(self) -> None:
-        """Save whenever it is time, until cancelled."""
-        interval = self.opened.store.config.flush_interval_consume_queue / 1000
-        saved_at = -inf
+    async def keep_on(self, act: Callable[[], Awaitable[None]], interval: float, intervals_max: int = INTERVALS_MAX) -> None:
+        """Call `save` or `note` whenever it is time, until cancelled; failures are logged."""
+        acted_at = -inf
         while True:
             await trio.sleep(interval)
             now = trio.current_time()
-            if self._has_gathered() or now >= saved_at + INTERVALS_MAX * interval:
-                saved_at = now
+            if self._has_gathered() or now >= acted_at + intervals_max * interval:
+                acted_at = now
                 try:
-                    await self.save()
-                except OSError as error:
-                    log.warning("checkpoint_failed", reason=error.strerror or str(error))
-
-    async def keep_noting(self) -> None:
-        """Write the note whenever it is time, until cancelled; no sync of anything else delays it."""
-        noted_at = -inf
-        while True:
-            await trio.sleep(NOTE_SECONDS)
-            now = trio.current_time()
-            if self._has_gathered() or now >= noted_at + INTERVALS_MAX * NOTE_SECONDS:
-                noted_at = now
-                try:
-                    await self._note()
+                    await act()
                 except OSError as error:
                     log.warning("checkpoint_failed", reason=error.strerror or str(error))
 
@@ -255,7 +259,12 @@ class _Keeper:
         index = self.opened.store.index
         return index is None or index.gathered >= INDEX_GATHERED_MIN
 
-    async def _note(self) -> None:
+    async def note(self) -> None:
+        """Write down how far everything is that was written, synced or not.
+
+        Raises:
+            OSError: the disk refused; the old note stands.
+        """
         store = self.opened.store
         position = store.dispatcher.dispatched_offset
         # Where a log may be cut at any time, by a master, a note could outlive what it speaks of.
@@ -265,6 +274,17 @@ class _Keeper:
         await self._flush_index()
         await store.world.workers.run(self.opened.checkpoint.write_note, note)
         self._noted = position
+
+    async def note_readable(self) -> None:
+        """Write down up to where the master lets consumers see, without forcing it.
+
+        Raises:
+            OSError: the disk refused; the old note stands.
+        """
+        checkpoint, local = self.opened.checkpoint, self.opened.local
+        async with self._writing:
+            if local.readable_max is not None and local.readable_max != checkpoint.confirm_offset:
+                await self.opened.store.world.workers.run(checkpoint.write_confirm_offset, local.readable_max)
 
     async def save(self, *, in_haste: bool = False) -> None:
         """Sync queues that have new units, then write down how far everything is.
@@ -281,20 +301,21 @@ class _Keeper:
         position = min(local.flushed_offset, dispatched)
         if position == self._marked and not dispatcher.dirty:
             return
-        mark = self._mark(position)
+        mark, cuts = self._mark(position), self._cuts
         await self._flush_index()
         await self._sync_queues(in_haste=in_haste)
         if store.index is not None:
             await run(store.index.sync_full, local.flushed_offset)
             self.opened.checkpoint.index_timestamp = store.index.forced_timestamp
-        if timestamp and position == dispatched:
-            checkpoint = self.opened.checkpoint
-            checkpoint.physical_timestamp = checkpoint.logical_timestamp = timestamp
-            indexed = store.index.forced_offset if store.index is not None else -1
-            checkpoint.mark = attrs.evolve(mark, indexed_offset=indexed).encode()
-            checkpoint.confirm_offset = local.readable_max or 0
-            await run(checkpoint.save)
-            self._marked = position
+        async with self._writing:
+            if timestamp and position == dispatched and cuts == self._cuts:
+                checkpoint = self.opened.checkpoint
+                checkpoint.physical_timestamp = checkpoint.logical_timestamp = timestamp
+                indexed = store.index.forced_offset if store.index is not None else -1
+                checkpoint.mark = attrs.evolve(mark, indexed_offset=indexed).encode()
+                checkpoint.confirm_offset = local.readable_max or 0
+                await run(checkpoint.save)
+                self._marked = position
 
     async def _flush_index(self) -> None:
         # What has gathered in memory when a process dies is indexed again from the mark on: it must be written before.
@@ -335,12 +356,15 @@ class _Keeper:
             raise
 
     async def forget_mark(self) -> None:
-        """Write down that nothing is known to be on the medium.
+        """Write down that nothing is known to be on the medium, and that consumers see no more than they may now.
 
         Raises:
             OSError: the disk refused; the old mark stands.
         """
-        await self.opened.store.world.workers.run(self.opened.checkpoint.forget)
+        self._cuts += 1
+        async with self._writing:
+            self.opened.checkpoint.confirm_offset = self.opened.local.readable_max or 0
+            await self.opened.store.world.workers.run(self.opened.checkpoint.forget)
 
     def _mark(self, position: int) -> RecoveryMark:
         """A mark at `position`, naming a record before it that a queue knows: the last one if that is easily found."""
@@ -378,6 +402,8 @@ class _Keeper:
                 await store.world.workers.run(store.index.sync)
                 self.opened.checkpoint.index_timestamp = store.index.forced_timestamp
             await self.save()
+            self.opened.checkpoint.confirm_offset = local.readable_max or 0
+            await store.world.workers.run(self.opened.checkpoint.save)
             if local.failure is None and not store.dispatcher.behind_bytes:
                 store.world.disk.remove(f"{root}/abort")
         except OSError as error:
