@@ -280,10 +280,9 @@ class Session:
 
     async def _answers(self, address: Address) -> bool:
         """Whether a broker answers a heartbeat; if not, pulls that wait there end with the connection and go elsewhere."""
-        body = orjson.dumps(heartbeat(self.client_id, sorted(self.producer_groups), self.members))
         try:
-            await self.call(address, RemotingCommand(RequestCode.HEART_BEAT, body=body))
-        except NoAnswer:
+            await self._call_heartbeat(address)
+        except (CallTimeout, ConnectionLost):
             if address in self._channels:
                 self._channels[address].close()
             self._hanging.add(address)
@@ -314,15 +313,18 @@ class Session:
         if not self.producer_groups and not self.members:
             return
         try:
-            # With the channel first, so that the client id has our own address in it.
-            channel = await self.channel(address)
-            body = orjson.dumps(heartbeat(self.client_id, sorted(self.producer_groups), self.members))
-            answer = await channel.call(RemotingCommand(RequestCode.HEART_BEAT, body=body), CALL_SECONDS)
+            answer = await self._call_heartbeat(address)
         except (Unreachable, CallTimeout, ConnectionLost) as error:
             log.warning("heartbeat_failed", broker=str(address), reason=str(error))
             return
         if answer.code != ResponseCode.SUCCESS:
             log.warning("heartbeat_refused", broker=str(address), code=answer.code, remark=answer.remark)
+
+    async def _call_heartbeat(self, address: Address) -> RemotingCommand:
+        # With the channel first, so that the client id has our own address in it.
+        channel = await self.channel(address)
+        body = orjson.dumps(heartbeat(self.client_id, sorted(self.producer_groups), self.members))
+        return await channel.call(RemotingCommand(RequestCode.HEART_BEAT, body=body), CALL_SECONDS)
 
     def _take_route(self, route: TopicRoute) -> None:
         if self.routes.update(route):
