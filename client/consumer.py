@@ -397,10 +397,7 @@ class Iteration:
         return self
 
     async def __anext__(self) -> ReceivedMessage:
-        last = self._last
-        if last is not None:
-            self._last = None
-            last.ack_now()
+        self.finish()
         self._taken += 1
         message = self._consumer.take_now() if self._taken % MESSAGES_PER_TURN else None
         if message is None:
