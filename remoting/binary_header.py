@@ -34,8 +34,6 @@ _NUMBERS = 5
 Head = tuple[int, int, int, int, int]
 """Code, language code, version, opaque, flag."""
 
-_Fields = list[tuple[bytes, bytes]]
-
 
 @attrs.frozen
 class Shape:
@@ -50,38 +48,37 @@ class Shape:
     varying: tuple[str, ...]
     values_of: Callable[[str], tuple[str, ...]]
     """Takes the values that vary from the fields' text."""
-    layout: tuple[tuple[bytes, int], ...]
-    """Names, and how long their values are."""
 
     @classmethod
-    def of(cls, fields: _Fields, before: Shape | None) -> Shape:
+    def of(cls, fields: dict[str, str], before: Shape | None) -> Shape:
         """The shape of these fields; what differs from the shape `before` varies, and what varied there."""
-        layout = tuple((name, len(value)) for name, value in fields)
-        texts = {name.decode(): value.decode() for name, value in fields}
-        if before is None or before.layout != layout:
-            varying: set[str] = set()
-        else:
-            varying = {name for name in texts if name in before.varying or texts[name] != before.fields[name]}
+        varying: set[str] = set()
+        if before is not None and _sizes(before.fields) == _sizes(fields):
+            varying = {name for name in fields if name in before.varying or fields[name] != before.fields[name]}
         formats: list[str] = []
         runs: list[bytes] = []
         spans: list[slice] = []
         at = 0
         run = b""
-        for name, value in fields:
-            run += _KEY_SIZE.pack(len(name)) + name + _SIZE.pack(len(value))
+        for name, value in fields.items():
+            run += _KEY_SIZE.pack(len(name)) + name.encode() + _SIZE.pack(len(value))
             at += _KEY_SIZE.size + len(name) + _SIZE.size
-            if name.decode() in varying:
+            if name in varying:
                 formats.append(f"{len(run)}s{len(value)}x")
                 runs.append(run)
                 spans.append(slice(at, at + len(value)))
                 run = b""
             else:
-                run += value
+                run += value.encode()
             at += len(value)
         formats.append(f"{len(run)}s")
         runs.append(run)
-        names = tuple(name for name in texts if name in varying)
-        return cls(struct.Struct(f">hbhiiii{''.join(formats)}"), (0, at, *runs), texts, names, _getter(spans), layout)
+        names = tuple(name for name in fields if name in varying)
+        return cls(struct.Struct(f">hbhiiii{''.join(formats)}"), (0, at, *runs), fields.copy(), names, _getter(spans))
+
+
+def _sizes(fields: dict[str, str]) -> list[tuple[str, int]]:
+    return [(name, len(value)) for name, value in fields.items()]
 
 
 def _getter(spans: list[slice]) -> Callable[[str], tuple[str, ...]]:
@@ -112,32 +109,28 @@ def decode_header(header: bytes) -> tuple[Head, str | None, dict[str, str]]:
     try:
         code, language, version, opaque, flag, _ = _HEAD.unpack_from(header)
         remark, at = _sized(header, _HEAD.size - _SIZE.size)
-        block, _ = _sized(header, at)
-        fields = _fields(block, len(header) if at == _HEAD.size else None, shape)
+        block, end = _sized(header, at)
+        pairs = _split(block)
+        # Java takes a length of 0 for null, which is as good as absent.
+        fields = {name.decode(): value.decode() for name, value in pairs if name and value}
     except (struct.error, UnicodeDecodeError) as error:
         raise RemoteProtocolError(f"binary header does not add up: {error}") from error
+    if not remark and end == len(header) and len(fields) == len(pairs):  # no name twice, nothing empty
+        _learn(block, fields, shape)
     return (code, language, version, opaque, flag), remark.decode("utf-8", "replace") or None, fields
 
 
-def _fields(block: bytes, header_size: int | None, shape: Shape | None) -> dict[str, str]:
-    fields = _split(block)
-    # Java takes a length of 0 for null, which is as good as absent.
-    texts = {name.decode(): value.decode() for name, value in fields if name and value}
-    if (
-        header_size is not None
-        and header_size == _BLOCK_AT + len(block) <= HEADER_IN_SHAPE_MAX
-        and 0 < len(fields) <= FIELDS_IN_SHAPE_MAX
-        and len(texts) == len(fields)  # no name twice, nothing empty
-        and block.isascii()
-    ):
+def _learn(block: bytes, fields: dict[str, str], before: Shape | None) -> None:
+    """Remember what a header of this block alone looks like, unless it is longer or odder than those of clients."""
+    size = _BLOCK_AT + len(block)
+    if size <= HEADER_IN_SHAPE_MAX and 0 < len(fields) <= FIELDS_IN_SHAPE_MAX and block.isascii():
         if len(_shapes) >= SHAPES_MAX:
             _shapes.clear()
-        _shapes[header_size] = Shape.of(fields, shape)
-    return texts
+        _shapes[size] = Shape.of(fields, before)
 
 
-def _split(block: bytes) -> _Fields:
-    fields: _Fields = []
+def _split(block: bytes) -> list[tuple[bytes, bytes]]:
+    fields: list[tuple[bytes, bytes]] = []
     at = 0
     while at < len(block):
         (key_size,) = _KEY_SIZE.unpack_from(block, at)
