@@ -205,7 +205,7 @@ class Producers:
 
     def drop(self, connection: ServerConnection) -> None:
         """Forget a closed connection."""
-        for group in sorted(self._groups_of.pop(connection, ())):
+        for group in self._groups_of.pop(connection, ()):
             members = self.groups[group]
             for key in [key for key in members if key[0] is connection]:
                 del members[key]

@@ -253,8 +253,6 @@ class PullService:
 
     def arrived(self, records: list[Derivable]) -> None:
         """Wake the pulls that new messages are for."""
-        if not self.holds:
-            return
         woken = self.holds.arrived((record[0], record[1], record[2] + 1, record[5]) for record in records)
         if woken:
             self._wake_all([held.request for held in woken])
