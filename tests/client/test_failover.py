@@ -62,6 +62,19 @@ async def open_place(directory: Path) -> AsyncGenerator[Place]:
         yield Place(str(namesrv.address), directory)
 
 
+@asynccontextmanager
+async def open_pair(directory: Path) -> AsyncGenerator[tuple[Place, ServerProcess, ServerProcess, Admin, Producer]]:
+    """A master, its slave, an administrator and a producer."""
+    async with (
+        open_place(directory) as place,
+        open_admin(place.namesrv) as admin,
+        place.broker("a", port=free_port()) as master,
+        place.broker("a", 1) as slave,
+        open_producer(place.namesrv) as producer,
+    ):
+        yield place, master, slave, admin, producer
+
+
 async def send(producer: Producer, numbers: range) -> list[str]:
     """Send one after the other; return the broker that took each."""
     return [(await producer.send(Message("t", b"%d" % number))).queue.broker_name for number in numbers]
@@ -100,13 +113,7 @@ async def slave_has_all(admin: Admin, master: ServerProcess, slave: ServerProces
 
 async def test_reading_goes_on_from_the_slave_and_comes_back(tmp_path: Path) -> None:
     """While the master is dead old and new consumers read its slave; once it is back they need the slave no more."""
-    async with (
-        open_place(tmp_path) as place,
-        open_admin(place.namesrv) as admin,
-        place.broker("a", port=free_port()) as master,
-        place.broker("a", 1) as slave,
-        open_producer(place.namesrv) as producer,
-    ):
+    async with open_pair(tmp_path) as (place, master, slave, admin, producer):
         await send(producer, range(50))
         async with open_consumer(place.namesrv, "old", "t", consume_from=ConsumeFrom.FIRST) as old:
             await take(old, range(50))
@@ -129,13 +136,7 @@ async def test_reading_goes_on_from_the_slave_and_comes_back(tmp_path: Path) -> 
 
 async def test_reading_goes_on_from_the_slave_of_a_master_that_hangs(tmp_path: Path) -> None:
     """Long before the pull that seems to be held would end; once the master goes on the slave is needed no more."""
-    async with (
-        open_place(tmp_path) as place,
-        open_admin(place.namesrv) as admin,
-        place.broker("a", port=free_port()) as master,
-        place.broker("a", 1) as slave,
-        open_producer(place.namesrv) as producer,
-    ):
+    async with open_pair(tmp_path) as (place, master, slave, admin, producer):
         await send(producer, range(50))
         async with open_pull_consumer(place.namesrv, "g") as reader:
             await reader.assign(await reader.queues("t"))

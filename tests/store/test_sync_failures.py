@@ -13,18 +13,24 @@ from ledgermq.testing.sim_disk import SimDisk
 from ledgermq.testing.sim_workers import SimWorkers
 
 
+def queue_whose_sync_failed(disk: SimDisk) -> ConsumeQueue:
+    """A queue of eight units that were written, but may be missing from the medium."""
+    queue = ConsumeQueue("T", 0, Segments(disk, "q", 100))
+    for n in range(8):
+        queue.put(n, 100 * n, 100, 0)
+    queue.write()
+    disk.faults.sync_error = 1.0
+    with pytest.raises(OSError, match="Input/output"):
+        queue.sync()
+    disk.faults.sync_error = 0.0
+    return queue
+
+
 def test_units_are_written_again_after_a_sync_that_failed() -> None:
     """After a failed sync, a later one skips the pages it covered: only writing them again brings them to the medium."""
     for seed in range(30):
         disk = SimDisk()
-        queue = ConsumeQueue("T", 0, Segments(disk, "q", 100))
-        for n in range(8):
-            queue.put(n, 100 * n, 100, 0)
-        queue.write()
-        disk.faults.sync_error = 1.0
-        with pytest.raises(OSError, match="Input/output"):
-            queue.sync()
-        disk.faults.sync_error = 0.0
+        queue = queue_whose_sync_failed(disk)
 
         queue.sync()
 
@@ -40,14 +46,7 @@ def test_units_of_a_process_that_was_killed_are_written_again_before_they_count_
     """Its syncs may have failed, which the next process cannot know."""
     for seed in range(30):
         disk = SimDisk(random.Random(seed))
-        queue = ConsumeQueue("T", 0, Segments(disk, "q", 100))
-        for n in range(8):
-            queue.put(n, 100 * n, 100, 0)
-        queue.write()
-        disk.faults.sync_error = 1.0
-        with pytest.raises(OSError, match="Input/output"):
-            queue.sync()
-        disk.faults.sync_error = 0.0
+        queue_whose_sync_failed(disk)
         killed = disk.kill()
         next_process = ConsumeQueue("T", 0, Segments(killed, "q", 100))
         next_process.segments.load()
