@@ -130,8 +130,23 @@ class Checkpoint:
         finally:
             file.close()
 
+    def write_confirm_offset(self, offset: int) -> None:
+        """Write this field alone, without forcing it: it outlives a kill of the process; a power cut may bring an older one back.
+
+        Raises:
+            OSError: the old one stands.
+        """
+        if not self.disk.exists(self.path):
+            self.save()
+        file = self.disk.open(self.path)
+        try:
+            file.write(offset.to_bytes(8, "big"), FIELDS.offsets["confirm_offset"])
+        finally:
+            file.close()
+        self.confirm_offset, self._saved = offset, b""
+
     def forget(self) -> None:
-        """Let the next start know nothing of how far this one had got.
+        """Let the next start know nothing of how far this one had got, and force what else has changed.
 
         Raises:
             OSError: the old mark may stand.

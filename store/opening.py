@@ -243,7 +243,7 @@ class _Keeper:
     """Else one writer of the checkpoint could put back what another has just replaced."""
 
     async def keep_on(self, act: Callable[[], Awaitable[None]], interval: float, intervals_max: int = INTERVALS_MAX) -> None:
-        """Call `save` or `note` whenever it is time, until cancelled; failures are logged."""
+        """Call `save` or one that notes whenever it is time, until cancelled; failures are logged."""
         acted_at = -inf
         while True:
             await trio.sleep(interval)
@@ -402,8 +402,9 @@ class _Keeper:
                 await store.world.workers.run(store.index.sync)
                 self.opened.checkpoint.index_timestamp = store.index.forced_timestamp
             await self.save()
-            self.opened.checkpoint.confirm_offset = local.readable_max or 0
-            await store.world.workers.run(self.opened.checkpoint.save)
+            if local.readable_max is not None:  # what was noted of it, forced
+                self.opened.checkpoint.confirm_offset = local.readable_max
+                await store.world.workers.run(self.opened.checkpoint.save)
             if local.failure is None and not store.dispatcher.behind_bytes:
                 store.world.disk.remove(f"{root}/abort")
         except OSError as error:

@@ -32,17 +32,19 @@ class StoreFollower:
         self.store.dispatcher.wake(more_coming=more)
 
     def may_show(self, readable: int) -> None:
+        # Only of what is here: behind it, a master that has lost power may send other bytes than those it spoke of.
+        readable = min(readable, self.log.max_offset)
         if readable != self.log.readable_max:
             self.log.readable_max = readable
             self.store.dispatcher.wake()
 
     async def cut(self, offset: int) -> None:
-        await self.store.cut(self.log, offset)
         self._show_no_more_than(offset)
+        await self.store.cut(self.log, offset)
 
     async def clear(self) -> None:
-        await self.store.clear(self.log)
         self._show_no_more_than(0)
+        await self.store.clear(self.log)
 
     def _show_no_more_than(self, end: int) -> None:
         if self.log.readable_max is not None:
