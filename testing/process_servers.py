@@ -86,9 +86,10 @@ class ServerProcess:
         with trio.fail_after(STOP_SECONDS):
             return await self.process.wait()
 
-    async def pause(self, seconds: float) -> None:
-        """Let it stand still: peers see open connections on which nothing moves."""
+    async def pause(self, seconds: float, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Let it stand still: peers see open connections on which nothing moves. Has started when it does."""
         self.process.send_signal(signal.SIGSTOP)
+        task_status.started()
         try:
             await trio.sleep(seconds)
         finally:

@@ -143,7 +143,7 @@ async def test_reading_goes_on_from_the_slave_of_a_master_that_hangs(tmp_path: P
             await poll(reader, range(50))
             await slave_has_all(admin, master, slave)
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(master.pause, 3600)
+                await nursery.start(master.pause, 3600)
                 started = trio.current_time()
                 for queue in reader.assignment():
                     await reader.seek(queue, 0)
@@ -199,7 +199,7 @@ async def test_the_total_time_holds_while_one_master_is_a_black_hole(tmp_path: P
     ):
         await admin.create_topic("t", queues=4)
         assert set(await send(producer, range(8))) == {"a", "b"}
-        nursery.start_soon(hole.pause, 3600)
+        await nursery.start(hole.pause, 3600)
         times: list[float] = []
         for number in range(8, 48):
             started = trio.current_time()
@@ -220,7 +220,7 @@ async def test_a_lone_black_hole_ends_a_send_at_its_deadline(tmp_path: Path) -> 
         trio.open_nursery() as nursery,
     ):
         await send(producer, range(1))
-        nursery.start_soon(hole.pause, 3600)
+        await nursery.start(hole.pause, 3600)
         started = trio.current_time()
         with pytest.raises(ClientError) as failure:
             await send(producer, range(1, 2))
