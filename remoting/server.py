@@ -18,7 +18,7 @@ import trio
 from trio.abc import Listener, Stream
 
 from ..world.clock import Clock
-from ..world.network import Address, Network
+from ..world.network import Address, Network, send_now
 from ..world.tls import TLS_HANDSHAKE, TlsAcceptor, TlsFailed
 from .command import ONEWAY_FLAG, RemotingCommand, encode_frame
 from .connection import Connection
@@ -89,6 +89,14 @@ class ServerConnection:
         """Queue a whole encoded frame (or several) for sending; nothing happens on a closed connection."""
         if self.closed:
             return
+        if not self._sending and not self._handling and not self._outgoing:
+            # Whoever answers later (a flush, a slave, an arrival) answers whole batches: the writer would only add its turn.
+            sent = send_now(self.stream, frame)
+            if sent:
+                self.last_activity = self._clock.monotonic()
+                if sent == len(frame):
+                    return
+                frame = frame[sent:]
         self._outgoing.append(frame)
         self._unsent += len(frame)
         if self._unsent > self._limits.unsent_bytes_max and not self.scope.cancel_called:
