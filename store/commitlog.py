@@ -127,6 +127,8 @@ class LocalLog:
             offsets.append(offset)
             offset += size
             at += size
+        if self.sync_flush:
+            segment.prepare(len(buffer))
         segment.append(buffer)
         return offsets
 
@@ -191,6 +193,8 @@ class LocalLog:
             segment.wrote = offset - segment.start
         if segment.wrote + len(data) > segment.size:
             raise OffsetGap(offset + len(data), segment.start + segment.size)
+        if self.sync_flush:
+            segment.prepare(len(data))
         segment.append(data)
         if empty:
             self.flushed_offset = offset

@@ -6,6 +6,8 @@ Invariant: `start <= offset < start + size` finds a byte's file; files are conse
 
 from __future__ import annotations
 
+import contextlib
+
 import attrs
 
 from ..message.fields import Buffer
@@ -13,6 +15,10 @@ from ..world.disk import Disk, DiskFile
 from .errors import WrongSegmentSize
 
 NAME_DIGITS = 20
+
+PREPARED_BYTES = 2 * 1024 * 1024
+"""Half a millisecond of writing zeros, once for that many bytes of log."""
+_ZEROS = bytes(PREPARED_BYTES)
 
 
 @attrs.define(eq=False)
@@ -25,6 +31,8 @@ class Segment:
     file: DiskFile
     wrote: int = 0
     """Next byte to write, counted inside the file."""
+    _prepared: int = 0
+    """Bytes before it were written once, if only as zeros."""
     _view: memoryview | None = None
 
     @property
@@ -38,6 +46,19 @@ class Segment:
         if self._view is None:
             self._view = self.file.view()
         return self._view
+
+    def prepare(self, size: int) -> None:
+        """Write zeros where the next `size` bytes and those after them will come, unless that has been done.
+
+        In a sparse file every sync of new bytes also waits for the file system to note where they are, and for what others have
+        changed in its journal; a sync of bytes that replace others does not. Nothing is promised: a disk that refuses the zeros
+        will say so when the bytes themselves are written.
+        """
+        if self.wrote + size > self._prepared and size < PREPARED_BYTES:
+            start = max(self._prepared, self.wrote)
+            self._prepared = min(start + PREPARED_BYTES, self.size)
+            with contextlib.suppress(OSError):
+                self.file.write(memoryview(_ZEROS)[: self._prepared - start], start)
 
     def append(self, buffer: Buffer) -> None:
         """Write at the end; the caller has seen to it that there is room."""

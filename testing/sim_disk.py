@@ -310,7 +310,7 @@ class SimDisk:
         if self.faults.capacity is None or not size:
             return size
         sectors = range(position // SECTOR, -(-(position + size) // SECTOR))
-        free = (self.faults.capacity - self._allocated_bytes()) // SECTOR
+        free = (self.faults.capacity - self.allocated_bytes()) // SECTOR
         for number in sectors:
             if number not in inode.allocated:
                 free -= 1
@@ -318,7 +318,8 @@ class SimDisk:
                 return max(number * SECTOR - position, 0)
         return size
 
-    def _allocated_bytes(self) -> int:
+    def allocated_bytes(self) -> int:
+        """How much of the medium the files take."""
         return SECTOR * sum(len(inode.allocated) for inode in self._names.files.values())
 
     @contextmanager
@@ -495,7 +496,7 @@ class SimDisk:
         self._check_directory(path, path)
         self.check_power()
         total = self.faults.capacity or 1 << 40
-        used = min(self._allocated_bytes(), total)
+        used = min(self.allocated_bytes(), total)
         return DiskUsage(total, used, total - used)
 
     def boot_id(self) -> str:
