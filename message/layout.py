@@ -170,6 +170,8 @@ def encode_record(
 
 
 _HEAD_READERS = tuple((head.codec.unpack_from, head.size) for head in HEADS)
+_unpack_v4 = HEAD_V4.codec.unpack_from
+_SIZE_HEAD_V4 = HEAD_V4.size
 
 
 class Check(Enum):
@@ -206,16 +208,19 @@ def span_of(buffer: Buffer, position: int, limit: int) -> RecordSpan | None:
     """Find the parts of the record at `position`, or None if its fields do not add up inside `limit`."""
     if limit - position < RECORD_SIZE_MIN:
         return None
-    total, magic = _SIZE_AND_MAGIC.unpack_from(buffer, position)
+    fields = _unpack_v4(buffer, position)
+    total, magic = fields[0], fields[1]
     if magic not in (MAGIC_V1, MAGIC_V2) or total < RECORD_SIZE_MIN or position + total > limit:
         return None
-    sys_flag: int = _INT.unpack_from(buffer, position + SYS_FLAG_AT)[0]
-    unpack_head, head_size = _HEAD_READERS[sys_flag >> 4 & 3]
     end = position + total
-    body_at = position + head_size
-    if body_at + 3 > end:
-        return None
-    fields = unpack_head(buffer, position)
+    sys_flag: int = fields[7]
+    body_at = position + _SIZE_HEAD_V4
+    if sys_flag & HOST_BITS:
+        unpack_head, head_size = _HEAD_READERS[sys_flag >> 4 & 3]
+        body_at = position + head_size
+        if body_at + 3 > end:
+            return None
+        fields = unpack_head(buffer, position)
     body_size = fields[14]
     topic_at = body_at + body_size
     if body_size < 0 or topic_at + 3 > end:
@@ -247,11 +252,10 @@ def span_of(buffer: Buffer, position: int, limit: int) -> RecordSpan | None:
 
 def check_record(buffer: Buffer, position: int, limit: int, *, check_crc: bool = True) -> tuple[Check, RecordSpan | None]:
     """Judge what lies at `position` as recovery does: sizes must add up and, if asked, the body CRC must hold."""
-    if limit - position >= BLANK.size and _SIZE_AND_MAGIC.unpack_from(buffer, position)[1] == MAGIC_BLANK:
-        return Check.BLANK, None
     span = span_of(buffer, position, limit)
     if span is None:
-        return Check.NOTHING, None
+        blank = limit - position >= BLANK.size and _SIZE_AND_MAGIC.unpack_from(buffer, position)[1] == MAGIC_BLANK
+        return Check.BLANK if blank else Check.NOTHING, None
     if check_crc:
         body_at = span.body_at
         body = memoryview(buffer)[body_at : body_at + _INT.unpack_from(buffer, body_at - 4)[0]]
@@ -267,12 +271,12 @@ def body_size_of(buffer: Buffer, span: RecordSpan) -> int:
 
 def topic_of(buffer: Buffer, span: RecordSpan) -> str:
     """Topic of a checked record; bytes that are not UTF-8 are replaced, never an error."""
-    return bytes(buffer[span.topic_at : span.properties_at - 2]).decode("utf-8", "replace")
+    return str(buffer[span.topic_at : span.properties_at - 2], "utf-8", "replace")
 
 
 def properties_of(buffer: Buffer, span: RecordSpan) -> str:
     """Property string of a checked record."""
-    return bytes(buffer[span.properties_at : span.end]).decode("utf-8", "replace")
+    return str(buffer[span.properties_at : span.end], "utf-8", "replace")
 
 
 def decode_record(buffer: Buffer, position: int = 0) -> StoredMessage:
