@@ -213,20 +213,20 @@ class DelayDelivery:
             steps.append(None if record is None else delivery_of(record))
         messages = [message for message in steps if message is not None]
         batch = store.put(messages) if messages else None
-        statuses = iter(batch.statuses if batch is not None else ())
+        outcomes = iter(()) if batch is None else zip(batch.statuses, batch.sizes, strict=True)
         delivered: Counter[str] = Counter()
         sizes: Counter[str] = Counter()
         done = 0
         for message in steps:
             if message is not None:
-                status = next(statuses)
+                status, size = next(outcomes)
                 if status in _NEVER_DELIVERABLE:
                     log.error("delayed_message_undeliverable", topic=message.topic, status=status.name)
                 elif not status.stored:
                     break
                 else:
                     delivered[message.topic] += 1
-                    sizes[message.topic] += len(message.body)
+                    sizes[message.topic] += size
             done += 1
         for topic, count in delivered.items():
             self.broker.stats.topic_put(topic, count, sizes[topic])

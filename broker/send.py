@@ -299,7 +299,7 @@ class SendHandler:
 
     def _count(self, messages: list[IncomingMessage], batch: PutBatch) -> None:
         topic, count, size = messages[0].topic, 0, 0
-        for message, status in zip(messages, batch.statuses, strict=True):
+        for message, status, record_size in zip(messages, batch.statuses, batch.sizes, strict=True):
             if status is not _PUT_OK:
                 self.stats.put_failed(1)
                 continue
@@ -307,7 +307,7 @@ class SendHandler:
                 self.stats.topic_put(topic, count, size)
                 topic, count, size = message.topic, 0, 0
             count += 1
-            size += len(message.body)
+            size += record_size
         self.stats.topic_put(topic, count, size)
 
     def _answer_all(self, connection: ServerConnection, sent: list[_Sent], batch: PutBatch, status: PutStatus) -> None:

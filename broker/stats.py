@@ -141,7 +141,7 @@ class Stats:
         self._totals.append(Totals(self.started_ms))
 
     def topic_put(self, topic: str, count: int, size: int) -> None:
-        """Add one batch of `count` stored messages of together `size` bytes; a batch of which none was stored is nothing."""
+        """Add one batch of `count` stored messages whose records have together `size` bytes; a count of 0 is nothing."""
         if count == 0:
             return
         counter = self._puts.get(topic)

@@ -64,6 +64,8 @@ class PutBatch:
     statuses: list[PutStatus]
     queue_offsets: list[int]
     physical_offsets: list[int]
+    sizes: list[int]
+    """Of the records; 0 where there is none."""
     end: int = 0
     """What the messages that were appended wait for; 0 if none were."""
     remark: str = ""
@@ -160,7 +162,7 @@ class MessageStore:
             to be asked if `log.waits` and the message does not carry WAIT=false.
         """
         count = len(messages)
-        batch = PutBatch([PutStatus.PUT_OK] * count, [-1] * count, [-1] * count)
+        batch = PutBatch([PutStatus.PUT_OK] * count, [-1] * count, [-1] * count, [0] * count)
         refusal = self.writability.refusal
         if refusal is not None:
             return _refuse(batch, PutStatus.SERVICE_NOT_AVAILABLE, refusal)
@@ -240,11 +242,12 @@ class MessageStore:
             self._append_failed(messages, legal, batch, error)
             return
         batch.end = appended.end
-        queue_offsets, physical_offsets = batch.queue_offsets, batch.physical_offsets
+        queue_offsets, physical_offsets, sizes = batch.queue_offsets, batch.physical_offsets, batch.sizes
         tags_code_of = self.dispatcher.tags_codes.of
         derivables: list[Derivable] = []
         for at, offset, record in zip(legal, appended.offsets, records, strict=True):
             physical_offsets[at] = offset
+            sizes[at] = size = len(record)
             message = messages[at]
             topic, properties, tags_code = message.topic, message.properties, 0
             if _TAGS_MARK in properties or _DELAY_MARK in properties:
@@ -256,7 +259,7 @@ class MessageStore:
                     message.queue_id,
                     queue_offsets[at],
                     offset,
-                    len(record),
+                    size,
                     tags_code,
                     now,
                     message.sys_flag,

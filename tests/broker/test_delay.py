@@ -80,6 +80,21 @@ async def test_it_is_delivered_when_due_and_not_before(tmp_path: Path) -> None:
         assert await delivered(desk) == [b"later"]
 
 
+async def test_a_delivery_is_counted_with_its_whole_record(tmp_path: Path) -> None:
+    """The topic's statistics grow by what the log does."""
+    world, clock = turned_by_hand()
+    async with open_desk(tmp_path, world) as desk:
+        desk.peer().send("T1", b"later", DELAY="1")
+        await desk.settled()
+        before = desk.broker.store.log.max_offset
+        clock.now_ms += 1000
+
+        await delivered(desk)
+
+        (counter,) = desk.broker.stats.puts_of("T1")
+        assert (counter.count, counter.size) == (1, desk.broker.store.log.max_offset - before)
+
+
 async def test_levels_do_not_wait_for_each_other(tmp_path: Path) -> None:
     """A long delay in front holds up its own level only; beyond the highest level is the highest."""
     world, clock = turned_by_hand()

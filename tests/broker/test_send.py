@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from ledgermq.message.batch import encode_batch
 from ledgermq.message.properties import encode_properties
 from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.remoting.command import RemotingCommand, encode_frame
+from ledgermq.store.config import SCHEDULE_TOPIC
 
 from .desk import BORN, open_desk
 
@@ -67,3 +69,21 @@ async def test_words_of_delays_inside_other_properties_delay_nothing(tmp_path: P
 
         assert answer.code == 0
         assert peer.pulled("T")[0].properties.items() >= properties.items()
+
+
+async def test_statistics_count_whole_records(tmp_path: Path) -> None:
+    """As RocketMQ's do: all that is in the log, by topic, also of batches and of delayed messages; nothing that is refused."""
+    async with open_desk(tmp_path) as desk:
+        peer, stats = desk.peer(), desk.broker.stats
+
+        peer.send("T1", b"x" * 1000, TAGS="a")
+        peer.ask(RequestCode.SEND_MESSAGE_V2, {**FIELDS, "b": "T1", "h": 1 << 40}, b"refused")
+        items = encode_batch([(0, b"one", b""), (0, b"two", b"")])
+        peer.ask(RequestCode.SEND_BATCH_MESSAGE, {**FIELDS, "b": "T2", "m": "true"}, items)
+        peer.send("T3", b"later", DELAY="3")
+        await desk.settled()
+
+        sizes = {topic: [counter.size for counter in stats.puts_of(topic)] for topic in ("T1", "T2", SCHEDULE_TOPIC)}
+        queues = {"T1": 0, "T2": 0, SCHEDULE_TOPIC: 2}
+        assert sizes == {topic: [desk.broker.store.get(topic, queue_id, 0, 32).size] for topic, queue_id in queues.items()}
+        assert sum(size for (size,) in sizes.values()) == desk.broker.store.log.max_offset
