@@ -131,7 +131,7 @@ class Checkpoint:
             file.close()
 
     def write_confirm_offset(self, offset: int) -> None:
-        """Write this field alone, without forcing it: it outlives a kill of the process; a power cut may bring an older one back.
+        """Write this field alone, without forcing it: it outlives a kill of the process, not a power cut.
 
         Raises:
             OSError: the old one stands.

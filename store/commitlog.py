@@ -57,8 +57,8 @@ class LocalLog:
     """Bytes before it that are not flushed were written by a process that was killed: a sync of theirs may have failed, so they
     are written anew when they are flushed."""
     readable_max: int | None = None
-    """On a slave: up to where its master lets consumers see, at most the log's end. What lies behind, a power cut may still take
-    from the master, and then the offset is given to another message. None where nobody else has a say."""
+    """On a slave: up to where its master lets consumers see, at most the log's end. What lies behind, a power cut may still
+    take from the master, and then the offset is given to another message. None where nobody else has a say."""
     _unclear: bool = False
     """A failed append has left bytes behind the end."""
     _withdrawn: list[Segment] = attrs.field(factory=list[Segment])

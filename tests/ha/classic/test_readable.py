@@ -1,0 +1,151 @@
+"""How much of its log a slave shows that is started again while its master is away."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from ledgermq.ha.classic.node import StoreFollower
+from ledgermq.store.checkpoint import Checkpoint
+from ledgermq.testing.sim_disk import SimDisk
+
+OpenNode = Any  # the fixtures' own classes live in conftest.py, which tests cannot import
+Joined = Callable[..., Awaitable[None]]
+
+FLUSH_INTERVAL_SECONDS = 0.5
+
+
+def kept_bound(disk: SimDisk) -> int:
+    """What the checkpoint file says now."""
+    checkpoint = Checkpoint(disk, "store/checkpoint")
+    checkpoint.load()
+    return checkpoint.confirm_offset
+
+
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+@pytest.mark.parametrize("seed", range(4))
+async def test_a_killed_slave_shows_alone_what_could_be_read_a_flush_interval_before(
+    autojump_clock: MockClock, open_node: OpenNode, joined: Joined, seed: int, flush: str
+) -> None:
+    """Master and slave are killed in the midst of puts: what was shown half a second before is shown by the slave alone."""
+    lots, shown = random.Random(seed), list[tuple[float, int]]()
+    async with open_node("s", slave=True) as slave, open_node("m", flush=flush) as master:
+        await joined(master)
+        until = trio.current_time() + 2 + 8 * lots.random()
+        while trio.current_time() < until:
+            master.put()
+            await trio.sleep(0.05)
+            shown.append((trio.current_time(), slave.store.max_offset("T", 0)))
+        disk = slave.disk.kill()
+
+    async with open_node("s", slave=True, disk=disk) as slave:
+        promised = max(count for at, count in shown if at <= until - FLUSH_INTERVAL_SECONDS)
+        assert promised > 20
+        assert promised <= slave.store.max_offset("T", 0) <= shown[-1][1]
+
+
+async def test_a_slave_killed_while_nothing_comes_shows_everything_alone(
+    autojump_clock: MockClock, open_node: OpenNode, joined: Joined
+) -> None:
+    """Kill the master, and half a second later the slave: every message is read from the slave alone."""
+    async with open_node("s", slave=True) as slave:
+        async with open_node("m") as master:
+            await joined(master)
+            master.put(30)
+            await slave.caught_up(master)
+        await trio.sleep(FLUSH_INTERVAL_SECONDS)
+        disk = slave.disk.kill()
+
+    async with open_node("s", slave=True, disk=disk) as slave:
+        assert slave.store.max_offset("T", 0) == 30
+
+
+@pytest.mark.parametrize("cut_power", [False, True])
+async def test_a_slave_stopped_cleanly_shows_alone_what_it_showed_last(
+    autojump_clock: MockClock, open_node: OpenNode, joined: Joined, cut_power: bool
+) -> None:
+    """Not a message is hidden, though it came in the last moment; a power cut after the stop changes nothing."""
+    async with open_node("m", flush="SYNC_FLUSH") as master:
+        async with open_node("s", slave=True) as slave:
+            await joined(master)
+            for count in range(1, 40):
+                master.put()
+                await slave.until(lambda: slave.store.max_offset("T", 0) == count)  # noqa: B023
+            disk = slave.disk
+        end = master.store.log.max_offset
+    disk = disk.power_cut(1) if cut_power else disk.kill()
+
+    async with open_node("s", slave=True, disk=disk) as slave:
+        assert slave.store.max_offset("T", 0) == 39
+        assert kept_bound(disk) == slave.store.log.readable_max == end
+
+
+async def test_what_takes_the_place_of_cut_messages_is_not_shown_on_their_account(
+    autojump_clock: MockClock, open_node: OpenNode, joined: Joined
+) -> None:
+    """The master lost messages that consumers had seen, and may lose those that came instead: a killed slave shows neither."""
+    async with open_node("s", slave=True) as slave:
+        async with open_node("m") as master:
+            await joined(master)
+            master.put(20)
+            await trio.sleep(2)
+            master.put(20)
+            await slave.caught_up(master)
+            disk = master.disk.power_cut(4)
+        await trio.sleep(2)
+        seen_end = slave.store.log.max_offset
+        assert kept_bound(slave.disk) == seen_end
+        async with open_node("m", flush="SYNC_FLUSH", disk=disk) as master:
+            kept_end, kept_count = master.store.log.max_offset, master.store.max_offset("T", 0)
+            assert 0 < kept_end < seen_end
+            await joined(master)
+            master.disk.faults.sync_error = 1.0
+            master.put(60, topic="U")
+            await slave.until(lambda: slave.store.log.max_offset > seen_end)
+            killed = slave.disk.kill()
+
+    async with open_node("s", slave=True, disk=killed) as slave:
+        assert slave.store.log.max_offset > seen_end
+        assert slave.store.log.readable_offset == kept_end
+        assert (slave.store.max_offset("T", 0), slave.store.max_offset("U", 0)) == (kept_count, 0)
+
+
+async def test_a_slave_keeps_no_word_about_bytes_that_it_lost(
+    autojump_clock: MockClock, open_node: OpenNode, joined: Joined
+) -> None:
+    """Others may come in their place: a start without them brings the bound down, on the medium, before it follows anybody."""
+    async with open_node("m") as master, open_node("s", slave=True) as slave:
+        await joined(master)
+        master.put(20)
+        await slave.caught_up(master)
+        await trio.sleep(FLUSH_INTERVAL_SECONDS)
+        end = slave.store.log.max_offset
+        disk = slave.disk.kill()
+    assert kept_bound(disk) == end
+    disk.open(f"store/commitlog/{0:020d}").clear(end - 100)
+
+    async with open_node("s", slave=True, disk=disk) as slave:
+        left = slave.store.log.max_offset
+        assert slave.store.log.readable_max == left < end
+        disk = slave.disk.power_cut(1)
+
+    assert kept_bound(disk) == left
+
+
+async def test_a_masters_word_covers_only_what_has_come(autojump_clock: MockClock, open_node: OpenNode) -> None:
+    """Before more comes, the master may have lost power: behind the slave's end it then has other bytes than it spoke of."""
+    async with open_node("m") as master, open_node("s", slave=True, protocol="ledgermq") as slave:
+        master.put(3)
+        log = slave.store.log
+        follower = StoreFollower(slave.store, log)
+        follower.may_show(1 << 20)
+        log.append_raw(0, master.content())
+
+        assert log.readable_offset == 0
+        follower.may_show(1 << 20)
+        assert log.readable_offset == log.max_offset > 0
