@@ -123,7 +123,11 @@ class Replication:
         await nursery.start(self.node.run, broker.store)
 
     def status(self, broker: Broker) -> dict[str, Any]:
-        """How replication stands (RocketMQ HARuntimeInfo); `brokerId`, `flushed` and the like are ours."""
+        """How replication stands (RocketMQ HARuntimeInfo); `brokerId`, `flushed` and the like are ours.
+
+        A slave's `masterFlushOffset` is -1, RocketMQ's word for unknown: no master says on the HA port how far it has
+        flushed. Ours says where its log ends, and `diff` tells how far that is away.
+        """
         service, end = self.node.service, broker.store.log.max_offset
         slaves = service.slaves() if service is not None else []
         return {
@@ -136,7 +140,7 @@ class Replication:
                     "slaveAckOffset": slave.appended,
                     "diff": slave.lag_bytes,
                     "inSync": slave.in_sync,
-                    "transferredByteInSecond": 0,
+                    "transferredByteInSecond": slave.sent_per_second,
                     "transferFromWhere": slave.sent,
                     "brokerId": slave.broker_id,
                     "flushed": slave.flushed,
@@ -153,11 +157,11 @@ class Replication:
             return {"lastReadTimestamp": 0, "lastWriteTimestamp": 0, "masterFlushOffset": 0, "maxOffset": 0}
         return {
             "masterAddr": str(client.master) if client.master is not None else None,
-            "transferredByteInSecond": 0,
+            "transferredByteInSecond": client.received.per_second,
             "maxOffset": broker.store.log.max_offset,
             "lastReadTimestamp": clock.wall_ms() - round((clock.monotonic() - client.last_read) * 1000),
             "lastWriteTimestamp": clock.wall_ms() - round((clock.monotonic() - client.last_write) * 1000),
-            "masterFlushOffset": 0,
+            "masterFlushOffset": -1,
             "activated": client.joined_at is not None,
             "diff": client.lag_bytes,
             "refusal": client.refusal,

@@ -28,6 +28,7 @@ from .epochs import EpochList
 from .files import EpochFile
 from .layout import NONCE_SIZE, NodeIdentity
 from .protocol import MasterCore, MasterFact, SlaveJoined
+from .rate import Rate
 from .settings import OURS, HaSettings
 
 log = structlog.get_logger()
@@ -58,6 +59,8 @@ class SlaveStatus:
     lag_bytes: int
     sent: int
     """End of what has been handed to its connection."""
+    sent_per_second: int
+    """Bytes, over the last seconds."""
     last_ack_seconds: float
     """Since its last report."""
     in_sync: bool
@@ -77,6 +80,7 @@ class HAConnection:
     appended: int = 0
     flushed: int = 0
     last_ack: float = 0.0
+    sent: Rate = attrs.field(factory=Rate)
     _rest: bytes = b""
     """Of a frame that did not leave in one piece; the writer goes on with it."""
     _parked: bool = False
@@ -322,6 +326,8 @@ class HAService:
                 if silence is not None:
                     log.warning("silent_slave_closed", remote=str(connection.remote), silence_seconds=round(silence, 1))
                     connection.scope.cancel()
+                elif connection.slave is not None:
+                    connection.sent.look(now, connection.core.next_offset)
             self.growth.unpark_all()
 
     def log_grew(self) -> None:
@@ -367,6 +373,7 @@ class HAService:
                 flushed=connection.flushed,
                 lag_bytes=end - connection.appended,
                 sent=connection.core.next_offset,
+                sent_per_second=connection.sent.per_second,
                 last_ack_seconds=now - connection.last_ack,
                 in_sync=end - connection.appended < self.acks.gap_max,
             )

@@ -26,6 +26,7 @@ from .epochs import EpochList
 from .files import EpochFile
 from .layout import NONCE_SIZE, NodeIdentity
 from .protocol import EpochBegun, JoinedMaster, LogAbandoned, LogReceived, SlaveCore, SlaveFact, TailDropped
+from .rate import Rate
 from .ring import Ring
 from .settings import OURS, HaSettings
 
@@ -109,6 +110,8 @@ class HAClient:
     """When the master was last told something, by the monotonic clock."""
     master_end: int = 0
     """End of the master's log, as far as it is known."""
+    received: Rate = attrs.field(factory=Rate)
+    """How fast the log grows while the present connection lasts."""
     refusal: str | None = None
     """Why the last connection ended, if a person has to act."""
     _unreachable: Address | None = None
@@ -168,7 +171,7 @@ class HAClient:
         try:
             return await self._converse(stream, master)
         finally:
-            self.joined_at = None
+            self.joined_at, self.received = None, Rate()
             await trio.aclose_forcefully(stream)
 
     async def _converse(self, stream: Stream, master: Address) -> bool:
@@ -342,7 +345,9 @@ class HAClient:
     async def _tick(self, core: SlaveCore, scope: trio.CancelScope) -> None:
         while True:
             await trio.sleep(TICK_SECONDS)
-            now = self.clock.monotonic()
+            now, own = self.clock.monotonic(), self.follower.log
+            if self.joined_at is not None and own.max_offset > own.min_offset:  # an empty log will begin where it is told to
+                self.received.look(now, own.max_offset)
             silence = core.silent_for(now)
             if silence is not None:
                 log.warning("silent_master_closed", master=str(self.master), silence_seconds=round(silence, 1))

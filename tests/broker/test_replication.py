@@ -9,10 +9,12 @@ from typing import Any
 
 import attrs
 import pytest
+import trio
 
 from ledgermq.broker.config import BrokerConfig
 from ledgermq.broker.replication import ha_settings
 from ledgermq.ha.classic.authenticated import AuthenticatedSlave
+from ledgermq.ha.classic.master import SWEEP_SECONDS
 from ledgermq.message.json import loads
 from ledgermq.namesrv.config import NamesrvConfig
 from ledgermq.namesrv.server import open_namesrv
@@ -133,6 +135,33 @@ async def test_both_sides_tell_how_replication_stands(tmp_path: Path) -> None:
         assert (told["masterAddr"], told["maxOffset"], told["activated"], told["diff"]) == (
             master.broker.ha_address, end, True, 0,
         )  # fmt: skip
+        assert told["masterFlushOffset"] == -1
+
+
+async def test_both_sides_tell_how_fast_the_log_travels(tmp_path: Path) -> None:
+    """The rates are those of bytes that left and arrived within the last seconds, and are gone with the connection."""
+    async with open_group(tmp_path) as group, group.desk("m") as master, group.desk("s", **SLAVE) as slave:
+        await until(lambda: joined(master))
+        service, client = master.broker.replication.node.service, slave.broker.replication.node.client
+        assert service is not None
+        assert client is not None
+
+        def rates() -> tuple[int, int]:
+            master.put("T1", b"x" * 1000)
+            told = [loads(desk.peer().ask(RequestCode.GET_BROKER_HA_STATUS).body) for desk in (master, slave)]
+            sent = told[0]["haConnectionInfo"][0]["transferredByteInSecond"]
+            return sent, told[1]["haClientRuntimeInfo"]["transferredByteInSecond"]
+
+        began = trio.current_time()
+        await until(lambda: all(rates()))
+        at_most = master.broker.store.log.max_offset / SWEEP_SECONDS
+        assert trio.current_time() - began >= SWEEP_SECONDS, "a rate takes two looks"
+        assert all(0 < rate <= at_most for rate in rates())
+
+        for connection in list(service.connections):
+            connection.scope.cancel()
+        await until(lambda: client.joined_at is None)
+        assert client.received.per_second == 0
 
 
 async def test_offsets_committed_at_the_slave_reach_the_master_that_returns(tmp_path: Path) -> None:
