@@ -18,6 +18,7 @@ from ..message.message import RETRY_PREFIX
 from ..message.properties import (
     CLUSTER,
     DELAY,
+    NAME_END,
     PROPERTY_END,
     TIMER_DELAY_MS,
     TIMER_DELAY_SEC,
@@ -87,6 +88,7 @@ _CODES = {
 }
 
 _PUT_OK = PutStatus.PUT_OK
+_NO_WAIT_MARK = f"{WAIT}{NAME_END}false"
 _SEND_MESSAGE = int(RequestCode.SEND_MESSAGE)
 
 _Sent = tuple[RemotingCommand, int, int]
@@ -336,7 +338,8 @@ def born_host(connection: ServerConnection) -> bytes:
 
 
 def _waits(message: IncomingMessage, status: PutStatus) -> bool:
-    return status is _PUT_OK and find_property(message.properties, WAIT) != "false"
+    properties = message.properties
+    return status is _PUT_OK and (_NO_WAIT_MARK not in properties or find_property(properties, WAIT) != "false")
 
 
 def _bad_field(request: RemotingCommand, error: Exception) -> str:
