@@ -8,8 +8,8 @@ import argparse
 
 from apache_client import start_consumer
 from drain import drain, write_backlog
-from harness import Options, Report, Values, started, take_turns
-from servers import Cluster
+from harness import Options, Report, Values, others_stopped, started, take_turns
+from servers import Cluster, Side
 
 
 def _extend(parser: argparse.ArgumentParser) -> None:
@@ -25,7 +25,12 @@ def main() -> None:
             rate = write_backlog(cluster, found.messages)
             report.note(f"{cluster.side}: backlog written at {rate:,.0f} msg/s")
             drain(cluster, found.messages, start_consumer)
-        take_turns(options, report, lambda side: _measure(clusters[side], found.messages))
+
+        def measure(side: Side) -> Values:
+            with others_stopped(side, clusters):
+                return _measure(clusters[side], found.messages)
+
+        take_turns(options, report, measure)
     report.show()
 
 

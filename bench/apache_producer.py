@@ -18,7 +18,7 @@ from apache_client import producer_lines, start_producer
 from harness import CpuMeter, Options, Report, Values, await_growth, others_stopped, started, take_turns, warm_up
 from processes import Process, ProcessFailedError
 from servers import QUEUES, TOPIC, Cluster, Side
-from slaves import started_pairs
+from slaves import await_in_sync, started_pairs
 from wire import Connection
 
 
@@ -41,6 +41,8 @@ def main() -> None:
 
         def measure(side: Side) -> Values:
             with others_stopped(side, clusters, slaves), clusters[side].connect() as connection:
+                if side in slaves:
+                    await_in_sync(clusters[side], slaves[side])
                 if found.asynchronous:
                     return _flood(clusters[side], connection, options, found.threads, report)
                 return _steady(clusters[side], slaves.get(side), connection, options, found.threads)
@@ -68,7 +70,7 @@ def _steady(cluster: Cluster, slave: Cluster | None, connection: Connection, opt
         _wait(producer, options.warmup)
         broker, client = CpuMeter(cluster.running_broker), CpuMeter(producer)
         follower = CpuMeter(slave.running_broker) if slave else None
-        before = connection.message_count(TOPIC, QUEUES)
+        before, failed_before = connection.message_count(TOPIC, QUEUES), _failed(producer)
         for meter in filter(None, (broker, client, follower)):
             meter.start()
         _wait(producer, options.seconds)
@@ -76,7 +78,7 @@ def _steady(cluster: Cluster, slave: Cluster | None, connection: Connection, opt
         client_cpu, _ = client.stop()
         follower_cpu = follower.stop()[0] if follower else 0.0
         messages = connection.message_count(TOPIC, QUEUES) - before
-        lines = producer_lines(producer)
+        lines, failed = producer_lines(producer), _failed(producer) - failed_before
     finally:
         producer.kill()
     if not messages:
@@ -88,8 +90,14 @@ def _steady(cluster: Cluster, slave: Cluster | None, connection: Connection, opt
         **({"slave us/msg": follower_cpu * 1e6 / messages} if slave else {}),
         "cores busy": (broker_cpu + client_cpu + follower_cpu) / seconds,
         "client's own msg/s": lines[-1].rate if lines else 0,
-        "failed sends": lines[-1].send_failed + lines[-1].response_failed if lines else 0,
+        "failed sends": failed,
     }
+
+
+def _failed(producer: Process) -> int:
+    """Failures that the client has told of so far; its first sends may expire while its JVM is cold."""
+    lines = producer_lines(producer)
+    return lines[-1].send_failed + lines[-1].response_failed if lines else 0
 
 
 def _flood(cluster: Cluster, connection: Connection, options: Options, threads: int, report: Report) -> Values:
@@ -113,7 +121,7 @@ def _flood(cluster: Cluster, connection: Connection, options: Options, threads: 
             resident_max = max(resident_max, cluster.running_broker.resident().anonymous_bytes)
         broker_cpu, seconds = broker.stop()
         client_cpu, _ = client.stop()
-        lines = producer_lines(producer)
+        failed = _failed(producer)
     finally:
         producer.kill()
     report.note(f"{cluster.side}, thousands a second: " + " ".join(f"{rate / 1000:.1f}" for rate in rates))
@@ -121,7 +129,7 @@ def _flood(cluster: Cluster, connection: Connection, options: Options, threads: 
     return {
         "msg/s": statistics.mean(window),
         "slowest second msg/s": min(window),
-        "failed sends": lines[-1].send_failed + lines[-1].response_failed if lines else 0,
+        "failed sends": failed,
         "client cores busy": client_cpu / seconds,
         "broker cores busy": broker_cpu / seconds,
         "broker memory MB before": resident_before / 1e6,

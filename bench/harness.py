@@ -167,7 +167,7 @@ def started(sides: Sequence[Side], settings: Mapping[str, str] | None = None) ->
         yield clusters
 
 
-def await_route(cluster: Cluster, broker: Connection, topic: str = TOPIC, timeout: float = 60) -> None:
+def await_route(cluster: Cluster, broker: Connection, topic: str = TOPIC, timeout: float = 180) -> None:
     """Wait until the name server knows where the topic is: the Java client gives up when it does not."""
     get_route_info_by_topic = 105
     host, _, port = cluster.namesrv_address.partition(":")
@@ -187,7 +187,7 @@ def warm_up(clusters: Mapping[Side, Cluster], seconds: float) -> None:
             sender.run(_WARMUP_WINDOW, seconds=seconds)
 
 
-def await_growth(connection: Connection, producer: Process, timeout: float = 120) -> None:
+def await_growth(connection: Connection, producer: Process, timeout: float = 180) -> None:
     """Wait until a producer's first messages arrive: warm-up counts from there, however long its process took to start."""
     before, deadline = connection.message_count(TOPIC, QUEUES), time.perf_counter() + timeout
     while connection.message_count(TOPIC, QUEUES) == before:

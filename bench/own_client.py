@@ -13,7 +13,7 @@ from pathlib import Path
 
 from apache_client import start_consumer, start_producer
 from drain import drain, write_backlog
-from harness import CpuMeter, Options, Report, Values, await_growth, started, take_turns, warm_up
+from harness import CpuMeter, Options, Report, Values, await_growth, others_stopped, started, take_turns, warm_up
 from processes import Process, ProcessFailedError
 from servers import QUEUES, TOPIC, Cluster, Side, ours_env
 
@@ -44,8 +44,9 @@ def _compare_producers(options: Options, in_flight: int) -> None:
         warm_up(clusters, options.warmup)
 
         def measure(side: Side) -> Values:
-            own = _produce(clusters[side], options, own_producer)
-            theirs = _produce(clusters[side], options, start_producer)
+            with others_stopped(side, clusters):
+                own = _produce(clusters[side], options, own_producer)
+                theirs = _produce(clusters[side], options, start_producer)
             return _side_by_side(own, theirs)
 
         take_turns(options, report, measure)
@@ -94,7 +95,8 @@ def _compare_consumers(options: Options, messages: int) -> None:
             drain(cluster, messages, start_consumer)
 
         def measure(side: Side) -> Values:
-            own, theirs = (_consume(clusters[side], messages, start) for start in (own_consumer, start_consumer))
+            with others_stopped(side, clusters):
+                own, theirs = (_consume(clusters[side], messages, start) for start in (own_consumer, start_consumer))
             return _side_by_side(own, theirs)
 
         take_turns(options, report, measure)

@@ -9,7 +9,7 @@ import argparse
 from harness import CpuMeter, Options, Report, Values, others_stopped, take_turns, warm_up
 from raw_sender import RawSender, lone_latencies
 from servers import Cluster, Side
-from slaves import started_pairs
+from slaves import await_in_sync, started_pairs
 
 
 def _extend(parser: argparse.ArgumentParser) -> None:
@@ -26,6 +26,7 @@ def main() -> None:
 
         def measure(side: Side) -> Values:
             with others_stopped(side, clusters, slaves):
+                await_in_sync(clusters[side], slaves[side])
                 return _measure(clusters[side], slaves[side], options.seconds, windows, found.lone)
 
         take_turns(options, report, measure)
