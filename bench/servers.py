@@ -86,8 +86,9 @@ def apache_env(home: Path) -> dict[str, str]:
 
 
 def ours_env() -> dict[str, str]:
+    """Return what to add to the environment: the sources, and to keep their bytecode, as an installed package does."""
     path = os.environ.get("PYTHONPATH")
-    return {"PYTHONPATH": f"{_REPOSITORY / 'src'}{os.pathsep + path if path else ''}"}
+    return {"PYTHONPATH": f"{_REPOSITORY / 'src'}{os.pathsep + path if path else ''}", "PYTHONDONTWRITEBYTECODE": ""}
 
 
 def new_store() -> Path:

@@ -73,20 +73,35 @@ def _import_quickly(module: str) -> ModuleType:
         _import_structlog()
         return import_module(module)
     finally:
-        if collects:
-            gc.enable()
+        gc.freeze()  # else the collector looks at all of it as soon as it may
+        gc.enable()
 
 
 def _import_structlog() -> None:
-    """Import it without rich, which it would take from wherever it is installed, for tracebacks that we print plainly."""
-    hides_rich = "rich" not in sys.modules
-    if hides_rich:
-        sys.modules["rich"] = cast("ModuleType", None)  # the import system's word for: there is none
+    """Import it without what it would take along and nobody here uses.
+
+    That is rich, for tracebacks that we print plainly, and asyncio, for loggers of another kind than ours; it comes when
+    somebody asks for it.
+    """
+    stand_ins = {"rich": None, "asyncio": _on_demand("asyncio")}
+    placed = {name: stand_in for name, stand_in in stand_ins.items() if name not in sys.modules}
+    sys.modules.update(cast("dict[str, ModuleType]", placed))  # None is the import system's word for: there is none
     try:
         import_module("structlog")
     finally:
-        if hides_rich:
-            del sys.modules["rich"]
+        for name in placed:
+            del sys.modules[name]
+
+
+def _on_demand(name: str) -> ModuleType:
+    """A module that is imported when something is taken from it."""
+
+    def take(attribute: str) -> Any:
+        return getattr(import_module(name), attribute)
+
+    stand_in = ModuleType(name)
+    vars(stand_in)["__getattr__"] = take
+    return stand_in
 
 
 def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:

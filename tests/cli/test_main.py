@@ -28,6 +28,25 @@ def test_the_root_costs_nothing_but_click() -> None:
     assert found.stdout.strip() == b""
 
 
+def test_a_server_is_imported_without_what_it_never_uses() -> None:
+    """Half of the standard library hangs on asyncio; who does take something from it through structlog still gets it."""
+    probe = """if True:
+        import sys
+        from ledgermq.cli.main import main
+
+        command = main.get_command(None, "broker")
+        print(command.name, *{"rich", "asyncio"} & set(sys.modules))
+
+        import structlog
+
+        print(structlog.stdlib.asyncio.Queue.__module__, sys.modules["asyncio"].Queue is structlog.stdlib.asyncio.Queue)
+    """
+
+    found = subprocess.run([sys.executable, "-c", probe], env={"PYTHONPATH": str(SOURCES)}, capture_output=True, check=True)
+
+    assert found.stdout.decode().splitlines() == ["broker", "asyncio.queues True"]
+
+
 def test_the_version_is_told(runner: Run) -> None:
     """One line, exit status 0."""
     assert runner("--version").stdout.startswith("ledgermq ")
