@@ -1,6 +1,7 @@
 """What a broker registers: its topics and their version, read from either form of the body (RocketMQ RegisterBrokerBody).
 
-The form is told by the first byte, not by the `compressed` field, which some brokers of 5.x set wrongly.
+The form is told by the first byte, not by the `compressed` field, which some brokers of 5.x set wrongly. A body is read on the
+event loop, whoever sent it: only what is asked for is made of its JSON, and `TOPICS_MAX` bounds the rest.
 """
 
 from __future__ import annotations
@@ -11,14 +12,21 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 import attrs
+import msgspec
 
 from ..message.errors import JsonError
 from ..message.json import OF_STRANGERS_BYTES_MAX, loads
 from ..remoting.codes import ResponseCode
 from ..remoting.errors import RequestRefused
 
-EXPANDED_BYTES_MAX = 64 * 1024 * 1024
-"""What a compressed body may grow to: a million topics. Beyond it somebody tries to fill our memory."""
+TOPICS_MAX = 128 * 1024
+"""Of one broker: more than fit into the largest frame as the JSON that brokers write, some 125 bytes a topic."""
+EXPANDED_BYTES_MAX = 16 * 1024 * 1024
+"""What a compressed body may grow to: as much as a frame may hold. Beyond it somebody tries to fill our memory."""
+OBJECTS_MAX = 2 * TOPICS_MAX
+"""In JSON: a topic is one, and has another one for its attributes from 5.x on."""
+VERSION_BYTES_MAX = 4096
+"""Of the version in a compressed body, which takes 80."""
 
 _ZLIB_FIRST_BYTE = 0x78
 _CRC_MASK = 0x7FFFFFFF
@@ -55,6 +63,33 @@ class RegisteredTopics:
     topics: Mapping[str, TopicConfig]
 
 
+class _Version(msgspec.Struct, rename="camel", gc=False):
+    counter: int = 0
+    timestamp: int = 0
+    state_version: int = 0
+
+
+class _Topic(msgspec.Struct, rename="camel", gc=False):
+    read_queue_nums: int = 16
+    write_queue_nums: int = 16
+    perm: int = 6
+    topic_sys_flag: int = 0
+
+
+class _Wrapper(msgspec.Struct, rename="camel"):
+    topic_config_table: dict[str, _Topic] | None = None
+    data_version: _Version | None = None
+
+
+class _Body(_Wrapper):
+    """Brokers before V3_0_11 sent the inner wrapper alone."""
+
+    topic_config_serialize_wrapper: _Wrapper | None = None
+
+
+_decode_strictly = msgspec.json.Decoder(_Body, strict=False).decode  # a number may be text, as fastjson reads it
+
+
 def read_registration(body: bytes, crc32: int) -> RegisteredTopics:
     """Read the body of a registration; an empty one registers no topics.
 
@@ -68,8 +103,17 @@ def read_registration(body: bytes, crc32: int) -> RegisteredTopics:
     try:
         if body[0] == _ZLIB_FIRST_BYTE:
             return _read_compressed(_expand(body))
-        return _read_json(loads(body, loose_bytes_max=OF_STRANGERS_BYTES_MAX))
-    except (JsonError, struct.error, zlib.error, KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        return _read_json(body)
+    except (
+        msgspec.MsgspecError,
+        JsonError,
+        struct.error,
+        zlib.error,
+        RecursionError,
+        AttributeError,
+        TypeError,
+        ValueError,
+    ) as error:
         raise RequestRefused(
             ResponseCode.SYSTEM_ERROR, f"the body of a registration does not add up: {type(error).__name__}: {error}"
         ) from error
@@ -91,36 +135,60 @@ def _expand(body: bytes) -> bytes:
     return expanded
 
 
-def _read_json(value: Any) -> RegisteredTopics:
-    # Brokers before V3_0_11 sent the inner wrapper alone.
-    wrapper: Mapping[str, Any] = value.get("topicConfigSerializeWrapper") or value
-    table: Mapping[str, Any] = wrapper.get("topicConfigTable") or {}
-    return RegisteredTopics(
-        read_data_version(wrapper.get("dataVersion")),
-        {
-            topic: TopicConfig(
-                int(config.get("readQueueNums", 16)),
-                int(config.get("writeQueueNums", 16)),
-                int(config.get("perm", 6)),
-                int(config.get("topicSysFlag", 0)),
-            )
-            for topic, config in table.items()
-        },
-    )
+def _read_json(body: bytes) -> RegisteredTopics:
+    decoded = _decode(body)
+    wrapper = decoded.topic_config_serialize_wrapper or decoded
+    table = wrapper.topic_config_table or {}
+    _check_count(len(table))
+    configs: dict[tuple[int, int, int, int], TopicConfig] = {}  # a broker's topics are alike
+    topics: dict[str, TopicConfig] = {}
+    for name, topic in table.items():
+        numbers = topic.read_queue_nums, topic.write_queue_nums, topic.perm, topic.topic_sys_flag
+        config = configs.get(numbers)
+        if config is None:
+            config = configs[numbers] = TopicConfig(*numbers)
+        topics[name] = config
+    version = wrapper.data_version or _Version()
+    return RegisteredTopics(DataVersion(version.counter, version.timestamp, version.state_version), topics)
+
+
+def _decode(body: bytes) -> _Body:
+    if (count := body.count(b"{")) > OBJECTS_MAX:
+        raise ValueError(f"{count} JSON objects, {OBJECTS_MAX} are allowed")
+    if b'"$ref"' not in body:
+        try:
+            return _decode_strictly(body)
+        except (msgspec.MsgspecError, ValueError):
+            if len(body) > OF_STRANGERS_BYTES_MAX:
+                raise
+    return msgspec.convert(loads(body, loose_bytes_max=OF_STRANGERS_BYTES_MAX), _Body, strict=False)
+
+
+def _check_count(count: int) -> None:
+    if not 0 <= count <= TOPICS_MAX:
+        raise ValueError(f"{count} topics, 0 to {TOPICS_MAX} are allowed")
 
 
 def _read_compressed(expanded: bytes) -> RegisteredTopics:
     version, position = _piece(expanded, 0)
+    if len(version) > VERSION_BYTES_MAX:
+        raise ValueError(f"a version of {len(version)} bytes, {VERSION_BYTES_MAX} are allowed")
     (count,) = _INT.unpack_from(expanded, position)
+    _check_count(count)
     position += _INT.size
+    configs: dict[bytes, TopicConfig] = {}  # a broker's topics are alike
     topics: dict[str, TopicConfig] = {}
     for _ in range(count):
         line, position = _piece(expanded, position)
-        # name, read queues, write queues, perm, filter type and, from 5.x, attributes: one space between them.
-        name, reads, writes, perm = line.decode().split(" ", 4)[:4]
-        topics[name] = TopicConfig(int(reads), int(writes), int(perm))
+        name, _, words = line.partition(b" ")
+        config = configs.get(words)
+        if config is None:
+            # Read queues, write queues, perm, filter type and, from 5.x, attributes: one space between them.
+            reads, writes, perm = words.decode().split(" ", 3)[:3]
+            config = configs[words] = TopicConfig(int(reads), int(writes), int(perm))
+        topics[name.decode()] = config
     # Filter servers and static-topic mappings follow; neither is ours to serve.
-    return RegisteredTopics(read_data_version(loads(version, loose_bytes_max=OF_STRANGERS_BYTES_MAX)), topics)
+    return RegisteredTopics(read_data_version(loads(version, loose_bytes_max=VERSION_BYTES_MAX)), topics)
 
 
 def _piece(buffer: bytes, position: int) -> tuple[bytes, int]:

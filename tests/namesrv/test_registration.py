@@ -96,6 +96,46 @@ def test_a_body_that_does_not_add_up_is_refused(body: bytes) -> None:
         read_registration(body, 0)
 
 
+@pytest.mark.parametrize(
+    ("bound", "body"),
+    [
+        ("TOPICS_MAX", b'{"topicConfigTable":{"A":{},"B":{},"C":{}}}'),
+        ("TOPICS_MAX", compressed("A 4 4 6", "B 4 4 6", "C 4 4 6")),
+        ("OBJECTS_MAX", b'{"topicConfigTable":{"A":{}}}'),
+        ("OBJECTS_MAX", b'{"x":[{},{}]}'),
+    ],
+)
+def test_more_than_any_broker_has_is_refused(monkeypatch: pytest.MonkeyPatch, bound: str, body: bytes) -> None:
+    """A stranger's body must not hold up everybody else; one that is just inside the bound is read."""
+    monkeypatch.setattr(registration, bound, 3)
+    read_registration(body, 0)
+    monkeypatch.setattr(registration, bound, 2)
+
+    with pytest.raises(RequestRefused, match="2 are allowed"):
+        read_registration(body, 0)
+
+
+def test_a_long_version_is_refused_unread() -> None:
+    """All of a compressed body could be the JSON of its version."""
+    version = b'{"counter":1,"x":"%b"}'
+
+    assert read_registration(compressed(version=version % bytes(4000).replace(b"\0", b"x")), 0).data_version == DataVersion(1)
+    with pytest.raises(RequestRefused, match="4096 are allowed"):
+        read_registration(compressed(version=version % bytes(4100).replace(b"\0", b"x")), 0)
+
+
+def test_numbers_may_be_text_and_what_is_null_is_absent() -> None:
+    """As fastjson reads them; so is a body that is no strict JSON, if it is short."""
+    topics = b'"T":{"readQueueNums":"4","writeQueueNums":8,"attributes":null}'
+    strict = b'{"topicConfigSerializeWrapper":null,"dataVersion":null,"topicConfigTable":{%b}}' % topics
+
+    for body in (strict, b"\xef\xbb\xbf" + strict, strict.replace(b'"dataVersion"', b"0")):
+        assert read_registration(body, 0).topics == {"T": TopicConfig(4, 8, 6)}
+    loose = strict.replace(b'"dataVersion"', b"0").replace(b"{", b"{" + b" " * 40_000, 1)
+    with pytest.raises(RequestRefused, match="does not add up"):
+        read_registration(loose, 0)
+
+
 def test_a_body_that_expands_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A few KiB must not become all of our memory."""
     monkeypatch.setattr(registration, "EXPANDED_BYTES_MAX", 10_000)
