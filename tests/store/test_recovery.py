@@ -267,16 +267,19 @@ WITHOUT_INDEX = small_config(Path("store"), message_index_enable=False)
 SAVED_SECONDS = 10.0
 """After it, the checkpoint and the note have been written, busy or not."""
 
+NOTED_SECONDS = 1.5
+"""After it, a note has been written and a sync has been tried once; with each one more that fails, more gets to the medium."""
+
 
 def sim_world(disk: SimDisk) -> World:
     return attrs.evolve(small_world(disk=disk), workers=SimWorkers(random.Random(1)))
 
 
-async def put_and_wait(store: MessageStore, *counts: int) -> None:
+async def put_and_wait(store: MessageStore, *counts: int, seconds: float = SAVED_SECONDS) -> None:
     """Put so many messages into queues 1, 2, ... and let the checkpoint and the note have their time."""
     store.put([incoming(queue_id=number) for number, count in enumerate(counts, start=1) for _ in range(count)])
     derive_all(store)
-    await trio.sleep(SAVED_SECONDS)
+    await trio.sleep(seconds)
 
 
 async def killed_with_syncs_that_failed(seed: int = 0) -> SimDisk:
@@ -285,7 +288,7 @@ async def killed_with_syncs_that_failed(seed: int = 0) -> SimDisk:
     async with open_message_store(sim_world(disk), WITHOUT_INDEX) as store:
         await put_and_wait(store, 3, 3)
         disk.faults.sync_error = 1.0
-        await put_and_wait(store, 0, 60)
+        await put_and_wait(store, 0, 60, seconds=NOTED_SECONDS)
         killed = disk.kill()
         disk.faults.sync_error = 0.0
     return killed
