@@ -1,4 +1,4 @@
-"""Where the fuzzer begins: for every target some inputs that are right, as our encoders and RocketMQ's peers write them."""
+"""Where the fuzzer begins: for every target first an input that is right, as our encoders and RocketMQ's peers write it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,12 @@ from ..ha.classic.epochs import Epoch, EpochList
 from ..ha.classic.layout import (
     BARE_HEADER,
     BARE_REPORT,
+    CRC_SIZE,
+    DATA,
     DATA_KIND,
     KIND_CHALLENGE,
     KIND_REFUSAL,
+    REPORT,
     REPORT_KIND,
     TAG,
     Hello,
@@ -136,14 +139,23 @@ def _hello(max_offset: int, epochs: EpochList, segment_size: int = 4096) -> byte
 
 
 def _data(offset: int, epoch: int, body: bytes) -> bytes:
-    return struct.pack(">4siqiqq", DATA_KIND, len(body), offset, epoch, 1500, 6000) + body
+    """A data frame without its checksum, which the target makes."""
+    head = DATA.pack(
+        kind=DATA_KIND, size=len(body), offset=offset, epoch=epoch, confirmed=1500, master_end=6000, readable=1400, crc=0
+    )
+    return head[:-CRC_SIZE] + body
+
+
+def _report(appended: int) -> bytes:
+    """A report without its checksum, which the target makes."""
+    return REPORT.pack(kind=REPORT_KIND, appended=appended, flushed=appended - 5, crc=0)[:-CRC_SIZE]
 
 
 def _ha() -> dict[str, list[bytes]]:
     reports = b"".join(BARE_REPORT.pack(offset=offset) for offset in (0, 4096, 5000))
     log = BARE_HEADER.pack(offset=2000, size=0) + BARE_HEADER.pack(offset=2000, size=50) + bytes(50)
     return {
-        "ha_bare_master": [b"\x09" + reports, b"\0" + BARE_REPORT.pack(offset=3000) + reports, b"\0" + TAG],
+        "ha_bare_master": [b"\0" + BARE_REPORT.pack(offset=3000) + reports, b"\x09" + reports, b"\0" + TAG],
         "ha_bare_slave": [b"\x14" + log, b"\0" + BARE_HEADER.pack(offset=0, size=9) + bytes(9)],
         "ha_master": [b"\0" + TAG, b"\0" + reports, b"\x03" + TAG + envelope(2, _hello(2000, _EPOCHS) + bytes(32))],
         "ha_slave": [b"\0" + envelope(KIND_CHALLENGE, b"1" * 32), b"\0" + envelope(KIND_REFUSAL, bytes(40)), b"\0" + log],
@@ -153,7 +165,7 @@ def _ha() -> dict[str, list[bytes]]:
             encode_welcome(Welcome(b"M" * 16, 5000, 6000, 5000, _EPOCHS)),
             encode_welcome(Welcome(b"M" * 16, 0, 6000, 4096, EpochList())),
         ],
-        "ha_reports": [b"".join(struct.pack(">4sqq", REPORT_KIND, at, at - 5) for at in (2000, 1990, 50))],
+        "ha_reports": [b"".join(map(_report, (2000, 1990, 50)))],
         "ha_data": [
             _data(2000, 2, bytes(90)) + _data(2090, 2, b"") + _data(2090, 2, bytes(7)),
             _data(2000, 3, bytes(9)),
@@ -234,7 +246,7 @@ def _compressed() -> Iterable[tuple[str, list[bytes]]]:
 
 
 def seeds() -> dict[str, list[bytes]]:
-    """Inputs by the name of their target."""
+    """Inputs by the name of their target; the first is right, others may be a step away from it."""
     block = binary_header(310, _SEND_FIELDS, 1)
     return {
         "record": _records(),

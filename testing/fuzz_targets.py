@@ -6,7 +6,6 @@ Seeds are in `fuzz_seeds.py`.
 
 from __future__ import annotations
 
-import struct
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
@@ -30,7 +29,18 @@ from ..ha.classic.authenticated import AuthenticatedMaster, AuthenticatedSlave
 from ..ha.classic.bare import BareMaster, BareSlave
 from ..ha.classic.epochs import Epoch, EpochList
 from ..ha.classic.files import EpochFile, load_node
-from ..ha.classic.layout import DATA, KIND_CHALLENGE, KIND_HELLO, KIND_WELCOME, TAG, NodeIdentity, envelope, mac
+from ..ha.classic.layout import (
+    CRC_SIZE,
+    DATA,
+    KIND_CHALLENGE,
+    KIND_HELLO,
+    KIND_WELCOME,
+    REPORT,
+    TAG,
+    NodeIdentity,
+    envelope,
+    mac,
+)
 from ..ha.classic.protocol import MasterCore, SlaveCore, TransferLimits
 from ..ha.errors import HaError
 from ..message.batch import decode_batch
@@ -227,21 +237,21 @@ def _welcome(data: bytes) -> None:
 
 def _reports(data: bytes) -> None:
     master, _ = _pair()
-    for at in range(0, len(data) - 19, 20):
-        fields = data[at : at + 20]
-        master.receive(fields + zlib.crc32(fields).to_bytes(4, "big"), 0.0)
+    size = REPORT.size - CRC_SIZE
+    for at in range(0, len(data) - size + 1, size):
+        fields = data[at : at + size]
+        master.receive(fields + zlib.crc32(fields).to_bytes(CRC_SIZE, "big"), 0.0)
 
 
 def _data_frames(data: bytes) -> None:
     _, slave = _pair()
-    size_of = struct.Struct(">4xi").unpack_from
-    fields_size, at = DATA.size - 4, 0
-    while at + fields_size <= len(data):
-        fields = data[at : at + fields_size]
-        at += fields_size
-        body = data[at : at + max(size_of(fields)[0], 0)]
+    head_size, at = DATA.size - CRC_SIZE, 0
+    while at + head_size <= len(data):
+        fields = data[at : at + head_size]
+        at += head_size
+        body = data[at : at + max(DATA.unpack(fields + bytes(CRC_SIZE))["size"], 0)]
         at += len(body)
-        slave.receive(fields + zlib.crc32(fields, zlib.crc32(body)).to_bytes(4, "big") + body, 0.0)
+        slave.receive(fields + zlib.crc32(fields, zlib.crc32(body)).to_bytes(CRC_SIZE, "big") + body, 0.0)
 
 
 # ----------------------------------------------------------------------------------------------------------- files
@@ -381,7 +391,8 @@ def _subscription(data: bytes) -> None:
 
 _JSON_BYTES_FACTOR = 160
 """A number that is a value of its own takes two bytes as text, and is held as read, as prepared and as written."""
-_TWICE = 3
+_UNPACKING = 3
+"""What is unpacked is there up to so many times: in pieces, joined, and as what is read out of it."""
 
 TARGETS = (
     Target("record", always(_records), (CorruptRecord,)),
@@ -391,17 +402,17 @@ TARGETS = (
     Target("message_id", always(lambda data: MessageId.parse(_text(data))), (BadMessageId,)),
     Target("json", always(_json), (JsonError,), bytes_factor=_JSON_BYTES_FACTOR),
     Target("json_key", always(lambda data: message_queue_of(_text(data))), (JsonError,)),
-    Target("pull_answer", always(_pull_answer), (CorruptRecord, BadBody), bytes_base=_TWICE * BODY_BYTES_MAX),
-    Target("zlib_body", always(_body(COMPRESSION_ZLIB)), (BadBody,), bytes_base=_TWICE * BODY_BYTES_MAX),
-    Target("lz4_body", always(_body(COMPRESSION_LZ4)), (BadBody,), bytes_base=_TWICE * BODY_BYTES_MAX),
-    Target("zstd_body", always(_body(COMPRESSION_ZSTD)), (BadBody,), bytes_base=_TWICE * BODY_BYTES_MAX),
+    Target("pull_answer", always(_pull_answer), (CorruptRecord, BadBody), bytes_base=_UNPACKING * BODY_BYTES_MAX),
+    Target("zlib_body", always(_body(COMPRESSION_ZLIB)), (BadBody,), bytes_base=_UNPACKING * BODY_BYTES_MAX),
+    Target("lz4_body", always(_body(COMPRESSION_LZ4)), (BadBody,), bytes_base=_UNPACKING * BODY_BYTES_MAX),
+    Target("zstd_body", always(_body(COMPRESSION_ZSTD)), (BadBody,), bytes_base=_UNPACKING * BODY_BYTES_MAX),
     Target("frames", always(_frames), (RemoteProtocolError,)),
     Target("json_header", always(_header(Wire.JSON)), (RemoteProtocolError,)),
     Target("binary_header", always(_header(Wire.BINARY)), (RemoteProtocolError,)),
     Target("fields", always(_fields), (RemoteProtocolError,)),
     Target("java_properties", always(_properties_text)),
     Target("broker_requests", broker_requests, (RemoteProtocolError,), bytes_factor=_JSON_BYTES_FACTOR),
-    Target("namesrv_requests", namesrv_requests, (RemoteProtocolError,), bytes_base=_TWICE * EXPANDED_BYTES_MAX),
+    Target("namesrv_requests", namesrv_requests, (RemoteProtocolError,), bytes_base=_UNPACKING * EXPANDED_BYTES_MAX),
     Target("ha_bare_master", always(_bare_master), (HaError,)),
     Target("ha_bare_slave", always(_bare_slave), (HaError,)),
     Target("ha_master", always(lambda data: _feed(_master(), data)), (HaError,)),
@@ -425,7 +436,7 @@ TARGETS = (
     Target("namesrv_conf", always(_namesrv_conf), (BadNamesrvConfig,)),
     Target("kv_config", always(_kv_config), (JsonError,), bytes_factor=_JSON_BYTES_FACTOR),
     Target("local_offsets", always(_local_offsets), bytes_factor=_JSON_BYTES_FACTOR),
-    Target("registration", always(_registration), (RequestRefused,), bytes_base=_TWICE * EXPANDED_BYTES_MAX),
+    Target("registration", always(_registration), (RequestRefused,), bytes_base=_UNPACKING * EXPANDED_BYTES_MAX),
     Target("route", always(_route), (KeyError, TypeError, ValueError), bytes_base=ROUTE_QUEUES_MAX * 500),
     Target("subscription", always(_subscription), (BadExpression,)),
 )

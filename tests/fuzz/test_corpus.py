@@ -41,7 +41,7 @@ async def test_right_inputs_of_today_are_read(target: Target) -> None:
     """The fuzzer starts from what our encoders and peers write, and gets past the first checks with it."""
     with judging():
         async with target.opens() as decode:
-            assert any(judge(target, decode, data) for data in seeds()[target.name])
+            assert judge(target, decode, seeds()[target.name][0])
 
 
 def test_the_corpus_is_small_and_belongs_to_targets() -> None:
