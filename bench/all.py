@@ -30,6 +30,7 @@ _FIGURES = (
     Figure("raw-socket", "raw_socket.py", (), "--runs 1 --seconds 4 --warmup 12 --lone 1000 --windows 64"),
     Figure("apache-producer", "apache_producer.py", (), "--runs 1 --seconds 8 --warmup 15"),
     Figure("apache-producer-async", "apache_producer.py", ("--async",), "--runs 1 --seconds 10 --warmup 5"),
+    Figure("apache-client-back-pressure", "apache_producer.py", ("--back-pressure",), "--runs 1 --seconds 8 --warmup 15"),
     Figure("apache-consumer", "apache_consumer.py", (), "--runs 1 --messages 400000"),
     Figure("own-client", "own_client.py", (), "--runs 1 --seconds 6 --warmup 12 --messages 200000"),
     Figure("startup", "startup.py", (), "--runs 1 --idle 2"),

@@ -1,9 +1,11 @@
 """Apache's benchmark producer, 1 KiB bodies: rate, and CPU of broker and client per message.
 
 By default 64 threads send synchronously. With --async (`-y true`) they send without waiting and without a limit: the
-figure is then what the broker does about it, second by second: rate, failed sends, resident memory. The client itself
-fails a send that has waited three seconds in its queue of 10,000 and more, before the broker has seen it: below some
-3,400 messages a second everything expires there. The cores that client and broker kept busy tell who was the wall.
+figure is then what the broker does about it, second by second: rate, failed sends, resident memory. On two cores the
+client does not get that far: one thread per core hands its only network thread more sends than that can take, which then
+never comes to write or read, and everything expires unsent; `instant_responder.py` shows the same without any broker. With
+--back-pressure it is Apache's client library with its own back-pressure switched on, still without a limit of ours: that
+client lives, and what happens is the broker's doing.
 With --pair the broker is a SYNC_MASTER with one slave, and a send is answered once the slave has it (Apache's is told
 inSyncReplicas=2, as its default of 1 waits for nobody).
 """
@@ -14,17 +16,22 @@ import statistics
 import time
 from collections.abc import Generator, Sequence
 
-from apache_client import producer_lines, start_producer
+from apache_client import failures, producer_lines, start_producer
 from harness import CpuMeter, Options, Report, Values, await_growth, others_stopped, started, take_turns, warm_up
 from processes import Process, ProcessFailedError
 from servers import QUEUES, TOPIC, Cluster, Side
 from slaves import await_in_sync, started_pairs
 from wire import Connection
 
+_FIRST_SECONDS_MAX = 20
+
 
 def _extend(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=int, default=64, help="sending threads (default 64)")
     parser.add_argument("--async", dest="asynchronous", action="store_true", help="send asynchronously, without limit")
+    parser.add_argument(
+        "--back-pressure", action="store_true", help="send asynchronously, with the client's own back-pressure on"
+    )
     parser.add_argument("--pair", action="store_true", help="send to a SYNC_MASTER with one slave")
     parser.add_argument("--flush", choices=["async", "sync"], default="async", help="the broker's flush mode")
 
@@ -32,9 +39,12 @@ def _extend(parser: argparse.ArgumentParser) -> None:
 def main() -> None:
     options, found = Options.parse(__doc__ or "", seconds=15, warmup=25, extend=_extend)
     mode = "asynchronous without limit" if found.asynchronous else "synchronous"
+    if found.back_pressure:
+        mode = "asynchronous with the client's own back-pressure"
     flush = f"{found.flush.upper()}_FLUSH"
     brokers = "a SYNC_MASTER with one slave" if found.pair else "a lone broker"
-    title = f"Apache's benchmark producer, {found.threads} threads, {mode}, 1 KiB bodies, 8 queues, {brokers}, {flush}"
+    program = "Apache's client library" if found.back_pressure else "Apache's benchmark producer"
+    title = f"{program}, {found.threads} threads, {mode}, 1 KiB bodies, 8 queues, {brokers}, {flush}"
     report = Report(title, options.json_path)
 
     with _started(options.sides, flush, pair=found.pair) as (clusters, slaves):
@@ -43,8 +53,11 @@ def main() -> None:
             with others_stopped(side, clusters, slaves), clusters[side].connect() as connection:
                 if side in slaves:
                     await_in_sync(clusters[side], slaves[side])
-                if found.asynchronous:
-                    return _flood(clusters[side], connection, options, found.threads, report)
+                if found.asynchronous or found.back_pressure:
+                    producer = start_producer(
+                        clusters[side], threads=found.threads, asynchronous=True, back_pressure=found.back_pressure
+                    )
+                    return _flood(clusters[side], producer, connection, options, report)
                 return _steady(clusters[side], slaves.get(side), connection, options, found.threads)
 
         warm_up(clusters, options.warmup)
@@ -70,7 +83,7 @@ def _steady(cluster: Cluster, slave: Cluster | None, connection: Connection, opt
         _wait(producer, options.warmup)
         broker, client = CpuMeter(cluster.running_broker), CpuMeter(producer)
         follower = CpuMeter(slave.running_broker) if slave else None
-        before, failed_before = connection.message_count(TOPIC, QUEUES), _failed(producer)
+        before, failed_before = connection.message_count(TOPIC, QUEUES), failures(producer)
         for meter in filter(None, (broker, client, follower)):
             meter.start()
         _wait(producer, options.seconds)
@@ -78,7 +91,7 @@ def _steady(cluster: Cluster, slave: Cluster | None, connection: Connection, opt
         client_cpu, _ = client.stop()
         follower_cpu = follower.stop()[0] if follower else 0.0
         messages = connection.message_count(TOPIC, QUEUES) - before
-        lines, failed = producer_lines(producer), _failed(producer) - failed_before
+        lines, failed = producer_lines(producer), failures(producer) - failed_before
     finally:
         producer.kill()
     if not messages:
@@ -94,20 +107,15 @@ def _steady(cluster: Cluster, slave: Cluster | None, connection: Connection, opt
     }
 
 
-def _failed(producer: Process) -> int:
-    """Failures that the client has told of so far; its first sends may expire while its JVM is cold."""
-    lines = producer_lines(producer)
-    return lines[-1].send_failed + lines[-1].response_failed if lines else 0
-
-
-def _flood(cluster: Cluster, connection: Connection, options: Options, threads: int, report: Report) -> Values:
+def _flood(cluster: Cluster, producer: Process, connection: Connection, options: Options, report: Report) -> Values:
     """Watch warm-up and measurement alike: what matters is how the rate goes on."""
     rates: list[float] = []
     resident_before = cluster.running_broker.resident().anonymous_bytes
     resident_max = resident_before
-    producer = start_producer(cluster, threads=threads, asynchronous=True)
     try:
-        await_growth(connection, producer)
+        # A client that drowns before its first message leaves it has a rate, too: none.
+        with contextlib.suppress(ProcessFailedError):
+            await_growth(connection, producer, timeout=_FIRST_SECONDS_MAX)
         broker, client = CpuMeter(cluster.running_broker), CpuMeter(producer)
         broker.start()
         client.start()
@@ -121,7 +129,7 @@ def _flood(cluster: Cluster, connection: Connection, options: Options, threads: 
             resident_max = max(resident_max, cluster.running_broker.resident().anonymous_bytes)
         broker_cpu, seconds = broker.stop()
         client_cpu, _ = client.stop()
-        failed = _failed(producer)
+        failed = failures(producer)
     finally:
         producer.kill()
     report.note(f"{cluster.side}, thousands a second: " + " ".join(f"{rate / 1000:.1f}" for rate in rates))
