@@ -15,7 +15,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import attrs
@@ -26,7 +26,7 @@ from .checkers import STORE_CHECKERS, check_history, queue_offsets_are_given_onc
 from .history import End, History, Snapshot
 from .process_load import PULL_SETTINGS, Load, message_ids_name_their_messages
 from .process_network import NetworkUnavailable
-from .process_outcome import Outcome
+from .process_outcome import VIOLATIONS_SHOWN_MAX, Outcome, Report, drawn_seed, say
 from .process_pairs import PairFaults
 from .process_servers import broker_arguments, running, running_broker
 
@@ -35,9 +35,6 @@ START_KILLED_SHARE = 0.15
 START_KILLED_SECONDS = (0.0, 0.8)
 PAUSED_SHARE = 0.1
 PAUSE_SECONDS = (0.2, 1.5)
-VIOLATIONS_SHOWN_MAX = 20
-
-Report = Callable[[str], object]
 
 
 @attrs.define(eq=False)
@@ -126,31 +123,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, help="what to draw from; a new one by default")
     parser.add_argument("--directory", type=Path, help="where the stores go; a temporary one by default")
     chosen = parser.parse_args(arguments)
-    seed = random.SystemRandom().randrange(1 << 32) if chosen.seed is None else int(chosen.seed)
+    seed = drawn_seed(chosen.seed)
     directory = Path(tempfile.mkdtemp(prefix="ledgermq-faults-", dir=chosen.directory))
     title = f"seed {seed}, {chosen.mode}, {chosen.flush} flush"
-    _say(f"{title}, in {directory}")
+    say(f"{title}, in {directory}")
     sync_flush, lots = chosen.flush == "sync", random.Random(seed)  # noqa: S311 - draws faults
     try:
         if chosen.mode == "single":
-            outcome = trio.run(Faults(directory / "store", sync_flush, lots, _say).run, chosen.kills)
+            outcome = trio.run(Faults(directory / "store", sync_flush, lots, say).run, chosen.kills)
         else:
-            outcome = trio.run(PairFaults(directory, sync_flush, lots, _say).run, chosen.kills)
+            outcome = trio.run(PairFaults(directory, sync_flush, lots, say).run, chosen.kills)
     except NetworkUnavailable as error:
-        _say(str(error))
+        say(str(error))
         return 2
     for violation in outcome.violations[:VIOLATIONS_SHOWN_MAX]:
-        _say(f"  {violation}")
-    _say(f"{title}: {outcome.summary()}")
+        say(f"  {violation}")
+    say(f"{title}: {outcome.summary()}")
     if outcome.violations:
         (directory / "violations.txt").write_text("\n".join(outcome.violations))
         return 1
     shutil.rmtree(directory)
     return 0
-
-
-def _say(line: str) -> None:
-    print(line, flush=True)  # noqa: T201
 
 
 if __name__ == "__main__":

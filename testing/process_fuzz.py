@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -26,11 +26,11 @@ import trio
 from ..remoting.channel import connected
 from ..remoting.codes import ResponseCode
 from ..remoting.errors import RemotingError
-from ..world.network import Address
 from .checkers import check_history
 from .history import History
 from .process_load import PULL_SETTINGS, QUEUES, Load
 from .process_malformed import FRAME_SIZE_MAX, KINDS, Fate, Kind
+from .process_outcome import VIOLATIONS_SHOWN_MAX, Report, drawn_seed, say
 from .process_servers import ServerProcess, running_broker
 
 WORKERS = 8
@@ -49,8 +49,6 @@ SAMPLE_SECONDS = 0.5
 _RUN = tuple(kind for kind in KINDS if kind.fate is not Fate.CLOSED)
 _LAST = tuple(kind for kind in KINDS if kind.fate is Fate.CLOSED)
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
-
-Report = Callable[[str], object]
 
 
 @attrs.define(eq=False)
@@ -82,8 +80,8 @@ class Outcome:
         series = ", ".join(f"{size / mib:.1f}" for _, size in self.resident)
         return (
             f"{self.frames} malformed frames on {self.connections} connections in {self.seconds:.0f} s, "
-            f"{len(self.violations)} violations; private memory after each {self.frames // STEPS} frames: {series} MiB, "
-            f"{self.resident_max / mib:.1f} MiB at most; "
+            f"{len(self.violations)} violations; private memory at the start and after each {self.frames // STEPS} frames: "
+            f"{series} MiB, {self.resident_max / mib:.1f} MiB at most; "
             f"{self.probes} messages of the probe, slowest {self.probe_seconds_max * 1000:.0f} ms"
         )
 
@@ -164,9 +162,8 @@ class Fuzz:
                 return
             await _send_what_goes(connection, last.draw(self.lots, 1))
             with suppress(ConnectionError):
-                while await connection.recv(1 << 16):
+                if await connection.recv(1 << 16):
                     self._violated(f"answered instead of closed: {last.name}")
-                    return
 
     async def _take_answers(self, connection: trio.socket.SocketType, expected: dict[int, str]) -> list[str]:
         """Read until everything expected is answered; returns the kinds of what was not."""
@@ -241,12 +238,11 @@ class Fuzz:
             self._violated(f"the probe failed: {error}")
 
     async def _check_probe(self) -> None:
-        address: Address = self.broker.address
-        snapshot = await self.load.look(address)
+        snapshot = await self.load.look(self.broker.address)
         snapshot.epoch += 1  # so that what was acknowledged until now is asked for
         self.load.history.snapshots.append(snapshot)
         violations = check_history(self.load.history) + self.load.skipped
-        violations += await self.load.read_to_the_end(address, snapshot)
+        violations += await self.load.read_to_the_end(self.broker.address, snapshot)
         for violation in violations:
             self._violated(violation)
 
@@ -278,14 +274,9 @@ async def fuzz_broker(directory: Path, frames: int, seed: int, report: Report = 
         outcome = await fuzz.run(frames)
         if (status := await broker.stop()) != 0:
             outcome.violations.append(f"the broker stopped with exit status {status}")
-        if '"level": "error"' in broker.errors:
-            lines = [line for line in broker.errors.splitlines() if '"level": "error"' in line]
-            outcome.violations += [f"{len(lines)} errors were logged, among them:", *sorted(set(lines))[:5]]
+        if logged := [line for line in broker.errors.splitlines() if '"level": "error"' in line]:
+            outcome.violations += [f"{len(logged)} errors were logged, among them:", *sorted(set(logged))[:5]]
     return outcome
-
-
-def _say(line: str) -> None:
-    print(line, flush=True)  # noqa: T201
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -294,16 +285,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--frames", type=int, default=1_000_000, help="how many malformed frames are sent (1000000)")
     parser.add_argument("--seed", type=int, help="what to draw from; a new one by default")
     chosen = parser.parse_args(arguments)
-    seed = random.SystemRandom().randrange(1 << 32) if chosen.seed is None else int(chosen.seed)
-    print(f"seed {seed}", flush=True)  # noqa: T201
+    seed = drawn_seed(chosen.seed)
+    say(f"seed {seed}")
     with tempfile.TemporaryDirectory(prefix="ledgermq-fuzz-") as directory:
-        outcome = trio.run(fuzz_broker, Path(directory), int(chosen.frames), seed, _say)
-    for violation in outcome.violations[:20]:
-        print(f"  {violation}")  # noqa: T201
+        outcome = trio.run(fuzz_broker, Path(directory), int(chosen.frames), seed, say)
+    for violation in outcome.violations[:VIOLATIONS_SHOWN_MAX]:
+        say(f"  {violation}")
     for name, number in sorted(outcome.kinds.items()):
-        print(f"{number:>9} {name}")  # noqa: T201
-    print(f"answers by code: {dict(sorted(outcome.answers.items()))}")  # noqa: T201
-    print(f"seed {seed}: {outcome.summary()}")  # noqa: T201
+        say(f"{number:>9} {name}")
+    say(f"answers by code: {dict(sorted(outcome.answers.items()))}")
+    say(f"seed {seed}: {outcome.summary()}")
     return 1 if outcome.violations else 0
 
 

@@ -9,7 +9,6 @@ this one, so nothing stays behind, however this one ends. What the kernel or our
 from __future__ import annotations
 
 import ctypes
-import errno
 import os
 import socket
 import subprocess
@@ -180,7 +179,7 @@ async def _checked(command: Sequence[str], text: str = "") -> None:
             list(command), stdin=text.encode(), check=False, capture_stdout=True, capture_stderr=True
         )
     except OSError as error:
-        raise NetworkUnavailable(f"{command[0]} cannot be run: {error.strerror}") from error
+        raise NetworkUnavailable(f"{command[0]} cannot be run: {error.strerror or error}") from error
     if ended.returncode:
         raise NetworkUnavailable(f"{' '.join(command)}: {ended.stderr.decode(errors='replace').strip()}")
 
@@ -198,7 +197,7 @@ async def _kept_namespaces() -> AsyncGenerator[int]:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         )
     except OSError as error:
-        raise NetworkUnavailable(f"unshare cannot be run: {error.strerror or errno.errorcode[error.errno or 0]}") from error
+        raise NetworkUnavailable(f"unshare cannot be run: {error.strerror or error}") from error
     assert keeper.stdin is not None
     assert keeper.stdout is not None
     try:

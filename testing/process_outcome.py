@@ -1,12 +1,29 @@
-"""What a run of real processes did and found, of any mode."""
+"""What a run of `process_faults` did and found, in either mode; and how the commands that try real processes tell of theirs."""
 
 from __future__ import annotations
 
+import random
 from collections import Counter
+from collections.abc import Callable
 
 import attrs
 
 from .history import History
+
+VIOLATIONS_SHOWN_MAX = 20
+
+Report = Callable[[str], object]
+"""Is told of progress, line by line."""
+
+
+def say(line: str) -> None:
+    """Print a line at once: runs take hours, and are watched."""
+    print(line, flush=True)  # noqa: T201
+
+
+def drawn_seed(given: int | None) -> int:
+    """The seed that was asked for, or a new one."""
+    return random.SystemRandom().randrange(1 << 32) if given is None else given
 
 
 @attrs.define(eq=False)

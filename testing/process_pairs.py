@@ -38,7 +38,7 @@ from .checkers import (
 from .history import End, History, Snapshot
 from .process_load import NUMBER_DIGITS, PULL_SETTINGS, QUEUES, TOPIC, Load, message_ids_name_their_messages
 from .process_network import Place, VirtualNetwork, virtual_network
-from .process_outcome import Outcome
+from .process_outcome import Outcome, Report
 from .process_servers import SEGMENT_SIZE, ServerProcess, broker_arguments, running
 
 NAMESRV, MASTER, SLAVE, CLIENTS = "namesrv", "master", "slave", "clients"
@@ -73,8 +73,6 @@ LONE_SLAVE_CHECKERS: tuple[Checker, ...] = (
     nothing_is_stored_twice_or_invented,
     order_within_a_queue_holds,
 )
-
-Report = Callable[[str], object]
 
 
 @attrs.define(eq=False)
@@ -330,7 +328,7 @@ class PairFaults:
             return
         await pair.slave.kill()
         self.outcome.kills += 1
-        self.outcome.faults["of the slave"] += 1
+        self.outcome.faults["kills of the slave"] += 1
         await self._some_time()
         if self.lots.random() < 0.7 and not self._ballast(pair).exists():
             await self._start(pair, pair.slave)
