@@ -62,7 +62,14 @@ class Run:
     corpus: int
     """Inputs of which each reached something that no other did."""
     finding: Path | None
+    """The input that did what it must not do."""
     output: str
+    status: int
+    """How its process ended, as `os.wait` tells; 0 is well."""
+
+    @property
+    def failed(self) -> bool:
+        return self.finding is not None or self.status != 0
 
 
 async def _fuzz_in_child(engine: Engine, target: Target, directories: Sequence[Path], seconds: int, seed: int) -> None:
@@ -110,16 +117,17 @@ def _start(engine: Engine, target: Target, directories: Sequence[Path], output: 
         os._exit(1)
 
 
-def _run_of(target: str, output: str) -> Run:
+def _run_of(target: str, output: str, status: int) -> Run:
     progress = _PROGRESS.findall(output)
     executions = _EXECUTIONS.findall(output)
     coverage, corpus = map(int, progress[-1]) if progress else (0, 0)
     saved = _SAVED.search(output)
-    return Run(target, int(executions[-1]) if executions else 0, coverage, corpus, Path(saved[1]) if saved else None, output)
+    finding = Path(saved[1]) if saved else None
+    return Run(target, int(executions[-1]) if executions else 0, coverage, corpus, finding, output, status)
 
 
 def _line_of(run: Run) -> str:
-    found = "1 finding" if run.finding is not None else "0 findings"
+    found = "1 finding" if run.failed else "0 findings"
     return f"{run.target:<16} {run.executions:>10} executions  coverage {run.coverage:>5}  corpus {run.corpus:>5}  {found}"
 
 
@@ -146,9 +154,7 @@ def fuzz(targets: Sequence[Target], engine: Engine, work: Path, seconds: float, 
             running[_start(engine, target, directories, work / f"{target.name}.out", share, seed)] = target
         process, status = os.wait()
         target = running.pop(process)
-        run = _run_of(target.name, (work / f"{target.name}.out").read_text(errors="replace"))
-        if run.finding is None and status:
-            run = attrs.evolve(run, finding=work / f"{target.name}.out")
+        run = _run_of(target.name, (work / f"{target.name}.out").read_text(errors="replace"), status)
         runs.append(run)
         print(_line_of(run), flush=True)  # noqa: T201
     return runs
@@ -189,6 +195,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with redirect_stderr(io.StringIO()), engine.instrument_imports(include=["ledgermq"]):  # which names every module
         from .fuzz_targets import BY_NAME, TARGETS  # noqa: PLC0415 - here it is instrumented
     targets = [BY_NAME[name] for name in chosen.targets.split(",")] if chosen.targets else list(TARGETS)
+    # libFuzzer takes 0 for none.
     seed = random.SystemRandom().randrange(1, 1 << 31) if chosen.seed is None else int(chosen.seed)
     print(f"seed {seed}", flush=True)  # noqa: T201
     began = time.monotonic()
@@ -199,10 +206,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for target in targets:
                 found = read_inputs(work / target.name / "found", work / target.name / "right")
                 _in_virtual_time(partial(keep, target, found, chosen.corpus))
-    bad = [run for run in runs if run.finding is not None]
+    bad = [run for run in runs if run.failed]
     for run in bad:
         print(f"\n{run.target}:\n{_why(run.output)}")  # noqa: T201
-        print(f"replay: python -m ledgermq.testing.fuzz --replay {run.target} {run.finding}")  # noqa: T201
+        if run.finding is not None:
+            print(f"replay: python -m ledgermq.testing.fuzz --replay {run.target} {run.finding}")  # noqa: T201
     executions = sum(run.executions for run in runs)
     seconds = time.monotonic() - began
     print(f"{len(runs)} targets, {executions} executions, {len(bad)} findings, {seconds:.0f} s")  # noqa: T201
