@@ -21,18 +21,18 @@ from .java_properties import read_properties
 
 CONFIG_FILE = "/etc/rocketmq/tls.properties"
 
-TEXT = ""
-SWITCH = "true or false"
+TEXT: tuple[str, ...] = ()
+SWITCH = ("true", "false")
 
-TLS_KEYS: Mapping[str, str] = {
-    "tls.server.mode": "disabled, permissive or enforcing",
+TLS_KEYS: Mapping[str, tuple[str, ...]] = {
+    "tls.server.mode": ("disabled", "permissive", "enforcing"),
     "tls.config.file": TEXT,
     "tls.test.mode.enable": SWITCH,
     "tls.server.certPath": TEXT,
     "tls.server.keyPath": TEXT,
     "tls.server.keyPassword": TEXT,
     "tls.server.trustCertPath": TEXT,
-    "tls.server.need.client.auth": "none, optional or require",
+    "tls.server.need.client.auth": ("none", "optional", "require"),
     "tls.server.authClient": SWITCH,
     "tls.enable": SWITCH,
     "tls.client.certPath": TEXT,
@@ -41,7 +41,7 @@ TLS_KEYS: Mapping[str, str] = {
     "tls.client.authServer": SWITCH,
     "tls.client.trustCertPath": TEXT,
 }
-"""Every key and what it may be; empty for any text."""
+"""Every key and what it may be; nothing is listed where any text may stand."""
 
 SECRET_KEYS = frozenset(("tls.server.keyPassword", "tls.client.keyPassword"))
 
@@ -55,8 +55,8 @@ class TlsSettings:
     def __attrs_post_init__(self) -> None:
         for key, value in self.given.items():
             allowed = TLS_KEYS[key]
-            if allowed and value not in allowed.replace(" or ", ", ").split(", "):
-                raise BadTlsSetting(key, value, allowed)
+            if allowed and value not in allowed:
+                raise BadTlsSetting(key, value, f"{', '.join(allowed[:-1])} or {allowed[-1]}")
 
     def updated(self, entries: Mapping[str, str]) -> TlsSettings:
         """These settings with those of `entries` over them; other keys are none of ours.

@@ -72,7 +72,16 @@ class _Contexts:
     _paths: Sequence[str]
     _stamps: object = None
     _context: ssl.SSLContext | None = None
+    # Connections ask in worker threads, many at once: the first of them makes what all of them need.
     _lock: threading.Lock = attrs.field(factory=threading.Lock)
+
+    @classmethod
+    def of_server(cls, settings: ServerTls) -> _Contexts:
+        return cls(lambda: _server_context(settings), _files_of(settings))
+
+    @classmethod
+    def of_client(cls, settings: ClientTls) -> _Contexts:
+        return cls(lambda: _client_context(settings), _files_of(settings))
 
     def current(self) -> ssl.SSLContext:
         """The context of the files as they are now; of the last good ones, if these cannot be used.
@@ -97,6 +106,10 @@ class _Contexts:
             return self._context
 
 
+def _files_of(settings: ServerTls | ClientTls) -> list[str]:
+    return [path for path in (settings.cert_path, settings.key_path, settings.trust_cert_path) if path]
+
+
 def _stamp(path: str) -> object:
     try:
         found = os.stat(path)
@@ -114,9 +127,7 @@ class TlsAcceptor:
     _contexts: _Contexts = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        settings = self.settings
-        paths = [path for path in (settings.cert_path, settings.key_path, settings.trust_cert_path) if path]
-        self._contexts = _Contexts(lambda: _server_context(settings), paths)
+        self._contexts = _Contexts.of_server(self.settings)
 
     @property
     def takes_plain(self) -> bool:
@@ -229,11 +240,6 @@ def _load_own(context: ssl.SSLContext, cert_path: str, key_path: str, password: 
     context.load_cert_chain(cert_path, key_path or None, password)
 
 
-def _client_contexts(settings: ClientTls) -> _Contexts:
-    paths = [path for path in (settings.cert_path, settings.key_path, settings.trust_cert_path) if path]
-    return _Contexts(lambda: _client_context(settings), paths)
-
-
 @attrs.define(eq=False)
 class TlsNetwork:
     """A network whose outgoing connections are encrypted; what listens on it sees connections as they come."""
@@ -244,7 +250,7 @@ class TlsNetwork:
     _contexts: _Contexts = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._contexts = _client_contexts(self.settings)
+        self._contexts = _Contexts.of_client(self.settings)
 
     async def open_stream(self, address: Address) -> Stream:
         context = await self._workers.run(self._contexts.current)
@@ -283,7 +289,7 @@ class TlsSockets:
     _contexts: _Contexts = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._contexts = _client_contexts(self.settings)
+        self._contexts = _Contexts.of_client(self.settings)
 
     def connect(self, address: Address, timeout_seconds: float) -> Socket:
         deadline = time.monotonic() + timeout_seconds
