@@ -495,18 +495,31 @@ class Admin:
         """The masters that are meant.
 
         Raises:
-            NoRoute: there is no such broker or cluster.
+            InvalidArgument: the name server knows no such broker or cluster, or an address is none.
+            NoRoute: the name server knows no broker at all.
         """
         if broker is not None and ":" in broker:
-            return [Address.parse(broker)]
+            try:
+                return [Address.parse(broker)]
+            except ValueError as error:
+                raise InvalidArgument(f"broker: {error}") from error
         known = await self.cluster()
         if broker is not None:
             found = [each.addresses[0] for each in known.brokers if each.name == broker and 0 in each.addresses]
         else:
             found = known.masters(cluster)
         if not found:
-            names = ", ".join(sorted({each.name for each in known.brokers} | {each.cluster for each in known.brokers}))
-            raise NoRoute(broker or cluster or "*", NoRouteReason.NO_BROKER, f"known are: {names or 'none'}")
+            if not known.brokers:
+                raise NoRoute(broker or cluster or "*", NoRouteReason.NO_BROKER)
+            if broker is not None:
+                raise InvalidArgument(
+                    f"no master of a broker {broker!r}: known are {_listed(each.name for each in known.brokers)}"
+                )
+            if cluster is not None:
+                raise InvalidArgument(
+                    f"no master in a cluster {cluster!r}: known are {_listed(each.cluster for each in known.brokers)}"
+                )
+            raise NoRoute("*", NoRouteReason.NO_MASTER)
         return found
 
 
@@ -536,6 +549,10 @@ def _table(answer: RemotingCommand, name: str) -> dict[str, Any]:
 
 def _plain(message: StoredMessage) -> StoredMessage:
     return attrs.evolve(message, body=decompress(message.body, message.sys_flag))
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(set(names)))
 
 
 def _masters_of(route: TopicRoute) -> list[Address]:

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mappi
 from contextlib import asynccontextmanager
 from math import inf
 from traceback import format_exception
-from typing import Literal
+from typing import Literal, get_args
 
 import attrs
 import structlog
@@ -473,6 +473,10 @@ async def open_consumer(
     if not broadcasting:
         retry_topic = RETRY_PREFIX + group
         subscriptions[retry_topic] = Subscription(retry_topic, version=now_ms)
+    if ack not in get_args(AckMode):
+        raise InvalidArgument(f"ack must be one of {', '.join(get_args(AckMode))} (got {ack!r})")
+    if consume_from not in set(ConsumeFrom):
+        raise InvalidArgument(f"consume_from must be one of {', '.join(map(str, ConsumeFrom))} (got {consume_from!r})")
     options = ConsumerOptions(
         ack,
         orderly,

@@ -481,9 +481,16 @@ async def open_producer(
         instance_name: replaces the random part of the client id.
         tls: encrypt every connection, to name servers too: `True` believes any certificate, `ClientTls(...)` says which.
         world: the outside, for tests and simulation.
+
+    Raises:
+        InvalidArgument: a name or an option that cannot be.
     Cancellation: sends that are out are cancelled with the block; the farewell takes at most a second.
     """
     check_group(group)
+    if not send_timeout_seconds > 0:
+        raise InvalidArgument(f"send_timeout_seconds must be above 0 (got {send_timeout_seconds})")
+    if compression not in (None, *Compression):
+        raise InvalidArgument(f"compression must be None or one of {', '.join(map(str, Compression))} (got {compression!r})")
     options = ProducerOptions(
         send_timeout_seconds, retries, compression, compress_over_bytes, message_bytes_max, avoid_slow_brokers
     )

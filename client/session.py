@@ -52,7 +52,10 @@ def parse_name_servers(namesrv: str | Iterable[str]) -> tuple[Address, ...]:
     Raises:
         InvalidArgument: an address that is none, or no address at all.
     """
-    texts = [namesrv] if isinstance(namesrv, str) else list(namesrv)
+    try:
+        texts = [namesrv] if isinstance(namesrv, str) else list(namesrv)
+    except TypeError as error:  # most likely a setting that is not set
+        raise InvalidArgument(f"name servers are given as HOST:PORT;HOST:PORT (got {namesrv!r})") from error
     parts = [part.strip() for text in texts for part in text.replace(",", ";").split(";")]
     try:
         addresses = tuple(Address.parse(part if ":" in part else f"{part}:{DEFAULT_NAMESRV_PORT}") for part in parts if part)

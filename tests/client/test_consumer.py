@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import trio
@@ -604,6 +605,13 @@ async def test_impossible_options_are_refused(autojump_clock: MockClock) -> None
         with pytest.raises(InvalidArgument, match="group"):
             async with open_consumer(NAMESRV, "", "t", world=cluster.world):
                 pass
+        for option, text in (
+            ({"ack": "later"}, "ack must be one of auto, explicit"),
+            ({"consume_from": "FIRST"}, "consume_from must"),
+        ):
+            with pytest.raises(InvalidArgument, match=text):
+                async with open_consumer(NAMESRV, "g", "t", world=cluster.world, **cast("dict[str, Any]", option)):
+                    pass
         with pytest.raises(NoRoute, match="no name server"):
             async with open_consumer("10.0.0.8:9876", "g", "t", world=cluster.world):
                 pass

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import trio
 from trio.testing import MockClock
@@ -464,3 +466,20 @@ async def test_an_exception_of_the_block_leaves_it_unwrapped(autojump_clock: Moc
         with pytest.raises(ZeroDivisionError):
             async with open_producer(NAMESRV, world=cluster.world):
                 _ = 1 // 0
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"send_timeout_seconds": 0}, "send_timeout_seconds must be above 0"),
+        ({"send_timeout_seconds": float("nan")}, "send_timeout_seconds must be above 0"),
+        ({"compression": "zip"}, "compression must be None or one of"),
+        ({"namesrv": None}, "HOST:PORT;HOST:PORT \\(got None\\)"),
+    ],
+)
+async def test_options_that_cannot_be_are_refused_at_once(options: dict[str, Any], words: str) -> None:
+    """Not by the first send, as an error of whatever stumbled over them."""
+    given: Any = {"namesrv": NAMESRV, **options}
+    with pytest.raises(InvalidArgument, match=words):
+        async with open_producer(**given):
+            pass
