@@ -47,6 +47,14 @@ def _named(value: str) -> str | None:
     return None if _NAME.fullmatch(value) else "1 to 127 characters of A-Z a-z 0-9 % | - _"
 
 
+def _host(value: str) -> str | None:
+    return "an address or a name of this machine, without a port" if re.search(r"[\s;,/]|^[^:]*:\d*$", value) else None
+
+
+def _directory(value: str) -> str | None:
+    return None if value.strip() else "a directory"
+
+
 def _addressed(value: str) -> str | None:
     try:
         parse_addresses(value)
@@ -99,9 +107,9 @@ class BrokerConfig:
     listen_port: int = _key(10911, _PORT)
     bind_address: str = ""
     """Which of the machine's addresses to listen on; empty for all."""
-    broker_ip1: str = _key("", name="brokerIP1")
+    broker_ip1: str = _key("", _host, name="brokerIP1")
     """The address that clients are given; empty for the machine's own."""
-    broker_ip2: str = _key("", name="brokerIP2")
+    broker_ip2: str = _key("", _host, name="brokerIP2")
     """The address that slaves are given; empty for `broker_ip1`."""
     namesrv_addr: str = _key("", _addressed)
     register_name_server_period: int = _key(30_000, _POSITIVE)
@@ -111,7 +119,7 @@ class BrokerConfig:
     # topics, groups, messages
     auto_create_topic_enable: bool = True
     auto_create_subscription_group: bool = True
-    default_topic_queue_nums: int = _key(8, _between(1, 65536))
+    default_topic_queue_nums: int = _key(8, _between(1, 65535))
     cluster_topic_enable: bool = True
     broker_topic_enable: bool = True
     trace_topic_enable: bool = False
@@ -137,7 +145,7 @@ class BrokerConfig:
     """Whether a group that is reset hears of it by its next pulls, and not by requests to its members; in 5.x the default."""
 
     # store
-    store_path_root_dir: str = attrs.field(factory=_home_store)
+    store_path_root_dir: str = attrs.field(factory=_home_store, metadata={"rule": _directory, "name": None})
     store_path_commit_log: str | None = None
     mapped_file_size_commit_log: int = _key(1 << 30, _between(4096, 1 << 40))
     mapped_file_size_consume_queue: int = _key(6_000_000, _between(20, 1 << 40))

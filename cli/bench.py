@@ -10,14 +10,18 @@ import click
 import trio
 
 from ..client.consumer import open_consumer
-from ..client.errors import ClientError
+from ..client.errors import ClientError, InvalidArgument
 from ..client.producer import Producer, open_producer
+from ..client.sending import MESSAGE_BYTES_MAX
 from ..client.subscription import ConsumeFrom
 from ..message.message import Message
-from .clients import chosen_tls, json_option, namesrv_option, talks_to_cluster
+from .clients import Seconds, chosen_tls, json_option, namesrv_option, talks_to_cluster
 from .output import print_json
 
 REPORT_SECONDS = 1.0
+MESSAGES_PER_GET = 1024
+IN_FLIGHT_MAX = 4096
+"""What one process can keep an eye on."""
 
 
 @attrs.define(eq=False)
@@ -56,10 +60,12 @@ def command() -> None:
 
 @command.command("produce")
 @click.argument("topic", default="BenchmarkTest")
-@click.option("--size", type=click.IntRange(min=1), default=1024, show_default=True, help="Bytes of a body.")
-@click.option("--in-flight", type=click.IntRange(min=1), default=64, show_default=True, help="Sends that wait at once.")
+@click.option("--size", type=click.IntRange(1, MESSAGE_BYTES_MAX), default=1024, show_default=True, help="Bytes of a body.")
+@click.option(
+    "--in-flight", type=click.IntRange(1, IN_FLIGHT_MAX), default=64, show_default=True, help="Sends that wait at once."
+)
 @click.option("--batch", type=click.IntRange(min=1), default=1, show_default=True, help="Messages per request.")
-@click.option("--seconds", type=float, default=10.0, show_default=True)
+@click.option("--seconds", type=Seconds(), default=10.0, show_default=True)
 @namesrv_option
 @json_option
 @talks_to_cluster
@@ -90,6 +96,8 @@ async def _send_on(producer: Producer, message: Message, batch: int, tally: Tall
                 await producer.send(message)
             else:
                 await producer.send_batch(messages)
+        except InvalidArgument:
+            raise  # it would be refused each time, without ever asking a broker
         except ClientError:
             tally.failed += batch
             continue
@@ -101,29 +109,28 @@ async def _send_on(producer: Producer, message: Message, batch: int, tally: Tall
 @command.command("consume")
 @click.argument("topic", default="BenchmarkTest")
 @click.option("--group", default="ledgermq-bench", show_default=True)
-@click.option("--seconds", type=float, default=10.0, show_default=True, help="At most; ends earlier when caught up.")
+@click.option("--seconds", type=Seconds(), default=10.0, show_default=True, help="At most; ends earlier when caught up.")
 @click.option("--max", "count_max", type=click.IntRange(min=1), help="End after so many messages.")
 @namesrv_option
 @json_option
 @talks_to_cluster
 async def consume(topic: str, group: str, seconds: float, count_max: int | None, namesrv: str, as_json: bool) -> None:
     """Take what is there as fast as it comes."""
-    tally = Tally()
-    last = time.monotonic()
+    tally = Tally()  # joining the group included, since the first messages come with it and may be all there is
+    last = tally.started
     async with (
         open_consumer(namesrv, group, topic, consume_from=ConsumeFrom.FIRST, tls=chosen_tls()) as consumer,
         trio.open_nursery() as nursery,
     ):
         nursery.start_soon(_report, tally, as_json)
         with trio.move_on_after(seconds):
-            while messages := await consumer.get_many(1024, 2.0):
-                if not tally.count:
-                    tally.started = time.monotonic()
+            wanted = min(MESSAGES_PER_GET, count_max or MESSAGES_PER_GET)
+            while wanted and (messages := await consumer.get_many(wanted, 2.0)):
                 tally.count += len(messages)
                 tally.size += sum(message.size for message in messages)
                 last = time.monotonic()
-                if count_max is not None and tally.count >= count_max:
-                    break
+                if count_max is not None:
+                    wanted = min(MESSAGES_PER_GET, count_max - tally.count)
         nursery.cancel_scope.cancel()
     # What was waited for at the end is not part of the rate.
     tally.started += time.monotonic() - last

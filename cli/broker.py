@@ -17,7 +17,7 @@ from ..remoting.java_properties import read_properties
 from ..remoting.tls import TLS_KEYS
 from ..store.errors import StoreError
 from ..world.real import real_world
-from .serving import LOG_LEVELS, log_to_stderr, serve
+from .serving import LOG_LEVELS, log_to_stderr, serve, text_of
 
 _NAMES = {**KEYS, **{key: re.sub(r"\.|(?=[A-Z])", "_", key).lower() for key in TLS_KEYS}}
 """Every key and the name of its parameter."""
@@ -46,11 +46,11 @@ def command(file: Path | None, namesrv: str | None, print_config: bool, log_leve
     Every key of broker.conf is a flag too, in RocketMQ's spelling (--listenPort 10911) or in dashes (--listen-port 10911);
     -p shows all keys. A flag wins over the file, and the file over $LEDGERMQ_NAMESRV.
     """
+    log_to_stderr(log_level)  # first: a warning of the configuration must not stand in what -p prints
     config = _config(file, namesrv, {name.removeprefix("key_"): value for name, value in keys.items() if value is not None})
     if print_config:
         click.echo(config.to_properties(), nl=False)
         return
-    log_to_stderr(log_level)
     serve(open_broker(config, real_world()), _announce, BrokerError, StoreError, HaError, BadTlsSetting)
 
 
@@ -61,11 +61,11 @@ def _config(file: Path | None, namesrv: str | None, given: dict[str, str]) -> Br
         entries["namesrvAddr"] = namesrv
     try:
         if file is not None:
-            entries |= read_properties(file.read_text())
+            entries |= read_properties(text_of(file))
         if namesrv is not None and source is not click.core.ParameterSource.ENVIRONMENT:
             entries["namesrvAddr"] = namesrv
         return config_of(entries | {key: given[name] for key, name in _NAMES.items() if name in given})
-    except (BadConfig, UnicodeDecodeError) as error:
+    except BadConfig as error:
         raise click.UsageError(str(error)) from error
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+import signal
 import time
 from collections.abc import Awaitable, Callable
 from datetime import datetime
@@ -13,13 +14,23 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 import click
 import trio
 
-from ..client.errors import ClientError, InvalidArgument, NoRoute, NoRouteReason, NotFound, NotOnline, Unreachable
+from ..client.errors import (
+    ClientError,
+    InvalidArgument,
+    NoAnswer,
+    NoRoute,
+    NoRouteReason,
+    NotFound,
+    NotOnline,
+    NotSupported,
+    Unreachable,
+)
 from ..client.session import parse_name_servers
 from ..remoting.errors import BadTlsSetting
 from ..remoting.java_properties import read_properties
 from ..remoting.tls import TlsSettings
 from ..world.tls import ClientTls
-from .serving import first_of, log_to_stderr
+from .serving import first_of, log_to_stderr, text_of
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -32,6 +43,8 @@ if TYPE_CHECKING:
     _ParamType = click.ParamType[int]
 else:
     _ParamType = click.ParamType  # older versions of click know no type arguments
+
+_OTHER_SERVERS = "Give others with --namesrv or $LEDGERMQ_NAMESRV, or start a cluster on this machine with `ledgermq up`."
 
 _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -63,8 +76,8 @@ def namesrv_option(function: Callable[P, T]) -> Callable[P, T]:
 def _remember_tls(context: click.Context, _parameter: click.Parameter, value: Path | bool | None) -> None:
     if isinstance(value, Path):
         try:
-            context.meta[_TLS] = TlsSettings().updated(read_properties(value.read_text())).client()
-        except (BadTlsSetting, UnicodeDecodeError) as error:
+            context.meta[_TLS] = TlsSettings().updated(read_properties(text_of(value))).client()
+        except BadTlsSetting as error:
             raise click.BadParameter(f"{value}: {error}", param_hint="--tls-config") from error
     elif value:
         context.meta.setdefault(_TLS, True)
@@ -87,7 +100,7 @@ def talks_to_cluster(function: Callable[P, Awaitable[None]]) -> Callable[P, None
         log_to_stderr("error")
         namesrv = str(kwargs["namesrv"])
         try:
-            trio.run(functools.partial(function, *args, **kwargs))
+            trio.run(_ended_by_sigterm_too, functools.partial(function, *args, **kwargs))
         except BaseException as error:
             reason = first_of(error)
             if isinstance(reason, InvalidArgument):
@@ -102,24 +115,36 @@ def talks_to_cluster(function: Callable[P, Awaitable[None]]) -> Callable[P, None
     return command
 
 
+def _interrupt(*_: object) -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+async def _ended_by_sigterm_too(function: Callable[[], Awaitable[None]]) -> None:
+    """Take SIGTERM as Ctrl-C: a consumer that is asked to end still commits what it has printed."""
+    before = signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        await function()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def explain(error: ClientError, namesrv: str) -> str:
     """Say what went wrong, and what may help."""
     servers = [str(address) for address in parse_name_servers(namesrv)]
-    if (isinstance(error, NoRoute) and error.reason is NoRouteReason.NAME_SERVER_UNREACHABLE) or (
-        isinstance(error, Unreachable) and error.address in servers
-    ):
-        return (
-            f"{error}\nNo name server answers (asked: {'; '.join(servers)}). Give others with --namesrv or $LEDGERMQ_NAMESRV, "
-            "or start a cluster on this machine with `ledgermq up`."
-        )
+    if isinstance(error, NoRoute) and error.reason is NoRouteReason.NAME_SERVER_UNREACHABLE:
+        return f"{error}\nAsked: {'; '.join(servers)}. {_OTHER_SERVERS}"
+    if isinstance(error, Unreachable | NoAnswer) and error.address in servers:
+        return f"{error}\nNo name server answers (asked: {'; '.join(servers)}). {_OTHER_SERVERS}"
+    if isinstance(error, NotSupported) and error.address in servers:
+        return f"{error}\nThat is no name server; brokers have another port than theirs. {_OTHER_SERVERS}"
     if isinstance(error, NoRoute) and error.reason is NoRouteReason.TOPIC_UNKNOWN:
         return f"{error}\nCreate it with `ledgermq topic create {error.topic}`."
     if isinstance(error, NoRoute) and error.reason is NoRouteReason.NO_PERMISSION:
         return f"{error}\nChange it with `ledgermq topic update {error.topic} --perm rw`."
     if isinstance(error, Unreachable):
         return (
-            f"{error}\nThe name server gave this address, but it is not reachable from here: the broker may have died a moment "
-            "ago, a firewall may stand between, or the broker's brokerIP1 names an address of another network."
+            f"{error}\nThe broker may have died a moment ago, a firewall may stand between, or, if the name server gave this "
+            "address, the broker's brokerIP1 names one of another network."
         )
     if isinstance(error, NotFound):
         return error.remark
@@ -136,16 +161,18 @@ def moment(text: str) -> int:
     """
     if text in ("earliest", "latest"):
         return EARLIEST_MS if text == "earliest" else LATEST_MS
-    if re.fullmatch(r"\d+[smhd]", text):
-        return time.time_ns() // 1_000_000 - int(text[:-1]) * _UNITS_MS[text[-1]]
-    if text.isdigit():
-        return int(text)
     try:
-        return round(datetime.fromisoformat(text).timestamp() * 1000)
-    except ValueError:
+        if re.fullmatch(r"\d+[smhd]", text):
+            found = time.time_ns() // 1_000_000 - int(text[:-1]) * _UNITS_MS[text[-1]]
+        else:
+            found = int(text) if text.isdigit() else round(datetime.fromisoformat(text).timestamp() * 1000)
+    except (ValueError, OverflowError):
+        found = LATEST_MS
+    if not 0 <= found < 1 << 63:  # below 0 are signs of the protocol, not times
         raise click.BadParameter(
             f"a time is earliest, latest, 10m (or s, h, d) for so long ago, 2026-01-31T12:00, or milliseconds (got {text!r})"
-        ) from None
+        )
+    return found
 
 
 class Moment(_ParamType):
@@ -156,6 +183,19 @@ class Moment(_ParamType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         del param, ctx
         return value if isinstance(value, int) else moment(value)
+
+
+class Seconds(click.FloatRange):
+    """A time to wait, above 0 and at most a day."""
+
+    def __init__(self) -> None:
+        super().__init__(min=0, min_open=True, max=24 * 3600)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        seconds: float = super().convert(value, param, ctx)
+        if seconds != seconds:  # noqa: PLR0124 - NaN, which lies in every range of click's
+            self.fail(f"{value!r} is not a number of seconds", param, ctx)
+        return seconds
 
 
 def pairs(items: tuple[str, ...], option: str) -> dict[str, str]:

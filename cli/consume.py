@@ -132,6 +132,8 @@ async def _look(namesrv: str, topic: str, tag: str, start_ms: int | None, follow
         await consumer.assign(read, tag)
         for queue in read:
             await consumer.seek(queue, starts[queue])
+        if follow and not unread:
+            click.echo(f"Waiting for messages of {topic}; Ctrl-C ends.", err=True)
         while not sink.full and (follow or unread):
             # Where tags are filtered, the end of a queue may hold nothing for us; then silence says that it is over.
             messages = await consumer.poll(MESSAGES_PER_GET, None if follow else SILENCE_SECONDS)

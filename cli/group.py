@@ -45,6 +45,8 @@ async def show(group: str, topic: str | None, namesrv: str, as_json: bool) -> No
     """Where a group stands in each queue, how far behind it is, and who its members are."""
     async with open_admin(namesrv, tls=chosen_tls()) as admin:
         stats = await admin.group_stats(group, topic)
+        if not stats and group not in await admin.groups():
+            raise click.ClickException(f"there is no group {group!r}")
         try:
             connections = await admin.group_connections(group)
         except NotOnline:
@@ -71,7 +73,7 @@ async def show(group: str, topic: str | None, namesrv: str, as_json: bool) -> No
         rows,
         ("topic", "broker", "queue", "position", "end", "lag", "last"),
         as_json=False,
-        nothing=f"the group {group} has no positions",
+        nothing=f"the group {group} has no positions{f' in {topic}' if topic else ''}",
     )
     click.echo(f"{sum(row['lag'] for row in rows)} behind; {len(members)} members online")
     print_rows(members, ("client_id", "address", "language", "version"), as_json=False)
@@ -100,7 +102,7 @@ async def reset(group: str, topic: str, timestamp_ms: int, namesrv: str, as_json
 @click.option(
     "--retries", type=click.IntRange(min=-1), default=16, show_default=True, help="Before a message is a dead letter."
 )
-@click.option("--retry-queues", type=click.IntRange(1, 65536), default=1, show_default=True)
+@click.option("--retry-queues", type=click.IntRange(1, 65535), default=1, show_default=True)
 @click.option("--orderly", is_flag=True, help="Consumed in order (RocketMQ 5).")
 @click.option("--no-broadcast", is_flag=True, help="Forbid broadcasting consumers.")
 @click.option("--cluster", help="On the brokers of this cluster only.")
@@ -145,7 +147,10 @@ async def delete(group: str, keep_offsets: bool, yes: bool, namesrv: str, as_jso
     if not yes:
         click.confirm(f"Delete the group {group}{'' if keep_offsets else ' and its positions'}?", abort=True, err=True)
     async with open_admin(namesrv, tls=chosen_tls()) as admin:
-        await admin.delete_group(group, remove_offsets=not keep_offsets)
+        there = group in await admin.groups()
+        await admin.delete_group(group, remove_offsets=not keep_offsets)  # in any case: there may be positions without it
+    if not there:
+        raise click.ClickException(f"there is no group {group!r}")
     if as_json:
         print_json({"group": group, "deleted": True})
     else:

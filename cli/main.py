@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import gc
+import os
 import sys
 from importlib import import_module
 from types import ModuleType
@@ -52,6 +54,16 @@ class LazyGroup(click.Group):
         command: click.Command = getattr(_import_quickly(f"ledgermq.cli.{lazy.module}"), "command")  # noqa: B009
         return command
 
+    def invoke(self, ctx: click.Context) -> Any:
+        _open_closed_streams()
+        try:
+            return super().invoke(ctx)
+        except OSError as error:
+            # A reader of ours that went away is click's to deal with; files and disks are the user's.
+            if error.errno == errno.EPIPE:
+                raise
+            raise click.ClickException(reason_of(error)) from error
+
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         from click.shell_completion import CompletionItem  # noqa: PLC0415 - only completion pays for it
 
@@ -65,9 +77,23 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, lazy.summary) for name, lazy in COMMANDS.items()])
 
 
+def _open_closed_streams() -> None:
+    """Give the standard streams that a shell has closed to nobody, before a socket gets their number."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - as long as the process
+
+
+def reason_of(error: OSError) -> str:
+    """What the system says, and about which file, without its number."""
+    said = error.strerror or str(error)
+    return f"{error.filename}: {said}" if isinstance(error.filename, str) and error.filename else said
+
+
 def _import_quickly(module: str) -> ModuleType:
     """Import a module in two thirds of the time: without the collector, which finds nothing in what imports make."""
-    collects = gc.isenabled()
+    if module in sys.modules or not gc.isenabled():
+        return import_module(module)
     gc.disable()
     try:
         _import_structlog()

@@ -46,7 +46,7 @@ async def by_key(topic: str, key: str, count_max: int, since: int, namesrv: str,
     """Find messages by one of their keys, through the brokers' index."""
     async with open_admin(namesrv, tls=chosen_tls()) as admin:
         found = await admin.messages_by_key(topic, key, messages_max=count_max, begin_ms=since)
-    _print_found(found, as_json=as_json, nothing=f"no message with the key {key} in {topic}")
+    _print_found(found, as_json=as_json, nothing=f"no message with the key {key!r} in {topic}")
 
 
 @command.command("by-offset")

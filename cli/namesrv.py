@@ -13,7 +13,7 @@ from ..namesrv.errors import BadNamesrvConfig
 from ..namesrv.server import Namesrv, open_namesrv
 from ..remoting.errors import BadTlsSetting
 from ..world.real import real_world
-from .serving import LOG_LEVELS, log_to_stderr, serve
+from .serving import LOG_LEVELS, log_to_stderr, serve, text_of
 
 
 @click.command("namesrv")
@@ -26,11 +26,11 @@ from .serving import LOG_LEVELS, log_to_stderr, serve
 @click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True)
 def command(file: Path | None, host: str | None, port: int | None, print_config: bool, log_level: str) -> None:
     """Run a name server until Ctrl-C or SIGTERM."""
+    log_to_stderr(log_level)
     config = _config(file, host, port)
     if print_config:
         click.echo(config.to_properties(), nl=False)
         return
-    log_to_stderr(log_level)
     serve(open_namesrv(config, real_world()), _announce, JsonError, BadTlsSetting)
 
 
@@ -39,8 +39,8 @@ def _config(file: Path | None, host: str | None, port: int | None) -> NamesrvCon
     config = NamesrvConfig(kv_config_path=f"{home}/kvConfig.json", config_store_path=f"{home}/namesrv.properties")
     try:
         if file is not None:
-            config = read_namesrv_conf(file.read_text(), config)
-    except (BadNamesrvConfig, UnicodeDecodeError) as error:
+            config = read_namesrv_conf(text_of(file), config)
+    except BadNamesrvConfig as error:
         raise click.BadParameter(f"{file}: {error}", param_hint="-c") from error
     given = {"bindAddress": host, "listenPort": None if port is None else str(port)}
     return config.with_entries({key: value for key, value in given.items() if value is not None})

@@ -13,9 +13,9 @@ import click
 import trio
 
 from ..client.producer import Producer, open_producer
-from ..client.sending import SendResult
+from ..client.sending import MESSAGE_BYTES_MAX, SendResult
 from ..message.message import Message
-from .clients import chosen_tls, json_option, namesrv_option, pairs, talks_to_cluster
+from .clients import Seconds, chosen_tls, json_option, namesrv_option, pairs, talks_to_cluster
 from .output import print_json
 
 READ_BYTES = 64 * 1024
@@ -63,7 +63,7 @@ class Progress:
 @click.option("--order-key", help="Messages of one key keep their order; they are sent one after the other.")
 @click.option("--batch", type=click.IntRange(min=1), default=1, help="Lines per request, stored next to each other.")
 @click.option("--group", default="ledgermq-cli", show_default=True, help="Producer group.")
-@click.option("--timeout", "seconds", type=float, default=3.0, show_default=True, help="Seconds for one message in all.")
+@click.option("--timeout", "seconds", type=Seconds(), default=3.0, show_default=True, help="Seconds for one message in all.")
 @click.option("--no-wait", is_flag=True, help="Let the broker answer before flush and replication.")
 @click.option("-v", "--verbose", is_flag=True, help="A line for each acknowledged message; arguments have it always.")
 @namesrv_option
@@ -121,13 +121,13 @@ async def _given(bodies: tuple[str, ...], file: Any) -> AsyncGenerator[bytes]:
     if file is not None:
         yield file.read()
     for body in bodies:
-        yield body.encode()
+        yield os.fsencode(body)  # arguments are bytes, whatever the terminal meant by them
 
 
 async def _lines() -> AsyncGenerator[bytes]:
     """Lines of standard input as they come, without their ends; no thread waits, so that Ctrl-C ends at once."""
     descriptor = sys.stdin.fileno()
-    rest = b""
+    rest = bytearray()
     while True:
         try:
             await trio.lowlevel.wait_readable(descriptor)
@@ -136,11 +136,15 @@ async def _lines() -> AsyncGenerator[bytes]:
         piece = os.read(descriptor, READ_BYTES)
         if not piece:
             break
-        *lines, rest = (rest + piece).split(b"\n")
-        for line in lines:
-            yield line.removesuffix(b"\r")
+        first, *others = piece.split(b"\n")
+        rest += first
+        if len(rest) > MESSAGE_BYTES_MAX:
+            raise click.UsageError(f"a line of standard input passes the limit of {MESSAGE_BYTES_MAX} bytes of a message")
+        for line in others:
+            yield bytes(rest.removesuffix(b"\r"))
+            rest[:] = line
     if rest:
-        yield rest
+        yield bytes(rest)
 
 
 async def _send_all(

@@ -7,9 +7,11 @@ import gc
 import logging
 import resource
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, suppress
+from pathlib import Path
 from typing import TextIO, TypeVar, cast
 
 import attrs
@@ -18,6 +20,7 @@ import structlog
 import trio
 
 from ..world.memory import bound_freed_memory
+from .main import reason_of
 
 COLLECT_AFTER = 50_000
 """New container objects before the collector looks at them: a few MiB."""
@@ -61,19 +64,38 @@ def log_to_stderr(level: str) -> None:
     )
 
 
+def text_of(file: Path) -> str:
+    """A configuration file's text, whatever the locale is.
+
+    Raises:
+        click.UsageError: it is not UTF-8.
+    """
+    try:
+        return file.read_text("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise click.UsageError(
+            f"{file} is not text in UTF-8: byte {error.object[error.start]:#04x} at {error.start}"
+        ) from error
+
+
 def serve(opened: AbstractAsyncContextManager[Server], announce: Callable[[Server], str], *expected: type[Exception]) -> None:
     """Run a server until SIGTERM or SIGINT, then let it stop in order.
 
     Raises:
         click.ClickException: it could not start or go on, for one of the `expected` reasons or an OSError.
     """
-    reasons: tuple[type[Exception], ...] = (OSError, *expected)
+    reasons: tuple[type[Exception], ...] = (click.ClickException, OSError, *expected)
     _take_all_descriptors()
     bound_freed_memory()
     try:
         trio.run(_serve, opened, announce)
-    except* reasons as group:
-        raise click.ClickException(_explain(first_of(group))) from group
+    except reasons as error:
+        raise _explained(error) from error
+    except BaseExceptionGroup as group:
+        # Not except*: that would wrap what is raised here in a group again, which click shows as a traceback.
+        if group.split(reasons)[1] is not None:
+            raise
+        raise _explained(first_of(group)) from group
 
 
 def _take_all_descriptors() -> None:
@@ -100,17 +122,37 @@ def first_of(error: BaseException) -> BaseException:
     return error
 
 
-def _explain(error: BaseException) -> str:
-    if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
-        return f"{error.strerror}\nAnother server runs there: stop it, or choose another port."
-    if isinstance(error, OSError) and error.errno == errno.EACCES:
-        return f"{error}\nChoose another directory for the store, or give this user the right to write there."
-    return str(error)
+def _explained(error: BaseException) -> click.ClickException:
+    if not isinstance(error, OSError):
+        return click.ClickException(str(error))
+    cure = _cure(error)
+    return click.ClickException(reason_of(error) + (f"\n{cure}" if cure else ""))
+
+
+def _cure(error: OSError) -> str | None:
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return "Each queue and each connection takes one: raise the limit (ulimit -n)."
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "Make room, or choose another directory for the store."
+    if error.errno == errno.EADDRINUSE:
+        return "Another server runs there: stop it, or choose another port."
+    if error.errno in (errno.EADDRNOTAVAIL, socket.EAI_NONAME, socket.EAI_AGAIN):
+        return "Choose an address that this machine has."
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        if error.filename is None:
+            return "Low ports are the administrator's: choose another port."
+        return "Choose another directory for the store, or give this user the right to write there."
+    if error.errno in (errno.EEXIST, errno.ENOTDIR, errno.ENOENT) and error.filename is not None:
+        return "The store needs a directory there: choose another one, or move away the file that is in its place."
+    return None
 
 
 async def _serve(opened: AbstractAsyncContextManager[Server], announce: Callable[[Server], str]) -> None:
     stop = trio.Event()
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+    ends = [signal.SIGTERM, signal.SIGINT]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # the terminal was closed, and no nohup stands before us
+        ends.append(signal.SIGHUP)
+    with trio.open_signal_receiver(*ends) as signals:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_stop_on_signal, signals, stop, nursery.cancel_scope)
             async with opened as server:

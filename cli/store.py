@@ -14,7 +14,7 @@ from ..message.flags import COMPRESSED
 from ..message.layout import decode_record
 from ..store.cutting import cut_log
 from ..store.errors import StoreError
-from ..store.offline import LogRecord, log_files, read_log, read_queue, verify
+from ..store.offline import LogRecord, Report, log_files, read_log, read_queue, verify
 from ..world.real import real_world
 from .clients import json_option
 from .output import print_json, stored_fields, text_or_hex, when
@@ -41,7 +41,10 @@ def dump(store: str, topic: str | None, queue_id: int | None, begin: int, count_
     files = log_files(real_world().disk, store)
     if not files:
         raise click.ClickException(f"{store} holds no commitlog directory with files: is this storePathRootDir?")
-    records: Iterator[LogRecord] = (record for record in read_log(files, begin) if topic is None or record.topic == topic)
+    report = Report()
+    records: Iterator[LogRecord] = (
+        record for record in read_log(files, begin, report) if topic is None or record.topic == topic
+    )
     if queue_id is not None:
         assert topic is not None
         records = _of_queue(store, topic, queue_id, records)
@@ -53,6 +56,8 @@ def dump(store: str, topic: str | None, queue_id: int | None, begin: int, count_
         body = "(compressed)" if message.sys_flag & COMPRESSED else text_or_hex(message.body)
         place = f"{message.topic}:{message.queue_id} offset {message.queue_offset}"
         click.echo(f"{record.offset:>12}  {message.size:>7}  {when(message.store_timestamp)}  {place}  {body[:100]}")
+    if report.problem_count:
+        raise click.ClickException("\n".join((*report.problems, "`ledgermq store verify` tells more.")))
 
 
 def _of_queue(store: str, topic: str, queue_id: int, records: Iterator[LogRecord]) -> Iterator[LogRecord]:

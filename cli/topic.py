@@ -33,6 +33,8 @@ def command() -> None:
 async def list_topics(everything: bool, cluster: str | None, namesrv: str, as_json: bool) -> None:
     """Names of all topics."""
     async with open_admin(namesrv, tls=chosen_tls()) as admin:
+        if cluster is not None and cluster not in (known := {broker.cluster for broker in (await admin.cluster()).brokers}):
+            raise click.ClickException(f"there is no cluster {cluster!r}: known are {', '.join(sorted(known)) or 'none'}")
         topics = await admin.topics(cluster=cluster)
         if not everything:
             brokers = (await admin.cluster()).brokers
@@ -48,7 +50,7 @@ async def list_topics(everything: bool, cluster: str | None, namesrv: str, as_js
 
 def _shape_options(function: Any) -> Any:
     for option in (
-        click.option("--queues", type=click.IntRange(1, 65536), default=8, show_default=True, help="Per broker."),
+        click.option("--queues", type=click.IntRange(1, 65535), default=8, show_default=True, help="Per broker."),
         click.option("--perm", type=click.Choice(list(PERMISSIONS)), default="rw", show_default=True),
         click.option("--order", is_flag=True, help="Mark the topic as ordered."),
         click.option("--attribute", "attributes", multiple=True, metavar="NAME=VALUE", help="RocketMQ 5 topic attribute."),
@@ -118,7 +120,10 @@ async def delete(topic: str, cluster: str | None, yes: bool, namesrv: str, as_js
     if not yes:
         click.confirm(f"Delete the topic {topic} with all its messages?", abort=True, err=True)
     async with open_admin(namesrv, tls=chosen_tls()) as admin:
-        await admin.delete_topic(topic, cluster=cluster)
+        there = topic in await admin.topics(cluster=cluster)
+        await admin.delete_topic(topic, cluster=cluster)  # in any case: a broker may hold what the name server has forgotten
+    if not there:
+        raise click.ClickException(f"there is no topic {topic!r}")
     if as_json:
         print_json({"topic": topic, "deleted": True})
     else:

@@ -10,7 +10,16 @@ import pytest
 
 from ledgermq.cli.clients import explain, moment, pairs
 from ledgermq.cli.output import body_fields, table, when
-from ledgermq.client.errors import ClientError, NoRoute, NoRouteReason, NotFound, NotOnline, Unreachable
+from ledgermq.client.errors import (
+    ClientError,
+    NoAnswer,
+    NoRoute,
+    NoRouteReason,
+    NotFound,
+    NotOnline,
+    NotSupported,
+    Unreachable,
+)
 
 NAMESRV = "10.0.0.1:9876;10.0.0.2:9876"
 
@@ -20,6 +29,8 @@ NAMESRV = "10.0.0.1:9876;10.0.0.2:9876"
     [
         (NoRoute("T", NoRouteReason.NAME_SERVER_UNREACHABLE), ("10.0.0.1:9876; 10.0.0.2:9876", "--namesrv", "ledgermq up")),
         (Unreachable("10.0.0.2:9876", "refused"), ("No name server answers", "--namesrv")),
+        (NoAnswer("10.0.0.2:9876", "closed"), ("No name server answers", "--namesrv")),
+        (NotSupported(3, "code 206", "10.0.0.2:9876"), ("no name server", "--namesrv")),
         (NoRoute("T", NoRouteReason.NO_BROKER), ("knows no broker", "which name servers it registers with")),
         (NoRoute("T", NoRouteReason.TOPIC_UNKNOWN), ("autoCreateTopicEnable", "ledgermq topic create T")),
         (NoRoute("T", NoRouteReason.NO_MASTER), ("lost its master", "restart")),
@@ -43,7 +54,7 @@ def test_moments_are_written_as_people_write_them() -> None:
     assert (moment("earliest"), moment("latest"), moment("1700000000000")) == (0, -1, 1700000000000)
     assert moment("10m") == pytest.approx(now_ms - 600_000, abs=60_000)
     assert moment("2026-01-31T12:00+00:00") == datetime(2026, 1, 31, 12, tzinfo=UTC).timestamp() * 1000
-    for text in ("yesterday", "", "10x", "-1"):
+    for text in ("yesterday", "", "10x", "-1", "1969-12-31T23:59:59.999+00:00", "99999999999999999999d"):
         with pytest.raises(click.BadParameter, match="a time is"):
             moment(text)
 

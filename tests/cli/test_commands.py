@@ -280,6 +280,117 @@ def test_without_a_name_server_the_cure_is_told(runner: Run, arguments: tuple[st
     assert "Traceback" not in error
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("topic", "delete", "Absent", "--yes"), "there is no topic 'Absent'"),
+        (("topic", "list", "--cluster", "Absent"), "there is no cluster 'Absent': known are DefaultCluster"),
+        (("group", "show", "absent"), "there is no group 'absent'"),
+        (("group", "delete", "absent", "--yes"), "there is no group 'absent'"),
+    ],
+)
+def test_what_is_not_there_is_told(ledgermq: Run, arguments: tuple[str, ...], words: str) -> None:
+    """And nobody reads of a success."""
+    done = ledgermq(*arguments, status=1)
+
+    assert words in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_line_that_no_message_can_hold_is_refused_at_once(namesrv: str) -> None:
+    """Before it is read to its end, which may never come."""
+    done = pipe(namesrv, b"x" * 30_000_000, "send", "Lines")
+
+    assert done.returncode == 2
+    assert b"a line of standard input passes the limit of 4194304 bytes" in done.stderr
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_standard_streams_are_nobody_s(namesrv: str, ledgermq: Run, closed: str) -> None:
+    """No traceback, and no socket in their place that somebody prints into."""
+    ledgermq("send", "Closed", "body")
+    for command in ("consume Closed --from-beginning -v", "topic list", "send Closed"):
+        done = subprocess.run(
+            ["/bin/sh", "-c", f"exec {sys.executable} -m ledgermq.cli.main {command} {closed}"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+            timeout=60,
+            env={**os.environ, "PYTHONPATH": str(SOURCES), "LEDGERMQ_NAMESRV": namesrv},
+        )
+        assert (done.returncode, b"Traceback" in done.stderr) == (0, False), done.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a file that is always full")
+def test_output_that_cannot_be_written_is_told(namesrv: str, ledgermq: Run) -> None:
+    """A full disk is the user's matter; a traceback does not help."""
+    ledgermq("send", "Full", "body")
+    for command in (["consume", "Full", "--from-beginning"], ["topic", "list"]):
+        with Path("/dev/full").open("wb") as full:
+            done = subprocess.run(
+                [sys.executable, "-m", "ledgermq.cli.main", *command],
+                stdout=full,
+                stderr=subprocess.PIPE,
+                check=False,
+                timeout=60,
+                env={**os.environ, "PYTHONPATH": str(SOURCES), "LEDGERMQ_NAMESRV": namesrv},
+            )
+        assert (done.returncode, done.stderr) == (1, b"Error: No space left on device\n")
+
+
+def test_arguments_are_bytes(namesrv: str, ledgermq: Run, as_json: Callable[..., Any]) -> None:
+    """A text in another encoding than the terminal's arrives as it was typed."""
+    done = subprocess.run(
+        [sys.executable, "-m", "ledgermq.cli.main", "send", "Latin", b"b\xfccher"],
+        check=False,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": str(SOURCES), "LEDGERMQ_NAMESRV": namesrv},
+    )
+
+    assert done.returncode == 0
+    assert as_json("consume", "Latin", "--from-beginning", "--max", "1")["bodyHex"] == b"b\xfccher".hex()
+
+
+def test_a_member_that_is_asked_to_end_commits_what_it_has_printed(
+    namesrv: str, ledgermq: Run, as_json: Callable[..., Any]
+) -> None:
+    """SIGTERM is as good as Ctrl-C."""
+    ledgermq("send", "Asked", "one", "two", "three")
+    member = subprocess.Popen(
+        [sys.executable, "-m", "ledgermq.cli.main", "consume", "Asked", "--group", "asked", "--from-beginning", "--follow"],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(SOURCES), "LEDGERMQ_NAMESRV": namesrv},
+    )
+    try:
+        assert member.stdout is not None
+        assert {member.stdout.readline() for _ in range(3)} == {b"one\n", b"two\n", b"three\n"}
+        ledgermq("send", "Asked", "four")
+        assert member.stdout.readline() == b"four\n"  # which may be on its way to its acknowledgement still
+        member.terminate()
+        assert member.wait(60) == 1
+    finally:
+        member.kill()
+        member.communicate()
+
+    assert sum(row["position"] for row in as_json("group", "show", "asked", "--topic", "Asked")["queues"]) >= 3
+
+
+def test_who_waits_is_told_so(namesrv: str, ledgermq: Run) -> None:
+    """Without --from-beginning nothing old is shown, and nothing may come for long."""
+    ledgermq("send", "Silent", "old")
+    waiting = subprocess.Popen(
+        [sys.executable, "-m", "ledgermq.cli.main", "consume", "Silent"],
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(SOURCES), "LEDGERMQ_NAMESRV": namesrv},
+    )
+    try:
+        assert waiting.stderr is not None
+        assert waiting.stderr.readline() == b"Waiting for messages of Silent; Ctrl-C ends.\n"
+    finally:
+        waiting.kill()
+        waiting.communicate()
+
+
 def test_an_unknown_topic_is_named(ledgermq: Run) -> None:
     """Reading does not create a topic, and says how to."""
     error = ledgermq("consume", "Nowhere", "--from-beginning", status=1).stderr
@@ -298,6 +409,13 @@ def test_an_unknown_topic_is_named(ledgermq: Run) -> None:
         ("consume", "T", "--from-beginning", "--since", "10m"),
         ("consume", "T", "--group", "g", "--since", "10m"),
         ("group", "reset", "g", "T", "--to", "yesterday"),
+        ("send", "T", "x", "--timeout", "-1"),
+        ("send", "T", "x", "--timeout", "nan"),
+        ("bench", "produce", "--seconds", "0"),
+        ("bench", "produce", "--batch", "100", "--size", "100000"),
+        ("topic", "create", "T", "--broker", "1.2.3:port"),
+        ("topic", "create", "T", "--broker", "nobody"),
+        ("topic", "create", "T", "--cluster", "nowhere"),
         ("message", "by-offset", "T", "0"),
     ],
 )

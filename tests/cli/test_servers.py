@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import signal
@@ -12,8 +13,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
+import attrs
+import click
 import pytest
 from click.testing import Result
+
+from ledgermq.broker.errors import BadConfig
+from ledgermq.cli.serving import serve
 
 Run = Callable[..., Result]
 
@@ -112,6 +118,9 @@ def test_a_store_in_use_is_named(start: Start, tmp_path: Path) -> None:
     [
         (("broker", "--listenPort", "many"), "listenPort must be a whole number (got 'many')"),
         (("broker", "--broker-role", "KING"), "brokerRole must be one of"),
+        (("broker", "--brokerIP1", "10.0.0.1:10911"), "brokerIP1 must be an address or a name of this machine, without a port"),
+        (("broker", "--brokerIP1", "my host"), "brokerIP1 must be an address"),
+        (("broker", "--storePathRootDir", ""), "storePathRootDir must be a directory (got '')"),
         (("broker", "-c", "/nowhere/broker.conf"), "does not exist"),
         (("namesrv", "--port", "70000"), "70000"),
         (("up", "--mode", "ha", "--nodes", "1"), "a master and at least one slave"),
@@ -131,4 +140,60 @@ def test_the_configuration_is_shown_with_rocketmq_s_keys(runner: Run, tmp_path: 
     shown = runner("broker", "-c", str(file), "--listen-port", "2", "-p").stdout
 
     assert {"brokerName=b1", "listenPort=2", "somethingElse=x"} <= set(shown.splitlines())
+    assert shown.startswith("brokerClusterName="), "a warning about what we do not know stood in between"
     assert "listenPort=9876" in runner("namesrv", "-p").stdout
+
+
+def test_a_configuration_is_read_as_utf_8(runner: Run, tmp_path: Path) -> None:
+    """With or without the mark that editors of Windows put first; another encoding is named with its place."""
+    file = tmp_path / "server.conf"
+    file.write_bytes(b"\xef\xbb\xbfbrokerName=b\n")
+    assert "brokerName=b\n" in runner("broker", "-c", str(file), "-p").stdout
+
+    file.write_bytes("brokerName=bücher\n".encode("latin-1"))
+    for server in ("broker", "namesrv"):
+        assert "not text in UTF-8: byte 0xfc at 12" in runner(server, "-c", str(file), "-p", status=2).stderr.replace("\n", " ")
+
+
+def test_a_terminal_that_is_closed_stops_a_cluster_in_order(start: Start, tmp_path: Path) -> None:
+    """SIGHUP leaves a store that was closed, as Ctrl-C does."""
+    up = start("up", "--port", "0", "--broker-port", "0", "--store", str(tmp_path / "store"))
+    up.wait_for("Ctrl-C stops")
+
+    assert up.stop(signal.SIGHUP) == 0, up.output
+    assert not (tmp_path / "store" / "broker-a" / "abort").exists()
+
+
+@attrs.frozen
+class _Opened:
+    """A server that cannot be opened."""
+
+    failure: BaseException
+
+    async def __aenter__(self) -> None:
+        raise self.failure
+
+    async def __aexit__(self, *_: object) -> None:
+        raise AssertionError
+
+
+def failure_of(error: BaseException) -> str:
+    with pytest.raises(click.ClickException) as failed:
+        serve(_Opened(error), str, BadConfig)
+    return failed.value.message
+
+
+def test_a_failure_of_several_tasks_is_told_in_a_line() -> None:
+    """Whether it comes alone or in groups of trio's; with the cure if there is one."""
+    denied = PermissionError(errno.EACCES, "Permission denied", "/store/commitlog")
+    for error in (denied, ExceptionGroup("", [ExceptionGroup("", [denied]), denied])):
+        assert failure_of(error).startswith("/store/commitlog: Permission denied\nChoose another directory for the store, or")
+    assert failure_of(OSError(errno.EACCES, "cannot listen on *:80: Permission denied")).endswith("choose another port.")
+    assert "ulimit -n" in failure_of(OSError(errno.EMFILE, "Too many open files"))
+    assert failure_of(BadConfig("brokerId", "x", "a whole number")) == "brokerId must be a whole number (got 'x')"
+
+
+def test_a_failure_that_nobody_expects_keeps_its_traceback() -> None:
+    """Even if an expected one comes with it."""
+    with pytest.raises(ExceptionGroup):
+        serve(_Opened(ExceptionGroup("", [OSError(errno.EACCES, "no"), KeyError("a mistake of ours")])), str)

@@ -55,6 +55,23 @@ def test_a_store_is_dumped_and_verified(runner: Run, store: Path) -> None:
     report = json.loads(runner("store", "verify", str(store), "--json", status=1).stdout)
     assert report["problem_count"] > 0
 
+    content = log.read_bytes()
+    with log.open("r+b") as file:
+        file.seek(content.index(b"three"))
+        file.write(b"seven")
+    to_the_damage = runner("store", "dump", str(store), status=1)
+    assert [line.split()[-1] for line in to_the_damage.stdout.splitlines()] == ["one", "two"]
+    assert f"no sound record at {dumped[2]['commitLogOffset']}" in to_the_damage.stderr
+
+
+def test_a_file_in_the_place_of_a_directory_is_named(runner: Run, tmp_path: Path) -> None:
+    """By the commands that read a store and by the broker that would make one."""
+    (tmp_path / "commitlog").write_text("not a directory")
+
+    assert runner("store", "dump", str(tmp_path), status=1).stderr == f"Error: {tmp_path}/commitlog: Not a directory\n"
+    error = runner("broker", "--listenPort", "0", "--storePathRootDir", str(tmp_path), status=1).stderr
+    assert f"{tmp_path}/commitlog: File exists\nThe store needs a directory there" in error
+
 
 def test_a_directory_that_is_no_store_is_named(runner: Run, tmp_path: Path) -> None:
     """Most likely the folder above or below was meant."""
