@@ -22,6 +22,32 @@ READ_BYTES = 64 * 1024
 IN_FLIGHT_MAX = 128
 """Lines that are out at once; enough to keep a broker busy, little enough to lose with a Ctrl-C."""
 
+IN_FLIGHT_BYTES_MAX = 4 * 1024 * 1024
+"""And so many bytes: the time of each message runs while it waits for those before it."""
+
+
+@attrs.define(eq=False)
+class Room:
+    """How much is out at once; a request that is larger than all room goes alone. One task takes, any number give back."""
+
+    requests_max: int
+    requests: int = 0
+    size: int = 0
+    _given_back: trio.Event = attrs.field(factory=trio.Event)
+
+    async def take(self, size: int) -> None:
+        await trio.lowlevel.checkpoint()
+        while self.requests and (self.requests >= self.requests_max or self.size + size > IN_FLIGHT_BYTES_MAX):
+            self._given_back = trio.Event()
+            await self._given_back.wait()
+        self.requests += 1
+        self.size += size
+
+    def give_back(self, size: int) -> None:
+        self.requests -= 1
+        self.size -= size
+        self._given_back.set()
+
 
 @attrs.define(eq=False)
 class Progress:
@@ -156,24 +182,24 @@ async def _send_all(
     in_flight: int,
     progress: Progress,
 ) -> None:
-    room = trio.CapacityLimiter(in_flight)
+    room = Room(in_flight)
 
-    async def send(messages: list[Message], ticket: object) -> None:
+    async def send(messages: list[Message], size: int) -> None:
         try:
             if batch > 1:
                 progress.done(await producer.send_batch(messages))
             else:
                 progress.done([await producer.send(messages[0], key=order_key)])
         finally:
-            room.release_on_behalf_of(ticket)
+            room.give_back(size)
 
     async with trio.open_nursery() as nursery:
         waiting: list[Message] = []
 
         async def start() -> None:
-            ticket = object()
-            await room.acquire_on_behalf_of(ticket)
-            nursery.start_soon(send, waiting.copy(), ticket)
+            size = sum(len(each.body) for each in waiting)
+            await room.take(size)
+            nursery.start_soon(send, waiting.copy(), size)
             waiting.clear()
 
         async for body in source:
