@@ -22,6 +22,8 @@ from .output import body_fields, print_json, when
 LOOKING_GROUP = "TOOLS_CONSUMER"
 MESSAGES_PER_GET = 256
 SILENCE_SECONDS = 2.0
+STALL_SECONDS = 15.0
+"""Where every message is wanted, silence before the end is no end: a broker may be busy for so long."""
 LOOK_SECONDS = 0.1
 """How often a member looks whether it has read everything."""
 
@@ -136,7 +138,11 @@ async def _look(namesrv: str, topic: str, tag: str, start_ms: int | None, follow
             click.echo(f"Waiting for messages of {topic}; Ctrl-C ends.", err=True)
         while not sink.full and (follow or unread):
             # Where tags are filtered, the end of a queue may hold nothing for us; then silence says that it is over.
-            messages = await consumer.poll(MESSAGES_PER_GET, None if follow else SILENCE_SECONDS)
+            silence = STALL_SECONDS if tag == "*" else SILENCE_SECONDS
+            messages = await consumer.poll(MESSAGES_PER_GET, None if follow else silence)
+            if not messages and tag == "*":
+                rest = ", ".join(sorted(map(str, unread)))
+                raise click.ClickException(f"nothing has come for {silence:.0f} s, and not all was read from {rest}")
             if not messages:
                 return
             unread -= {message.queue for message in messages if message.queue_offset >= ends[message.queue] - 1}

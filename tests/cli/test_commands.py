@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 from click.testing import Result
 
 Run = Callable[..., Result]
@@ -373,6 +374,21 @@ def test_a_member_that_is_asked_to_end_commits_what_it_has_printed(
         member.communicate()
 
     assert sum(row["position"] for row in as_json("group", "show", "asked", "--topic", "Asked")["queues"]) >= 3
+
+
+def test_silence_before_the_end_is_no_end(ledgermq: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that is too busy to answer must not look like a topic that was read whole; where tags are filtered it may."""
+    ledgermq("send", "Stalled", "never shown")
+
+    async def nothing(*_: object) -> list[object]:
+        await trio.lowlevel.checkpoint()
+        return []
+
+    monkeypatch.setattr("ledgermq.client.pull.PullConsumer.poll", nothing)
+
+    error = ledgermq("consume", "Stalled", "--from-beginning", status=1).stderr
+    assert "not all was read from Stalled@broker-a:" in error
+    ledgermq("consume", "Stalled", "--from-beginning", "--tag", "other")
 
 
 def test_who_waits_is_told_so(namesrv: str, ledgermq: Run) -> None:
