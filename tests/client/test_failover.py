@@ -198,7 +198,9 @@ async def test_the_total_time_holds_while_one_master_is_a_black_hole(tmp_path: P
         trio.open_nursery() as nursery,
     ):
         await admin.create_topic("t", queues=4)
-        assert set(await send(producer, range(8))) == {"a", "b"}
+        with trio.fail_after(PATIENCE_SECONDS):
+            while set(await send(producer, range(8))) != {"a", "b"}:  # one that was slow once is avoided for seconds
+                await trio.sleep(0.5)
         await nursery.start(hole.pause, 3600)
         times: list[float] = []
         for number in range(8, 48):
