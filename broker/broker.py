@@ -24,6 +24,7 @@ from ..store.message_store import MessageStore
 from ..store.opening import open_message_store
 from ..world.network import Network
 from ..world.real import World, real_world
+from ..world.ticks import next_tick
 from ..world.tls import TlsAcceptor
 from . import admin, admin_config, admin_queries, admin_runtime, inspection, relay
 from .client_requests import ClientRequests
@@ -172,7 +173,7 @@ class Broker:
         clock = self.world.clock
         scan_at = clock.monotonic() + SCAN_SECONDS
         while True:
-            await trio.sleep(HOUSEKEEPING_SECONDS)
+            await next_tick(HOUSEKEEPING_SECONDS)
             now = clock.monotonic()
             self.pulls.sweep(now)
             self.stats.tick(clock.wall_ms())

@@ -16,6 +16,7 @@ import trio
 
 from ..store.json_file import JsonFile
 from ..world.disk import Disk
+from ..world.ticks import next_tick
 from ..world.workers import Workers
 from .errors import BadTable
 
@@ -56,7 +57,7 @@ class Table:
         """Write the file whenever it must be, until cancelled."""
         while True:
             if self.interval_seconds:
-                await trio.sleep(self.interval_seconds)
+                await next_tick(self.interval_seconds)
             else:
                 await self._wake.wait()
                 self._wake = trio.Event()

@@ -19,6 +19,7 @@ from trio.abc import Listener, Stream
 
 from ..world.clock import Clock
 from ..world.network import Address, Network, send_now
+from ..world.ticks import next_tick
 from ..world.tls import TLS_HANDSHAKE, TlsAcceptor, TlsFailed
 from .command import ONEWAY_FLAG, RemotingCommand, encode_frame
 from .connection import Connection
@@ -236,7 +237,7 @@ class RemotingServer:
 
     async def _sweep(self) -> None:
         while True:
-            await trio.sleep(SWEEP_SECONDS)
+            await next_tick(SWEEP_SECONDS)
             oldest = self.clock.monotonic() - self.limits.idle_seconds
             for connection in list(self.connections):
                 if connection.last_activity < oldest:

@@ -10,8 +10,8 @@ from datetime import datetime
 
 import attrs
 import structlog
-import trio
 
+from ..world.ticks import next_tick
 from .commitlog import LocalLog
 from .message_store import MessageStore
 from .retention import MANUAL_ROUNDS, FileAge, RetentionRules, disk_full, due
@@ -30,7 +30,7 @@ class Cleaner:
     async def run(self) -> None:
         """Clean at every interval, until cancelled."""
         while True:
-            await trio.sleep(self.store.config.clean_resource_interval / 1000)
+            await next_tick(self.store.config.clean_resource_interval / 1000)
             try:
                 self.clean()
             except OSError as error:

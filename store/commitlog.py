@@ -18,6 +18,7 @@ from ..message.fields import Buffer
 from ..message.layout import BLANK, HEAD_V4, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, PHYSICAL_OFFSET_AT, Check, check_record
 from ..world.clock import Clock
 from ..world.disk import Disk
+from ..world.ticks import next_tick
 from ..world.workers import Workers
 from .append_log import Appended
 from .errors import AppendUnclear, NotWritable, OffsetGap
@@ -255,7 +256,7 @@ class LocalLog:
                     await self._wake.wait()
                     self._wake = trio.Event()
                 else:
-                    await trio.sleep(self.flush_interval_seconds)
+                    await next_tick(self.flush_interval_seconds)
                 if self.failure is None:
                     await self.flush()
                 else:

@@ -18,6 +18,7 @@ import trio
 
 from ..message.layout import encode_host, span_of
 from ..world.real import World
+from ..world.ticks import next_tick
 from .append_log import AppendLog
 from .checkpoint import Checkpoint
 from .cleaning import Cleaner
@@ -246,9 +247,9 @@ class _Keeper:
         """Call `save` or one that notes whenever it is time, until cancelled; failures are logged."""
         acted_at = -inf
         while True:
-            await trio.sleep(interval)
+            await next_tick(interval)
             now = trio.current_time()
-            if self._has_gathered() or now >= acted_at + intervals_max * interval:
+            if self._has_gathered() or now >= acted_at + (intervals_max - 0.5) * interval:
                 acted_at = now
                 try:
                     await act()

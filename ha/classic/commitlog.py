@@ -14,6 +14,7 @@ import trio
 from ...store.append_log import Appended, AppendLog
 from ...store.statuses import PutStatus
 from ...world.clock import Clock
+from ...world.ticks import next_tick
 from ..errors import InSyncReplicasNotEnough
 from .acks import Acknowledgements
 from .settings import HaSettings
@@ -103,7 +104,7 @@ class ClassicLog:
             task_status.started()
             try:
                 while True:
-                    await trio.sleep(EXPIRE_SECONDS if self.settings.sync_master else IDLE_SECONDS)
+                    await next_tick(EXPIRE_SECONDS if self.settings.sync_master else IDLE_SECONDS)
                     if self.acks.waiting:
                         self.acks.expire(self.clock.monotonic())
             finally:

@@ -17,8 +17,9 @@ from trio.abc import Listener, Stream
 from ...message.checksum import crc32
 from ...store.append_log import AppendLog
 from ...world.clock import Clock
-from ...world.network import Address, Network, send_now, send_parts
+from ...world.network import Address, Network, keep_unsent, send_now, send_parts
 from ...world.randomness import Randomness
+from ...world.ticks import next_tick
 from ...world.workers import Workers
 from ..errors import HaError, WrongDialect
 from .acks import Acknowledgements
@@ -319,7 +320,7 @@ class HAService:
 
     async def _sweep(self) -> None:
         while True:
-            await trio.sleep(SWEEP_SECONDS)
+            await next_tick(SWEEP_SECONDS)
             now = self.clock.monotonic()
             for connection in list(self.connections):
                 silence = connection.core.silent_for(now)
