@@ -17,7 +17,7 @@ from trio.abc import Listener, Stream
 from ...message.checksum import crc32
 from ...store.append_log import AppendLog
 from ...world.clock import Clock
-from ...world.network import Address, Network, keep_unsent, send_now, send_parts
+from ...world.network import Address, Network, send_now, send_parts
 from ...world.randomness import Randomness
 from ...world.ticks import next_tick
 from ...world.workers import Workers
