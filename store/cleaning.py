@@ -14,7 +14,7 @@ import structlog
 from ..world.ticks import next_tick
 from .commitlog import LocalLog
 from .message_store import MessageStore
-from .retention import MANUAL_ROUNDS, FileAge, RetentionRules, disk_full, due
+from .retention import MANUAL_ROUNDS, FileAge, Reason, RetentionRules, disk_full, due
 
 log = structlog.get_logger()
 
@@ -65,7 +65,11 @@ class Cleaner:
             if segment.end > min(self.local.flushed_offset, self.store.dispatcher.dispatched_offset):
                 break  # not yet safe or not yet in the queues: never ahead of those who still read it
             self.local.segments.remove(segment)
-            log.info("segment_deleted", path=segment.path, reason=deletion.reason.value if deletion.reason else "")
+            if deletion.reason is Reason.FORCED:
+                # Before its time: somebody may still have wanted to read it.
+                log.warning("unexpired_segment_deleted", path=segment.path, used_ratio=round(ratio, 4))
+            else:
+                log.info("segment_deleted", path=segment.path, reason=deletion.reason.value if deletion.reason else "")
         if deletion.names:
             self.follow_log()
         self._mark_disk(disk_full(self.store.disk_ratio(), rules), ratio)
