@@ -34,7 +34,7 @@ PAUSE_SECONDS = 0.003
 """Pause between rounds of a busy log: a batch gathers, and each queue is written once for many records (RocketMQ: 1 ms)."""
 UNREAD_PAUSE_SECONDS = 0.01
 """The same while nobody reads any queue."""
-BULK_SHARE = 0.2
+BULK_SHARE = 0.05
 """Of the time while bulk data arrives: it is received first, but who reads from a slave that lags for hours must get on too."""
 BULK_ROUND_RECORDS_MAX = 128
 """Records of one turn meanwhile: a longer one would fill the socket's buffer, and the master would stop to send."""

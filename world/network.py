@@ -15,6 +15,8 @@ from trio.abc import HalfCloseableStream, Listener, Stream
 
 BACKLOG = 1024  # RocketMQ's SO_BACKLOG
 RECEIVE_BYTES = 64 * 1024
+PARTS_MAX = 1024
+"""Linux takes no more in one system call (IOV_MAX)."""
 
 
 @attrs.frozen
@@ -111,20 +113,20 @@ class TcpStream(HalfCloseableStream):
                 raise self._broken(error) from error
 
     async def send_parts(self, parts: Sequence[bytes | memoryview]) -> None:
-        """Send all of `parts`, in one system call if the peer keeps up."""
-        rest: list[bytes | memoryview] = list(parts)
-        while rest:
-            try:
-                sent = self.socket.sendmsg(rest)
-            except BlockingIOError:
-                await self.wait_send_all_might_not_block()
-                continue
-            except OSError as error:
-                raise self._broken(error) from error
-            while rest and sent >= len(rest[0]):
-                sent -= len(rest.pop(0))
-            if sent:
-                rest[0] = memoryview(rest[0])[sent:]
+        """Send all of `parts`, in one system call if the peer keeps up and they are not too many for one."""
+        at, count = 0, len(parts)
+        while at < count:
+            group = list(parts[at : at + PARTS_MAX])
+            at += len(group)
+            while group:
+                try:
+                    sent = self.socket.sendmsg(group)
+                except BlockingIOError:
+                    await self.wait_send_all_might_not_block()
+                    continue
+                except OSError as error:
+                    raise self._broken(error) from error
+                group = _unsent(group, sent)
 
     def send_now(self, data: bytes) -> int:
         """Send what the socket takes at once; returns how many bytes that was, 0 too if the next send will raise."""
@@ -172,6 +174,15 @@ class TcpStream(HalfCloseableStream):
         return trio.BrokenResourceError(f"connection broken: {error.strerror or error}")
 
 
+def _unsent(parts: list[bytes | memoryview], sent: int) -> list[bytes | memoryview]:
+    """What is left of `parts` when so many bytes have gone."""
+    for index, part in enumerate(parts):
+        if sent < len(part):
+            return [memoryview(part)[sent:], *parts[index + 1 :]]
+        sent -= len(part)
+    return []
+
+
 async def receive_into(stream: Stream, buffer: memoryview) -> int:
     """Wait for data and put it into `buffer`, as much as fits; returns how much, 0 at the peer's end of sending.
 
@@ -203,6 +214,15 @@ def send_now(stream: Stream, data: bytes) -> int:
     No other task may be sending. An error shows in the next send that waits.
     """
     return stream.send_now(data) if isinstance(stream, TcpStream) else 0
+
+
+def keep_unsent(stream: Stream, size: int) -> None:
+    """Let up to `size` bytes wait in the socket of `stream`, where there is one, before it counts as full.
+
+    Trio's 16 KiB tell at once that a peer is slow. Whoever sends in bulk would then be woken for every few of them.
+    """
+    if isinstance(stream, TcpStream):
+        stream.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, size)
 
 
 @attrs.define(eq=False)

@@ -134,6 +134,7 @@ class BareSlave:
     limits: TransferLimits
     opened_at: float
     joined: bool = False
+    wanted: int = 0
     _end: int = attrs.field(init=False)
     """End of the log once all facts so far are carried out."""
     _inbox: Pieces = attrs.field(factory=Pieces)
@@ -144,23 +145,21 @@ class BareSlave:
         self._last_read = self._last_report = self.opened_at
         self._end = self.log.max_offset if self.log.max_offset > self.log.min_offset else 0
 
-    @property
-    def held(self) -> int:
-        return self._inbox.size
-
     def opening(self) -> bytes:
         return self.report(self.opened_at)
 
     def receive(self, received: Buffer, now: float) -> tuple[list[SlaveFact], bytes]:
         if len(received):
-            self._last_read = now
+            self.heard(now)
         facts: list[SlaveFact] = []
         inbox = self._inbox
         inbox.feed(received)
+        self.wanted = 0
         while inbox.size >= BARE_HEADER.size:
             offset, size = BARE_HEADER.codec.unpack(inbox.peek(BARE_HEADER.size))
             self._check(offset, size)
             if inbox.size < BARE_HEADER.size + size:
+                self.wanted = BARE_HEADER.size + size - inbox.size
                 break
             inbox.take(BARE_HEADER.size)
             if not self.joined:
@@ -169,7 +168,11 @@ class BareSlave:
             if size:
                 facts.append(LogReceived(offset, inbox.take(size)))
                 self._end = offset + size
+        inbox.settle()
         return facts, b""
+
+    def heard(self, now: float) -> None:
+        self._last_read = now
 
     def _check(self, offset: int, size: int) -> None:
         if offset == TAG_AS_OFFSET:

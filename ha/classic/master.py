@@ -17,7 +17,7 @@ from trio.abc import Listener, Stream
 from ...message.checksum import crc32
 from ...store.append_log import AppendLog
 from ...world.clock import Clock
-from ...world.network import Address, Network, send_now, send_parts
+from ...world.network import Address, Network, keep_unsent, send_now, send_parts
 from ...world.randomness import Randomness
 from ...world.ticks import next_tick
 from ...world.workers import Workers
@@ -35,6 +35,8 @@ from .settings import OURS, HaSettings
 log = structlog.get_logger()
 
 RECEIVE_BYTES = 64 * 1024
+UNSENT_BYTES_MAX = 2 * 1024 * 1024
+"""Enough that a slave that reads in bulk finds more while the writer is woken, which is when half of it has left."""
 SWEEP_SECONDS = 0.5
 """How often silence is looked for, and heartbeats become due."""
 STRANGERS_MAX = 64
@@ -277,6 +279,7 @@ class HAService:
         return True
 
     async def _accept(self, stream: Stream) -> None:
+        keep_unsent(stream, UNSENT_BYTES_MAX)
         remote = self.network.peer_address(stream)
         connection = HAConnection(self, stream, remote, self._core())
         strangers = [one for one in self.connections if one.slave is None]

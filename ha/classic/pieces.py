@@ -23,13 +23,18 @@ class Pieces:
     size: int = 0
 
     def feed(self, received: Buffer) -> None:
-        """Add received bytes; they must not change any more."""
+        """Add received bytes; they must not change before they are taken or `settle` has been called."""
         self.size += len(received)
         if len(received) < SMALL and self._pieces and len(self._pieces[-1]) < SMALL:
             # A trickle of single bytes would otherwise cost a view each, a hundred times its size.
             received = bytes(self._pieces.pop()) + received
         if len(received):
             self._pieces.append(memoryview(received))
+
+    def settle(self) -> None:
+        """Copy what is left of the bytes that were fed last: their memory is about to be received into again."""
+        if self._pieces:
+            self._pieces[-1] = memoryview(bytes(self._pieces[-1]))
 
     def peek(self, size: int) -> bytes:
         """The first `size` bytes, which stay; there must be as many."""

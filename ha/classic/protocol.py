@@ -186,8 +186,8 @@ class SlaveCore(Protocol):
         ...
 
     @property
-    def held(self) -> int:
-        """Received bytes, the last ones, that are looked at again: the beginning of a frame whose rest has not come."""
+    def wanted(self) -> int:
+        """Bytes that are missing of the frame that has begun; with fewer there is nothing to be done. 0 if none has begun."""
         ...
 
     def opening(self) -> bytes:
@@ -197,11 +197,15 @@ class SlaveCore(Protocol):
     def receive(self, received: Buffer, now: float) -> tuple[list[SlaveFact], bytes]:
         """Take what the master sent; return what to do, and what to answer once that is done.
 
-        Facts hold views of `received`, and so does the core for as long as it holds any of it: see `held`.
+        Facts hold views of `received`; what the core keeps of it is a copy.
 
         Raises:
             HaError: close the connection. No fact of these bytes holds.
         """
+        ...
+
+    def heard(self, now: float) -> None:
+        """Bytes have come that are not handed over yet, because more are wanted: the peer is not silent."""
         ...
 
     def report(self, now: float) -> bytes:

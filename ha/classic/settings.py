@@ -33,9 +33,6 @@ class HaSettings:
     """haMaxGapNotInSync."""
     slave_timeout_seconds: float = 3.0
     """slaveTimeout."""
-    bulk_bytes: int = 256 * 1024
-    """A slave that receives so much at once checks it on a worker thread and goes on receiving meanwhile; for less, the change
-    of threads would cost more than the check."""
     from_first: bool = False
     """A slave with an empty log is filled from the master's first segment, not its last (syncFrom = first)."""
 

@@ -20,14 +20,13 @@ from ...world.network import Address, Network, receive_into
 from ...world.randomness import Randomness
 from ...world.workers import Workers
 from ..errors import HaError, WrongDialect
-from .authenticated import AuthenticatedSlave
+from .authenticated import BATCH_MAX, AuthenticatedSlave
 from .bare import BareSlave
 from .epochs import EpochList
 from .files import EpochFile
-from .layout import NONCE_SIZE, NodeIdentity
+from .layout import DATA, FRAME_BODY_MAX, NONCE_SIZE, NodeIdentity
 from .protocol import EpochBegun, JoinedMaster, LogAbandoned, LogReceived, SlaveCore, SlaveFact, TailDropped
 from .rate import Rate
-from .ring import Ring
 from .settings import OURS, HaSettings
 
 log = structlog.get_logger()
@@ -37,6 +36,17 @@ RETRY_SECONDS_MIN = 0.5
 RETRY_SECONDS_MAX = 5.0
 """RocketMQ's pause after a failed connection; ours grows to it."""
 TICK_SECONDS = 0.5
+RECEIVE_BYTES = BATCH_MAX + 2 * DATA.size
+"""Bytes of one receive: many small frames, or a long one with the header of the next; seldom a large part of a frame, which
+would have to be kept elsewhere."""
+LONG_FRAME_BYTES = 128 * 1024
+"""What is missing of a longer one is received on its own, with the header of the next: it then lies in one piece at the
+beginning of the buffer, in memory that is still in the processor's cache."""
+BUFFER_BYTES = max(RECEIVE_BYTES, FRAME_BODY_MAX + 2 * DATA.size)
+BULK_BYTES = 128 * 1024
+"""So much at once has piled up because we are the slower ones."""
+REPORT_BYTES = 2 * 1024 * 1024
+"""In bulk one report for so many is enough while more are missing: each costs master and slave a turn of their loops."""
 
 
 class Follower(Protocol):
@@ -119,8 +129,10 @@ class HAClient:
     _epochs: EpochList | None = None
     _confirmed: int = 0
     _known: trio.Event = attrs.field(factory=trio.Event)
-    _taken: trio.Event | None = None
-    """Set once the received bytes that are being taken are in the log; None while there are none such."""
+    _reported: int = 0
+    """End of the log when the master was last told of it."""
+    _taking: bool = False
+    """Received bytes are on their way into the log."""
     _outgoing: bytearray = attrs.field(factory=bytearray)
     _sending: bool = False
     _sender: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot)
@@ -176,14 +188,14 @@ class HAClient:
 
     async def _converse(self, stream: Stream, master: Address) -> bool:
         core = self._core()
-        self._outgoing, self._taken = bytearray(core.opening()), None
+        self._outgoing, self._reported, self._taking = bytearray(core.opening()), 0, False
         reason = "closed by the master"
         self.refusal = None
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._send, stream)
                 nursery.start_soon(self._tick, core, nursery.cancel_scope)
-                await self._receive(stream, core, nursery)
+                await self._receive(stream, core)
                 nursery.cancel_scope.cancel()
         except* (trio.BrokenResourceError, trio.ClosedResourceError) as group:
             reason = str(group.exceptions[0].__cause__ or group.exceptions[0])
@@ -217,36 +229,29 @@ class HAClient:
             self._confirmed,
         )
 
-    async def _receive(self, stream: Stream, core: SlaveCore, nursery: trio.Nursery) -> None:
-        ring = Ring()
-        while count := await receive_into(stream, ring.room()):
+    async def _receive(self, stream: Stream, core: SlaveCore) -> None:
+        buffer, filled, bulk = memoryview(bytearray(BUFFER_BYTES)), 0, False
+        while count := await receive_into(stream, buffer[filled : _room(core.wanted)]):
             self.last_read = self.clock.monotonic()
-            received = ring.fill(count)
-            if self._taken is not None:
-                await self._taken.wait()  # bytes go into the log in the order in which they came
-            self._taken = trio.Event()
-            if count < self.settings.bulk_bytes:
-                await self._take(stream, core, ring, received, ring.filled)
-            else:
-                nursery.start_soon(self._take, stream, core, ring, received, ring.filled)
-        if self._taken is not None:
-            await self._taken.wait()
+            filled += count
+            bulk = bulk or count >= BULK_BYTES
+            if filled < core.wanted:
+                core.heard(self.last_read)
+                continue
+            await self._take(stream, core, buffer[:filled], bulk=bulk)
+            filled, bulk = 0, False
 
-    async def _take(self, stream: Stream, core: SlaveCore, ring: Ring, received: memoryview, position: int) -> None:
-        """Carry out what `received` means, which ends at `position` of the ring; only one of these runs at a time."""
-        bulk = len(received) >= self.settings.bulk_bytes
-        if bulk:
-            facts, answer = await self.workers.run(core.receive, received, self.last_read)
-        else:
-            facts, answer = core.receive(received, self.last_read)
-        grown = False
+    async def _take(self, stream: Stream, core: SlaveCore, received: memoryview, *, bulk: bool) -> None:
+        """Carry out what `received` means."""
+        facts, answer = core.receive(received, self.last_read)
+        self._taking, grown = True, False
         for fact in facts:
             if isinstance(fact, LogReceived):
                 self._append(fact)
                 grown = True
             else:
                 await self._carry_out(fact)
-        ring.release(position, core.held)
+        self._taking = False
         if isinstance(core, AuthenticatedSlave):
             self.master_end, self._confirmed = core.master_end, core.confirmed
             if core.readable is not None:
@@ -255,10 +260,10 @@ class HAClient:
             self.master_end = self.follower.log.max_offset
         if grown:
             self.follower.log_grew(more=bulk)
-            answer += core.report(self.clock.monotonic())
-        taken, self._taken = self._taken, None
-        assert taken is not None
-        taken.set()
+            end = self.follower.log.max_offset
+            if not (bulk and end - self._reported < REPORT_BYTES <= self.master_end - end):
+                self._reported = end
+                answer += core.report(self.clock.monotonic())
         if answer:
             # At once, not in another turn of the loop, behind whoever derives queues from what came: a producer waits for it.
             self._outgoing += answer
@@ -352,7 +357,12 @@ class HAClient:
             if silence is not None:
                 log.warning("silent_master_closed", master=str(self.master), silence_seconds=round(silence, 1))
                 scope.cancel()
-            elif self._taken is None and core.report_due(now) and not self._outgoing:
+            elif not self._taking and core.report_due(now) and not self._outgoing:
                 # While bytes are being taken, the core counts some that are not in the log yet; their own report follows.
                 self._outgoing += core.report(now)
                 self._sender.unpark()
+
+
+def _room(wanted: int) -> int:
+    """Up to where the buffer is received into, when so many bytes are wanted from its beginning on."""
+    return wanted + DATA.size if wanted >= LONG_FRAME_BYTES else RECEIVE_BYTES

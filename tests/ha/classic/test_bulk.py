@@ -1,10 +1,11 @@
-"""Catching up in bulk: frames are checked on a worker thread while the next bytes are received, and deriving waits its turn."""
+"""Catching up in bulk: long frames are received one by one, reported a few at a time, and deriving waits its turn."""
 
 from __future__ import annotations
 
 import random
 import zlib
 from collections.abc import Awaitable, Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ import trio
 from structlog.testing import capture_logs
 from trio.testing import MockClock
 
-from ledgermq.ha.classic.slave import HAClient
+from ledgermq.ha.classic.authenticated import BATCH_MAX, AuthenticatedSlave
+from ledgermq.ha.classic.slave import REPORT_BYTES, HAClient
 from ledgermq.store.dispatch import Dispatcher
 
 OpenNode = Any  # the fixtures' own classes live in conftest.py, which tests cannot import
@@ -22,16 +24,25 @@ Joined = Callable[..., Awaitable[None]]
 DIALECTS = ["ledgermq", "rocketmq"]
 
 
+@pytest.fixture
+def long_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes the frames of these small logs long ones."""
+    monkeypatch.setattr("ledgermq.ha.classic.slave.LONG_FRAME_BYTES", 600)
+    monkeypatch.setattr("ledgermq.ha.classic.slave.BULK_BYTES", 600)
+    monkeypatch.setattr("ledgermq.ha.classic.slave.REPORT_BYTES", 4000)
+
+
 @pytest.mark.parametrize("protocol", DIALECTS)
 @pytest.mark.parametrize("piece_max", [1 << 20, 700, 37])
-async def test_a_slave_that_checks_elsewhere_is_its_master_byte_for_byte(
+@pytest.mark.usefixtures("long_frames")
+async def test_a_slave_is_its_master_byte_for_byte(
     autojump_clock: MockClock, open_node: OpenNode, lines: Lines, protocol: str, piece_max: int
 ) -> None:
-    """Whatever the network cuts the bytes into, and with more coming while those before are looked at."""
+    """Whatever the network cuts the bytes into, and with more coming while those before are taken."""
     lines.piece_max = piece_max
     async with open_node("m", protocol=protocol, from_first=True) as master:
         master.put(300)
-        async with open_node("s", slave=True, protocol=protocol, bulk_bytes=30) as slave:
+        async with open_node("s", slave=True, protocol=protocol) as slave:
             for _ in range(20):
                 master.put(7)
                 await trio.sleep(0.02)
@@ -42,35 +53,32 @@ async def test_a_slave_that_checks_elsewhere_is_its_master_byte_for_byte(
 
 @pytest.mark.parametrize("protocol", DIALECTS)
 @pytest.mark.parametrize("seed", range(6))
-async def test_killed_while_bytes_are_checked_it_goes_on_where_it_stood(
+@pytest.mark.usefixtures("long_frames")
+async def test_killed_in_the_middle_it_goes_on_where_it_stood(
     autojump_clock: MockClock, open_node: OpenNode, protocol: str, seed: int
 ) -> None:
-    """What a worker thread still holds when the process ends was never reported."""
+    """What had been received and was not in the log when the process ended was never reported."""
     lots = random.Random(seed)
     disk = None
     async with open_node("m", protocol=protocol, from_first=True) as master:
         for _ in range(8):
             master.put(lots.randint(1, 60), size=lots.randint(10, 900))
-            async with open_node("s", slave=True, protocol=protocol, disk=disk, bulk_bytes=30) as slave:
+            async with open_node("s", slave=True, protocol=protocol, disk=disk) as slave:
                 await trio.sleep(lots.random() ** 2)
                 assert master.content().startswith(slave.content())
                 disk = slave.disk.kill() if lots.random() < 0.5 else slave.disk.power_cut(lots.randrange(1000))
         master.put(10)
-        async with open_node("s", slave=True, protocol=protocol, disk=disk, bulk_bytes=30) as slave:
+        async with open_node("s", slave=True, protocol=protocol, disk=disk) as slave:
             await slave.caught_up(master)
             assert slave.content() == master.content()
             assert slave.store.max_offset("T", 0) == master.store.max_offset("T", 0)
 
 
-@pytest.mark.parametrize("protocol", DIALECTS)
 async def test_nothing_is_reported_that_is_not_in_the_log(
-    autojump_clock: MockClock, open_node: OpenNode, joined: Joined, protocol: str
+    autojump_clock: MockClock, open_node: OpenNode, joined: Joined
 ) -> None:
-    """Not even by the report that is due every five seconds, while a worker thread takes as long as it likes."""
-    async with (
-        open_node("m", protocol=protocol, from_first=True) as master,
-        open_node("s", slave=True, protocol=protocol, bulk_bytes=30) as slave,
-    ):
+    """Not even by the report that is due every five seconds, while a new epoch takes as long as it likes to be written down."""
+    async with open_node("m", from_first=True) as master, open_node("s", slave=True) as slave:
         await joined(master)
         client = slave.node.client
         held_up = HeldUp(client)
@@ -99,10 +107,13 @@ class HeldUp:
         return await self.inner.run(function, *args, **kwargs)
 
 
-async def test_a_damaged_frame_ends_the_connection_wherever_it_was_checked(
-    autojump_clock: MockClock, open_node: OpenNode, lines: Lines, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("long", [False, True])
+async def test_a_damaged_frame_ends_the_connection_with_nothing_of_it_in_the_log(
+    autojump_clock: MockClock, open_node: OpenNode, long: bool, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next connection brings the bytes again, whole."""
+    if long:
+        request.getfixturevalue("long_frames")
     async with open_node("m", from_first=True) as master:
         master.put(200)
         damage = [0x5A5A]
@@ -113,12 +124,39 @@ async def test_a_damaged_frame_ends_the_connection_wherever_it_was_checked(
 
         monkeypatch.setattr("ledgermq.ha.classic.master.HAConnection._checksum", checksum)
         with capture_logs() as logs:
-            async with open_node("s", slave=True, bulk_bytes=30) as slave:
+            async with open_node("s", slave=True) as slave:
+                await slave.until(lambda: not damage)
+                await trio.sleep(0.1)
+                assert slave.content() == b""
                 await slave.caught_up(master)
                 assert slave.content() == master.content()
         refused = [entry for entry in logs if entry["event"] == "ha_connection_refused"]
         assert len(refused) == 1
         assert "damaged data frame" in refused[0]["reason"]
+
+
+async def test_in_bulk_one_report_tells_of_many_frames(
+    autojump_clock: MockClock, open_node: OpenNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last bytes are reported at once, and those before while they come."""
+    reported: list[int] = []
+    report = AuthenticatedSlave.report
+
+    def noted(self: AuthenticatedSlave, now: float) -> bytes:
+        reported.append(self.log.max_offset)
+        return report(self, now)
+
+    monkeypatch.setattr(AuthenticatedSlave, "report", noted)
+    async with open_node("m", from_first=True, segment_size=32 << 20) as master:
+        master.put(200, size=60_000)
+        async with open_node("s", slave=True, segment_size=32 << 20) as slave:
+            await slave.until(lambda: slave.store.log.max_offset == master.store.log.max_offset)
+            assert slave.content() == master.content()
+        end = master.store.log.max_offset
+    growing = sorted(set(reported))
+    assert growing[-1] == end
+    assert 3 <= len(growing) < end // BATCH_MAX
+    assert max(after - before for before, after in pairwise(growing)) < REPORT_BYTES + 2 * BATCH_MAX
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ledgermq.ha.classic.authenticated import AuthenticatedMaster, AuthenticatedSlave
+from ledgermq.ha.classic.authenticated import BATCH_MAX, AuthenticatedMaster, AuthenticatedSlave
 from ledgermq.ha.classic.bare import BareMaster, BareSlave
 from ledgermq.ha.classic.epochs import Epoch, EpochList
 from ledgermq.ha.classic.layout import (
@@ -146,11 +146,14 @@ class Pair:
         self.to_slave += answer
 
     def give_slave(self, size: int) -> None:
-        received, self.to_slave = bytes(self.to_slave[:size]), self.to_slave[size:]
-        facts, answer = self.slave.receive(received, self.now)
+        received, self.to_slave = self.to_slave[:size], self.to_slave[size:]
+        wanted = self.slave.wanted
+        facts, answer = self.slave.receive(memoryview(received), self.now)
+        assert not (len(received) < wanted and facts)
         self.slave_facts += facts
         for fact in facts:
             self.carry_out(fact)
+        received[:] = bytes(len(received))  # as what comes next overwrites it
         self.to_master += answer
         if any(isinstance(fact, LogReceived) for fact in facts):
             self.to_master += self.slave.report(self.now)
@@ -297,6 +300,18 @@ def test_a_heartbeat_is_data_of_no_bytes(dialect: str) -> None:
 
     assert not any(isinstance(fact, LogReceived) for fact in pair.slave_facts)
     assert pair.slave.silent_for(25.0) is None
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_the_beginning_of_a_frame_breaks_the_silence(dialect: str) -> None:
+    """Bytes that nobody looks at before the rest has come show that the master lives."""
+    pair = pair_of(dialect, Log.of(100), Log.of(100))
+    pair.settle()
+
+    pair.slave.heard(15.0)
+
+    assert pair.slave.silent_for(34.0) is None
+    assert pair.slave.silent_for(36.0) == 21.0
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
@@ -814,5 +829,20 @@ def test_frames_grow_while_they_leave_fast_and_shrink_when_they_do_not() -> None
         now += pause
 
     assert sizes[0] == 64 * 1024
-    assert max(sizes) == 1024 * 1024
+    assert max(sizes) == BATCH_MAX
     assert sizes[-1] == 64 * 1024
+
+
+@given(st.integers(0, 5000), st.integers(0, 5000))
+def test_frames_end_at_multiples_of_their_size_while_there_is_more(start: int, length: int) -> None:
+    """A slave then writes whole pages; what has just been put goes at once, wherever it ends."""
+    log = Log.of(start + length)
+    limits = TransferLimits(batch_size=1024, segment_size=1 << 30)
+    epochs = EpochList((Epoch(1, 0, b"M" * 16, 1),))
+    master = AuthenticatedMaster(log, limits, lambda _: 0, 0.0, MASTER, SECRET, b"1" * 32, epochs, lambda: 0)
+    master.next_offset = start
+
+    size = master.next_size()
+
+    assert 0 < size <= 1024
+    assert size >= length if length <= 1024 else (start + size) % 1024 == 0
