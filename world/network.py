@@ -15,8 +15,6 @@ from trio.abc import HalfCloseableStream, Listener, Stream
 
 BACKLOG = 1024  # RocketMQ's SO_BACKLOG
 RECEIVE_BYTES = 64 * 1024
-PARTS_MAX = 1024
-"""Linux takes no more in one system call (IOV_MAX)."""
 
 
 @attrs.frozen
@@ -113,20 +111,20 @@ class TcpStream(HalfCloseableStream):
                 raise self._broken(error) from error
 
     async def send_parts(self, parts: Sequence[bytes | memoryview]) -> None:
-        """Send all of `parts`, in one system call if the peer keeps up and they are not too many for one."""
-        at, count = 0, len(parts)
-        while at < count:
-            group = list(parts[at : at + PARTS_MAX])
-            at += len(group)
-            while group:
-                try:
-                    sent = self.socket.sendmsg(group)
-                except BlockingIOError:
-                    await self.wait_send_all_might_not_block()
-                    continue
-                except OSError as error:
-                    raise self._broken(error) from error
-                group = _unsent(group, sent)
+        """Send all of `parts`, in one system call if the peer keeps up."""
+        rest: list[bytes | memoryview] = list(parts)
+        while rest:
+            try:
+                sent = self.socket.sendmsg(rest)
+            except BlockingIOError:
+                await self.wait_send_all_might_not_block()
+                continue
+            except OSError as error:
+                raise self._broken(error) from error
+            while rest and sent >= len(rest[0]):
+                sent -= len(rest.pop(0))
+            if sent:
+                rest[0] = memoryview(rest[0])[sent:]
 
     def send_now(self, data: bytes) -> int:
         """Send what the socket takes at once; returns how many bytes that was, 0 too if the next send will raise."""
@@ -172,15 +170,6 @@ class TcpStream(HalfCloseableStream):
         if self.socket.fileno() < 0:
             return trio.ClosedResourceError("this connection was closed by us")
         return trio.BrokenResourceError(f"connection broken: {error.strerror or error}")
-
-
-def _unsent(parts: list[bytes | memoryview], sent: int) -> list[bytes | memoryview]:
-    """What is left of `parts` when so many bytes have gone."""
-    for index, part in enumerate(parts):
-        if sent < len(part):
-            return [memoryview(part)[sent:], *parts[index + 1 :]]
-        sent -= len(part)
-    return []
 
 
 async def receive_into(stream: Stream, buffer: memoryview) -> int:
