@@ -410,31 +410,37 @@ class MessageStore:
         return self._walk(GetResult(GetStatus.NO_MATCHED_MESSAGE, offset, low, high), raw, max_messages, max_bytes, tags)
 
     def _walk(self, result: GetResult, raw: bytes, max_messages: int, max_bytes: int, tags: frozenset[int] | None) -> GetResult:
-        config, record_of, slices = self.config, self.log.record, result.slices
+        config, slices = self.config, result.slices
         log_end = self.log.max_offset
         memory = config.memory_bytes * config.access_message_in_memory_max_ratio // 100
         in_memory_from = log_end - memory
+        of_memory = (
+            min(max_messages, config.max_transfer_count_on_message_in_memory),
+            min(max_bytes, config.max_transfer_bytes_on_message_in_memory),
+        )
+        of_disk = (
+            min(max_messages, config.max_transfer_count_on_message_in_disk),
+            min(max_bytes, config.max_transfer_bytes_on_message_in_disk),
+        )
         size_sum, visited, physical_offset = 0, 0, log_end
+        start, known, raw_log = 0, 0, memoryview(b"")  # the log from where it was looked up last
         removed = False
         for physical_offset, size, code in UNIT.codec.iter_unpack(raw):
             if slices:
-                if physical_offset >= in_memory_from:
-                    bytes_max = config.max_transfer_bytes_on_message_in_memory
-                    count_max = config.max_transfer_count_on_message_in_memory
-                else:
-                    bytes_max = config.max_transfer_bytes_on_message_in_disk
-                    count_max = config.max_transfer_count_on_message_in_disk
-                count = len(slices)
-                if count >= max_messages or count >= count_max or size_sum + size > min(bytes_max, max_bytes):
+                count_max, bytes_max = of_memory if physical_offset >= in_memory_from else of_disk
+                if len(slices) >= count_max or size_sum + size > bytes_max:
                     break
             visited += 1
             if tags is not None and code not in tags:
                 continue
-            record = record_of(physical_offset, size)
-            if record is None:
-                removed = True
-                continue
-            slices.append(record)
+            at = physical_offset - start
+            if at < 0 or at + size > known:
+                raw_log = self.log.slice_from(physical_offset, config.mapped_file_size_commit_log)
+                start, at, known = physical_offset, 0, len(raw_log)
+                if size > known:
+                    removed = True
+                    continue
+            slices.append(raw_log[at : at + size])
             size_sum += size
         result.size = size_sum
         result.next_offset += visited
