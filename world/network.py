@@ -110,6 +110,13 @@ class TcpStream(HalfCloseableStream):
             except OSError as error:
                 raise self._broken(error) from error
 
+    def receive_now(self, buffer: memoryview) -> int | None:
+        """Take what is there at once; None if that is nothing, or if the next receive that waits will raise."""
+        try:
+            return self.socket.recv_into(buffer)
+        except OSError:
+            return None
+
     async def send_parts(self, parts: Sequence[bytes | memoryview]) -> None:
         """Send all of `parts`, in one system call if the peer keeps up."""
         rest: list[bytes | memoryview] = list(parts)
@@ -183,6 +190,14 @@ async def receive_into(stream: Stream, buffer: memoryview) -> int:
     received = await stream.receive_some(len(buffer))
     buffer[: len(received)] = received
     return len(received)
+
+
+def receive_now(stream: Stream, buffer: memoryview) -> int | None:
+    """Put what has arrived already into `buffer`, without waiting; returns how much, 0 at the peer's end of sending.
+
+    None: nothing has, or that cannot be told without waiting. No other task may be receiving.
+    """
+    return stream.receive_now(buffer) if isinstance(stream, TcpStream) else None
 
 
 async def send_parts(stream: Stream, parts: Sequence[bytes | memoryview]) -> None:

@@ -16,7 +16,7 @@ from trio.abc import Stream
 from ...store.append_log import RawAppendLog
 from ...store.errors import StoreError
 from ...world.clock import Clock
-from ...world.network import Address, Network, receive_into
+from ...world.network import Address, Network, receive_into, receive_now
 from ...world.randomness import Randomness
 from ...world.workers import Workers
 from ..errors import HaError, WrongDialect
@@ -39,6 +39,9 @@ TICK_SECONDS = 0.5
 RECEIVE_BYTES = BATCH_MAX + 2 * DATA.size
 """Bytes of one receive: many small frames, or a long one with the header of the next; seldom a large part of a frame, which
 would have to be kept elsewhere."""
+RECEIVES_AT_ONCE = 3
+"""In bulk, where the next bytes have often arrived when the last ones are taken: a turn of the loop is a millisecond or
+two of it, then others get theirs."""
 LONG_FRAME_BYTES = 128 * 1024
 """What is missing of a longer one is received on its own, with the header of the next: it then lies in one piece at the
 beginning of the buffer, in memory that is still in the processor's cache."""
@@ -231,9 +234,17 @@ class HAClient:
 
     async def _receive(self, stream: Stream, core: SlaveCore) -> None:
         buffer, filled, bulk = memoryview(bytearray(BUFFER_BYTES)), 0, False
-        while count := await receive_into(stream, buffer[filled : _room(core.wanted)]):
+        in_turn = 0
+        while True:
+            room = buffer[filled : _room(core.wanted)]
+            count = receive_now(stream, room) if 0 < in_turn < RECEIVES_AT_ONCE else None
+            if count is None:
+                in_turn, count = 0, await receive_into(stream, room)
+            if count == 0:
+                return
             self.last_read = self.clock.monotonic()
             filled += count
+            in_turn = in_turn + 1 if count >= BULK_BYTES else 0
             bulk = bulk or count >= BULK_BYTES
             if filled < core.wanted:
                 core.heard(self.last_read)

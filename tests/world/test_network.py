@@ -1,0 +1,58 @@
+"""Streams over real sockets."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import trio
+import trio.testing
+from trio.abc import Stream
+
+from ledgermq.world.network import Address, TcpNetwork, TcpStream, keep_unsent, receive_into, receive_now
+
+
+@asynccontextmanager
+async def pair() -> AsyncGenerator[tuple[Stream, Stream]]:
+    """Two ends of one connection."""
+    network = TcpNetwork()
+    (listener,) = await network.open_listeners("127.0.0.1", 0)
+    async with listener:
+        near = await network.open_stream(Address("127.0.0.1", network.listener_port(listener)))
+        far = await listener.accept()
+        async with near, far:
+            yield near, far
+
+
+async def test_what_has_arrived_is_received_without_waiting() -> None:
+    """What has not is None, which is not the end; that is 0."""
+    async with pair() as (near, far):
+        buffer = memoryview(bytearray(100))
+        assert receive_now(far, buffer) is None
+        await near.send_all(b"first")
+        with trio.fail_after(5):
+            assert await receive_into(far, buffer[:2]) == 2
+        assert receive_now(far, buffer[2:]) == 3
+        assert buffer[:5] == b"first"
+
+        await near.aclose()
+        with trio.fail_after(5):
+            assert await receive_into(far, buffer) == 0
+        assert receive_now(far, buffer) == 0
+
+
+async def test_of_other_streams_nothing_is_received_without_waiting() -> None:
+    """TLS and simulated ones cannot tell what has arrived."""
+    near, far = trio.testing.memory_stream_pair()
+    await near.send_all(b"first")
+    assert receive_now(far, memoryview(bytearray(100))) is None
+
+
+async def test_a_socket_for_bulk_takes_more_before_it_is_full() -> None:
+    """A peer that reads nothing leaves it at the limit it was given, not at 16 KiB."""
+    async with pair() as (near, _):
+        assert isinstance(near, TcpStream)
+        near.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+        keep_unsent(near, 1 << 19)
+        assert near.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT) == 1 << 19
