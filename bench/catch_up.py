@@ -22,7 +22,7 @@ from processes import ProcessFailedError
 from raw_sender import RawSender
 from relay import relay
 from servers import Cluster, Side
-from slaves import beside, log_and_dispatch_end, log_end, replicated
+from slaves import beside, ends_over, log_end, replicated
 
 _BUFFER_BYTES = 1 << 18
 _SECONDS_MAX = 300
@@ -106,14 +106,15 @@ def _catch_up(master: Cluster, end: int, settings: Mapping[str, str]) -> _Caught
         while (first := log_end(slave)) <= 0:
             time.sleep(_POLL_SECONDS / 4)
         meters = CpuMeter(master.running_broker), CpuMeter(slave.running_broker)
-        began = time.perf_counter()
-        for meter in meters:
-            meter.start()
-        _await(lambda: log_end(slave) >= end, slave, began)
-        elapsed = time.perf_counter() - began
-        master_cpu, slave_cpu = (meter.stop()[0] for meter in meters)
-        _await(lambda: log_and_dispatch_end(slave)[1] >= end, slave, began)
-        dispatched = time.perf_counter() - began
+        with slave.connect() as connection:
+            began = time.perf_counter()
+            for meter in meters:
+                meter.start()
+            _await(lambda: ends_over(connection)[0] >= end, slave, began)
+            elapsed = time.perf_counter() - began
+            master_cpu, slave_cpu = (meter.stop()[0] for meter in meters)
+            _await(lambda: ends_over(connection)[1] >= end, slave, began)
+            dispatched = time.perf_counter() - began
     size = end - first
     return _CaughtUp(size / (1 << 20), size / elapsed / 1e6, size / dispatched / 1e6, master_cpu, slave_cpu)
 

@@ -15,6 +15,7 @@ from harness import started
 from processes import ProcessFailedError
 from raw_sender import RawSender
 from servers import Cluster, Side, free_port, new_store
+from wire import Connection
 
 SECRET = "bench"  # noqa: S105 - between brokers of one machine that live for minutes
 _GET_BROKER_RUNTIME_INFO = 28
@@ -99,7 +100,12 @@ def log_end(cluster: Cluster) -> int:
 def log_and_dispatch_end(cluster: Cluster) -> tuple[int, int]:
     """Return where the broker's log ends and up to where its queues tell of it; -1 twice while it cannot tell."""
     with cluster.connect() as connection:
-        answer = connection.ask(_GET_BROKER_RUNTIME_INFO, {})
+        return ends_over(connection)
+
+
+def ends_over(connection: Connection) -> tuple[int, int]:
+    """Return the same over a connection that is there already: asked often, a new one each time would cost the broker more."""
+    answer = connection.ask(_GET_BROKER_RUNTIME_INFO, {})
     if answer.code:
         return -1, -1
     table = json.loads(answer.body)["table"]
