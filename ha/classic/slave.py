@@ -48,8 +48,10 @@ beginning of the buffer, in memory that is still in the processor's cache."""
 BUFFER_BYTES = max(RECEIVE_BYTES, FRAME_BODY_MAX + 2 * DATA.size)
 BULK_BYTES = 128 * 1024
 """So much at once has piled up because we are the slower ones."""
+FAR_BEHIND_BYTES = 2 * 1024 * 1024
+"""Who lacks more catches up: receiving then comes before all else."""
 REPORT_BYTES = 2 * 1024 * 1024
-"""In bulk one report for so many is enough while more are missing: each costs master and slave a turn of their loops."""
+"""One report for so many is enough meanwhile: each costs master and slave a turn of their loops."""
 
 
 class Follower(Protocol):
@@ -270,9 +272,11 @@ class HAClient:
         else:
             self.master_end = self.follower.log.max_offset
         if grown:
-            self.follower.log_grew(more=bulk)
             end = self.follower.log.max_offset
-            if not (bulk and end - self._reported < REPORT_BYTES <= self.master_end - end):
+            far_behind = bulk and self.master_end - end >= FAR_BEHIND_BYTES
+            # A bare master does not say where its log ends. Ours does: one that is busy and followed closely sends in bulk too.
+            self.follower.log_grew(more=far_behind or (bulk and not isinstance(core, AuthenticatedSlave)))
+            if not (far_behind and end - self._reported < REPORT_BYTES):
                 self._reported = end
                 answer += core.report(self.clock.monotonic())
         if answer:

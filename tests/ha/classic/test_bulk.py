@@ -29,6 +29,7 @@ def long_frames(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes the frames of these small logs long ones."""
     monkeypatch.setattr("ledgermq.ha.classic.slave.LONG_FRAME_BYTES", 600)
     monkeypatch.setattr("ledgermq.ha.classic.slave.BULK_BYTES", 600)
+    monkeypatch.setattr("ledgermq.ha.classic.slave.FAR_BEHIND_BYTES", 4000)
     monkeypatch.setattr("ledgermq.ha.classic.slave.REPORT_BYTES", 4000)
 
 
@@ -157,6 +158,32 @@ async def test_in_bulk_one_report_tells_of_many_frames(
     assert growing[-1] == end
     assert 3 <= len(growing) < end // BATCH_MAX
     assert max(after - before for before, after in pairwise(growing)) < REPORT_BYTES + 2 * BATCH_MAX
+
+
+async def test_deriving_waits_for_a_slave_that_catches_up_and_not_for_one_that_follows_a_busy_master(
+    autojump_clock: MockClock, open_node: OpenNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a busy master sends at once is as much as in bulk, without end: its slave's consumers must keep up."""
+    told: list[bool] = []
+    wake = Dispatcher.wake
+
+    def noted(self: Dispatcher, *, more_coming: bool = False) -> None:
+        told.append(more_coming)
+        wake(self, more_coming=more_coming)
+
+    monkeypatch.setattr(Dispatcher, "wake", noted)
+    async with open_node("m", from_first=True, segment_size=32 << 20) as master:
+        master.put(100, size=60_000)
+        async with open_node("s", slave=True, segment_size=32 << 20) as slave:
+            await slave.caught_up(master)
+            assert True in told
+
+            told.clear()
+            for _ in range(10):
+                master.put(20, size=60_000)
+                await slave.caught_up(master)
+            assert told
+            assert True not in told
 
 
 @pytest.fixture
