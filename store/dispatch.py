@@ -32,8 +32,6 @@ ROUND_RECORDS_MAX = 1024
 """Records of one turn of the event loop: a few milliseconds."""
 PAUSE_SECONDS = 0.003
 """Pause between rounds of a busy log: a batch gathers, and each queue is written once for many records (RocketMQ: 1 ms)."""
-UNREAD_PAUSE_SECONDS = 0.01
-"""The same while nobody reads any queue."""
 BULK_SHARE = 0.05
 """Of the time while bulk data arrives: it is received first, but who reads from a slave that lags for hours must get on too."""
 BULK_ROUND_RECORDS_MAX = 128
@@ -137,14 +135,10 @@ def records_at_once(since_bulk: float) -> int:
     return ROUND_RECORDS_MAX if since_bulk > BULK_SECONDS else BULK_ROUND_RECORDS_MAX
 
 
-def pause_after(took: float, since_bulk: float, *, read: bool) -> float:
-    """Seconds to leave to others after a round that took so many, when bulk data arrived so many ago.
-
-    Args:
-        read: queues have been read since the round before.
-    """
+def pause_after(took: float, since_bulk: float) -> float:
+    """Seconds to leave to others after a round that took so many, when bulk data arrived so many ago."""
     if since_bulk > BULK_SECONDS:
-        return PAUSE_SECONDS if read else UNREAD_PAUSE_SECONDS
+        return PAUSE_SECONDS
     return max(PAUSE_SECONDS, took * (1 - BULK_SHARE) / BULK_SHARE)
 
 
@@ -159,8 +153,6 @@ class Dispatcher:
     dispatched_offset: int = 0
     """Every record before it is in its queue and in the index."""
     last_store_timestamp: int = 0
-    reads: int = 0
-    """Of queues, so far; counted by whoever reads them."""
     on_arrival: list[Callable[[list[Derivable]], None]] = attrs.field(factory=list[Callable[[list[Derivable]], None]])
     """Told of the records that have come into queues."""
     on_failure: Callable[[OSError], None] = lambda _: None
@@ -201,7 +193,6 @@ class Dispatcher:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Derive whatever becomes readable, until cancelled."""
         task_status.started()
-        reads_before = self.reads
         while True:
             await self._wake.wait()
             self._wake = trio.Event()
@@ -213,9 +204,8 @@ class Dispatcher:
                 except OSError as error:
                     self.on_failure(error)
                     await trio.sleep(1.0)
-                ended, read = trio.current_time(), self.reads != reads_before
-                reads_before = self.reads
-                await trio.sleep(pause_after(ended - began, ended - self._bulk_at, read=read))
+                ended = trio.current_time()
+                await trio.sleep(pause_after(ended - began, ended - self._bulk_at))
 
     def round(self, records_max: int = ROUND_RECORDS_MAX) -> bool:
         """Derive one slice; returns whether it got anywhere.
