@@ -14,15 +14,12 @@ import trio
 from ...store.append_log import Appended, AppendLog
 from ...store.statuses import PutStatus
 from ...world.clock import Clock
-from ...world.ticks import next_tick
 from ..errors import InSyncReplicasNotEnough
 from .acks import Acknowledgements
 from .settings import HaSettings
 
 EXPIRE_SECONDS = 0.1
 """How often waiting puts are looked at for their deadline."""
-IDLE_SECONDS = 1.0
-"""The same where puts do not wait for slaves: an idle broker should not wake up for nobody."""
 
 Done = Callable[[PutStatus], None]
 
@@ -41,6 +38,7 @@ class ClassicLog:
     clock: Clock
     on_grown: Callable[[], None] = _nobody
     """Called after every append: there is more to send."""
+    _some_wait: trio.Event = attrs.field(factory=trio.Event)
 
     @property
     def waits(self) -> bool:
@@ -88,6 +86,7 @@ class ClassicLog:
             self.acks.wait(end, replicated_by, both.replicated)
         else:
             self.acks.wait(end, replicated_by, done)
+        self._some_wait.set()
 
     def record(self, offset: int, size: int) -> memoryview | None:
         return self.local.record(offset, size)
@@ -104,9 +103,11 @@ class ClassicLog:
             task_status.started()
             try:
                 while True:
-                    await next_tick(EXPIRE_SECONDS if self.settings.sync_master else IDLE_SECONDS)
-                    if self.acks.waiting:
+                    await self._some_wait.wait()
+                    while self.acks.waiting:
+                        await trio.sleep(EXPIRE_SECONDS)
                         self.acks.expire(self.clock.monotonic())
+                    self._some_wait = trio.Event()
             finally:
                 # Whoever still waits is told what is known: it is stored here, and no slave has confirmed it.
                 self.acks.fail(PutStatus.FLUSH_SLAVE_TIMEOUT)
