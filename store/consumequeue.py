@@ -56,11 +56,6 @@ class ConsumeQueue:
     _unsynced_from: int = -1
     _sync_failed: bool = False
 
-    @property
-    def written_offset(self) -> int:
-        """Next unit to be written, without those still in memory."""
-        return self.segments.max_offset // UNIT_SIZE
-
     def put(self, queue_offset: int, physical_offset: int, size: int, tags_code: int) -> bool:
         """Gather one unit; returns False for a duplicate, which is dropped."""
         if queue_offset == self.max_offset:
@@ -133,8 +128,14 @@ class ConsumeQueue:
         return True
 
     def units(self, offset: int, count: int) -> bytes:
-        """Raw units from `offset` on: at most `count`, all of one file; empty when there are none."""
+        """Raw units from `offset` on: at most `count`, all of one file; empty when there are none.
+
+        Those that the disk has not taken yet are read from memory: their records are in the log, and consumers need not wait.
+        """
         at = offset * UNIT_SIZE
+        behind = at - self.segments.max_offset
+        if behind >= 0:
+            return bytes(self._gathered[behind : behind + count * UNIT_SIZE])
         segment = self.segments.find(at)
         if segment is None:
             return b""

@@ -399,9 +399,6 @@ class MessageStore:
             return GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, self._corrected(offset, high), low, high)
         units_max = max(self.config.max_filter_message_size, max_messages * UNIT_SIZE) // UNIT_SIZE
         raw = queue.units(offset, max_messages if tags is None else units_max)
-        if not raw and offset >= queue.written_offset:
-            # It is in memory only, as long as the disk refuses it: whoever asks is to wait, not to pass it over.
-            return GetResult(GetStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
         if not raw:
             next_file = queue.segments.segment_size // UNIT_SIZE
             next_offset = offset - offset % next_file + next_file
