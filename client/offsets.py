@@ -48,21 +48,32 @@ class BrokerOffsets:
 
     async def write(self, offsets: Mapping[MessageQueue, int], timeout_seconds: float) -> set[MessageQueue]:
         written: set[MessageQueue] = set()
+        silent: set[tuple[str, str]] = set()
 
         async def commit(queue: MessageQueue, offset: int) -> None:
             try:
                 kept = await commit_offset(self._session, self._group, queue, offset, timeout_seconds)
             except ClientError as error:
                 log.warning("offset_not_committed", queue=str(queue), offset=offset, reason=str(error))
-                if isinstance(error, Refused) and not error.retriable:
+                if not isinstance(error, Refused):
+                    silent.add((queue.broker_name, queue.topic))
+                elif not error.retriable:
                     written.add(queue)  # asking again would be refused again
             else:
                 if kept:
                     written.add(queue)
 
+        # First one queue of each broker and topic, then the others: of first commits that come at the same moment Apache's
+        # broker forgets all but one.
+        firsts = {(queue.broker_name, queue.topic): queue for queue in offsets}
+        async with trio.open_nursery() as nursery:
+            for queue in firsts.values():
+                nursery.start_soon(commit, queue, offsets[queue])
         async with trio.open_nursery() as nursery:
             for queue, offset in offsets.items():
-                nursery.start_soon(commit, queue, offset)
+                key = queue.broker_name, queue.topic
+                if queue != firsts[key] and key not in silent:
+                    nursery.start_soon(commit, queue, offset)
         return written
 
 

@@ -144,9 +144,10 @@ class PullConsumer:
                 raise InvalidArgument("an offset is committed for one queue")
             await commit_offset(self._session, self.group, queue, offset)
             return
-        async with trio.open_nursery() as nursery:
-            for each in self._sources if queue is None else (queue,):
-                nursery.start_soon(commit_offset, self._session, self.group, each, self.position(each))
+        positions = {each: self.position(each) for each in (self._sources if queue is None else (queue,))}
+        for each, position in positions.items():
+            # One after the other: of first commits that come at the same moment Apache's broker forgets all but one.
+            await commit_offset(self._session, self.group, each, position)
 
     def close(self) -> None:
         """Refuse further calls."""

@@ -1,0 +1,57 @@
+"""The first commits of a group, to a broker that forgets those that come at the same moment."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from ledgermq.client.consumer import open_consumer
+from ledgermq.client.pull import open_pull_consumer
+from ledgermq.client.subscription import ConsumeFrom
+from ledgermq.remoting.codes import RequestCode
+
+from .fake_cluster import NAMESRV, FakeBroker, open_cluster
+from .test_consumer import fill
+
+COMMIT = RequestCode.UPDATE_CONSUMER_OFFSET
+
+
+def commits(broker: FakeBroker) -> int:
+    return sum(request.code == COMMIT for request in broker.requests)
+
+
+@pytest.mark.parametrize("kind", ["pull", "push"])
+async def test_other_queues_are_committed_when_the_first_has_been(autojump_clock: MockClock, kind: str) -> None:
+    """Apache's broker makes the table of a group and topic by the first commit, and those that come meanwhile are lost."""
+    async with open_cluster() as cluster:
+        broker = await cluster.start_broker("b1")
+        cluster.create("t", 3)
+        for queue_id in range(3):
+            fill(broker, 5, queue_id=queue_id)
+        broker.scripts[COMMIT] = deque([lambda _: None])
+        if kind == "pull":
+            async with open_pull_consumer(NAMESRV, "g", world=cluster.world) as puller:
+                await puller.assign(await puller.queues("t"))
+                while await puller.poll(100, 1):
+                    pass
+                with trio.move_on_after(0.5):
+                    await puller.commit()
+                assert commits(broker) == 1
+
+                await puller.commit()
+                assert len(broker.offsets) == 3
+        else:
+            async with open_consumer(NAMESRV, "g", "t", consume_from=ConsumeFrom.FIRST, world=cluster.world) as consumer:
+                taken = 0
+                while taken < 15:
+                    taken += len(await consumer.get_many(100, 1))
+                await consumer.get_many(timeout_seconds=0)
+                with trio.move_on_after(0.5):
+                    await consumer.commit()
+                assert commits(broker) == 1
+
+                await consumer.commit()
+                assert broker.offsets == {("g", "t", queue_id): 5 for queue_id in range(3)}
