@@ -18,6 +18,11 @@ from typing import Self
 
 import attrs
 
+from ledgermq.remoting.blocking import BlockingChannel
+from ledgermq.remoting.codes import RequestCode
+from ledgermq.remoting.command import RemotingCommand
+from ledgermq.world.network import Address
+
 from . import peers
 
 REPOSITORY = Path(__file__).parents[2]
@@ -161,6 +166,7 @@ def broker_config(port: int, namesrv: str, store: Path, **more: object) -> dict[
         "listenPort": port,
         "haListenPort": port + 1,
         "namesrvAddr": namesrv,
+        "registerNameServerPeriod": 10_000,  # the least; Apache's first registration may miss, on a busy machine
         "storePathRootDir": store,
         "flushDiskType": "ASYNC_FLUSH",
         "brokerRole": "ASYNC_MASTER",
@@ -189,6 +195,16 @@ def running(maker: Maker, folder: Path, tls: Mapping[str, object] = NO_TLS, **mo
         started.callback(broker_server.kill)
         broker_server.wait_ready()
         yield Cluster(maker, namesrv, broker, store, namesrv_server, broker_server)
+
+
+def await_registered(cluster: Cluster) -> None:
+    """Wait until the name server knows the broker: Apache's says that it is up before, and tries again after its period."""
+    deadline = time.monotonic() + READY_SECONDS
+    with BlockingChannel(Address.parse(cluster.namesrv)) as channel:
+        while b"broker-a" not in channel.call(RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO), 10).body:
+            if time.monotonic() > deadline:
+                raise ServerDiedError(f"{cluster.broker_server.name} did not register in {READY_SECONDS:.0f} s")
+            time.sleep(0.1)
 
 
 def java_command(class_path: str, home: Path, *flags: str) -> list[str]:
