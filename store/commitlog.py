@@ -22,14 +22,13 @@ from ..world.ticks import next_tick
 from ..world.workers import Workers
 from .append_log import Appended
 from .errors import AppendUnclear, NotWritable, OffsetGap
+from .expiry import Expiry
 from .pending import PendingPuts
 from .segments import Segment, Segments
 from .statuses import PutStatus
 
 log = structlog.get_logger()
 
-EXPIRE_SECONDS = 0.1
-"""How often waiting puts are looked at for their deadline."""
 HEAL_SECONDS = 1.0
 """Pause between attempts to bring a log back whose disk failed."""
 
@@ -52,7 +51,7 @@ class LocalLog:
     on_flushed: list[Callable[[int], None]] = attrs.field(factory=list[Callable[[int], None]])
     _pending: PendingPuts = attrs.field(factory=lambda: PendingPuts(PutStatus.FLUSH_DISK_TIMEOUT))
     _wake: trio.Event = attrs.field(factory=trio.Event)
-    _some_wait: trio.Event = attrs.field(factory=trio.Event)
+    _expiry: Expiry = attrs.field(init=False)
     _sync_lock: trio.Lock = attrs.field(factory=trio.Lock)
     suspect_until: int = 0
     """Bytes before it that are not flushed were written by a process that was killed: a sync of theirs may have failed, so they
@@ -66,6 +65,9 @@ class LocalLog:
     """Segments that a failed append has made."""
     _raw: bool = False
     """It is a slave's: bytes come as the network cut them."""
+
+    def __attrs_post_init__(self) -> None:
+        self._expiry = Expiry(self._pending.__len__, self._pending.expire, self._clock)
 
     @property
     def waits(self) -> bool:
@@ -221,7 +223,7 @@ class LocalLog:
             done(PutStatus.PUT_OK)
         else:
             self._pending.add(end, deadline, done)
-            self._some_wait.set()
+            self._expiry.wake()
 
     def record(self, offset: int, size: int) -> memoryview | None:
         segments = self.segments
@@ -249,7 +251,7 @@ class LocalLog:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._expire_pending)
+            nursery.start_soon(self._expiry.run)
             task_status.started()
             while True:
                 if self.sync_flush:
@@ -355,14 +357,6 @@ class LocalLog:
             else:
                 raise OSError(errno.EIO, f"unsynced record at {position} reads back damaged")
         return end
-
-    async def _expire_pending(self) -> None:
-        while True:
-            await self._some_wait.wait()
-            while self._pending:
-                await trio.sleep(EXPIRE_SECONDS)
-                self._pending.expire(self._clock.monotonic())
-            self._some_wait = trio.Event()
 
 
 def _is_beginning(view: memoryview) -> bool:

@@ -12,14 +12,12 @@ import attrs
 import trio
 
 from ...store.append_log import Appended, AppendLog
+from ...store.expiry import Expiry
 from ...store.statuses import PutStatus
 from ...world.clock import Clock
 from ..errors import InSyncReplicasNotEnough
 from .acks import Acknowledgements
 from .settings import HaSettings
-
-EXPIRE_SECONDS = 0.1
-"""How often waiting puts are looked at for their deadline."""
 
 Done = Callable[[PutStatus], None]
 
@@ -38,7 +36,10 @@ class ClassicLog:
     clock: Clock
     on_grown: Callable[[], None] = _nobody
     """Called after every append: there is more to send."""
-    _some_wait: trio.Event = attrs.field(factory=trio.Event)
+    _expiry: Expiry = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._expiry = Expiry(lambda: self.acks.waiting, self.acks.expire, self.clock)
 
     @property
     def waits(self) -> bool:
@@ -86,7 +87,7 @@ class ClassicLog:
             self.acks.wait(end, replicated_by, both.replicated)
         else:
             self.acks.wait(end, replicated_by, done)
-        self._some_wait.set()
+        self._expiry.wake()
 
     def record(self, offset: int, size: int) -> memoryview | None:
         return self.local.record(offset, size)
@@ -102,12 +103,7 @@ class ClassicLog:
             await nursery.start(self.local.run)
             task_status.started()
             try:
-                while True:
-                    await self._some_wait.wait()
-                    while self.acks.waiting:
-                        await trio.sleep(EXPIRE_SECONDS)
-                        self.acks.expire(self.clock.monotonic())
-                    self._some_wait = trio.Event()
+                await self._expiry.run()
             finally:
                 # Whoever still waits is told what is known: it is stored here, and no slave has confirmed it.
                 self.acks.fail(PutStatus.FLUSH_SLAVE_TIMEOUT)
