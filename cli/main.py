@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import click
 
+from .reasons import reason_of
+
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
@@ -82,12 +84,6 @@ def _open_closed_streams() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - as long as the process
-
-
-def reason_of(error: OSError) -> str:
-    """What the system says, and about which file, without its number."""
-    said = error.strerror or str(error)
-    return f"{error.filename}: {said}" if isinstance(error.filename, str) and error.filename else said
 
 
 def _import_quickly(module: str) -> ModuleType:

@@ -20,7 +20,7 @@ import structlog
 import trio
 
 from ..world.memory import bound_freed_memory
-from .main import reason_of
+from .reasons import reason_of
 
 COLLECT_AFTER = 50_000
 """New container objects before the collector looks at them: a few MiB."""
