@@ -224,14 +224,20 @@ def test_sending_and_receiving_are_measured(ledgermq: Run, as_json: Callable[...
     assert consumed["messages"] >= produced["messages"]
 
 
+def consuming_process(namesrv: str, *arguments: str, stderr: int | None = None) -> subprocess.Popen[bytes]:
+    """A consumer in a process of its own, whose output is read as it comes."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "ledgermq.cli.main", "consume", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        env={**os.environ, "PYTHONPATH": str(SOURCES), "LEDGERMQ_NAMESRV": namesrv},
+    )
+
+
 def test_following_ends_with_the_wanted_number(namesrv: str, ledgermq: Run) -> None:
     """A consumer that waits prints what comes after it started, as soon as it comes."""
     ledgermq("send", "Later", "before")
-    waiting = subprocess.Popen(
-        [sys.executable, "-m", "ledgermq.cli.main", "consume", "Later", "--from-beginning", "--follow", "--max", "2"],
-        stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": str(SOURCES), "LEDGERMQ_NAMESRV": namesrv},
-    )
+    waiting = consuming_process(namesrv, "Later", "--from-beginning", "--follow", "--max", "2")
     try:
         assert waiting.stdout is not None
         assert waiting.stdout.readline() == b"before\n"
@@ -246,12 +252,7 @@ def test_following_ends_with_the_wanted_number(namesrv: str, ledgermq: Run) -> N
 def test_a_reader_that_goes_away_ends_consuming_quietly(namesrv: str, ledgermq: Run) -> None:
     """As every command does in a pipe with `head`: no traceback, whatever is still to come."""
     ledgermq("send", "Piped", *["x" * 10_000] * 30)
-    consuming = subprocess.Popen(
-        [sys.executable, "-m", "ledgermq.cli.main", "consume", "Piped", "--from-beginning", "--follow"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": str(SOURCES), "LEDGERMQ_NAMESRV": namesrv},
-    )
+    consuming = consuming_process(namesrv, "Piped", "--from-beginning", "--follow", stderr=subprocess.PIPE)
     assert consuming.stdout is not None
     assert consuming.stderr is not None
     try:
@@ -357,11 +358,7 @@ def test_a_member_that_is_asked_to_end_commits_what_it_has_printed(
 ) -> None:
     """SIGTERM is as good as Ctrl-C."""
     ledgermq("send", "Asked", "one", "two", "three")
-    member = subprocess.Popen(
-        [sys.executable, "-m", "ledgermq.cli.main", "consume", "Asked", "--group", "asked", "--from-beginning", "--follow"],
-        stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": str(SOURCES), "LEDGERMQ_NAMESRV": namesrv},
-    )
+    member = consuming_process(namesrv, "Asked", "--group", "asked", "--from-beginning", "--follow")
     try:
         assert member.stdout is not None
         assert {member.stdout.readline() for _ in range(3)} == {b"one\n", b"two\n", b"three\n"}
