@@ -18,10 +18,7 @@ from typing import Self
 
 import attrs
 
-from ledgermq.remoting.blocking import BlockingChannel
-from ledgermq.remoting.codes import RequestCode
-from ledgermq.remoting.command import RemotingCommand
-from ledgermq.world.network import Address
+from ledgermq.blocking import open_admin
 
 from . import peers
 
@@ -183,7 +180,7 @@ def broker_config(port: int, namesrv: str, store: Path, **more: object) -> dict[
 
 @contextmanager
 def running(maker: Maker, folder: Path, tls: Mapping[str, object] = NO_TLS, **more: object) -> Generator[Cluster]:
-    """A name server and a broker of this make, both ready, on ``folder/store``; gone at the end whatever happened."""
+    """A name server and a broker of this make, which know each other, on ``folder/store``; gone at the end in any case."""
     namesrv_port, broker_port = free_port(), free_port()
     namesrv, broker = f"127.0.0.1:{namesrv_port}", f"127.0.0.1:{broker_port}"
     store = folder / "store"
@@ -194,16 +191,17 @@ def running(maker: Maker, folder: Path, tls: Mapping[str, object] = NO_TLS, **mo
         broker_server = start_broker(maker, folder / "broker", broker_config(broker_port, namesrv, store, **more), tls)
         started.callback(broker_server.kill)
         broker_server.wait_ready()
+        await_registered(namesrv, "broker-a", tls=bool(tls))
         yield Cluster(maker, namesrv, broker, store, namesrv_server, broker_server)
 
 
-def await_registered(cluster: Cluster) -> None:
+def await_registered(namesrv: str, broker_name: str, *, tls: bool = False) -> None:
     """Wait until the name server knows the broker: Apache's says that it is up before, and tries again after its period."""
     deadline = time.monotonic() + READY_SECONDS
-    with BlockingChannel(Address.parse(cluster.namesrv)) as channel:
-        while b"broker-a" not in channel.call(RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO), 10).body:
+    with open_admin(namesrv, tls=tls) as admin:
+        while broker_name not in {broker.name for broker in admin.call(lambda each: each.cluster()).brokers}:
             if time.monotonic() > deadline:
-                raise ServerDiedError(f"{cluster.broker_server.name} did not register in {READY_SECONDS:.0f} s")
+                raise ServerDiedError(f"{broker_name} did not register at {namesrv} in {READY_SECONDS:.0f} s")
             time.sleep(0.1)
 
 

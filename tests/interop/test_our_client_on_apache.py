@@ -18,7 +18,7 @@ from ledgermq.client.subscription import ConsumeFrom, MessageModel, sql
 from ledgermq.message.message import Message
 
 from .conftest import obtain
-from .servers import Cluster, Maker, await_registered, jars_of, running
+from .servers import Cluster, Maker, jars_of, running
 
 pytestmark = pytest.mark.interop
 
@@ -28,7 +28,6 @@ def apache(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     maker: Maker = request.param
     obtain(lambda: jars_of(maker))
     with running(maker, tmp_path_factory.mktemp("apache"), enablePropertyFilter="true") as cluster:
-        await_registered(cluster)
         yield cluster
 
 
