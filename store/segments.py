@@ -16,8 +16,9 @@ from .errors import WrongSegmentSize
 
 NAME_DIGITS = 20
 
-PREPARED_BYTES = 2 * 1024 * 1024
-"""Half a millisecond of writing zeros, once for that many bytes of log."""
+PREPARED_BYTES = 512 * 1024
+"""Some groups' worth: with less, each group finds unprepared ground; with more, one of them waits for megabytes of zeros, and
+copying these drives everything else out of the processor's cache."""
 _ZEROS = bytes(PREPARED_BYTES)
 
 
