@@ -31,14 +31,13 @@ EXPANDED_NODES_MAX = 1_000_000
 _BOM = b"\xef\xbb\xbf"
 _REFERENCE = "$ref"
 
-# Everything up to the next bare integer key, without looking inside strings; possessive, so that it never goes back.
-_TO_BARE_KEY = re.compile(
-    rb"""(?:[^"{,]++|"(?:[^"\\]++|\\.)*+"|[{,](?!\s*+-?\d++\s*+:))*+[{,]\s*+(-?\d++)(?=\s*+:)""",
-    re.DOTALL,
-)
+# A string without escapes, the beginning of another one, or what stands before a bare integer key, and the key.
+_STRING_OR_BARE_KEY = re.compile(rb'"[^"\\]*+"|"|[{,]\s*+(-?\d++)(?=\s*+:)')
+_ESCAPE_OR_END = re.compile(rb'\\.|"', re.DOTALL)
 _SPACE = re.compile(r"[ \t\r\n]*")
-_STRING = re.compile(r'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
-_REFERENCE_KEY = re.compile(r'\{\s*+"\$ref"\s*+:\s*+("(?:[^"\\]++|\\.)*+")\s*+\}', re.DOTALL)
+# Atomic, and not possessive repetitions of groups: before Python 3.11.5 those do not match all that they should.
+_STRING = re.compile(r'"(?>(?:[^"\\]++|\\.)*)"', re.DOTALL)
+_REFERENCE_KEY = re.compile(r'\{\s*+"\$ref"\s*+:\s*+("(?>(?:[^"\\]++|\\.)*)")\s*+\}', re.DOTALL)
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,39})(\.[0-9]{1,400})?([eE][+-]?[0-9]{1,4})?")
 _BARE_KEY = re.compile(r"-?[0-9]{1,20}")
 _STEP = re.compile(r"\.([^.\[\]]+)|\[([0-9]{1,9})\]")
@@ -142,12 +141,23 @@ def _key_text(key: Any) -> bytes:
 
 def _quote_bare_keys(data: bytes) -> bytes:
     parts: list[bytes] = []
-    position = 0
-    while (match := _TO_BARE_KEY.match(data, position)) is not None:
-        parts += (data[position : match.start(1)], b'"', match[1], b'"')
+    copied = position = 0
+    while (match := _STRING_OR_BARE_KEY.search(data, position)) is not None:
         position = match.end()
-    parts.append(data[position:])
+        if match[1] is not None:
+            parts += (data[copied : match.start(1)], b'"', match[1], b'"')
+            copied = position
+        elif match[0] == b'"':
+            position = _end_of_string(data, position)
+    parts.append(data[copied:])
     return b"".join(parts)
+
+
+def _end_of_string(data: bytes, position: int) -> int:
+    for match in _ESCAPE_OR_END.finditer(data, position):
+        if match[0] == b'"':
+            return match.end()
+    return len(data)
 
 
 @attrs.define(eq=False)
