@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import json
 import os
+import platform
 import signal
 import statistics
 import sys
@@ -114,7 +115,7 @@ class Report:
         for row in rows:
             first, *others = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
             print("  ".join([first, *others]).rstrip())
-        for note in self.notes:
+        for note in (_python(), *self.notes):
             print(f"note: {note}")
         if self.json_path is not None:
             self._write_json(self.json_path, metrics)
@@ -130,7 +131,7 @@ class Report:
                 },
                 "ratios": {metric: ratios for metric in metrics if (ratios := self.ratios(metric))},
                 "notes": self.notes,
-                "machine": {"cores": os.cpu_count(), "load_average": os.getloadavg()},
+                "machine": {"cores": os.cpu_count(), "load_average": os.getloadavg(), "python": _python()},
             },
             indent=1,
         )
@@ -139,6 +140,11 @@ class Report:
         else:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
             Path(path).write_text(text + "\n")
+
+
+def _python() -> str:
+    # Which build of Python it is decides more than most changes do.
+    return f"{platform.python_implementation()} {platform.python_version()}, {Path(sys.executable).resolve()}"
 
 
 def _short(value: float) -> str:
