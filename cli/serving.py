@@ -24,6 +24,9 @@ from .reasons import reason_of
 
 COLLECT_AFTER = 50_000
 """New container objects before the collector looks at them: a few MiB."""
+SWITCH_SECONDS = 0.0001
+"""How long a worker waits at most for the interpreter, to begin a sync or to tell of its end; Python's default is longer than
+most syncs."""
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 Server = TypeVar("Server")
@@ -157,6 +160,7 @@ async def _serve(opened: AbstractAsyncContextManager[Server], announce: Callable
             nursery.start_soon(_stop_on_signal, signals, stop, nursery.cancel_scope)
             async with opened as server:
                 _collect_rarely()
+                sys.setswitchinterval(SWITCH_SECONDS)
                 print(announce(server), flush=True)
                 await stop.wait()
             nursery.cancel_scope.cancel()

@@ -48,6 +48,8 @@ class LocalLog:
     max_offset: int = 0
     failure: str | None = None
     """Why the log takes nothing, after a failed sync."""
+    on_syncing: list[Callable[[], None]] = attrs.field(factory=list[Callable[[], None]])
+    """Called when a sync begins: until it ends, the event loop has time for what nobody waits for."""
     on_flushed: list[Callable[[int], None]] = attrs.field(factory=list[Callable[[int], None]])
     _pending: PendingPuts = attrs.field(factory=lambda: PendingPuts(PutStatus.FLUSH_DISK_TIMEOUT))
     _wake: trio.Event = attrs.field(factory=trio.Event)
@@ -274,6 +276,8 @@ class LocalLog:
             start, target = self.flushed_offset, self.max_offset
             if start >= target or self.failure is not None:
                 return
+            for listener in self.on_syncing:
+                listener()
             try:
                 if start < self.suspect_until:
                     await self._workers.run(self.rewrite, start, target)

@@ -163,6 +163,7 @@ class Dispatcher:
     _offered_count: int = 0
     _touched: dict[ConsumeQueue, None] = attrs.field(factory=dict[ConsumeQueue, None])
     _wake: trio.Event = attrs.field(factory=trio.Event)
+    _pause_over: trio.Event = attrs.field(factory=trio.Event)
     _bulk_at: float = -inf
     """When the last piece of bulk data came."""
 
@@ -183,6 +184,11 @@ class Dispatcher:
         if more_coming:
             self._bulk_at = trio.current_time()
         self._wake.set()
+
+    def use_sync(self) -> None:
+        """The log waits for the disk: a good time for the next round, which would else delay the puts that come after."""
+        if trio.current_time() - self._bulk_at > BULK_SECONDS:
+            self._pause_over.set()
 
     def cut(self, offset: int) -> None:
         """Forget everything from `offset` on: the log has been cut there."""
@@ -205,7 +211,9 @@ class Dispatcher:
                     self.on_failure(error)
                     await trio.sleep(1.0)
                 ended = trio.current_time()
-                await trio.sleep(pause_after(ended - began, ended - self._bulk_at))
+                self._pause_over = trio.Event()
+                with trio.move_on_after(pause_after(ended - began, ended - self._bulk_at)):
+                    await self._pause_over.wait()
 
     def round(self, records_max: int = ROUND_RECORDS_MAX) -> bool:
         """Derive one slice; returns whether it got anywhere.

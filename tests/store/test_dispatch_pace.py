@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from trio.testing import MockClock, wait_all_tasks_blocked
 
+from ledgermq.store.commitlog import LocalLog
 from ledgermq.store.dispatch import (
     BULK_ROUND_RECORDS_MAX,
     BULK_SECONDS,
@@ -14,6 +19,8 @@ from ledgermq.store.dispatch import (
     pause_after,
     records_at_once,
 )
+
+from .stores import incoming, small_store
 
 
 @given(st.floats(0, 60), st.floats(0, BULK_SECONDS))
@@ -35,3 +42,22 @@ def test_rounds_are_short_while_bulk_data_arrives() -> None:
     """Receiving waits for one of them; without bulk data nobody waits, and long rounds write each queue less often."""
     assert records_at_once(0.0) == records_at_once(BULK_SECONDS) == BULK_ROUND_RECORDS_MAX
     assert records_at_once(BULK_SECONDS * 1.01) == ROUND_RECORDS_MAX > BULK_ROUND_RECORDS_MAX
+
+
+@pytest.mark.parametrize("bulk", [False, True])
+async def test_a_sync_ends_the_pause_unless_bulk_data_arrives(tmp_path: Path, mock_clock: MockClock, *, bulk: bool) -> None:
+    """No time passes here: what comes after a round waits, until the loop has nothing to do but wait for the disk."""
+    assert mock_clock.rate == 0
+    async with small_store(tmp_path) as store:
+        assert isinstance(store.log, LocalLog)
+        if bulk:
+            store.dispatcher.wake(more_coming=True)
+        store.put([incoming()])
+        await wait_all_tasks_blocked()
+        assert store.dispatch_behind_bytes == 0
+        store.put([incoming()])
+        await wait_all_tasks_blocked()
+        assert store.dispatch_behind_bytes > 0
+        await store.log.flush()
+        await wait_all_tasks_blocked()
+        assert bool(store.dispatch_behind_bytes) == bulk
