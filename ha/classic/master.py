@@ -44,8 +44,8 @@ STRANGERS_MAX = 64
 FAREWELL_SECONDS = 1.0
 EPOCH_RETRY_SECONDS = 5.0
 FRAMES_TOGETHER = 16
-AT_ONCE_BYTES_MAX = 64 * 1024
-"""More may not fit into a socket at once, and then there are more puts to send together anyway."""
+AT_ONCE_BYTES_MAX = 256 * 1024
+"""What one connection's receive brings fits in; more may not fit into a socket, and then more puts are sent together anyway."""
 COLD_BYTES = 1024 * 1024 * 1024
 """A slave that is further behind reads what may have left the page cache: a worker thread touches those bytes first."""
 
