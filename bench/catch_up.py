@@ -1,7 +1,8 @@
 """How fast an empty slave catches up with its master's log, against a bare copy of as many bytes between two sockets.
 
 The bare copy goes through loopback from one process to another, `sendall` and `recv_into` with buffers of 256 KiB, and
-writes nothing: no slave can be faster. `share of a bare copy` divides the two, run by run. The master is idle meanwhile.
+writes nothing: no slave can be faster. `share of a bare copy` divides the two, run by run. A second one also writes what it
+receives to a new file, as a slave has to: the rest of the way to it is what the protocol costs. The master is idle meanwhile.
 Ours begins at the first segment (syncFrom = first). Apache's fresh slave asks for the last segment only, so both
 sides get segments larger than the log.
 
@@ -10,18 +11,21 @@ round trip. `flat` divides those two: what the protocol waits for, apart from th
 """
 
 import argparse
+import contextlib
 import multiprocessing
 import os
+import shutil
 import socket
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import attrs
 from harness import CpuMeter, Options, Report, Values, started, take_turns
 from processes import ProcessFailedError
 from raw_sender import RawSender
 from relay import relay
-from servers import Cluster, Side
+from servers import Cluster, Side, new_store
 from slaves import beside, ends_over, log_end, replicated
 
 _BUFFER_BYTES = 1 << 18
@@ -63,11 +67,18 @@ def main() -> None:
 def _measure(master: Cluster) -> dict[str, float]:
     end = log_end(master)
     copied = end / _bare_copy_seconds(end) / 1e6
+    folder = new_store()
+    try:
+        written = end / _bare_copy_seconds(end, folder / "copy") / 1e6
+    finally:
+        shutil.rmtree(folder)
     caught_up = _catch_up(master, end, {})
     return {
         "catch-up MB/s": caught_up.rate,
         "bare copy MB/s": copied,
         "share of a bare copy": caught_up.rate / copied,
+        "bare copy to a file MB/s": written,
+        "share of a bare copy to a file": caught_up.rate / written,
         "dispatched MB/s": caught_up.dispatched_rate,
         "measured MiB": caught_up.mib,
         "master CPU ms/MiB": caught_up.master_cpu_seconds * 1000 / caught_up.mib,
@@ -126,9 +137,11 @@ def _await(condition: Callable[[], bool], slave: Cluster, began: float) -> None:
         time.sleep(_POLL_SECONDS)
 
 
-def _bare_copy_seconds(size: int) -> float:
-    """Return the seconds that `size` bytes take from another process to this one."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
+def _bare_copy_seconds(size: int, path: Path | None = None) -> float:
+    """Return the seconds that `size` bytes take from another process to this one, and on to a new file if there is a path."""
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        file = None if path is None else stack.enter_context(path.open("wb", buffering=0))
         sender = multiprocessing.get_context("fork").Process(target=_send_bytes, args=(server.getsockname(), size))
         sender.start()
         connection, _ = server.accept()
@@ -139,6 +152,8 @@ def _bare_copy_seconds(size: int) -> float:
                 received = connection.recv_into(buffer)
                 if not received:
                     raise ConnectionError("the copy ended early")
+                if file is not None:
+                    file.write(memoryview(buffer)[:received])
                 left -= received
             elapsed = time.perf_counter() - began
         sender.join()

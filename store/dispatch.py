@@ -185,7 +185,7 @@ class Dispatcher:
             self._bulk_at = trio.current_time()
         self._wake.set()
 
-    def use_sync(self) -> None:
+    def sync_began(self) -> None:
         """The log waits for the disk: a good time for the next round, which would else delay the puts that come after."""
         if trio.current_time() - self._bulk_at > BULK_SECONDS:
             self._pause_over.set()

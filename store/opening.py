@@ -187,7 +187,7 @@ def _open(world: World, config: StoreConfig, store_host: tuple[str, int], wrap_l
     noted = (found.record_store_timestamp for found in (mark, note) if found is not None)
     store.last_timestamp = max(store.dispatcher.last_store_timestamp, *noted, 0)
     store.next_offsets.update(queue_offsets_of(queues.table.values()))
-    local.on_syncing.append(store.dispatcher.use_sync)
+    local.on_syncing.append(store.dispatcher.sync_began)
     local.on_flushed.append(lambda _: store.dispatcher.wake())
     return _Opened(store, local, checkpoint, recovered, clean_exit)
 
