@@ -348,6 +348,10 @@ class AuthenticatedSlave:
     def joined(self) -> bool:
         return self.stage is Stage.TRANSFER
 
+    @property
+    def held(self) -> int:
+        return self._inbox.size
+
     def opening(self) -> bytes:
         return TAG
 

@@ -145,6 +145,10 @@ class BareSlave:
         self._last_read = self._last_report = self.opened_at
         self._end = self.log.max_offset if self.log.max_offset > self.log.min_offset else 0
 
+    @property
+    def held(self) -> int:
+        return self._inbox.size
+
     def opening(self) -> bytes:
         return self.report(self.opened_at)
 

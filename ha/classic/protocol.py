@@ -190,6 +190,11 @@ class SlaveCore(Protocol):
         """Bytes that are missing of the frame that has begun; with fewer there is nothing to be done. 0 if none has begun."""
         ...
 
+    @property
+    def held(self) -> int:
+        """Bytes kept of the frame that has begun."""
+        ...
+
     def opening(self) -> bytes:
         """What to send as soon as the connection is open."""
         ...

@@ -43,7 +43,7 @@ RECEIVES_AT_ONCE = 3
 """In bulk, where the next bytes have often arrived when the last ones are taken: a turn of the loop is a millisecond or
 two of it, then others get theirs."""
 LONG_FRAME_BYTES = 128 * 1024
-"""What is missing of a longer one is received on its own, with the header of the next: it then lies in one piece at the
+"""What is missing of one as long is received on its own, with the header of the next: it then lies in one piece at the
 beginning of the buffer, in memory that is still in the processor's cache."""
 BUFFER_BYTES = max(RECEIVE_BYTES, FRAME_BODY_MAX + 2 * DATA.size)
 BULK_BYTES = 128 * 1024
@@ -238,7 +238,7 @@ class HAClient:
         buffer, filled, bulk = memoryview(bytearray(BUFFER_BYTES)), 0, False
         in_turn = 0
         while True:
-            room = buffer[filled : _room(core.wanted)]
+            room = buffer[filled : _room(core.wanted, core.held)]
             count = receive_now(stream, room) if 0 < in_turn < RECEIVES_AT_ONCE else None
             if count is None:
                 in_turn, count = 0, await receive_into(stream, room)
@@ -378,6 +378,7 @@ class HAClient:
                 self._sender.unpark()
 
 
-def _room(wanted: int) -> int:
-    """Up to where the buffer is received into, when so many bytes are wanted from its beginning on."""
-    return wanted + DATA.size if wanted >= LONG_FRAME_BYTES else RECEIVE_BYTES
+def _room(wanted: int, held: int) -> int:
+    """Up to where the buffer is received into: so much is wanted from its beginning on, and held of the same frame."""
+    # A long frame's short rest too: with it came a part of the next, to be copied, and that left a short rest again.
+    return wanted + DATA.size if wanted and wanted + held >= LONG_FRAME_BYTES else RECEIVE_BYTES

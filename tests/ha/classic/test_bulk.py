@@ -8,14 +8,21 @@ from collections.abc import Awaitable, Callable
 from itertools import pairwise
 from typing import Any
 
+import attrs
 import pytest
 import trio
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from structlog.testing import capture_logs
 from trio.testing import MockClock
 
 from ledgermq.ha.classic.authenticated import BATCH_MAX, AuthenticatedSlave
-from ledgermq.ha.classic.slave import REPORT_BYTES, HAClient
+from ledgermq.ha.classic.bare import BareSlave
+from ledgermq.ha.classic.layout import BARE_HEADER
+from ledgermq.ha.classic.protocol import TransferLimits
+from ledgermq.ha.classic.slave import LONG_FRAME_BYTES, REPORT_BYTES, HAClient
 from ledgermq.store.dispatch import Dispatcher
+from ledgermq.world.clock import SystemClock
 
 OpenNode = Any  # the fixtures' own classes live in conftest.py, which tests cannot import
 Lines = Any
@@ -158,6 +165,47 @@ async def test_in_bulk_one_report_tells_of_many_frames(
     assert growing[-1] == end
     assert 3 <= len(growing) < end // BATCH_MAX
     assert max(after - before for before, after in pairwise(growing)) < REPORT_BYTES + 2 * BATCH_MAX
+
+
+class Empty:
+    """A log without a byte."""
+
+    min_offset = max_offset = flushed_offset = readable_offset = 0
+
+
+@attrs.define
+class Arriving:
+    """A connection that brings `first` bytes, and then always as many as are asked for; and who receives them."""
+
+    rest: memoryview
+    first: int
+    clock: SystemClock = attrs.field(factory=SystemClock)
+    last_read: float = 0.0
+    copied: int = 0
+
+    async def receive_some(self, size: int) -> memoryview:
+        await trio.lowlevel.checkpoint()
+        size, self.first = min(size, self.first), 1 << 30
+        piece, self.rest = self.rest[:size], self.rest[size:]
+        return piece
+
+    async def _take(self, _: object, core: BareSlave, received: memoryview, *, bulk: bool) -> None:
+        core.receive(received, 0.0)
+        self.copied += core.held
+
+
+@given(st.integers(1, BATCH_MAX + 1000), st.integers(LONG_FRAME_BYTES, BATCH_MAX))
+@example(450_000, BATCH_MAX)
+@settings(max_examples=25, deadline=None)
+def test_of_long_frames_hardly_a_byte_is_copied(first: int, size: int) -> None:
+    """Wherever the first receive ends: what comes of them then goes from the buffer into the log."""
+    frames = b"".join(BARE_HEADER.codec.pack(number * size, size) + bytes(size) for number in range(20))
+    arriving = Arriving(memoryview(frames), first)
+    core = BareSlave(Empty(), TransferLimits(), 0.0)
+    receive: Any = HAClient._receive  # pyright: ignore[reportPrivateUsage]
+    trio.run(receive, arriving, arriving, core)
+    assert core.held == 0
+    assert arriving.copied < 2 * BATCH_MAX
 
 
 async def test_deriving_waits_for_a_slave_that_catches_up_and_not_for_one_that_follows_a_busy_master(
