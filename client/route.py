@@ -6,7 +6,7 @@ Invariant: the table holds no address that no route mentions any more (RocketMQ 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 import attrs
@@ -59,7 +59,7 @@ class TopicRoute:
         """Queues that can be sent to: writable, and their broker has a master; in the order that all clients agree on."""
         with_master = {broker.name for broker in self.brokers if MASTER_ID in broker.addresses}
         if self.order_configuration:
-            return [queue for queue in self._ordered_queues() if queue.broker_name in with_master]
+            return list(self._ordered_queues(with_master))
         return [
             MessageQueue(self.topic, queue.broker_name, queue_id)
             for queue in sorted(self.queues, key=lambda queue: queue.broker_name)
@@ -94,11 +94,12 @@ class TopicRoute:
         )
         return attrs.evolve(self, topic=topic, queues=queues)
 
-    def _ordered_queues(self) -> Iterable[MessageQueue]:
+    def _ordered_queues(self, with_master: Container[str]) -> Iterable[MessageQueue]:
         # `b1:4;b2:4` replaces the queues of the route for producers.
         for item in self.order_configuration.split(";"):
             broker_name, _, count = item.partition(":")
-            yield from (MessageQueue(self.topic, broker_name, queue_id) for queue_id in range(_ordered(count)))
+            if broker_name in with_master:
+                yield from (MessageQueue(self.topic, broker_name, queue_id) for queue_id in range(_ordered(count)))
 
 
 def _ordered(count: str) -> int:

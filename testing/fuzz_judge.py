@@ -44,9 +44,10 @@ class Target:
     """Gives the decoder, for as long as what it lives in lasts."""
     raises: tuple[type[Exception], ...] = ()
     """The errors that its documentation names."""
+    seconds_base: float = SECONDS_BASE
     bytes_base: int = BYTES_BASE
     bytes_factor: int = BYTES_FACTOR
-    """It may take `bytes_base` and this many bytes for each of its input."""
+    """It may take `bytes_base` and this many bytes for each of its input, and `seconds_base`: a few may stand for much."""
 
 
 class Finding(Exception):
@@ -70,7 +71,7 @@ def judge(target: Target, decode: Decode, data: bytes) -> bool:
         taken = False
     seconds = time.thread_time() - began
     _, peak = tracemalloc.get_traced_memory()
-    if seconds > (allowed := SECONDS_BASE + SECONDS_PER_BYTE * len(data)):
+    if seconds > (allowed := target.seconds_base + SECONDS_PER_BYTE * len(data)):
         raise Finding(f"{target.name}: {seconds:.2f} s for {len(data)} bytes, {allowed:.2f} s are allowed")
     if peak - before > (most := target.bytes_base + target.bytes_factor * len(data)):
         raise Finding(f"{target.name}: {peak - before} bytes of memory for {len(data)} bytes, {most} are allowed")

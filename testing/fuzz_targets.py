@@ -437,7 +437,13 @@ TARGETS = (
     Target("kv_config", always(_kv_config), (JsonError,), bytes_factor=_JSON_BYTES_FACTOR),
     Target("local_offsets", always(_local_offsets), bytes_factor=_JSON_BYTES_FACTOR),
     Target("registration", always(_registration), (RequestRefused,), bytes_base=_UNPACKING * EXPANDED_BYTES_MAX),
-    Target("route", always(_route), (KeyError, TypeError, ValueError), bytes_base=ROUTE_QUEUES_MAX * 500),
+    Target(
+        "route",
+        always(_route),
+        (KeyError, TypeError, ValueError),
+        seconds_base=ROUTE_QUEUES_MAX * 20e-6,
+        bytes_base=ROUTE_QUEUES_MAX * 500,
+    ),
     Target("subscription", always(_subscription), (BadExpression,)),
 )
 BY_NAME = {target.name: target for target in TARGETS}
