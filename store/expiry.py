@@ -10,6 +10,7 @@ import trio
 from ..world.clock import Clock
 
 EXPIRE_SECONDS = 0.1
+"""How late a put may hear of its deadline."""
 
 
 @attrs.define(eq=False)

@@ -20,7 +20,6 @@ from .servers import Cluster, Maker
 T = TypeVar("T")
 
 TARGETS = {"ours": Maker.OURS, "apache": Maker.APACHE_55, "apache-4.9": Maker.APACHE_49}
-AUTO_CREATE_TOPIC = "TBW102"
 CLIENTS = {"4.9.8": peers.APACHE_49_CLIENTS, "5.5.0": peers.APACHE_55}
 
 
@@ -105,7 +104,6 @@ def java(request: pytest.FixtureRequest, cluster: Cluster, tmp_path_factory: pyt
 def admin(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
     """A Java client beside the one under test: it makes topics and reads stores."""
     driver = start_java("5.5.0", cluster.namesrv, tmp_path_factory.mktemp("admin"))
-    driver.run("await_route", topic=AUTO_CREATE_TOPIC)
     yield driver
     driver.close()
 

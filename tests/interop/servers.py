@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Generator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from enum import Enum
 from pathlib import Path
 from typing import Self
@@ -19,6 +19,8 @@ from typing import Self
 import attrs
 
 from ledgermq.blocking import open_admin
+from ledgermq.client.errors import NoRoute
+from ledgermq.client.route import AUTO_CREATE_TOPIC
 
 from . import peers
 
@@ -188,18 +190,24 @@ def running(maker: Maker, folder: Path, tls: Mapping[str, object] = NO_TLS, **mo
         namesrv_server = start_namesrv(maker, folder / "namesrv", namesrv_port, tls)
         started.callback(namesrv_server.kill)
         namesrv_server.wait_ready()
-        broker_server = start_broker(maker, folder / "broker", broker_config(broker_port, namesrv, store, **more), tls)
+        config = broker_config(broker_port, namesrv, store, **more)
+        broker_server = start_broker(maker, folder / "broker", config, tls)
         started.callback(broker_server.kill)
         broker_server.wait_ready()
-        await_registered(namesrv, "broker-a", tls=bool(tls))
+        await_registered(namesrv, str(config["brokerName"]), tls=bool(tls))
         yield Cluster(maker, namesrv, broker, store, namesrv_server, broker_server)
 
 
 def await_registered(namesrv: str, broker_name: str, *, tls: bool = False) -> None:
-    """Wait until the name server knows the broker: Apache's says that it is up before, and tries again after its period."""
+    """Wait until the name server leads to the broker: Apache's says that it is up before, and tries again after its period."""
     deadline = time.monotonic() + READY_SECONDS
     with open_admin(namesrv, tls=tls) as admin:
-        while broker_name not in {broker.name for broker in admin.call(lambda each: each.cluster()).brokers}:
+        while True:
+            # What a client asks for first, to create its topic by sending.
+            with suppress(NoRoute):
+                route = admin.call(lambda each: each.topic_route(AUTO_CREATE_TOPIC))
+                if broker_name in {broker.name for broker in route.brokers}:
+                    return
             if time.monotonic() > deadline:
                 raise ServerDiedError(f"{broker_name} did not register at {namesrv} in {READY_SECONDS:.0f} s")
             time.sleep(0.1)

@@ -13,7 +13,7 @@ import attrs
 import pytest
 
 from . import servers
-from .conftest import AUTO_CREATE_TOPIC, TARGETS, mqadmin, obtain, start_java, target_name
+from .conftest import TARGETS, mqadmin, obtain, start_java, target_name
 from .driver import Driver, Received, Sent, bodies, expected, wait_for_topic
 from .servers import Cluster, Maker
 
@@ -56,7 +56,6 @@ def serving(maker: Maker, folder: Path) -> Generator[tuple[Cluster, Driver]]:
         cluster = started.enter_context(servers.running(maker, folder))
         java = start_java("5.5.0", cluster.namesrv, folder / "client")
         started.callback(java.close)
-        java.run("await_route", topic=AUTO_CREATE_TOPIC)
         yield cluster, java
 
 

@@ -84,7 +84,6 @@ public final class PeerDriver {
                 case "stop": stop(command.number("consumer", 0)); break;
                 case "read_all": readAll(command); break;
                 case "create_topic": createTopic(command); break;
-                case "await_route": awaitRoute(topicMaker(), command.text("topic", "")); break;
                 case "admin": admin(command); break;
                 default: throw new IllegalArgumentException("unknown command " + command.name);
             }
