@@ -591,7 +591,8 @@ class MessageStore:
 
     @property
     def dispatch_behind_bytes(self) -> int:
-        return self.dispatcher.behind_bytes
+        """Bytes of the log that consumers are not shown yet: not derived, not flushed, or not yet allowed to a slave."""
+        return max(self.log.max_offset - self.dispatcher.dispatched_offset, 0)
 
     @property
     def writable(self) -> bool:

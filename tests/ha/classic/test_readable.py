@@ -115,6 +115,27 @@ async def test_what_takes_the_place_of_cut_messages_is_not_shown_on_their_accoun
         assert (slave.store.max_offset("T", 0), slave.store.max_offset("U", 0)) == (kept_count, 0)
 
 
+async def test_what_a_slave_holds_and_may_not_show_counts_as_behind(
+    autojump_clock: MockClock, open_node: OpenNode, joined: Joined
+) -> None:
+    """Whoever waits until `dispatchBehindBytes` is 0 then finds everything there."""
+    async with open_node("s", slave=True) as slave:
+        async with open_node("m", flush="SYNC_FLUSH") as master:
+            await joined(master)
+            master.put()
+            await slave.caught_up(master)
+            shown_end = slave.store.log.max_offset
+            master.disk.faults.sync_error = 1.0
+            master.put(20)
+            end = master.store.log.max_offset
+            await slave.until(lambda: slave.store.log.max_offset == end)
+        disk = slave.disk
+
+    async with open_node("s", slave=True, disk=disk) as slave:
+        assert slave.store.max_offset("T", 0) == 1
+        assert slave.store.dispatch_behind_bytes == end - shown_end
+
+
 async def test_a_slave_keeps_no_word_about_bytes_that_it_lost(
     autojump_clock: MockClock, open_node: OpenNode, joined: Joined
 ) -> None:
