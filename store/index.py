@@ -7,19 +7,17 @@ says that it was forced. Entries are found by hash: a caller compares topic and 
 
 from __future__ import annotations
 
-import contextlib
 import struct
 from collections.abc import Sequence
 from datetime import datetime
-from itertools import islice
 
-import attrs
 import structlog
 
 from ..message.fields import Field, Layout
-from ..message.strings import hash_units
 from ..world.clock import Clock
 from ..world.disk import Disk, DiskFile
+from .index_keys import IndexEntry, KeyHashes, key_hash
+from .index_slots import SlotTable
 
 log = structlog.get_logger()
 
@@ -51,99 +49,6 @@ SLOT = struct.Struct(">i")
 NAME_DIGITS = 17
 _SECONDS_MAX = 0x7FFFFFFF
 
-# Client-made unique keys of one producer differ in their last 8 characters only (milliseconds and a counter), so the
-# hash of everything before is kept. Eight units more multiply it by 31^8.
-_TAIL = 8
-_MASK = 0xFFFFFFFF
-_WEIGHTS = tuple(pow(31, _TAIL - 1 - place, 1 << 32) for place in range(_TAIL))
-_ONWARD = pow(31, _TAIL, 1 << 32)
-_BACKWARD = pow(31, -1, 1 << 32)
-_NO_TAIL = "\0" * _TAIL
-_TAIL_UNITS = struct.Struct(f"{_TAIL}B")
-_PREFIXES_MAX = 4096
-"""Remembered prefixes of one topic; a producer starts a new one every 65 seconds, and the table is emptied when full."""
-_TOPICS_MAX = 1024
-
-IndexEntry = tuple[str, str, str, int, int]
-"""Topic, unique key or "", space-separated keys or "", physical offset, store timestamp of one record."""
-
-
-class KeyHashes:
-    """Hashes of topic#key, in two steps: a remembered state for the prefix, and a tail of eight units.
-
-    For every key there is a state and an ASCII tail with `key_hash(state, tail)` right: a short key's tail is filled with NUL
-    in front and its state divided by as many 31s (odd, so it has an inverse modulo 2^32); a key with a tail outside ASCII
-    has its whole hash in the state.
-    """
-
-    def __init__(self) -> None:
-        self.topics: dict[str, dict[str, int]] = {}
-
-    def prefixes_of(self, topic: str) -> dict[str, int]:
-        """The remembered prefixes of a topic, "" never among them."""
-        prefixes = self.topics.get(topic)
-        if prefixes is None:
-            if len(self.topics) >= _TOPICS_MAX:
-                self.topics.clear()
-            prefixes = self.topics[topic] = {}
-        return prefixes
-
-    def split(self, topic: str, key: str) -> tuple[int, str]:
-        """State and tail of `key`, remembering its prefix if it has one worth that."""
-        tail = key[-_TAIL:]
-        if not tail.isascii():
-            whole = hash_units(f"{topic}#{key}")
-            return whole, _NO_TAIL
-        if len(tail) < _TAIL:
-            fill = _TAIL - len(tail)
-            return hash_units(f"{topic}#") * pow(_BACKWARD, fill, 1 << 32) * _ONWARD & _MASK, "\0" * fill + tail
-        prefix = key[:-_TAIL]
-        state = hash_units(f"{topic}#{prefix}") * _ONWARD & _MASK
-        if prefix:
-            prefixes = self.prefixes_of(topic)
-            if len(prefixes) >= _PREFIXES_MAX:
-                prefixes.clear()
-            prefixes[prefix] = state
-        return state, tail
-
-
-def key_hash(topic: str, key: str) -> int:
-    """The hash of a key as entries hold it: Java's string hash, made non-negative."""
-    return _positive(hash_units(f"{topic}#{key}"))
-
-
-def _positive(unsigned: int) -> int:
-    # Java: Math.abs of the signed value, and 0 where that stays negative.
-    if unsigned < 0x80000000:
-        return unsigned
-    return 0x100000000 - unsigned if unsigned != 0x80000000 else 0
-
-
-@attrs.define(eq=False)
-class KeyBatch:
-    """What a batch of records gives to be written, as parallel lists: one item per key."""
-
-    states: list[int]
-    tails: list[str]
-    offsets: list[int]
-    times: list[int]
-
-    def hashes(self) -> list[int]:
-        w0, w1, w2, w3, w4, w5, w6, w7 = _WEIGHTS
-        return [
-            total if (total := (s + a * w0 + b * w1 + c * w2 + d * w3 + e * w4 + f * w5 + g * w6 + h * w7) & _MASK) < 0x80000000
-            else _positive(total)
-            for s, (a, b, c, d, e, f, g, h) in zip(
-                self.states, _TAIL_UNITS.iter_unpack("".join(self.tails).encode("ascii")), strict=True
-            )
-        ]  # fmt: skip
-
-
-_PAGE_SLOTS = 1024
-_PAGE_SIZE = _PAGE_SLOTS * SLOT.size
-_PAGE_CHANGES_MAX = 16
-"""Changed slots of one page that are gathered before the page is written; a slot alone costs as much as a page."""
-
 
 class IndexFile:
     """One file: header, slots, entries.
@@ -153,7 +58,7 @@ class IndexFile:
     and whoever recovers indexes again what came after it. After a failed write nothing counts that did not before.
     """
 
-    def __init__(self, name: str, file: DiskFile, slot_count: int, entry_count: int) -> None:
+    def __init__(self, name: str, file: DiskFile, slot_count: int, entry_count: int, *, created: bool = False) -> None:
         self.name = name
         self.file = file
         self.slot_count = slot_count
@@ -169,8 +74,9 @@ class IndexFile:
         self.next_entry: int = fields["next_entry"] or 1
         self.synced_entry = 0
         """`next_entry` when the file was last forced."""
-        self._changed: dict[int, dict[int, int]] = {}
-        """By page: slots whose newest entry is not written there yet."""
+        self._created = created
+        self._slots: SlotTable | None = None
+        """Once entries have been appended."""
         self._flushed_entry = self.next_entry
         self.sync_failed = False
         """A sync has failed: another one proves nothing, so after a power cut the file does not count."""
@@ -192,15 +98,17 @@ class IndexFile:
         self.begin_physical_offset = self.end_physical_offset = offset
 
     def newest_entry(self, slot: int) -> int:
-        """The newest entry of a slot, or 0.
+        """The newest entry of a slot, or 0."""
+        if self._slots is not None:
+            return self._slots.newest(slot)
+        return self._counted(SLOT.unpack_from(self.view, HEADER.size + slot * SLOT.size)[0])
 
-        A slot may name an entry that the header does not count: a batch failed halfway. That entry, if written at all,
-        names what was there before.
+    def _counted(self, entry: int) -> int:
+        """The newest of a chain's entries from `entry` on that counts, or 0.
+
+        A slot may name an entry that the header does not count: not all that had changed was written. That entry, if written at
+        all, names what was there before.
         """
-        changed = self._changed.get(slot // _PAGE_SLOTS)
-        if changed is not None and slot in changed:
-            return changed[slot]
-        entry: int = SLOT.unpack_from(self.view, HEADER.size + slot * SLOT.size)[0]
         while entry >= self.next_entry:
             if entry >= self.entry_count:
                 return 0
@@ -216,67 +124,31 @@ class IndexFile:
         Raises:
             OSError: none of the entries counts; a later attempt overwrites what was written.
         """
-        slot_count, view, next_entry = self.slot_count, self.view, self.next_entry
-        slot_of, pack_entry, entry_size = SLOT.unpack_from, ENTRY.codec.pack_into, ENTRY.size
-        entries = bytearray(len(hashes) * entry_size)
-        slots: dict[int, int] = {}
-        changed = self._changed
-        new_slots = 0
-        number, at = next_entry, 0
-        begin_timestamp = self.begin_timestamp if number > 1 else times[0]
-        last_time, seconds = begin_timestamp, 0
-        for value, offset, timestamp in zip(hashes, offsets, times, strict=True):
-            slot = value % slot_count
-            previous = slots.get(slot)
-            if previous is None:
-                page = changed.get(slot // _PAGE_SLOTS)
-                if page is None or (previous := page.get(slot)) is None:
-                    previous = slot_of(view, HEADER.size + slot * 4)[0]
-                    if not 0 < previous < next_entry:
-                        previous = self.newest_entry(slot) if previous > 0 else 0
-                        if not previous:
-                            new_slots += 1
-            if timestamp != last_time:
-                last_time = timestamp
-                seconds = min(max(timestamp - begin_timestamp, 0) // 1000, _SECONDS_MAX)
-            pack_entry(entries, at, value, offset, seconds, previous)
-            slots[slot] = number
-            number += 1
-            at += entry_size
-        self.file.write(entries, self.entries_at + next_entry * entry_size)
+        next_entry, slot_count = self.next_entry, self.slot_count
+        table = self._slots
+        if table is None:
+            known = None if self._created else next_entry
+            table = self._slots = SlotTable(self.file, HEADER.size, slot_count, known, self._counted)
+        begin = self.begin_timestamp if next_entry > 1 else times[0]
+        seconds_of = {time: min(max(time - begin, 0) // 1000, _SECONDS_MAX) for time in set(times)}
+        slots = [value % slot_count for value in hashes]
+        previous = table.push(slots, next_entry)
+        entries = b"".join(map(ENTRY.codec.pack, hashes, offsets, [seconds_of[time] for time in times], previous))
+        try:
+            self.file.write(entries, self.entries_at + next_entry * ENTRY.size)
+        except OSError:
+            table.take_back(slots, previous)
+            raise
         if next_entry == 1:
             self.begin_physical_offset = offsets[0]
-        self.begin_timestamp, self.end_timestamp, self.end_physical_offset = begin_timestamp, times[-1], offsets[-1]
-        self.slots_in_use += new_slots
-        self.next_entry = number
-        self._remember(slots)
-
-    def _remember(self, slots: dict[int, int]) -> None:
-        changed = self._changed
-        for slot, newest in slots.items():
-            number = slot // _PAGE_SLOTS
-            page = changed.get(number)
-            if page is None:
-                changed[number] = {slot: newest}
-                continue
-            page[slot] = newest
-            if len(page) >= _PAGE_CHANGES_MAX:
-                # The entries count already: a page that cannot be written now stays changed, and `flush` will say so.
-                with contextlib.suppress(OSError):
-                    self._write_page(number)
-
-    def _write_page(self, number: int) -> None:
-        at = HEADER.size + number * _PAGE_SIZE
-        content = bytearray(self.view[at : min(at + _PAGE_SIZE, self.entries_at)])
-        first = number * _PAGE_SLOTS
-        for slot, newest in self._changed[number].items():
-            SLOT.pack_into(content, (slot - first) * SLOT.size, newest)
-        self.file.write(content, at)
-        del self._changed[number]
+        self.begin_timestamp, self.end_timestamp, self.end_physical_offset = begin, times[-1], offsets[-1]
+        self.slots_in_use += previous.count(0)
+        self.next_entry += len(slots)
 
     @property
     def gathered(self) -> int:
-        return sum(map(len, self._changed.values()))
+        """Changes of slots that are in memory only."""
+        return self._slots.gathered if self._slots is not None else 0
 
     def flush(self, pages_max: int | None = None) -> bool:
         """Write changed slots, of at most `pages_max` pages, and when none is left the header; tells whether all is written.
@@ -284,9 +156,7 @@ class IndexFile:
         Raises:
             OSError: the disk refused; what is not written stays to be written.
         """
-        for number in list(islice(self._changed, pages_max)):
-            self._write_page(number)
-        if self._changed:
+        if self._slots is not None and not self._slots.flush(pages_max):
             return False
         if self._flushed_entry != self.next_entry:
             header = HEADER.codec.pack(
@@ -300,6 +170,15 @@ class IndexFile:
             self.file.write(header, 0)
             self._flushed_entry = self.next_entry
         return True
+
+    def complete(self) -> None:
+        """Write what has gathered of a full file, and let go of the memory.
+
+        Raises:
+            OSError: the disk refused; what is not written stays to be written.
+        """
+        self.flush()
+        self._slots = None
 
     def meets(self, begin_ms: int, end_ms: int) -> bool:
         """Whether records of that time may be in here."""
@@ -411,7 +290,7 @@ class IndexFiles:
         Raises:
             OSError: some of the entries, from one on, are not indexed. The same batch may be put again.
         """
-        batch = self._batch(entries)
+        batch = self._hashes.batch_of(entries, self.end_physical_offset)
         hashes = batch.hashes()
         start, count = 0, len(hashes)
         while start < count:
@@ -423,50 +302,17 @@ class IndexFiles:
             index.append(hashes[start:stop], batch.offsets[start:stop], batch.times[start:stop])
             start = stop
 
-    def _batch(self, entries: Sequence[IndexEntry]) -> KeyBatch:
-        states: list[int] = []
-        tails: list[str] = []
-        offsets: list[int] = []
-        times: list[int] = []
-        last_topic = ""
-        prefixes = self._hashes.prefixes_of(last_topic)
-        end = self.end_physical_offset
-        for topic, unique_key, keys, offset, timestamp in entries:
-            if offset < end:
-                continue
-            end = offset
-            if topic != last_topic:
-                prefixes = self._hashes.prefixes_of(topic)
-                last_topic = topic
-            if unique_key:
-                state = prefixes.get(unique_key[:-_TAIL])
-                tail = unique_key[-_TAIL:]
-                if state is None or not tail.isascii():
-                    state, tail = self._hashes.split(topic, unique_key)
-                states.append(state)
-                tails.append(tail)
-                offsets.append(offset)
-                times.append(timestamp)
-            if keys:
-                for key in keys.split(" "):
-                    if key:
-                        state, tail = self._hashes.split(topic, key)
-                        states.append(state)
-                        tails.append(tail)
-                        offsets.append(offset)
-                        times.append(timestamp)
-        return KeyBatch(states, tails, offsets, times)
-
     def _with_room(self) -> IndexFile:
         if self.files and self.files[-1].room > 0:
             return self.files[-1]
         self.disk.make_directories(self.directory)
         name = self._new_name()
         path = f"{self.directory}/{name}"
-        index = IndexFile(name, self.disk.open(path, create_size=self.file_size), self.slot_count, self.entry_count)
+        file = self.disk.open(path, create_size=self.file_size)
+        index = IndexFile(name, file, self.slot_count, self.entry_count, created=True)
         try:
             if self.files:
-                self.files[-1].flush()
+                self.files[-1].complete()
                 index.inherit(self.files[-1])
         except OSError:
             self._delete(index)
@@ -535,7 +381,7 @@ class IndexFiles:
 
     @property
     def gathered(self) -> int:
-        """Changed slots that are in memory only."""
+        """Changes of slots that are in memory only."""
         return self.files[-1].gathered if self.files else 0
 
     def flush(self, pages_max: int | None = None) -> bool:

@@ -1,13 +1,15 @@
-"""How the C library of this process keeps freed memory: glibc's two thresholds, which it would otherwise move by itself.
+"""Memory of this process: tables that cost nothing until they are used, and how the C library keeps what is freed.
 
-The first frame of 16 MiB that is freed makes glibc take every later buffer up to that size from its heap, and keep twice as
-much of it when it is free; small objects between large buffers then keep it from shrinking at all. Strangers who send large
-frames could double a server's memory for good. With fixed thresholds large buffers are mapped, and unmapped when freed.
+glibc has two thresholds for that, which it would otherwise move by itself. The first frame of 16 MiB that is freed makes it
+take every later buffer up to that size from its heap, and keep twice as much of it when it is free; small objects between
+large buffers then keep it from shrinking at all. Strangers who send large frames could double a server's memory for good.
+With fixed thresholds large buffers are mapped, and unmapped when freed.
 """
 
 from __future__ import annotations
 
 import ctypes
+import mmap
 
 MAPPED_FROM_BYTES = 320 * 1024
 """Above what a batch of ordinary messages or a pull answer takes: mapping costs a page fault for each 4 KiB."""
@@ -23,3 +25,8 @@ def bound_freed_memory() -> bool:
     if mallopt is None:
         return False
     return bool(mallopt(_M_MMAP_THRESHOLD, MAPPED_FROM_BYTES)) and bool(mallopt(_M_TRIM_THRESHOLD, KEPT_FREE_BYTES))
+
+
+def untouched_memory(size: int) -> memoryview:
+    """`size` zero bytes, of which only the pages that are written to take up memory."""
+    return memoryview(mmap.mmap(-1, size))

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgermq.message.strings import string_hash
-from ledgermq.store.index import IndexEntry, IndexFiles, KeyBatch, KeyHashes, key_hash
+from ledgermq.store.index import IndexFiles
+from ledgermq.store.index_keys import IndexEntry, KeyBatch, KeyHashes, key_hash
 from ledgermq.world.disk import Buffer, Disk, DiskFile, RealDisk
 
 SLOTS = 10
@@ -243,47 +244,72 @@ class FailingFile:
         self.file.close()
 
 
+@attrs.frozen
+class FailingDisk(RealDisk):
+    """Its last opened file can be told to fail."""
+
+    opened: list[FailingFile] = attrs.field(factory=list[FailingFile])
+
+    def open(self, path: str, *, create_size: int | None = None) -> DiskFile:
+        self.opened.append(FailingFile(super().open(path, create_size=create_size)))
+        return self.opened[-1]
+
+
+@pytest.fixture
+def disk() -> FailingDisk:
+    return FailingDisk()
+
+
+@pytest.fixture
+def failing(tmp_path: Path, disk: FailingDisk) -> Iterator[IndexFiles]:
+    files = index_in(tmp_path, disk=disk)
+    yield files
+    files.close()
+
+
 LATE: list[IndexEntry] = [("TopicTest", "UK0", "k1 k2 k3 k4", 5000, 1_600_000_000_123)]
 
 
-def test_a_batch_whose_entries_could_not_be_written_can_be_put_again(index: IndexFiles) -> None:
+def test_a_batch_whose_entries_could_not_be_written_can_be_put_again(disk: FailingDisk, failing: IndexFiles) -> None:
     """A disk that fails the write of entries leaves the index as it was, in memory too."""
-    index.put_batch(golden_entries(2))
-    index.files[0].file = FailingFile(index.files[0].file, 1)
+    failing.put_batch(golden_entries(2))
+    disk.opened[-1].fail_at = 1
 
     with pytest.raises(OSError, match="No space"):
-        index.put_batch(LATE)
-    assert index.query("TopicTest", "k1", 64, *FOREVER) == [0, 138]
+        failing.put_batch(LATE)
+    assert failing.query("TopicTest", "k1", 64, *FOREVER) == [0, 138]
 
-    index.put_batch(LATE)
+    failing.put_batch(LATE)
 
-    assert index.query("TopicTest", "k1", 64, *FOREVER) == [0, 138, 5000]
-    assert index.query("TopicTest", "UK0", 64, *FOREVER) == [0, 5000]
-    assert index.files[0].slots_in_use == len({slot for slot in range(SLOTS) if index.files[0].newest_entry(slot)})
+    assert failing.query("TopicTest", "k1", 64, *FOREVER) == [0, 138, 5000]
+    assert failing.query("TopicTest", "UK0", 64, *FOREVER) == [0, 5000]
+    assert failing.files[0].slots_in_use == len({slot for slot in range(SLOTS) if failing.files[0].newest_entry(slot)})
 
 
 @pytest.mark.parametrize("fail_at", [1, 2])
-def test_a_flush_that_failed_says_so_and_can_be_repeated(tmp_path: Path, index: IndexFiles, fail_at: int) -> None:
+def test_a_flush_that_failed_says_so_and_can_be_repeated(
+    tmp_path: Path, disk: FailingDisk, failing: IndexFiles, fail_at: int
+) -> None:
     """Slots or header that could not be written are found all the same, and are written by the next flush."""
-    index.put_batch(golden_entries(2) + LATE)
-    index.files[0].file = FailingFile(index.files[0].file, fail_at)
+    failing.put_batch(golden_entries(2) + LATE)
+    disk.opened[-1].fail_at = fail_at
 
     with pytest.raises(OSError, match="No space"):
-        index.flush()
-    assert index.query("TopicTest", "k1", 64, *FOREVER) == [0, 138, 5000]
+        failing.flush()
+    assert failing.query("TopicTest", "k1", 64, *FOREVER) == [0, 138, 5000]
 
-    assert index.flush()
-    assert only_file(tmp_path)[36:40] == index.files[0].next_entry.to_bytes(4, "big")
+    assert failing.flush()
+    assert only_file(tmp_path)[36:40] == failing.files[0].next_entry.to_bytes(4, "big")
 
 
-def test_what_was_not_flushed_before_a_crash_can_be_put_again(tmp_path: Path, index: IndexFiles) -> None:
+def test_what_was_not_flushed_before_a_crash_can_be_put_again(tmp_path: Path, disk: FailingDisk, failing: IndexFiles) -> None:
     """A process that dies leaves a file of an earlier time, some of its slots ahead of the header; indexing again heals it."""
-    index.put_batch(golden_entries(2))
-    index.flush()
-    index.put_batch(LATE)
-    index.files[0].file = FailingFile(index.files[0].file, 2)
+    failing.put_batch(golden_entries(2))
+    failing.flush()
+    failing.put_batch(LATE)
+    disk.opened[-1].fail_at = 2
     with pytest.raises(OSError, match="No space"):
-        index.flush()  # the slots are written, the header is not
+        failing.flush()  # the slots are written, the header is not
 
     again = index_in(tmp_path)
     assert again.load(kept_all=True, forced_offset=-1) is None

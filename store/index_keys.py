@@ -1,0 +1,149 @@
+"""What the key index makes of keys: Java's hash of topic#key, for a batch of keys at once.
+
+Client-made unique keys of one producer differ in their last 8 characters only (milliseconds and a counter). So a hash is had in
+two steps: a remembered state for what stands before, and a tail of eight units; the tails of a batch are taken together.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+
+import attrs
+
+from ..message.strings import hash_units
+
+_TAIL = 8
+_MASK = 0xFFFFFFFF
+_ONWARD = pow(31, _TAIL, 1 << 32)
+"""Eight units more multiply a hash by this."""
+_BACKWARD = pow(31, -1, 1 << 32)
+_NO_TAIL = "\0" * _TAIL
+_PREFIXES_MAX = 4096
+"""Remembered prefixes of one topic; a producer starts a new one every 65 seconds, and the table is emptied when full."""
+_TOPICS_MAX = 1024
+_TAILS_AT_ONCE = 1024
+
+# Tails stand side by side in one long number, eight bytes each. Three steps, each for all tails, join neighbours of 8, 16 and
+# 32 bits: the former times 31, 31^2 or 31^4, and the latter. No sum outgrows its place.
+_JOINED = tuple(
+    (int.from_bytes((b"\xff" * size + bytes(size)) * (_TAIL // (2 * size) * _TAILS_AT_ONCE), "little"), 8 * size, 31**size)
+    for size in (1, 2, 4)
+)
+
+IndexEntry = tuple[str, str, str, int, int]
+"""Topic, unique key or "", space-separated keys or "", physical offset, store timestamp of one record."""
+
+
+def key_hash(topic: str, key: str) -> int:
+    """The hash of a key as entries hold it: Java's string hash, made non-negative."""
+    return _positive(hash_units(f"{topic}#{key}"))
+
+
+def _positive(unsigned: int) -> int:
+    # Java: Math.abs of the signed value, and 0 where that stays negative.
+    if unsigned < 0x80000000:
+        return unsigned
+    return 0x100000000 - unsigned if unsigned != 0x80000000 else 0
+
+
+def _hashes_of(tails: bytes) -> Iterable[int]:
+    """The hash of each eight bytes of `tails`, as an unsigned number that is not cut to 32 bits."""
+    size = len(tails)
+    joined = int.from_bytes(tails, "little")
+    for mask, bits, weight in _JOINED:
+        joined = (joined & mask) * weight + (joined >> bits & mask)
+    return struct.unpack(f"<{size // _TAIL}Q", joined.to_bytes(size, "little"))
+
+
+@attrs.define(eq=False)
+class KeyBatch:
+    """What a batch of records gives to be written, as parallel lists: one item per key."""
+
+    states: list[int] = attrs.field(factory=list[int])
+    tails: list[str] = attrs.field(factory=list[str])
+    offsets: list[int] = attrs.field(factory=list[int])
+    times: list[int] = attrs.field(factory=list[int])
+
+    def hashes(self) -> list[int]:
+        """The hashes of the keys, as entries hold them."""
+        hashes: list[int] = []
+        for start in range(0, len(self.states), _TAILS_AT_ONCE):
+            stop = start + _TAILS_AT_ONCE
+            tails = _hashes_of("".join(self.tails[start:stop]).encode("ascii"))
+            hashes += [
+                total if (total := state + tail & _MASK) < 0x80000000 else _positive(total)
+                for state, tail in zip(self.states[start:stop], tails, strict=True)
+            ]
+        return hashes
+
+
+class KeyHashes:
+    """Splits keys into a remembered state for the prefix, and a tail of eight units.
+
+    For every key there is a state and an ASCII tail that give its hash: a short key's tail is filled with NUL in front and its
+    state divided by as many 31s (odd, so it has an inverse modulo 2^32); a key with a tail outside ASCII has its whole hash in
+    the state.
+    """
+
+    def __init__(self) -> None:
+        self.topics: dict[str, dict[str, int]] = {}
+
+    def prefixes_of(self, topic: str) -> dict[str, int]:
+        """The remembered prefixes of a topic, "" never among them."""
+        prefixes = self.topics.get(topic)
+        if prefixes is None:
+            if len(self.topics) >= _TOPICS_MAX:
+                self.topics.clear()
+            prefixes = self.topics[topic] = {}
+        return prefixes
+
+    def split(self, topic: str, key: str) -> tuple[int, str]:
+        """State and tail of `key`, remembering its prefix if it has one worth that."""
+        tail = key[-_TAIL:]
+        if not tail.isascii():
+            whole = hash_units(f"{topic}#{key}")
+            return whole, _NO_TAIL
+        if len(tail) < _TAIL:
+            fill = _TAIL - len(tail)
+            return hash_units(f"{topic}#") * pow(_BACKWARD, fill, 1 << 32) * _ONWARD & _MASK, "\0" * fill + tail
+        prefix = key[:-_TAIL]
+        state = hash_units(f"{topic}#{prefix}") * _ONWARD & _MASK
+        if prefix:
+            prefixes = self.prefixes_of(topic)
+            if len(prefixes) >= _PREFIXES_MAX:
+                prefixes.clear()
+            prefixes[prefix] = state
+        return state, tail
+
+    def batch_of(self, entries: Sequence[IndexEntry], end: int) -> KeyBatch:
+        """The keys of records, without those of records below the offset `end` or out of order."""
+        batch = KeyBatch()
+        states, tails, offsets, times = batch.states, batch.tails, batch.offsets, batch.times
+        last_topic = ""
+        prefixes = self.prefixes_of(last_topic)
+        for topic, unique_key, keys, offset, timestamp in entries:
+            if offset < end:
+                continue
+            end = offset
+            if topic != last_topic:
+                prefixes = self.prefixes_of(topic)
+                last_topic = topic
+            if unique_key:
+                state = prefixes.get(unique_key[:-_TAIL])
+                tail = unique_key[-_TAIL:]
+                if state is None or not tail.isascii():
+                    state, tail = self.split(topic, unique_key)
+                states.append(state)
+                tails.append(tail)
+                offsets.append(offset)
+                times.append(timestamp)
+            if keys:
+                for key in keys.split(" "):
+                    if key:
+                        state, tail = self.split(topic, key)
+                        states.append(state)
+                        tails.append(tail)
+                        offsets.append(offset)
+                        times.append(timestamp)
+        return batch

@@ -1,0 +1,121 @@
+"""The slot table of an index file that is appended to: the newest entry of each slot, in memory, written by pages.
+
+What a process does not change it does not write: a page of a file that was there before is read when it is first needed. The
+table is native integers, so that a slot is read and set without any coding; a page is coded as a whole when it is written.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Callable, Iterable
+
+from ..world.disk import DiskFile
+from ..world.memory import untouched_memory
+
+SLOT_SIZE = 4
+PAGE_SLOTS = 1024
+_PAGE_SIZE = PAGE_SLOTS * SLOT_SIZE
+_PAGES_AT_ONCE = 32
+"""Neighbours are written together: of a busy index nearly all pages have changed."""
+_CHANGED_MAX = 1 << 16
+
+
+class SlotTable:
+    """Slots of one file.
+
+    Args:
+        at: where in the file the first slot is.
+        count: how many there are.
+        next_entry: entries from this number on do not count yet; None if nothing was ever written to the file.
+        counted: for an entry that a slot of the file names, the newest one of its chain that counts, or 0.
+    """
+
+    def __init__(self, file: DiskFile, at: int, count: int, next_entry: int | None, counted: Callable[[int], int]) -> None:
+        self.file = file
+        self._at = at
+        self._size = count * SLOT_SIZE
+        self._bytes = untouched_memory(self._size)
+        self._entries = self._bytes.cast("i")
+        self._counted = counted
+        self._next_entry = next_entry or 0
+        self._unread = set(range(-(-count // PAGE_SLOTS))) if next_entry is not None else set[int]()
+        """Pages that only the file knows yet."""
+        self._changed: list[int] = []
+        """Slots that have changed since they were last looked through."""
+        self._changed_pages: set[int] = set()
+        self.gathered = 0
+        """Changes since all was written."""
+
+    def newest(self, slot: int) -> int:
+        """The newest entry of a slot, or 0."""
+        if self._unread:
+            self._read((slot,))
+        return self._entries[slot]
+
+    def push(self, slots: list[int], first: int) -> list[int]:
+        """Make the entries from the number `first` on the newest ones of these slots; returns for each the one before it."""
+        if self._unread:
+            self._read(slots)
+        entries = self._entries
+        previous: list[int] = []
+        for number, slot in enumerate(slots, first):
+            previous.append(entries[slot])
+            entries[slot] = number
+        self._changed += slots
+        self.gathered += len(slots)
+        if len(self._changed) > _CHANGED_MAX:
+            self._look_through()
+        return previous
+
+    def take_back(self, slots: list[int], previous: list[int]) -> None:
+        """Undo the `push` that returned `previous`."""
+        for slot, entry in zip(reversed(slots), reversed(previous), strict=True):
+            self._entries[slot] = entry
+
+    def flush(self, pages_max: int | None = None) -> bool:
+        """Write changed pages, at most `pages_max` of them; tells whether that was all.
+
+        Raises:
+            OSError: the disk refused; what is not written stays to be written.
+        """
+        self._look_through()
+        pages = sorted(self._changed_pages)[:pages_max]
+        start = 0
+        for at, page in enumerate(pages):
+            following = pages[at + 1] if at + 1 < len(pages) else -1
+            if following != page + 1 or at + 1 - start == _PAGES_AT_ONCE:
+                self._write(pages[start], page + 1)
+                self._changed_pages.difference_update(pages[start : at + 1])
+                start = at + 1
+        if self._changed_pages:
+            return False
+        self.gathered = 0
+        return True
+
+    def _look_through(self) -> None:
+        self._changed_pages.update([slot // PAGE_SLOTS for slot in self._changed])
+        self._changed.clear()
+
+    def _write(self, first: int, end: int) -> None:
+        at = first * _PAGE_SIZE
+        words = _words(self._bytes[at : min(end * _PAGE_SIZE, self._size)])
+        self.file.write(memoryview(words).cast("B"), self._at + at)
+
+    def _read(self, slots: Iterable[int]) -> None:
+        for page in self._unread.intersection([slot // PAGE_SLOTS for slot in slots]):
+            at = page * _PAGE_SIZE
+            words = _words(self.file.read(self._at + at, min(_PAGE_SIZE, self._size - at)))
+            if max(words) >= self._next_entry:  # seldom: a flush was cut short, or the file is damaged
+                words = array("I", map(self._counted, words))
+            self._bytes[at : at + len(words) * SLOT_SIZE] = memoryview(words).cast("B")
+            self._unread.discard(page)
+
+
+def _words(content: bytes | memoryview) -> array[int]:
+    """Big-endian numbers as native ones, or the other way round."""
+    words = array("I")
+    words.frombytes(content)
+    if sys.byteorder == "little":
+        words.byteswap()
+    return words
