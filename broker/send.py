@@ -120,12 +120,17 @@ class SendHandler:
         sent: list[_Sent] = []
         host = born_host(connection)
         admit = self._admit
+        topic, queue_nums = "", 0
         for request in requests:
             if request.code == _SEND_MESSAGE:
                 request.ext = {_LONG_NAMES.get(name, name): value for name, value in request.ext.items()}
+            ext = request.ext
             try:
-                if request.ext.get("m") != "true":
-                    sent.append((request, len(messages), admit(request, host, messages)))
+                if ext["b"] != topic or not queue_nums:
+                    topic = ext["b"]
+                    queue_nums = self._plain_queue_nums(topic)
+                if ext.get("m") != "true":
+                    sent.append((request, len(messages), admit(request, queue_nums, host, messages)))
                     continue
                 self._put(connection, messages, sent)  # first, to keep the order of what one client sends
                 messages, sent = [], []
@@ -138,22 +143,27 @@ class SendHandler:
                 connection.answer(request, ResponseCode.SYSTEM_ERROR, remark=_bad_field(request, error))
         self._put(connection, messages, sent)
 
-    def _admit(self, request: RemotingCommand, host: bytes, messages: list[IncomingMessage]) -> int:
-        """Append the request's message to `messages`; returns the queue it asked for, or was given."""
+    def _plain_queue_nums(self, topic: str) -> int:
+        """Queues of a topic to which anybody may write; 0 where more has to be asked for each message."""
+        config = self.topics.topics.get(topic)
+        if config is None or topic in NOT_FOR_CLIENTS or topic.startswith(RETRY_PREFIX) or not config.perm & PERM_WRITE:
+            return 0
+        return config.write_queue_nums
+
+    def _admit(self, request: RemotingCommand, queue_nums: int, host: bytes, messages: list[IncomingMessage]) -> int:
+        """Append the request's message to `messages`; returns the queue it asked for, or was given.
+
+        Args:
+            queue_nums: what `_plain_queue_nums` says of its topic.
+        """
         ext = request.ext
         topic, queue_id = ext["b"], int(ext["e"])
-        config = self.topics.topics.get(topic)
-        if (
-            config is None
-            or topic in NOT_FOR_CLIENTS
-            or not config.perm & PERM_WRITE
-            or not 0 <= queue_id < config.write_queue_nums
-        ):
+        if not 0 <= queue_id < queue_nums:
             queue_id = self._queue_for(request, topic)
         # Between what the producer sent and ours a separator may be missing: Java 4.9 leaves the last one out.
         properties = ext.get("i") or ""
         properties += self._cluster if not properties or properties[-1] == PROPERTY_END else PROPERTY_END + self._cluster
-        reconsume_times = ext.get("j") or "0"
+        reconsume_times = ext.get("j")
         message = IncomingMessage(
             topic,
             queue_id,
@@ -163,9 +173,9 @@ class SendHandler:
             int(ext["f"]) & ~HOST_BITS,
             int(ext["g"]),
             host,
-            int(reconsume_times) if reconsume_times != "0" else 0,
+            int(reconsume_times) if reconsume_times and reconsume_times != "0" else 0,
         )
-        if topic.startswith(RETRY_PREFIX):
+        if not queue_nums and topic.startswith(RETRY_PREFIX):
             redirect_retry(message, request, self.topics, self.groups, self.orderly)
         if DELAY in properties or TRANSACTION_PREPARED in properties or TIMER_DELIVER_MS in properties:
             self._admit_special(message)  # or not: other properties may hold these words
@@ -300,17 +310,15 @@ class SendHandler:
             )
 
     def _count(self, messages: list[IncomingMessage], batch: PutBatch) -> None:
-        topic, count, size = messages[0].topic, 0, 0
-        for message, status, record_size in zip(messages, batch.statuses, batch.sizes, strict=True):
-            if status is not _PUT_OK:
-                self.stats.put_failed(1)
-                continue
-            if message.topic != topic:
-                self.stats.topic_put(topic, count, size)
-                topic, count, size = message.topic, 0, 0
-            count += 1
-            size += record_size
-        self.stats.topic_put(topic, count, size)
+        statuses, sizes = batch.statuses, batch.sizes
+        stored = statuses.count(_PUT_OK)
+        self.stats.put_failed(len(messages) - stored)
+        topics = {message.topic for message in messages}
+        if len(topics) == 1:
+            self.stats.topic_put(topics.pop(), stored, sum(sizes))
+            return
+        for message, status, size in zip(messages, statuses, sizes, strict=True):
+            self.stats.topic_put(message.topic, int(status is _PUT_OK), size)
 
     def _answer_all(self, connection: ServerConnection, sent: list[_Sent], batch: PutBatch, status: PutStatus) -> None:
         """Answer requests whose messages were appended with `status`, and the others with their own."""

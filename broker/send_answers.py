@@ -1,11 +1,13 @@
-"""Answers to sends, made from one template for each header encoding: they differ in five numbers only."""
+"""Answers to sends, made from templates: one for JSON headers, and for binary ones one for each queue, made when needed."""
 
 from __future__ import annotations
+
+import struct
 
 import attrs
 import orjson
 
-from ..remoting.binary_header import SIZE_CODES, encode_field, frame_head
+from ..remoting.binary_header import OPAQUE_AT, encode_field, frame_head
 from ..remoting.command import (
     OUR_LANGUAGE,
     OUR_LANGUAGE_CODE,
@@ -14,6 +16,7 @@ from ..remoting.command import (
     RemotingCommand,
     Wire,
     frame_start,
+    wire_fields,
 )
 
 _JSON = (
@@ -21,6 +24,13 @@ _JSON = (
     '"flag":%d,"language":"%s","opaque":%%d,"serializeTypeCurrentRPC":"JSON","version":%d}'
 )
 _WIRE_JSON = Wire.JSON
+_OPAQUE = struct.Struct(">i")
+_pack_opaque = _OPAQUE.pack
+_TEMPLATES_MAX = 1024
+
+_Template = tuple[bytes, int, int]
+"""Takes opaque, physical offset and queue offset; the range of queue offsets that have as many digits as it has room for."""
+_NO_TEMPLATE: _Template = (b"", 0, 0)
 
 
 @attrs.define(eq=False)
@@ -32,11 +42,11 @@ class SendAnswers:
     message_id_start: str
     """What the ids of this broker's messages begin with: its address, in hexadecimal."""
     _json: bytes = attrs.field(init=False)
-    _binary: bytes = attrs.field(init=False)
+    _templates: dict[tuple[int, int], _Template] = attrs.field(factory=dict[tuple[int, int], _Template])
+    """Of binary headers, by code and queue id."""
 
     def __attrs_post_init__(self) -> None:
         self._json = self._json_template()
-        self._binary = self._binary_template()
 
     def _json_template(self) -> bytes:
         region = orjson.dumps(self.region).decode().replace("%", "%%")
@@ -44,30 +54,38 @@ class SendAnswers:
         constants = (region, trace_on, self.message_id_start, RESPONSE_FLAG, OUR_LANGUAGE, PROTOCOL_VERSION)
         return (_JSON % constants).encode()
 
-    def _binary_template(self) -> bytes:
-        constant = encode_field("MSG_REGION", self.region.encode()) + encode_field(
-            "TRACE_ON", b"true" if self.trace_on else b"false"
-        )
-        message_id = encode_field("msgId", self.message_id_start.encode() + bytes(16)).removesuffix(bytes(16))
-        queue_id = encode_field("queueId", b"")[: -len(SIZE_CODES[0])]
-        queue_offset = encode_field("queueOffset", b"")[: -len(SIZE_CODES[0])]
-        constant, message_id = constant.replace(b"%", b"%%"), message_id.replace(b"%", b"%%")
-        return constant + message_id + b"%016X" + queue_id + b"%b%b" + queue_offset + b"%b%b"
+    def _binary_template(self, code: int, queue_id: int, queue_offset: int) -> _Template:
+        """Make the template for a queue while its offsets have as many digits as `queue_offset`."""
+        digits = len(str(queue_offset))
+        fields = wire_fields(self.fields(self.message_id(0), queue_id, "0" * digits))
+        region, trace_on, message_id, queue, offset = (encode_field(name, value.encode()) for name, value in fields.items())
+        before_id = region + trace_on + message_id[:-16]
+        before_offset = queue + offset[:-digits]
+        size = len(before_id) + 16 + len(before_offset) + digits
+        head = frame_head(code, OUR_LANGUAGE_CODE, PROTOCOL_VERSION, 0, RESPONSE_FLAG, size)
+        parts = (head[:OPAQUE_AT], head[OPAQUE_AT + _OPAQUE.size :] + before_id, before_offset)
+        first, second, third = (part.replace(b"%", b"%%") for part in parts)
+        if len(self._templates) >= _TEMPLATES_MAX:
+            self._templates.clear()
+        template = (first + b"%b" + second + b"%016X" + third + b"%d", 10 ** (digits - 1) if digits > 1 else 0, 10**digits)
+        self._templates[code, queue_id] = template
+        return template
 
     def frame(self, request: RemotingCommand, code: int, physical_offset: int, queue_id: int, queue_offset: int) -> bytes:
         """The whole frame of an answer, in the encoding of its request."""
         if request.wire is _WIRE_JSON:
             header = self._json % (code, physical_offset, queue_id, queue_offset, request.opaque)
             return frame_start(len(header)) + header
-        queue, offset = b"%d" % queue_id, b"%d" % queue_offset
-        block = self._binary % (physical_offset, SIZE_CODES[len(queue)], queue, SIZE_CODES[len(offset)], offset)
-        return frame_head(code, OUR_LANGUAGE_CODE, PROTOCOL_VERSION, request.opaque, RESPONSE_FLAG, len(block)) + block
+        template, low, high = self._templates.get((code, queue_id), _NO_TEMPLATE)
+        if not low <= queue_offset < high:
+            template, _, _ = self._binary_template(code, queue_id, queue_offset)
+        return template % (_pack_opaque(request.opaque), physical_offset, queue_offset)
 
     def message_id(self, physical_offset: int) -> str:
         """The id of a message of this broker."""
         return f"{self.message_id_start}{physical_offset:016X}"
 
-    def fields(self, message_id: str, queue_id: int, queue_offset: int) -> dict[str, object]:
+    def fields(self, message_id: str, queue_id: int, queue_offset: int | str) -> dict[str, object]:
         """The fields of an answer that is not made from a template."""
         return {
             "MSG_REGION": self.region,

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import ipaddress
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import Enum
+from typing import Protocol
 
 import attrs
 
@@ -61,6 +62,8 @@ QUEUE_OFFSET_AT = HEAD_V4.offsets["queue_offset"]
 PHYSICAL_OFFSET_AT = HEAD_V4.offsets["physical_offset"]
 SYS_FLAG_AT = HEAD_V4.offsets["sys_flag"]
 assert (QUEUE_OFFSET_AT, PHYSICAL_OFFSET_AT, SYS_FLAG_AT) == (20, 28, 36)
+put_physical_offset = HEAD_V4.field_struct("physical_offset")[0].pack_into
+"""Writes it into a buffer, at a position."""
 
 BLANK = Layout(
     "filler at the end of a commit log file",
@@ -106,16 +109,100 @@ def record_size(topic_bytes: int, body_bytes: int, properties_bytes: int, sys_fl
     return HEADS[(sys_flag & HOST_BITS) >> 4].size + 1 + 2 + topic_bytes + body_bytes + properties_bytes
 
 
-_BYTES = tuple(bytes((size,)) for size in range(256))
-_pack_v4 = HEAD_V4.codec.pack
-_SIZE_V4 = HEAD_V4.size + 3
+_SIZE_V4 = HEAD_V4.size + 2
+"""Of a record without body, topic field and properties."""
+
+
+def topic_field(topic: bytes) -> bytes:
+    """A topic as a record holds it, behind its length.
+
+    Raises:
+        ValueError: over 255 bytes.
+    """
+    return bytes((len(topic),)) + topic
+
+
+class Unstored(Protocol):
+    """What of a record the message brings; times in ms, host packed by `encode_host`."""
+
+    queue_id: int
+    body: bytes
+    properties: str
+    flag: int
+    sys_flag: int
+    born_timestamp: int
+    born_host: bytes
+    reconsume_times: int
+    prepared_transaction_offset: int
+
+
+def encode_records(
+    messages: Iterable[Unstored],
+    topic_fields: Iterable[bytes],
+    queue_offsets: Iterable[int],
+    store_timestamp: int,
+    store_host: bytes,
+) -> list[bytes]:
+    """Encode records in format v1; the host bits of their system flags are made to fit the hosts.
+
+    Physical offsets are left 0: the log that appends the records knows them and patches them in.
+
+    Args:
+        topic_fields: for each message what `topic_field` makes of its topic.
+
+    Raises:
+        struct.error, UnicodeEncodeError: properties over 32767 bytes, or numbers or text that no record can hold.
+    """
+    records: list[bytes] = []
+    hosts_v4_size = 16 - len(store_host)
+    pack_v4, pack_properties_size = HEAD_V4.codec.pack, _PROPERTIES_SIZE.pack
+    for message, topic, queue_offset in zip(messages, topic_fields, queue_offsets, strict=True):
+        body, properties = message.body, message.properties.encode()
+        sys_flag, born_host = message.sys_flag & ~HOST_BITS, message.born_host
+        pack, size = pack_v4, _SIZE_V4
+        if len(born_host) > hosts_v4_size:
+            sys_flag |= (BORN_HOST_V6 if len(born_host) == 20 else 0) | (STORE_HOST_V6 if len(store_host) == 20 else 0)
+            head = HEADS[sys_flag >> 4 & 3]
+            pack, size = head.codec.pack, head.size + 2
+        head_bytes = pack(
+            size + len(topic) + len(body) + len(properties),
+            MAGIC_V1,
+            crc32(body) & CRC_MASK,
+            message.queue_id,
+            message.flag,
+            queue_offset,
+            0,
+            sys_flag,
+            message.born_timestamp,
+            born_host,
+            store_timestamp,
+            store_host,
+            message.reconsume_times,
+            message.prepared_transaction_offset,
+            len(body),
+        )
+        records.append(b"".join((head_bytes, body, topic, pack_properties_size(len(properties)), properties)))
+    return records
+
+
+@attrs.define
+class _Unstored:
+    queue_id: int
+    body: bytes
+    properties: str
+    flag: int
+    sys_flag: int
+    born_timestamp: int
+    born_host: bytes
+    reconsume_times: int
+    prepared_transaction_offset: int
 
 
 def encode_record(
     topic: bytes,
     queue_id: int,
     queue_offset: int,
-    body: Buffer,
+    body: bytes,
     properties: bytes,
     flag: int,
     sys_flag: int,
@@ -127,46 +214,22 @@ def encode_record(
     prepared_transaction_offset: int = 0,
     physical_offset: int = 0,
 ) -> bytes:
-    """Encode one record in format v1; the host bits of `sys_flag` are made to fit the hosts.
-
-    The physical offset is usually left 0: the log that appends the record knows it and patches it in.
-
-    Raises:
-        IndexError, struct.error: topic over 255 bytes or properties over 32767; callers refuse those before.
-    """
-    topic_size, body_size, properties_size = len(topic), len(body), len(properties)
-    sys_flag &= ~HOST_BITS
-    pack, size = _pack_v4, _SIZE_V4
-    if len(born_host) + len(store_host) > 16:
-        sys_flag |= (BORN_HOST_V6 if len(born_host) == 20 else 0) | (STORE_HOST_V6 if len(store_host) == 20 else 0)
-        head = HEADS[sys_flag >> 4 & 3]
-        pack, size = head.codec.pack, head.size + 3
-    return b"".join(
-        (
-            pack(
-                size + topic_size + body_size + properties_size,
-                MAGIC_V1,
-                crc32(body) & CRC_MASK,
-                queue_id,
-                flag,
-                queue_offset,
-                physical_offset,
-                sys_flag,
-                born_timestamp,
-                born_host,
-                store_timestamp,
-                store_host,
-                reconsume_times,
-                prepared_transaction_offset,
-                body_size,
-            ),
-            body,
-            _BYTES[topic_size],
-            topic,
-            _PROPERTIES_SIZE.pack(properties_size),
-            properties,
-        )
+    """Encode one record, as `encode_records` does, whose place is known."""
+    message = _Unstored(
+        queue_id,
+        body,
+        properties.decode(),
+        flag,
+        sys_flag,
+        born_timestamp,
+        born_host,
+        reconsume_times,
+        prepared_transaction_offset,
     )
+    (record,) = encode_records([message], [topic_field(topic)], [queue_offset], store_timestamp, store_host)
+    placed = bytearray(record)
+    put_physical_offset(placed, PHYSICAL_OFFSET_AT, physical_offset)
+    return bytes(placed)
 
 
 _HEAD_READERS = tuple((head.codec.unpack_from, head.size) for head in HEADS)

@@ -103,8 +103,7 @@ def decode_header(header: bytes) -> tuple[Head, str | None, dict[str, str]]:
         block = header[_BLOCK_AT:]
         if found[_NUMBERS:] == shape.constant and block.isascii():
             fields = shape.fields.copy()
-            for name, value in zip(shape.varying, shape.values_of(block.decode("ascii")), strict=False):
-                fields[name] = value
+            fields.update(zip(shape.varying, shape.values_of(block.decode("ascii")), strict=False))
             return found[:_NUMBERS], None, fields
     try:
         code, language, version, opaque, flag, _ = _HEAD.unpack_from(header)
@@ -166,8 +165,8 @@ def encode_header(head: Head, remark: str | None, fields: Mapping[str, str]) -> 
 
 
 _FRAME = struct.Struct(">iIhbhiiii")  # frame length, encoding and header length, the head, no remark, size of the fields
-SIZE_CODES = tuple(_SIZE.pack(size) for size in range(64))
-"""Encoded lengths of short values, for whoever writes fields by a template."""
+OPAQUE_AT = struct.calcsize(">iIhbh")
+"""Where in such a frame its opaque stands, for whoever writes frames by a template."""
 
 
 def frame_head(code: int, language: int, version: int, opaque: int, flag: int, block_size: int) -> bytes:

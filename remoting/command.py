@@ -42,14 +42,15 @@ _JSON, _BINARY = int(Wire.JSON), int(Wire.BINARY)
 LANGUAGES = (
     "JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY", "OTHER", "HTTP", "GO", "PHP", "OMS", "RUST", "NODE_JS",
 )  # fmt: skip
-_LANGUAGE_CODES = {name: code for code, name in enumerate(LANGUAGES)}
+_LANGUAGE_OF = dict(enumerate(LANGUAGES))
+_LANGUAGE_CODES = {name: code for code, name in _LANGUAGE_OF.items()}
 OUR_LANGUAGE = "PYTHON"
 OUR_LANGUAGE_CODE = _LANGUAGE_CODES[OUR_LANGUAGE]
 
 _FRAME_HEAD = struct.Struct(">iI")
 
 
-class RemotingCommand(msgspec.Struct, eq=False, rename={"ext": "extFields"}):
+class RemotingCommand(msgspec.Struct, eq=False, gc=False, rename={"ext": "extFields"}):
     """A request or a response.
 
     `ext` are the header's fields, text to text; `body` is b"" where there is none. A msgspec structure, so that a JSON header
@@ -229,7 +230,7 @@ def _decode_leniently(header: bytes) -> RemotingCommand:
         raise RemoteProtocolError("code, opaque, flag and version of a header are integers of 32 bits")
     remark, language = get("remark"), get("language")
     if type(language) is int:  # fastjson takes the position in the enumeration
-        language = LANGUAGES[language] if 0 <= language < len(LANGUAGES) else None
+        language = _LANGUAGE_OF.get(language)
     return RemotingCommand(
         code,
         _texts(cast("Mapping[str, Any]", ext or {})),
@@ -251,5 +252,4 @@ def _texts(ext: Mapping[str, Any]) -> dict[str, str]:
 
 def _decode_binary(header: bytes, body: bytes) -> RemotingCommand:
     (code, language, version, opaque, flag), remark, fields = decode_header(header)
-    name = LANGUAGES[language] if 0 <= language < len(LANGUAGES) else None
-    return RemotingCommand(code, fields, body, opaque, flag, remark, name, version, _WIRE_BINARY)
+    return RemotingCommand(code, fields, body, opaque, flag, remark, _LANGUAGE_OF.get(language), version, _WIRE_BINARY)

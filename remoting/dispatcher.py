@@ -72,8 +72,8 @@ class Dispatcher:
                 self._handle_one(connection, requests[at])
                 at += 1
                 continue
-            start = at
-            while at < count and self._runs.get(requests[at].code) == run_handler:
+            start, code = at, requests[at].code
+            while at < count and (requests[at].code == code or self._runs.get(requests[at].code) == run_handler):
                 at += 1
             try:
                 run_handler(connection, requests[start:at])

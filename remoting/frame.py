@@ -56,13 +56,11 @@ class FrameReader:
             self._held = 0
         frames: list[Frame] = []
         append, unpack = frames.append, _HEAD.unpack_from
-        position, end = 0, len(data)
+        position, end, length_max = 0, len(data), self.frame_size_max - _LENGTH_SIZE
         while end - position >= _HEAD_SIZE:
             length, word = unpack(data, position)
-            if not _LENGTH_SIZE <= length <= self.frame_size_max - _LENGTH_SIZE:
-                raise RemoteProtocolError(
-                    f"a frame of {length} bytes after its length; 4 to {self.frame_size_max - _LENGTH_SIZE} are allowed"
-                )
+            if not _LENGTH_SIZE <= length <= length_max:
+                raise RemoteProtocolError(f"a frame of {length} bytes after its length; 4 to {length_max} are allowed")
             stop = position + _LENGTH_SIZE + length
             header_at = position + _HEAD_SIZE
             body_at = header_at + (word & 0xFFFFFF)

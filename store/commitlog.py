@@ -9,13 +9,23 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 
 import attrs
 import structlog
 import trio
 
 from ..message.fields import Buffer
-from ..message.layout import BLANK, HEAD_V4, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, PHYSICAL_OFFSET_AT, Check, check_record
+from ..message.layout import (
+    BLANK,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    PHYSICAL_OFFSET_AT,
+    Check,
+    check_record,
+    put_physical_offset,
+)
 from ..world.clock import Clock
 from ..world.disk import Disk
 from ..world.ticks import next_tick
@@ -31,8 +41,6 @@ log = structlog.get_logger()
 
 HEAL_SECONDS = 1.0
 """Pause between attempts to bring a log back whose disk failed."""
-
-_PATCH_PHYSICAL_OFFSET = HEAD_V4.field_struct("physical_offset")[0].pack_into
 
 
 @attrs.define(eq=False)
@@ -124,14 +132,11 @@ class LocalLog:
 
     def _write_run(self, segment: Segment, records: Sequence[bytes], sizes: list[int]) -> list[int]:
         buffer = bytearray().join(records)
-        offset = segment.start + segment.wrote
-        at = PHYSICAL_OFFSET_AT
-        offsets: list[int] = []
-        for size in sizes:
-            _PATCH_PHYSICAL_OFFSET(buffer, at, offset)
-            offsets.append(offset)
-            offset += size
-            at += size
+        first = segment.start + segment.wrote
+        *offsets, _ = accumulate(sizes, initial=first)
+        to_field = PHYSICAL_OFFSET_AT - first
+        for offset in offsets:
+            put_physical_offset(buffer, offset + to_field, offset)
         if self.sync_flush:
             segment.prepare(len(buffer))
         segment.append(buffer)

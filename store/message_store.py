@@ -13,15 +13,16 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
+import msgspec
 import structlog
 import trio
 
 from ..message.flags import TRANSACTION_PREPARED
-from ..message.layout import TOPIC_BYTES_MAX, encode_record, span_of
+from ..message.layout import TOPIC_BYTES_MAX, encode_records, span_of, topic_field
 from ..message.properties import DELAY, KEYS, NAME_END, PROPERTIES_BYTES_MAX, TAGS, UNIQUE_KEY, find_property
 from ..world.real import World
 from .append_log import AppendLog, RawAppendLog
-from .config import StoreConfig
+from .config import SCHEDULE_TOPIC, StoreConfig
 from .consumequeue import UNIT, UNIT_SIZE, ConsumeQueue, ConsumeQueues, Unit
 from .dispatch import Derivable, Dispatcher
 from .errors import AppendUnclear, NotWritable
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-_KEYS_MARK, _TAGS_MARK, _DELAY_MARK = KEYS + NAME_END, TAGS + NAME_END, DELAY + NAME_END
+_KEYS_MARK, _TAGS_MARK = KEYS + NAME_END, TAGS + NAME_END
 """Without these a message has no such property; to look for them costs a tenth of a microsecond."""
 _SHORT_PROPERTIES = PROPERTIES_BYTES_MAX // 4
 """Characters that stay inside the limit however many bytes each takes."""
@@ -41,9 +42,8 @@ WHOLE_RECORD_EXTRA = 65_536
 """A record may be longer than `max_message_size` by this: topic, properties and the fixed part."""
 
 
-@attrs.define(eq=False)
-class IncomingMessage:
-    """One message to be put; times in ms, hosts packed by `encode_host`."""
+class IncomingMessage(msgspec.Struct, eq=False, gc=False):
+    """One message to be put; times in ms, hosts packed by `encode_host`. A msgspec structure: one is made for every message."""
 
     topic: str
     queue_id: int
@@ -147,7 +147,7 @@ class MessageStore:
     """Makes the next start trust nothing of how far this one had got; the log is about to be cut behind that."""
     last_timestamp: int = 0
     """Store timestamp of the last record: they never decrease along the log, whatever the clock does."""
-    _topics_encoded: dict[str, bytes] = attrs.field(factory=dict[str, bytes])
+    _topic_fields: dict[str, bytes] = attrs.field(factory=dict[str, bytes])
 
     # ---------------------------------------------------------------- put
 
@@ -161,27 +161,41 @@ class MessageStore:
             One status per message. PUT_OK means appended; whether that is enough is what `log.when_done(batch.end, ...)` tells,
             to be asked if `log.waits` and the message does not carry WAIT=false.
         """
-        count = len(messages)
-        batch = PutBatch([PutStatus.PUT_OK] * count, [-1] * count, [-1] * count, [0] * count)
+        batch = _unsettled(len(messages))
         refusal = self.writability.refusal
         if refusal is not None:
             return _refuse(batch, PutStatus.SERVICE_NOT_AVAILABLE, refusal)
-        legal = range(count) if self._all_legal(messages) else self._check(messages, batch)
-        if not legal or (together and len(legal) < count):
-            return batch if not together else _refuse(batch, PutStatus.MESSAGE_ILLEGAL, batch.remark)
+        if not self._all_legal(messages):
+            return self._put_legal(messages, self._check(messages, batch), batch, together=together)
         try:
-            self._append(messages, legal, batch, together=together)
+            self._append(messages, batch, together=together)
         except (struct.error, UnicodeEncodeError):  # seldom enough to be looked for only now
-            legal = self._encodable(messages, legal, batch)
-            if together:
-                return _refuse(batch, PutStatus.MESSAGE_ILLEGAL, batch.remark)
-            if legal:
-                self._append(messages, legal, batch, together=together)
+            return self._put_legal(messages, self._encodable(messages, range(len(messages)), batch), batch, together=together)
+        return batch
+
+    def _put_legal(
+        self, messages: Sequence[IncomingMessage], legal: Sequence[int], batch: PutBatch, *, together: bool
+    ) -> PutBatch:
+        """Append those of the messages that are legal, or none if they belong together and some are not."""
+        if together and len(legal) < len(messages):
+            return _refuse(batch, PutStatus.MESSAGE_ILLEGAL, batch.remark)
+        if not legal:
+            return batch
+        part = _unsettled(len(legal))
+        try:
+            self._append([messages[at] for at in legal], part, together=together)
+        except (struct.error, UnicodeEncodeError):
+            return self._put_legal(messages, self._encodable(messages, legal, batch), batch, together=together)
+        batch.end, batch.remark = part.end, part.remark or batch.remark
+        settled = zip(part.statuses, part.queue_offsets, part.physical_offsets, part.sizes, strict=True)
+        for at, (status, queue_offset, physical_offset, size) in zip(legal, settled, strict=True):
+            batch.statuses[at], batch.sizes[at] = status, size
+            batch.queue_offsets[at], batch.physical_offsets[at] = queue_offset, physical_offset
         return batch
 
     def _all_legal(self, messages: Sequence[IncomingMessage]) -> bool:
         """Whether nothing needs a closer look: small properties, known topics, bodies inside the limit."""
-        body_max, topics = self.config.max_message_size, self._topics_encoded
+        body_max, topics = self.config.max_message_size, self._topic_fields
         for message in messages:
             if len(message.body) > body_max or len(message.properties) > _SHORT_PROPERTIES or message.topic not in topics:
                 return False
@@ -189,7 +203,7 @@ class MessageStore:
 
     def _check(self, messages: Sequence[IncomingMessage], batch: PutBatch) -> list[int]:
         body_max = self.config.max_message_size
-        topics = self._topics_encoded
+        topics = self._topic_fields
         legal: list[int] = []
         for at, message in enumerate(messages):
             if len(message.body) > body_max:
@@ -213,15 +227,13 @@ class MessageStore:
     def _encodable(self, messages: Sequence[IncomingMessage], legal: Sequence[int], batch: PutBatch) -> list[int]:
         """Refuse messages with a number or text that no record can hold."""
         encodable: list[int] = []
-        tried = [-1] * len(messages)
         for at in legal:
             try:
-                self._encode(messages, (at,), tried, 0)
+                self._take_back([messages[at]], self._encode([messages[at]], 0)[1])
             except (struct.error, UnicodeEncodeError) as error:
                 batch.statuses[at] = PutStatus.MESSAGE_ILLEGAL
                 batch.remark = f"no record can hold a field of the message ({error}); the message was not stored"
             else:
-                self._take_back(messages, (at,), tried)
                 encodable.append(at)
         return encodable
 
@@ -229,35 +241,33 @@ class MessageStore:
         encoded = topic.encode()
         if not 0 < len(encoded) <= TOPIC_BYTES_MAX:
             return False
-        self._topics_encoded[topic] = encoded
+        self._topic_fields[topic] = topic_field(encoded)
         return True
 
-    def _append(self, messages: Sequence[IncomingMessage], legal: Sequence[int], batch: PutBatch, *, together: bool) -> None:
+    def _append(self, messages: Sequence[IncomingMessage], batch: PutBatch, *, together: bool) -> None:
         clock_ms = self.world.clock.wall_ms()
         now = self.last_timestamp = max(clock_ms, self.last_timestamp)
-        records = self._encode(messages, legal, batch.queue_offsets, now)
+        records, queue_offsets = self._encode(messages, now)
         try:
             appended = self.log.append(records, together=together)
         except (OSError, NotWritable) as error:
-            self._append_failed(messages, legal, batch, error)
+            self._take_back(messages, queue_offsets)
+            self._append_failed(batch, error)
             return
-        batch.end = appended.end
-        queue_offsets, physical_offsets, sizes = batch.queue_offsets, batch.physical_offsets, batch.sizes
+        batch.end, batch.queue_offsets, batch.physical_offsets = appended.end, queue_offsets, appended.offsets
+        batch.sizes = list(map(len, records))
         tags_code_of = self.dispatcher.tags_codes.of
         derivables: list[Derivable] = []
-        for at, offset, record in zip(legal, appended.offsets, records, strict=True):
-            physical_offsets[at] = offset
-            sizes[at] = size = len(record)
-            message = messages[at]
+        for message, queue_offset, offset, size in zip(messages, queue_offsets, appended.offsets, batch.sizes, strict=True):
             topic, properties, tags_code = message.topic, message.properties, 0
-            if _TAGS_MARK in properties or _DELAY_MARK in properties:
+            if _TAGS_MARK in properties or topic == SCHEDULE_TOPIC:
                 # A delayed message waits from now on, also while timestamps stand still because the clock went back.
                 tags_code = tags_code_of(topic, find_property(properties, TAGS), find_property(properties, DELAY), clock_ms)
             derivables.append(
                 (
                     topic,
                     message.queue_id,
-                    queue_offsets[at],
+                    queue_offset,
                     offset,
                     size,
                     tags_code,
@@ -269,59 +279,35 @@ class MessageStore:
             )
         self.dispatcher.offer(appended.start, appended.end, derivables)
 
-    def _encode(
-        self, messages: Sequence[IncomingMessage], legal: Sequence[int], queue_offsets: list[int], now: int
-    ) -> list[bytes]:
+    def _encode(self, messages: Sequence[IncomingMessage], now: int) -> tuple[list[bytes], list[int]]:
         """Give out queue offsets and encode the records.
 
         Raises:
             struct.error, UnicodeEncodeError: a number or text of a message that no record can hold. Nothing was given out.
         """
-        next_offsets, topics, store_host = self.next_offsets, self._topics_encoded, self.store_host
-        records: list[bytes] = []
+        next_offsets = self.next_offsets
+        queue_offsets: list[int] = []
+        for message in messages:
+            offset = 0
+            if not message.sys_flag & TRANSACTION_PREPARED:  # neither prepared nor rolled back
+                key = (message.topic, message.queue_id)
+                offset = next_offsets.get(key, 0)
+                next_offsets[key] = offset + 1
+            queue_offsets.append(offset)
+        topic_fields = [self._topic_fields[message.topic] for message in messages]
         try:
-            for at in legal:
-                message = messages[at]
-                topic, queue_id, sys_flag = message.topic, message.queue_id, message.sys_flag
-                offset = 0
-                if not sys_flag & TRANSACTION_PREPARED:  # neither prepared nor rolled back
-                    key = (topic, queue_id)
-                    offset = next_offsets.get(key, 0)
-                    next_offsets[key] = offset + 1
-                queue_offsets[at] = offset
-                records.append(
-                    encode_record(
-                        topics[topic],
-                        queue_id,
-                        offset,
-                        message.body,
-                        message.properties.encode(),
-                        message.flag,
-                        sys_flag,
-                        message.born_timestamp,
-                        message.born_host,
-                        now,
-                        store_host,
-                        message.reconsume_times,
-                        message.prepared_transaction_offset,
-                    )
-                )
+            return encode_records(messages, topic_fields, queue_offsets, now, self.store_host), queue_offsets
         except (struct.error, UnicodeEncodeError):
-            self._take_back(messages, legal[: len(records) + 1], queue_offsets)
+            self._take_back(messages, queue_offsets)
             raise
-        return records
 
-    def _take_back(self, messages: Sequence[IncomingMessage], given: Sequence[int], queue_offsets: list[int]) -> None:
+    def _take_back(self, messages: Sequence[IncomingMessage], queue_offsets: Sequence[int]) -> None:
         """Give the queue offsets of messages that did not come into the log to the next ones."""
-        for at in reversed(given):
-            message = messages[at]
+        for message, queue_offset in zip(reversed(messages), reversed(queue_offsets), strict=True):
             if not message.sys_flag & TRANSACTION_PREPARED:
-                self.next_offsets[message.topic, message.queue_id] = queue_offsets[at]
-            queue_offsets[at] = -1
+                self.next_offsets[message.topic, message.queue_id] = queue_offset
 
-    def _append_failed(
-        self, messages: Sequence[IncomingMessage], legal: Sequence[int], batch: PutBatch, error: Exception
-    ) -> None:
+    def _append_failed(self, batch: PutBatch, error: Exception) -> None:
         status = PutStatus.SERVICE_NOT_AVAILABLE
         if isinstance(error, OSError):
             log.error("append_failed", reason=error.strerror or str(error), errno=error.errno)
@@ -337,9 +323,7 @@ class MessageStore:
             batch.remark = f"the log takes no messages: {error}; the message was not stored"
             if isinstance(error, NotWritable):
                 status = error.status
-        for at in legal:
-            batch.statuses[at] = status
-        self._take_back(messages, legal, batch.queue_offsets)
+        batch.statuses = [status] * len(batch.statuses)
 
     async def put_one(self, message: IncomingMessage, *, wait: bool = True) -> PutResult:
         """Put one message and wait for what the mode promises.
@@ -601,6 +585,10 @@ class MessageStore:
     def disk_ratio(self) -> float:
         """Used share of the commit log's file system, 0..1."""
         return self.world.disk.usage(self.config.commit_log_directory).ratio
+
+
+def _unsettled(count: int) -> PutBatch:
+    return PutBatch([PutStatus.PUT_OK] * count, [-1] * count, [-1] * count, [0] * count)
 
 
 def _refuse(batch: PutBatch, status: PutStatus, remark: str) -> PutBatch:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import errno
 import os
 import tempfile
 import time
@@ -15,7 +14,9 @@ from hypothesis import strategies as st
 from ledgermq.message.strings import string_hash
 from ledgermq.store.index import IndexFiles
 from ledgermq.store.index_keys import IndexEntry, KeyBatch, KeyHashes, key_hash
-from ledgermq.world.disk import Buffer, Disk, DiskFile, RealDisk
+from ledgermq.world.disk import Disk, RealDisk
+
+from .watched_disk import WatchedDisk
 
 SLOTS = 10
 ENTRIES = 20
@@ -208,60 +209,13 @@ def test_files_below_the_log_expire_but_never_the_last(index: IndexFiles) -> Non
     assert [file.end_physical_offset for file in index.files] == [4900]
 
 
-@attrs.define(eq=False)
-class FailingFile:
-    """Fails the write with the number `fail_at`, counted from now on."""
-
-    file: DiskFile
-    fail_at: int = -1
-
-    @property
-    def size(self) -> int:
-        return self.file.size
-
-    def write(self, buffer: Buffer, position: int) -> None:
-        self.fail_at -= 1
-        if self.fail_at == 0:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        self.file.write(buffer, position)
-
-    def read(self, position: int, size: int) -> bytes:
-        return self.file.read(position, size)
-
-    def view(self) -> memoryview:
-        return self.file.view()
-
-    def sync(self) -> None:
-        self.file.sync()
-
-    def truncate(self, size: int) -> None:
-        self.file.truncate(size)
-
-    def clear(self, position: int) -> None:
-        self.file.clear(position)
-
-    def close(self) -> None:
-        self.file.close()
-
-
-@attrs.frozen
-class FailingDisk(RealDisk):
-    """Its last opened file can be told to fail."""
-
-    opened: list[FailingFile] = attrs.field(factory=list[FailingFile])
-
-    def open(self, path: str, *, create_size: int | None = None) -> DiskFile:
-        self.opened.append(FailingFile(super().open(path, create_size=create_size)))
-        return self.opened[-1]
+@pytest.fixture
+def disk() -> WatchedDisk:
+    return WatchedDisk()
 
 
 @pytest.fixture
-def disk() -> FailingDisk:
-    return FailingDisk()
-
-
-@pytest.fixture
-def failing(tmp_path: Path, disk: FailingDisk) -> Iterator[IndexFiles]:
+def failing(tmp_path: Path, disk: WatchedDisk) -> Iterator[IndexFiles]:
     files = index_in(tmp_path, disk=disk)
     yield files
     files.close()
@@ -270,7 +224,7 @@ def failing(tmp_path: Path, disk: FailingDisk) -> Iterator[IndexFiles]:
 LATE: list[IndexEntry] = [("TopicTest", "UK0", "k1 k2 k3 k4", 5000, 1_600_000_000_123)]
 
 
-def test_a_batch_whose_entries_could_not_be_written_can_be_put_again(disk: FailingDisk, failing: IndexFiles) -> None:
+def test_a_batch_whose_entries_could_not_be_written_can_be_put_again(disk: WatchedDisk, failing: IndexFiles) -> None:
     """A disk that fails the write of entries leaves the index as it was, in memory too."""
     failing.put_batch(golden_entries(2))
     disk.opened[-1].fail_at = 1
@@ -288,7 +242,7 @@ def test_a_batch_whose_entries_could_not_be_written_can_be_put_again(disk: Faili
 
 @pytest.mark.parametrize("fail_at", [1, 2])
 def test_a_flush_that_failed_says_so_and_can_be_repeated(
-    tmp_path: Path, disk: FailingDisk, failing: IndexFiles, fail_at: int
+    tmp_path: Path, disk: WatchedDisk, failing: IndexFiles, fail_at: int
 ) -> None:
     """Slots or header that could not be written are found all the same, and are written by the next flush."""
     failing.put_batch(golden_entries(2) + LATE)
@@ -302,7 +256,7 @@ def test_a_flush_that_failed_says_so_and_can_be_repeated(
     assert only_file(tmp_path)[36:40] == failing.files[0].next_entry.to_bytes(4, "big")
 
 
-def test_what_was_not_flushed_before_a_crash_can_be_put_again(tmp_path: Path, disk: FailingDisk, failing: IndexFiles) -> None:
+def test_what_was_not_flushed_before_a_crash_can_be_put_again(tmp_path: Path, disk: WatchedDisk, failing: IndexFiles) -> None:
     """A process that dies leaves a file of an earlier time, some of its slots ahead of the header; indexing again heals it."""
     failing.put_batch(golden_entries(2))
     failing.flush()

@@ -5,56 +5,25 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
-import attrs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ledgermq.store.index_slots import PAGE_SLOTS, SlotTable
 from ledgermq.testing.sim_disk import SimDisk
-from ledgermq.world.disk import Buffer, DiskFile, RealDisk
+from ledgermq.world.disk import DiskFile
+
+from .watched_disk import WatchedDisk, WatchedFile
 
 AT = 40
 COUNT = 3 * PAGE_SLOTS + 7
 
 
-@attrs.define(eq=False)
-class WatchedFile:
-    """Writes down what is written where."""
-
-    file: DiskFile
-    writes: list[tuple[int, int]] = attrs.field(factory=list[tuple[int, int]])
-
-    @property
-    def size(self) -> int:
-        return self.file.size
-
-    def write(self, buffer: Buffer, position: int) -> None:
-        self.writes.append((position, len(buffer)))
-        self.file.write(buffer, position)
-
-    def read(self, position: int, size: int) -> bytes:
-        return self.file.read(position, size)
-
-    def view(self) -> memoryview:
-        return self.file.view()
-
-    def sync(self) -> None:
-        self.file.sync()
-
-    def truncate(self, size: int) -> None:
-        self.file.truncate(size)
-
-    def clear(self, position: int) -> None:
-        self.file.clear(position)
-
-    def close(self) -> None:
-        self.file.close()
-
-
 @pytest.fixture
 def file(tmp_path: Path) -> WatchedFile:
-    return WatchedFile(RealDisk().open(str(tmp_path / "index"), create_size=AT + COUNT * 4 + 100))
+    disk = WatchedDisk()
+    disk.open(str(tmp_path / "index"), create_size=AT + COUNT * 4 + 100)
+    return disk.opened[0]
 
 
 def none_counts(entry: int) -> int:
@@ -113,19 +82,18 @@ def test_a_flush_of_some_pages_says_that_there_are_more(file: WatchedFile) -> No
     assert slots_of(file) == {0: 1, PAGE_SLOTS: 2, 2 * PAGE_SLOTS: 3}
 
 
-def test_pages_that_the_disk_refused_are_written_by_the_next_flush() -> None:
-    disk = SimDisk()
-    file = disk.open("index", create_size=AT + COUNT * 4)
+@pytest.mark.parametrize("fail_at", [1, 2])
+def test_pages_that_the_disk_refused_are_written_by_the_next_flush(file: WatchedFile, fail_at: int) -> None:
     table = new_table(file)
     table.push([0, 2 * PAGE_SLOTS], 1)
-    disk.faults.write_error = 1.0
+    file.fail_at = fail_at
 
-    with pytest.raises(OSError, match="Input/output"):
+    with pytest.raises(OSError, match="No space"):
         table.flush()
 
-    disk.faults.write_error = 0.0
     assert table.flush()
     assert slots_of(file) == {0: 1, 2 * PAGE_SLOTS: 2}
+    assert len(file.writes) == 2
 
 
 def test_the_slots_of_a_file_that_was_there_before_go_on(file: WatchedFile) -> None:

@@ -1,0 +1,60 @@
+"""A real disk whose files write down what is written to them, and fail when told to."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import attrs
+
+from ledgermq.world.disk import Buffer, DiskFile, RealDisk
+
+
+@attrs.define(eq=False)
+class WatchedFile:
+    """Fails the write with the number `fail_at`, counted from now on."""
+
+    file: DiskFile
+    fail_at: int = -1
+    writes: list[tuple[int, int]] = attrs.field(factory=list[tuple[int, int]])
+    """Position and size of each."""
+
+    @property
+    def size(self) -> int:
+        return self.file.size
+
+    def write(self, buffer: Buffer, position: int) -> None:
+        self.fail_at -= 1
+        if self.fail_at == 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self.writes.append((position, len(buffer)))
+        self.file.write(buffer, position)
+
+    def read(self, position: int, size: int) -> bytes:
+        return self.file.read(position, size)
+
+    def view(self) -> memoryview:
+        return self.file.view()
+
+    def sync(self) -> None:
+        self.file.sync()
+
+    def truncate(self, size: int) -> None:
+        self.file.truncate(size)
+
+    def clear(self, position: int) -> None:
+        self.file.clear(position)
+
+    def close(self) -> None:
+        self.file.close()
+
+
+@attrs.frozen
+class WatchedDisk(RealDisk):
+    """All files that were opened are there to be looked at."""
+
+    opened: list[WatchedFile] = attrs.field(factory=list[WatchedFile])
+
+    def open(self, path: str, *, create_size: int | None = None) -> DiskFile:
+        self.opened.append(WatchedFile(super().open(path, create_size=create_size)))
+        return self.opened[-1]
