@@ -115,7 +115,7 @@ class Report:
         for row in rows:
             first, *others = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
             print("  ".join([first, *others]).rstrip())
-        for note in (_python(), *self.notes):
+        for note in (python_text(), *self.notes):
             print(f"note: {note}")
         if self.json_path is not None:
             self._write_json(self.json_path, metrics)
@@ -131,7 +131,7 @@ class Report:
                 },
                 "ratios": {metric: ratios for metric in metrics if (ratios := self.ratios(metric))},
                 "notes": self.notes,
-                "machine": {"cores": os.cpu_count(), "load_average": os.getloadavg(), "python": _python()},
+                "machine": {"cores": os.cpu_count(), "load_average": os.getloadavg(), "python": python_text()},
             },
             indent=1,
         )
@@ -142,8 +142,8 @@ class Report:
             Path(path).write_text(text + "\n")
 
 
-def _python() -> str:
-    # Which build of Python it is decides more than most changes do.
+def python_text() -> str:
+    """Name the interpreter: which build of Python it is decides more than most changes do."""
     return f"{platform.python_implementation()} {platform.python_version()}, {Path(sys.executable).resolve()}"
 
 

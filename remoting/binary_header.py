@@ -100,11 +100,15 @@ def decode_header(header: bytes) -> tuple[Head, str | None, dict[str, str]]:
     shape = _shapes.get(len(header))
     if shape is not None:
         found = shape.codec.unpack(header)
-        block = header[_BLOCK_AT:]
-        if found[_NUMBERS:] == shape.constant and block.isascii():
-            fields = shape.fields.copy()
-            fields.update(zip(shape.varying, shape.values_of(block.decode("ascii")), strict=False))
-            return found[:_NUMBERS], None, fields
+        if found[_NUMBERS:] == shape.constant:
+            try:
+                values = shape.values_of(header[_BLOCK_AT:].decode("ascii"))
+            except UnicodeDecodeError:
+                pass  # as seldom as it is allowed: below it is read as UTF-8
+            else:
+                fields = shape.fields.copy()
+                fields.update(zip(shape.varying, values, strict=False))
+                return found[:_NUMBERS], None, fields
     try:
         code, language, version, opaque, flag, _ = _HEAD.unpack_from(header)
         remark, at = _sized(header, _HEAD.size - _SIZE.size)

@@ -1,0 +1,177 @@
+"""Where the CPU of a put goes, stage by stage: a broker in this process is handed what sockets would bring, batch by batch.
+
+Each stage is the time of one function for whole batches, less the stages inside it, over as many sends as a busy broker takes
+between two flushes of its key index; of several such rounds the one with the least sum counts. What a whole broker takes beyond
+the sum (`apache_producer.py`, `raw_socket.py`) are sockets, the event loop, syncs, and a processor that others use meanwhile.
+"""
+
+import argparse
+import functools
+import importlib
+import tempfile
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import attrs
+import trio
+from harness import python_text
+from servers import QUEUES, TOPIC
+from trio.abc import Stream
+from wire import SEND_MESSAGE_V2, send_fields
+
+from ledgermq.broker.broker import open_broker
+from ledgermq.broker.config import config_of
+from ledgermq.remoting.command import RemotingCommand, Wire, encode_frame
+from ledgermq.remoting.server import ServerConnection
+from ledgermq.world.network import Address
+
+_BODY = b"x" * 1024
+_SENDS = 20_480
+_WARMUP_ROUNDS = 1
+
+_STAGES = {
+    "frames and headers": "remoting.server.ServerConnection.receive",
+    "requests to messages": "broker.send.SendHandler.handle",
+    "queue offsets, what is derived": "store.message_store.MessageStore.put",
+    "records": "store.message_store.encode_records",
+    "log": "store.commitlog.LocalLog.append",
+    "answers": "broker.send.SendHandler._answer_all",
+    "queues": "store.dispatch.Dispatcher.round",
+    "key index": "store.index.IndexFiles.put_batch",
+    "key index, changed pages": "store.index.IndexFiles.flush",
+}
+
+
+@attrs.define
+class Stage:
+    """One function and what it took so far, without the stages inside it."""
+
+    name: str
+    seconds: float = 0.0
+
+
+class Watch:
+    """Times functions that call each other."""
+
+    def __init__(self) -> None:
+        self.stages: list[Stage] = []
+        self._inside: list[float] = []
+
+    def timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        stage = Stage(name)
+        self.stages.append(stage)
+
+        @functools.wraps(function)
+        def call(*arguments: Any, **keywords: Any) -> Any:
+            self._inside.append(0.0)
+            began = time.perf_counter()
+            try:
+                return function(*arguments, **keywords)
+            finally:
+                took = time.perf_counter() - began
+                stage.seconds += took - self._inside.pop()
+                if self._inside:
+                    self._inside[-1] += took
+
+        return call
+
+    def lap(self) -> dict[str, float]:
+        """What each stage took since the last lap, in seconds."""
+        found = {stage.name: stage.seconds for stage in self.stages}
+        for stage in self.stages:
+            stage.seconds = 0.0
+        return found
+
+
+@contextmanager
+def watched() -> Generator[Watch]:
+    """Time the functions of the stages; afterwards they are as they were."""
+    watch, replaced = Watch(), list[tuple[Any, str, Any]]()
+    for name, path in _STAGES.items():
+        place, function = path.rsplit(".", 1)
+        module, _, owner = place.rpartition(".")
+        if owner[0].isupper():
+            holder = getattr(importlib.import_module(f"ledgermq.{module}"), owner)
+        else:
+            holder = importlib.import_module(f"ledgermq.{place}")
+        original = getattr(holder, function)
+        replaced.append((holder, function, original))
+        setattr(holder, function, watch.timed(name, original))
+    try:
+        yield watch
+    finally:
+        for holder, function, original in replaced:
+            setattr(holder, function, original)
+
+
+class _Reader:
+    """The other end of a connection, which takes whatever it is sent."""
+
+    async def send_all(self, _data: bytes) -> None:
+        await trio.lowlevel.checkpoint()
+
+
+def batches(wire: Wire, size: int, cycle: int) -> list[bytes]:
+    """Make sends as a Java client does, `size` in each batch."""
+    frames = [
+        encode_frame(
+            RemotingCommand(
+                SEND_MESSAGE_V2,
+                send_fields(
+                    TOPIC,
+                    at % QUEUES,
+                    unique_key=f"7F000001{at % 997:014X}{cycle * _SENDS + at:010X}",
+                    born_ms=1_700_000_000_000,
+                ),
+                _BODY,
+                opaque=at,
+                language="JAVA",
+                wire=wire,
+            )
+        )
+        for at in range(_SENDS)
+    ]
+    return [b"".join(frames[at : at + size]) for at in range(0, _SENDS, size)]
+
+
+async def measure(wire: Wire, size: int, rounds: int) -> dict[str, float]:
+    """Return microseconds a message of each stage."""
+    found: list[dict[str, float]] = []
+    with tempfile.TemporaryDirectory(prefix="ledgermq-bench-") as store, watched() as watch:
+        keys = {"storePathRootDir": str(Path(store) / "store"), "listenPort": "0", "brokerIP1": "127.0.0.1"}
+        async with open_broker(config_of({"brokerName": "bench", **keys})) as broker:
+            stream = cast("Stream", _Reader())
+            connection = ServerConnection(stream, Address("127.0.0.1", 1), broker.world.clock, broker.server.limits)
+            for cycle in range(_WARMUP_ROUNDS + rounds):
+                sends = batches(wire, size, cycle)
+                watch.lap()
+                for batch in sends:
+                    await connection.handle(broker.dispatcher.handle, connection.receive(batch))
+                while broker.store.dispatch_behind_bytes:
+                    await trio.lowlevel.checkpoint()
+                assert broker.store.index is not None
+                broker.store.index.flush()
+                found.append(watch.lap())
+    best = min(found[_WARMUP_ROUNDS:], key=lambda took: sum(took.values()))
+    return {name: seconds / _SENDS * 1e6 for name, seconds in best.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--batch", type=int, default=64, help="sends that come together (default 64)")
+    parser.add_argument("--rounds", type=int, default=10, help=f"of {_SENDS} sends each (default 10)")
+    options = parser.parse_args()
+    columns = {wire: trio.run(measure, wire, options.batch, options.rounds) for wire in Wire}
+    print(f"1 KiB bodies, {QUEUES} queues, {options.batch} sends together: microseconds of a message")
+    print(f"{'':32}" + "".join(f"{wire.name.lower() + ' header':>16}" for wire in columns))
+    for name in _STAGES:
+        print(f"{name:32}" + "".join(f"{took[name]:16.2f}" for took in columns.values()))
+    print(f"{'sum':32}" + "".join(f"{sum(took.values()):16.2f}" for took in columns.values()))
+    print(f"note: {python_text()}")
+
+
+if __name__ == "__main__":
+    main()
