@@ -165,7 +165,7 @@ class MessageStore:
         refusal = self.writability.refusal
         if refusal is not None:
             return _refuse(batch, PutStatus.SERVICE_NOT_AVAILABLE, refusal)
-        if not self._all_legal(messages):
+        if not messages or not self._all_legal(messages):
             return self._put_legal(messages, self._check(messages, batch), batch, together=together)
         try:
             self._append(messages, batch, together=together)

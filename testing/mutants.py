@@ -29,6 +29,7 @@ from ..store import message_store, opening, recovery
 from ..store.commitlog import LocalLog
 from ..store.consumequeue import ConsumeQueue
 from ..store.index import IndexFile, IndexFiles
+from ..store.index_slots import SlotTable
 from ..store.segments import Segments
 from ..store.statuses import PutStatus
 from .outcome import Outcome
@@ -136,13 +137,16 @@ def _keep_torn_queues(_: Any) -> Callable[[Any, Any], Any]:
     return lambda self, physical_offset: None
 
 
-def _tear_batches(original: Any) -> Any:
-    def append_failed(self: Any, messages: Any, legal: Any, batch: Any, error: Any) -> None:
-        before = dict(self.next_offsets)
-        original(self, messages, legal, batch, error)
-        self.next_offsets = before
+def _keep_queue_offsets(_: Any) -> Any:
+    return lambda self, messages, queue_offsets: None
 
-    return append_failed
+
+def _forget_a_page(original: Any) -> Any:
+    def look_through(self: Any) -> None:
+        original(self)
+        self._changed_pages.discard(max(self._changed_pages, default=0))
+
+    return look_through
 
 
 def _accept_any_report(original: Any) -> Callable[[Any, Any, int], None]:
@@ -258,8 +262,9 @@ MUTANTS = (
     Mutant("do not sync consume queues", ConsumeQueue, "sync", _no_sync_of_queues),
     Mutant("keep queue units behind the mark", ConsumeQueue, "truncate", _keep_torn_queues),
     Mutant("leave the bytes of a failed append", LocalLog, "_clear_withdrawn", _leave_a_failed_append),
-    Mutant("keep the queue offsets of a failed append", message_store.MessageStore, "_append_failed", _tear_batches),
+    Mutant("keep the queue offsets of a failed append", message_store.MessageStore, "_take_back", _keep_queue_offsets),
     Mutant("forget a key of a batch", IndexFiles, "put_batch", _forget_a_key),
+    Mutant("forget a changed page of the index", SlotTable, "_look_through", _forget_a_page),
     Mutant("call an index file forced that is not", IndexFile, "sync", _no_sync_of_index),
     Mutant("accept any HA report", Acknowledgements, "hold", _accept_any_report, simulate_cores),
     Mutant("count one slave twice", Acknowledgements, "hold", _count_a_slave_twice, simulate_cores),
