@@ -55,6 +55,12 @@ class Layout:
         """Decode the record at `position` into a dict by field name."""
         return dict(zip((field.name for field in self.fields), self.codec.unpack_from(buffer, position), strict=True))
 
+    def picking(self, *names: str) -> struct.Struct:
+        """A codec of these fields alone, in the order of the layout, which passes over the others."""
+        return struct.Struct(
+            ">" + "".join(field.code if field.name in names else f"{struct.calcsize(field.code)}x" for field in self.fields)
+        )
+
     def field_struct(self, name: str) -> tuple[struct.Struct, int]:
         """The codec and the offset of one field, for patching it in place."""
         code = next(field.code for field in self.fields if field.name == name)

@@ -35,6 +35,9 @@ TIMER_DELAY_SEC = "TIMER_DELAY_SEC"
 TIMER_DELAY_MS = "TIMER_DELAY_MS"
 SHARDING_KEY = "__SHARDINGKEY"
 
+KEYS_MARK, TAGS_MARK, DELAY_MARK, UNIQUE_KEY_MARK = (name + NAME_END for name in (KEYS, TAGS, DELAY, UNIQUE_KEY))
+"""Without its mark a text has no such property, and to look for one takes less time than to look for the property."""
+
 
 def decode_properties(text: str) -> dict[str, str]:
     r"""Read a property string; items without a name, a value or U+0001 are skipped, the last of a name wins.
@@ -56,7 +59,11 @@ def find_property(text: str, name: str) -> str:
     >>> find_property("TAGS\x01a\x02KEYS\x01k1 k2", "KEYS")
     'k1 k2'
     """
-    mark = name + NAME_END
+    return find_marked(text, name + NAME_END)
+
+
+def find_marked(text: str, mark: str) -> str:
+    """The same by its mark, name and U+0001: for what is done for every message."""
     at = text.rfind(mark)
     if at < 0:
         return ""
@@ -67,7 +74,7 @@ def find_property(text: str, name: str) -> str:
         if value:
             return value
     # The end of another name, a part of some value, or an empty value behind which an earlier one counts.
-    return decode_properties(text).get(name, "")
+    return decode_properties(text).get(mark[:-1], "")
 
 
 def encode_properties(properties: Mapping[str, str]) -> str:

@@ -17,8 +17,8 @@ import structlog
 import trio
 
 from ..message.flags import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_ROLLBACK
-from ..message.layout import Check, check_record, properties_of, topic_of
-from ..message.properties import DELAY, KEYS, TAGS, UNIQUE_KEY, find_property
+from ..message.layout import Check, check_record, derived_parts
+from ..message.properties import DELAY_MARK, KEYS_MARK, TAGS_MARK, UNIQUE_KEY_MARK, find_marked
 from ..message.strings import string_hash
 from .append_log import AppendLog
 from .config import SCHEDULE_TOPIC
@@ -98,31 +98,32 @@ def scan(
         view = log.slice_from(position, end - position)
         at, limit = 0, len(view)
         while at < limit:
-            check, span = check_record(view, at + header, limit, check_crc=check_crc)
-            if check is Check.BLANK:
+            parts = derived_parts(view, at + header, limit)
+            if parts is None or (check_crc and check_record(view, at + header, limit)[0] is not Check.RECORD):
+                if check_record(view, at + header, limit)[0] is not Check.BLANK:
+                    return
                 at = log.segment_end(position) - position
                 yield position + at, None
                 break
-            if span is None:
-                return
-            at += header + span.size
-            topic, properties, timestamp, tags_code = topic_of(view, span), properties_of(view, span), span.store_timestamp, 0
-            if TAGS in properties or DELAY in properties:  # or not: other properties may hold these words
-                tags = find_property(properties, TAGS)
-                tags_code = tags_codes.of(topic, tags, find_property(properties, DELAY), timestamp)
+            size, queue_id, queue_offset, physical_offset, sys_flag, timestamp, topic, properties = parts
+            at += header + size
+            tags_code = 0
+            if topic == SCHEDULE_TOPIC or TAGS_MARK in properties:  # or not: other properties may hold the mark
+                delay = find_marked(properties, DELAY_MARK) if topic == SCHEDULE_TOPIC else ""
+                tags_code = tags_codes.of(topic, find_marked(properties, TAGS_MARK), delay, timestamp)
             yield (
                 position + at,
                 (
                     topic,
-                    span.queue_id,
-                    span.queue_offset,
-                    span.physical_offset,
-                    span.size,
+                    queue_id,
+                    queue_offset,
+                    physical_offset,
+                    size,
                     tags_code,
                     timestamp,
-                    span.sys_flag,
-                    find_property(properties, UNIQUE_KEY),
-                    find_property(properties, KEYS) if KEYS in properties else "",
+                    sys_flag,
+                    find_marked(properties, UNIQUE_KEY_MARK),
+                    find_marked(properties, KEYS_MARK) if KEYS_MARK in properties else "",
                 ),
             )
         if at == 0:
@@ -267,13 +268,13 @@ class Dispatcher:
         for record in records:
             topic, queue_id, queue_offset, physical_offset, size, tags_code, timestamp, sys_flag, unique_key, keys = record
             kind = sys_flag & TRANSACTION_MASK
-            if kind in (0, TRANSACTION_COMMIT):
+            if not kind or kind == TRANSACTION_COMMIT:
                 key = (topic, queue_id)
                 queue = queues.get(key)
                 if queue is None:
                     queue = queues[key] = self.queue_of(topic, queue_id)
-                if queue.put(queue_offset, physical_offset, size, tags_code):
                     touched[queue] = None
+                if queue.put(queue_offset, physical_offset, size, tags_code):
                     arrived.append(record)
             if kind != TRANSACTION_ROLLBACK and (unique_key or keys):
                 indexed.append((topic, unique_key, keys, physical_offset, timestamp))

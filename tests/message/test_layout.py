@@ -17,9 +17,13 @@ from ledgermq.message.layout import (
     decode_host,
     decode_record,
     decode_records,
+    derived_parts,
     encode_host,
     encode_record,
+    properties_of,
     record_size,
+    span_of,
+    topic_of,
 )
 from ledgermq.message.properties import encode_properties
 
@@ -171,6 +175,54 @@ def test_damaged_records_are_refused_or_read_but_nothing_else(record: bytes, dat
     check_record(damaged, 0, len(damaged))
     with contextlib.suppress(CorruptRecord):
         decode_record(damaged)
+
+
+def assert_parts_are_those_of_the_span(buffer: bytes | bytearray, position: int, limit: int) -> None:
+    span = span_of(buffer, position, limit)
+    expected = span and (
+        span.size,
+        span.queue_id,
+        span.queue_offset,
+        span.physical_offset,
+        span.sys_flag,
+        span.store_timestamp,
+        topic_of(buffer, span),
+        properties_of(buffer, span),
+    )
+    assert derived_parts(buffer, position, limit) == expected
+    assert derived_parts(memoryview(buffer), position, limit) == expected
+
+
+@given(records(), st.binary(max_size=20), st.data())
+def test_what_is_derived_is_read_as_the_whole_record_is(record: bytes, before: bytes, data: st.DataObject) -> None:
+    """The short way takes the same records as the long one and finds the same in them, damaged and cut ones too."""
+    buffer = bytearray(before + record)
+    for _ in range(data.draw(st.integers(0, 3))):
+        # Sizes, magic and flags: elsewhere hardly any damage is noticed.
+        at = data.draw(st.sampled_from([0, 1, 2, 3, 7, 39, 84, 85, 86, 87, *range(88, len(record))]))
+        buffer[len(before) + at] = data.draw(st.integers(0, 255))
+
+    assert_parts_are_those_of_the_span(buffer, len(before), len(buffer) - data.draw(st.integers(0, 2)))
+
+
+@pytest.mark.parametrize("record", [V1, V2_BOTH_HOSTS_V6, BY_JAVA_4_9])
+def test_what_is_derived_is_read_of_every_format(record: bytes) -> None:
+    """Of both versions, with hosts of both families, and as Java writes it."""
+    assert derived_parts(record, 0, len(record)) is not None
+    assert_parts_are_those_of_the_span(record, 0, len(record))
+
+
+@given(st.integers(-(2**15), 2**15 - 1), st.integers(-(2**15), 2**15 - 1), st.binary(max_size=8))
+def test_what_is_derived_has_no_negative_sizes(topic_size: int, properties_size: int, rest: bytes) -> None:
+    """Nor larger ones than the two bytes of a long topic and of properties can tell."""
+    head = bytearray(BY_JAVA_4_9[:88])
+    for size in (topic_size, topic_size & 0xFFFF):
+        tail = size.to_bytes(4, "big", signed=True)[2:] + bytes(max(size, 0))
+        tail += properties_size.to_bytes(2, "big", signed=True) + bytes(properties_size & 0xFFFF) + rest
+        record = head + tail
+        record[0:4], record[4:8], record[84:88] = len(record).to_bytes(4, "big"), V2_BOTH_HOSTS_V6[4:8], bytes(4)
+
+        assert_parts_are_those_of_the_span(record, 0, len(record))
 
 
 @given(st.binary(max_size=300))
