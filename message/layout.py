@@ -349,7 +349,8 @@ def derived_parts(buffer: Buffer, position: int, limit: int) -> tuple[int, int, 
         return None
     topic_at = position + _SIZE_HEAD_V4
     if sys_flag & HOST_BITS:
-        unpack_head, head_size = _DERIVED_READERS[sys_flag >> 4 & 3]
+        hosts: int = sys_flag >> 4 & 3
+        unpack_head, head_size = _DERIVED_READERS[hosts]
         topic_at = position + head_size
         if topic_at + 3 > end:
             return None
