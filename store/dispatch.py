@@ -32,6 +32,10 @@ ROUND_RECORDS_MAX = 1024
 """Records of one turn of the event loop: a few milliseconds."""
 PAUSE_SECONDS = 0.003
 """Pause between rounds of a busy log: a batch gathers, and each queue is written once for many records (RocketMQ: 1 ms)."""
+UNREAD_PAUSE_SECONDS = 0.01
+"""The longest one while nobody reads any queue."""
+ROUND_BYTES = 128 * 1024
+"""So much of the log ends it before that: these came just now, and their sender waits for answers before it sends more."""
 BULK_SHARE = 0.05
 """Of the time while bulk data arrives: it is received first, but who reads from a slave that lags for hours must get on too."""
 BULK_ROUND_RECORDS_MAX = 128
@@ -136,10 +140,14 @@ def records_at_once(since_bulk: float) -> int:
     return ROUND_RECORDS_MAX if since_bulk > BULK_SECONDS else BULK_ROUND_RECORDS_MAX
 
 
-def pause_after(took: float, since_bulk: float) -> float:
-    """Seconds to leave to others after a round that took so many, when bulk data arrived so many ago."""
+def pause_after(took: float, since_bulk: float, *, wanted: bool) -> float:
+    """Seconds to leave to others after a round that took so many, when bulk data arrived so many ago.
+
+    Args:
+        wanted: queues have been read since the round before, or there is enough for another one.
+    """
     if since_bulk > BULK_SECONDS:
-        return PAUSE_SECONDS
+        return PAUSE_SECONDS if wanted else UNREAD_PAUSE_SECONDS
     return max(PAUSE_SECONDS, took * (1 - BULK_SHARE) / BULK_SHARE)
 
 
@@ -154,6 +162,8 @@ class Dispatcher:
     dispatched_offset: int = 0
     """Every record before it is in its queue and in the index."""
     last_store_timestamp: int = 0
+    reads: int = 0
+    """Of queues, so far; counted by whoever reads them."""
     on_arrival: list[Callable[[list[Derivable]], None]] = attrs.field(factory=list[Callable[[list[Derivable]], None]])
     """Told of the records that have come into queues."""
     on_failure: Callable[[OSError], None] = lambda _: None
@@ -167,6 +177,10 @@ class Dispatcher:
     _pause_over: trio.Event = attrs.field(factory=trio.Event)
     _bulk_at: float = -inf
     """When the last piece of bulk data came."""
+    _ended: float = -inf
+    """When the last round ended."""
+    _reads_before: int = 0
+    """`reads` at that time."""
 
     @property
     def behind_bytes(self) -> int:
@@ -178,13 +192,17 @@ class Dispatcher:
         if self._offered_count < OFFERED_MAX:
             self._offered.append((start, end, records))
             self._offered_count += len(records)
-        self._wake.set()
+        self.wake()
 
     def wake(self, *, more_coming: bool = False) -> None:
         """More of the log has become readable; `more_coming`: and yet more, which comes first, is about to."""
         if more_coming:
             self._bulk_at = trio.current_time()
         self._wake.set()
+        if self.behind_bytes >= ROUND_BYTES:
+            now = trio.current_time()
+            if now - self._ended >= PAUSE_SECONDS and now - self._bulk_at > BULK_SECONDS:
+                self._pause_over.set()
 
     def sync_began(self) -> None:
         """The log waits for the disk: a good time for the next round, which would else delay the puts that come after."""
@@ -201,8 +219,13 @@ class Dispatcher:
         """Derive whatever becomes readable, until cancelled."""
         task_status.started()
         while True:
-            await self._wake.wait()
-            self._wake = trio.Event()
+            # One for all the pauses that end before their time: to make one and have it cancelled costs as much as ten records.
+            with trio.CancelScope() as patience:
+                await self._keep_deriving(patience)
+
+    async def _keep_deriving(self, patience: trio.CancelScope) -> None:
+        """Derive whatever becomes readable, until a pause lasts to its end: then the deadline of `patience` passes."""
+        while True:
             while self.behind_bytes:
                 began = trio.current_time()
                 try:
@@ -211,10 +234,18 @@ class Dispatcher:
                 except OSError as error:
                     self.on_failure(error)
                     await trio.sleep(1.0)
-                ended = trio.current_time()
                 self._pause_over = trio.Event()
-                with trio.move_on_after(pause_after(ended - began, ended - self._bulk_at)):
-                    await self._pause_over.wait()
+                patience.deadline = self._pause_until(began)
+                await self._pause_over.wait()
+                patience.deadline = inf
+            await self._wake.wait()
+            self._wake = trio.Event()
+
+    def _pause_until(self, began: float) -> float:
+        """When to go on at the latest after a round that began then and ends now."""
+        wanted = self.reads != self._reads_before or self.behind_bytes >= ROUND_BYTES
+        self._ended, self._reads_before = trio.current_time(), self.reads
+        return self._ended + pause_after(self._ended - began, self._ended - self._bulk_at, wanted=wanted)
 
     def round(self, records_max: int = ROUND_RECORDS_MAX) -> bool:
         """Derive one slice; returns whether it got anywhere.

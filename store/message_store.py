@@ -369,6 +369,7 @@ class MessageStore:
             tags: hashes of wanted tags; None wants all.
             max_bytes: of records; the first record is always given, however large.
         """
+        self.dispatcher.reads += 1
         queue = self.queues.table.get((topic, queue_id))
         if queue is None or queue.max_offset == 0:
             status = GetStatus.NO_MATCHED_LOGIC_QUEUE if queue is None else GetStatus.NO_MESSAGE_IN_QUEUE

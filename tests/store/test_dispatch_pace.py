@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import trio
 from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
@@ -15,18 +16,21 @@ from ledgermq.store.dispatch import (
     BULK_SECONDS,
     BULK_SHARE,
     PAUSE_SECONDS,
+    ROUND_BYTES,
     ROUND_RECORDS_MAX,
+    UNREAD_PAUSE_SECONDS,
     pause_after,
     records_at_once,
 )
+from ledgermq.store.message_store import MessageStore
 
 from .stores import incoming, small_store
 
 
-@given(st.floats(0, 60), st.floats(0, BULK_SECONDS))
-def test_deriving_gets_its_share_while_bulk_data_arrives_and_no_more(took: float, since_bulk: float) -> None:
+@given(st.floats(0, 60), st.floats(0, BULK_SECONDS), st.booleans())
+def test_deriving_gets_its_share_while_bulk_data_arrives_and_no_more(took: float, since_bulk: float, wanted: bool) -> None:
     """However long its rounds take; only very short ones wait for the usual pause."""
-    pause = pause_after(took, since_bulk)
+    pause = pause_after(took, since_bulk, wanted=wanted)
     share = took / (took + pause)
     assert share <= BULK_SHARE + 1e-9
     assert pause == PAUSE_SECONDS or share >= BULK_SHARE - 1e-9
@@ -34,8 +38,9 @@ def test_deriving_gets_its_share_while_bulk_data_arrives_and_no_more(took: float
 
 @given(st.floats(0, 60), st.floats(BULK_SECONDS, 1e9, exclude_min=True))
 def test_without_bulk_data_deriving_pauses_for_a_batch_to_gather_only(took: float, since_bulk: float) -> None:
-    """However long the round before took."""
-    assert pause_after(took, since_bulk) == PAUSE_SECONDS
+    """However long the round before took; a larger one while nobody waits for it."""
+    assert pause_after(took, since_bulk, wanted=True) == PAUSE_SECONDS
+    assert pause_after(took, since_bulk, wanted=False) == UNREAD_PAUSE_SECONDS > PAUSE_SECONDS
 
 
 def test_rounds_are_short_while_bulk_data_arrives() -> None:
@@ -61,3 +66,59 @@ async def test_a_sync_ends_the_pause_unless_bulk_data_arrives(tmp_path: Path, mo
         await store.log.flush()
         await wait_all_tasks_blocked()
         assert bool(store.dispatch_behind_bytes) == bulk
+
+
+async def rounds_while(store: MessageStore, *, reading: bool, body: bytes = b"") -> int:
+    """How many rounds a tenth of a second of steady puts takes."""
+    rounds, counted = 0, store.dispatcher.on_success
+
+    def count() -> None:
+        nonlocal rounds
+        rounds += 1
+        counted()
+
+    store.dispatcher.on_success = count
+    for _ in range(100):
+        store.put([incoming(body)])
+        await trio.sleep(0.001)
+        if reading:
+            store.get("TopicTest", 1, 0, 1)
+    store.dispatcher.on_success = counted
+    return rounds
+
+
+async def test_a_queue_that_nobody_reads_is_written_less_often(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Each round writes queues and index anew, and without a reader nobody is the worse for larger ones."""
+    async with small_store(tmp_path, mapped_file_size_commit_log=1 << 20) as store:
+        unread = await rounds_while(store, reading=False)
+        read = await rounds_while(store, reading=True)
+
+        assert unread <= 0.1 / UNREAD_PAUSE_SECONDS + 2
+        assert read >= 2 * unread
+
+
+async def test_rounds_of_a_fast_log_come_sooner_but_no_sooner_than_for_a_reader(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """As soon as a good round has gathered, for a longer one would hold up others: yet each queue is written for many."""
+    body = b"x" * (ROUND_BYTES // 2)
+    async with small_store(tmp_path, mapped_file_size_commit_log=1 << 24) as store:
+        rounds = await rounds_while(store, reading=False, body=body)
+
+        assert 2 * 0.1 / UNREAD_PAUSE_SECONDS < rounds <= 0.1 / PAUSE_SECONDS + 2
+
+
+async def test_what_is_behind_by_more_than_a_round_is_not_made_to_wait_longer(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """After the end of a bulk, say: nothing more may come that would end a long pause."""
+    async with small_store(tmp_path, mapped_file_size_commit_log=1 << 22) as store:
+        records = 3 * ROUND_RECORDS_MAX
+        store.put([incoming(b"x" * 200) for _ in range(records)])
+        store.dispatcher.cut(0)
+        began = trio.current_time()
+        store.dispatcher.wake()
+        while store.dispatch_behind_bytes > ROUND_BYTES:  # noqa: ASYNC110 - looked at from outside
+            await trio.sleep(PAUSE_SECONDS / 4)
+
+        assert trio.current_time() - began < 3 * PAUSE_SECONDS
