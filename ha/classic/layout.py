@@ -275,7 +275,7 @@ def _decode_epochs(body: bytes, position: int, count: int) -> EpochList:
 
 def encode_report(appended: int, flushed: int) -> bytes:
     """One whole report."""
-    fields = REPORT.pack(kind=REPORT_KIND, appended=appended, flushed=flushed, crc=0)[:-CRC_SIZE]
+    fields = REPORT.codec.pack(REPORT_KIND, appended, flushed, 0)[:-CRC_SIZE]
     return fields + _CRC.pack(crc32(fields))
 
 

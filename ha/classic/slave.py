@@ -264,25 +264,26 @@ class HAClient:
                 grown = True
             else:
                 await self._carry_out(fact)
-        self._taking = False
+        self._taking, readable = False, None
+        self.master_end = end = self.follower.log.max_offset
         if isinstance(core, AuthenticatedSlave):
-            self.master_end, self._confirmed = core.master_end, core.confirmed
-            if core.readable is not None:
-                self.follower.may_show(core.readable)
-        else:
-            self.master_end = self.follower.log.max_offset
-        if grown:
-            end = self.follower.log.max_offset
-            far_behind = bulk and self.master_end - end >= FAR_BEHIND_BYTES
-            # A bare master does not say where its log ends. Ours does: one that is busy and followed closely sends in bulk too.
-            self.follower.log_grew(more=far_behind or (bulk and not isinstance(core, AuthenticatedSlave)))
-            if not (far_behind and end - self._reported < REPORT_BYTES):
-                self._reported = end
-                answer += core.report(self.clock.monotonic())
-        if answer:
-            # At once, not in another turn of the loop, behind whoever derives queues from what came: a producer waits for it.
-            self._outgoing += answer
-            await self._drain(stream)
+            self.master_end, self._confirmed, readable = core.master_end, core.confirmed, core.readable
+        far_behind = bulk and self.master_end - end >= FAR_BEHIND_BYTES
+        if grown and not (far_behind and end - self._reported < REPORT_BYTES):
+            self._reported = end
+            answer += core.report(self.clock.monotonic())
+        try:
+            if answer:
+                # At once, before anybody derives queues from what came, and before they are told: a producer waits for it.
+                self._outgoing += answer
+                await self._drain(stream)
+        finally:
+            if readable is not None:
+                self.follower.may_show(readable)
+            if grown:
+                # A bare master does not say where its log ends. Ours does: one that is busy and followed closely sends in bulk
+                # too.
+                self.follower.log_grew(more=far_behind or (bulk and not isinstance(core, AuthenticatedSlave)))
 
     def _append(self, fact: LogReceived) -> None:
         append_raw, offset = self.follower.log.append_raw, fact.offset

@@ -13,6 +13,8 @@ from trio.abc import Stream
 from trio.testing import MockClock
 
 from ledgermq.ha.classic.layout import BARE_REPORT, TAG, encode_report
+from ledgermq.ha.classic.node import StoreFollower
+from ledgermq.ha.classic.slave import HAClient
 from ledgermq.store.message_store import IncomingMessage
 from ledgermq.store.statuses import GetStatus, PutStatus
 from ledgermq.world.network import Address
@@ -483,3 +485,45 @@ async def test_a_slave_shows_what_its_master_has_flushed_at_once(
         disk = slave.disk
     async with open_node("s", slave=True, disk=disk) as slave:
         assert slave.store.max_offset("T", 0) == 5
+
+
+@pytest.mark.parametrize("protocol", DIALECTS)
+async def test_a_master_is_told_of_what_came_before_the_own_store_is(
+    autojump_clock: MockClock, open_node: OpenNode, joined: Joined, monkeypatch: pytest.MonkeyPatch, protocol: str
+) -> None:
+    """A producer waits for the report, and nobody yet for the slave's queues."""
+    order: list[str] = []
+    drain, grew = HAClient._drain, StoreFollower.log_grew  # pyright: ignore[reportPrivateUsage]
+
+    async def drained(self: HAClient, stream: Stream) -> None:
+        order.append("master")
+        await drain(self, stream)
+
+    def told(self: StoreFollower, *, more: bool) -> None:
+        order.append("store")
+        grew(self, more=more)
+
+    async with open_node("m", protocol=protocol) as master, open_node("s", slave=True, protocol=protocol) as slave:
+        await joined(master)
+        monkeypatch.setattr(HAClient, "_drain", drained)
+        monkeypatch.setattr(StoreFollower, "log_grew", told)
+        master.put()
+        await slave.caught_up(master)
+
+    assert order[:2] == ["master", "store"]
+
+
+@pytest.mark.parametrize("protocol", DIALECTS)
+async def test_what_came_is_served_though_its_report_does_not_reach_the_master(
+    autojump_clock: MockClock, open_node: OpenNode, joined: Joined, monkeypatch: pytest.MonkeyPatch, protocol: str
+) -> None:
+    """It is in the log, and a master that is gone sends nothing more that would have it looked at."""
+
+    async def broken(self: HAClient, stream: Stream) -> None:
+        raise trio.BrokenResourceError
+
+    async with open_node("m", protocol=protocol) as master, open_node("s", slave=True, protocol=protocol) as slave:
+        await joined(master)
+        monkeypatch.setattr(HAClient, "_drain", broken)
+        master.put()
+        await slave.until(lambda: slave.store.max_offset("T", 0) == 1)
