@@ -253,6 +253,10 @@ class SimDiskFile:
         disk.resized(self.inode)
         self.inode.modified_ms = disk.wall_ms()
 
+    def reserve(self, position: int, size: int) -> None:
+        self.disk.check_power()
+        assert position + size <= self.inode.size, "place beyond the end of a file would never be given back"
+
     def clear(self, position: int) -> None:
         disk = self.disk
         disk.check_power()

@@ -42,6 +42,9 @@ class WatchedFile:
     def truncate(self, size: int) -> None:
         self.file.truncate(size)
 
+    def reserve(self, position: int, size: int) -> None:
+        self.file.reserve(position, size)
+
     def clear(self, position: int) -> None:
         self.file.clear(position)
 
