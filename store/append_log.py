@@ -113,6 +113,10 @@ class RawAppendLog(AppendLog, Protocol):
         """
         ...
 
+    async def reserve(self, end: int) -> None:
+        """Reserve place on the medium, if there is none yet, for raw bytes that are known to come, up to `end` at most."""
+        ...
+
     async def truncate(self, offset: int) -> None:
         """Drop everything from `offset` on; what is cut reads as zeros and is synced before this returns.
 

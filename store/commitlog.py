@@ -212,6 +212,10 @@ class LocalLog:
         if self.sync_flush:
             self._wake.set()
 
+    async def reserve(self, end: int) -> None:
+        if self.segments.reservable:
+            await self._workers.run(self.segments.reserve, end)
+
     async def truncate(self, offset: int) -> None:
         async with self._sync_lock:
             self._pending.fail(PutStatus.UNKNOWN_ERROR)

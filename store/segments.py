@@ -32,6 +32,8 @@ class Segment:
     file: DiskFile
     wrote: int = 0
     """Next byte to write, counted inside the file."""
+    reserved: int = 0
+    """Bytes before it have been given a place on the medium ahead of time, as far as the disk does that."""
     _prepared: int = 0
     """Bytes before it were written once, if only as zeros."""
     _view: memoryview | None = None
@@ -145,6 +147,27 @@ class Segments:
             return self.create(start_if_none - start_if_none % self.segment_size)
         last = self.files[-1]
         return self.create(last.start + self.segment_size) if last.wrote == self.segment_size else last
+
+    @property
+    def reservable(self) -> bool:
+        """Whether the last file is being written, and no more of it is reserved."""
+        last = self.files[-1] if self.files else None
+        return last is not None and last.reserved <= last.wrote < last.size
+
+    def reserve(self, end: int) -> None:
+        """Reserve place on the medium for what is known to come, up to `end` and of the last file only; blocks.
+
+        Else the file system chooses places when a sync or its own writing back gets to the new bytes, reads from the busy
+        medium to find them, and lets no write to the file pass meanwhile. Nothing is promised: a disk without place says so
+        when the bytes themselves are written.
+        """
+        last = self.files[-1]
+        last.reserved = max(min(end - last.start, last.size), last.wrote)
+        size = last.reserved - last.wrote
+        with contextlib.suppress(OSError):
+            # Of a disk that is nearly full nothing is taken early: queues and checkpoints need to grow too.
+            if 0 < size <= self.disk.usage(self.directory).free // 2:
+                last.file.reserve(last.wrote, size)
 
     def truncate(self, offset: int) -> None:
         """Cut the run at `offset`: later files go, the one that holds it reads as zeros from there on."""

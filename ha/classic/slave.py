@@ -268,7 +268,7 @@ class HAClient:
         self.master_end = end = self.follower.log.max_offset
         if isinstance(core, AuthenticatedSlave):
             self.master_end, self._confirmed, readable = core.master_end, core.confirmed, core.readable
-        far_behind = bulk and self.master_end - end >= FAR_BEHIND_BYTES
+        far_behind = grown and bulk and self.master_end - end >= FAR_BEHIND_BYTES
         if grown and not (far_behind and end - self._reported < REPORT_BYTES):
             self._reported = end
             answer += core.report(self.clock.monotonic())
@@ -284,6 +284,8 @@ class HAClient:
                 # A bare master does not say where its log ends. Ours does: one that is busy and followed closely sends in bulk
                 # too.
                 self.follower.log_grew(more=far_behind or (bulk and not isinstance(core, AuthenticatedSlave)))
+        if far_behind:
+            await self.follower.log.reserve(self.master_end)
 
     def _append(self, fact: LogReceived) -> None:
         append_raw, offset = self.follower.log.append_raw, fact.offset

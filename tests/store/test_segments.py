@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import errno
+
+import pytest
+import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -7,7 +11,7 @@ from ledgermq.message.layout import encode_host, encode_record
 from ledgermq.store.commitlog import open_local_log
 from ledgermq.store.segments import PREPARED_BYTES, Segment, Segments
 from ledgermq.testing.sim_clock import SimClock
-from ledgermq.testing.sim_disk import SECTOR, SimDisk
+from ledgermq.testing.sim_disk import SECTOR, SimDisk, SimDiskFile
 from ledgermq.testing.sim_workers import SimWorkers
 
 SEGMENT = 4 * PREPARED_BYTES
@@ -81,3 +85,76 @@ def test_only_a_log_that_syncs_every_put_prepares_its_segments() -> None:
         local.append([encode_record(b"T", 0, 0, b"body", b"", 0, 0, 0, HOST, 0, HOST)])
 
         assert disk.allocated_bytes() == expected
+
+
+@pytest.fixture
+def reserved(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Position and size of every stretch that files are asked to reserve."""
+    asked: list[tuple[int, int]] = []
+    monkeypatch.setattr(SimDiskFile, "reserve", lambda _, position, size: asked.append((position, size)))  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType, reportUnknownMemberType]
+    return asked
+
+
+def test_what_is_known_to_come_is_reserved_once_and_not_beyond_the_file(reserved: list[tuple[int, int]]) -> None:
+    """More only when that is used up; the next file is another one's place."""
+    run = Segments(SimDisk(), "log", 1000)
+    assert not run.reservable
+    run.last().append(b"x" * 100)
+    assert run.reservable
+
+    run.reserve(700)
+    assert reserved == [(100, 600)]
+    run.last().append(b"x" * 599)
+    assert not run.reservable
+    run.last().append(b"x" * 1)
+    assert run.reservable
+
+    run.reserve(5000)
+    assert reserved == [(100, 600), (700, 300)]
+    run.last().append(b"x" * 300)
+    assert not run.reservable
+
+    run.last().append(b"x" * 1)
+    run.reserve(5000)
+    assert reserved[2:] == [(1, 999)]
+
+
+def test_a_disk_that_refuses_to_reserve_is_not_asked_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bytes themselves may find their place yet."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no place")
+
+    monkeypatch.setattr(SimDiskFile, "reserve", refuse)
+    run = Segments(SimDisk(), "log", 1000)
+    run.last().append(b"x" * 100)
+
+    run.reserve(700)
+
+    assert not run.reservable
+    run.last().append(b"x" * 100)
+    assert run.last().file.read(0, 200) == b"x" * 200
+
+
+@pytest.mark.parametrize(("free_sectors", "expected"), [(3, []), (4, [(SECTOR, 2 * SECTOR)])])
+def test_a_nearly_full_disk_keeps_its_last_place_for_whoever_comes_first(
+    reserved: list[tuple[int, int]], free_sectors: int, expected: list[tuple[int, int]]
+) -> None:
+    """Queues and checkpoints need some too."""
+    disk = SimDisk()
+    run = Segments(disk, "log", SEGMENT)
+    run.last().append(b"x" * SECTOR)
+    disk.faults.capacity = (1 + free_sectors) * SECTOR
+
+    run.reserve(3 * SECTOR)
+
+    assert reserved == expected
+
+
+def test_a_log_without_files_reserves_nothing(reserved: list[tuple[int, int]]) -> None:
+    """There is no file yet to do it for."""
+    local = open_local_log(SimDisk(), SimClock(), SimWorkers(), directory="log", segment_size=SEGMENT, sync_flush=False)
+
+    trio.run(local.reserve, SEGMENT)
+
+    assert reserved == []

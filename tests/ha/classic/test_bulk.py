@@ -22,6 +22,7 @@ from ledgermq.ha.classic.layout import BARE_HEADER
 from ledgermq.ha.classic.protocol import TransferLimits
 from ledgermq.ha.classic.slave import LONG_FRAME_BYTES, REPORT_BYTES, HAClient
 from ledgermq.store.dispatch import Dispatcher
+from ledgermq.testing.sim_disk import SimDiskFile
 from ledgermq.world.clock import SystemClock
 
 OpenNode = Any  # the fixtures' own classes live in conftest.py, which tests cannot import
@@ -165,6 +166,35 @@ async def test_in_bulk_one_report_tells_of_many_frames(
     assert growing[-1] == end
     assert 3 <= len(growing) < end // BATCH_MAX
     assert max(after - before for before, after in pairwise(growing)) < REPORT_BYTES + 2 * BATCH_MAX
+
+
+async def test_for_what_is_known_to_come_place_is_reserved_and_for_a_follower_close_behind_none(
+    autojump_clock: MockClock, open_node: OpenNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of each segment all that comes of it, before most of it is there; and never more."""
+    size = 8 << 20
+    reserved: list[tuple[int, int]] = []
+
+    def noted(self: SimDiskFile, position: int, size: int) -> None:
+        start = int(self.path.rpartition("/")[2])
+        reserved.append((start + position, start + position + size))
+
+    monkeypatch.setattr(SimDiskFile, "reserve", noted)
+    async with open_node("m", from_first=True, segment_size=size) as master:
+        master.put(200, size=60_000)
+        end = master.store.log.max_offset
+        async with open_node("s", slave=True, segment_size=size) as slave:
+            await slave.caught_up(master)
+            (first, first_end), (second, second_end) = reserved
+            assert 0 < first <= 2 * BATCH_MAX
+            assert first_end == size < second <= size + 2 * BATCH_MAX
+            assert second_end == end
+
+            reserved.clear()
+            for _ in range(10):
+                master.put(20, size=60_000)
+                await slave.caught_up(master)
+            assert reserved == []
 
 
 class Empty:
