@@ -157,9 +157,9 @@ class Segments:
     def reserve(self, end: int) -> None:
         """Reserve place on the medium for what is known to come, up to `end` and of the last file only; blocks.
 
-        Else the file system chooses places when a sync or its own writing back gets to the new bytes, reads from the busy
-        medium to find them, and lets no write to the file pass meanwhile. Nothing is promised: a disk without place says so
-        when the bytes themselves are written.
+        Else the file system chooses places when a sync or its own writing back gets to the new bytes, and lets no write to the
+        file pass meanwhile, which may be long on a busy medium. Nothing is promised: a disk without place says so when the
+        bytes themselves are written.
         """
         last = self.files[-1]
         last.reserved = max(min(end - last.start, last.size), last.wrote)
