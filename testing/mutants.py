@@ -138,7 +138,10 @@ def _keep_torn_queues(_: Any) -> Callable[[Any, Any], Any]:
 
 
 def _keep_queue_offsets(_: Any) -> Any:
-    return lambda self, messages, queue_offsets: None
+    def take_back(self: Any, messages: Any, queue_offsets: Any) -> None:
+        pass
+
+    return take_back
 
 
 def _forget_a_page(original: Any) -> Any:
