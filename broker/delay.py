@@ -16,10 +16,10 @@ import structlog
 import trio
 
 from ..message.layout import decode_record, encode_host
+from ..message.message import IncomingMessage
 from ..message.properties import DELAY, REAL_QUEUE_ID, REAL_TOPIC, WAIT
 from ..store.config import SCHEDULE_TOPIC
 from ..store.dispatch import Derivable
-from ..store.message_store import IncomingMessage
 from ..store.statuses import PutStatus
 from .data_version import DataVersion
 from .divert import encode_as_found

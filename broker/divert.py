@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from ..message.message import DLQ_PREFIX, RETRY_PREFIX
+from ..message.message import DLQ_PREFIX, RETRY_PREFIX, IncomingMessage
 from ..message.properties import (
     DELAY,
     NAME_END,
@@ -21,7 +21,6 @@ from ..message.properties import (
 )
 from ..remoting.command import RemotingCommand
 from ..store.config import SCHEDULE_TOPIC
-from ..store.message_store import IncomingMessage
 from .groups import GroupTable
 from .topics import TopicTable
 

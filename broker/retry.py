@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from ..message.layout import decode_record, encode_host
-from ..message.message import StoredMessage
+from ..message.message import IncomingMessage, StoredMessage
 from ..message.properties import (
     DELAY,
     DLQ_ORIGIN_MESSAGE_ID,
@@ -25,7 +25,6 @@ from ..remoting.codes import RequestCode, ResponseCode
 from ..remoting.command import RemotingCommand
 from ..remoting.errors import RequestRefused
 from ..remoting.server import ServerConnection
-from ..store.message_store import IncomingMessage
 from ..store.statuses import PutStatus
 from .divert import VERSION_WITH_MAX_RECONSUME_TIMES, divert_delayed, encode_as_found
 from .groups import GroupConfig

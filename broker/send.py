@@ -14,7 +14,7 @@ from ..message.batch import decode_batch
 from ..message.errors import CorruptBatch
 from ..message.flags import HOST_BITS, PERM_WRITE, TRANSACTION_MASK
 from ..message.layout import encode_host
-from ..message.message import RETRY_PREFIX
+from ..message.message import RETRY_PREFIX, IncomingMessage
 from ..message.properties import (
     CLUSTER,
     DELAY,
@@ -34,7 +34,7 @@ from ..remoting.codes import RequestCode, ResponseCode
 from ..remoting.command import ONEWAY_FLAG, RemotingCommand, encode_frame
 from ..remoting.errors import RequestRefused
 from ..remoting.server import ServerConnection
-from ..store.message_store import IncomingMessage, MessageStore, PutBatch
+from ..store.message_store import MessageStore, PutBatch
 from ..store.statuses import PutStatus
 from ..world.randomness import Randomness
 from .config import BrokerConfig

@@ -12,7 +12,6 @@ import struct
 from collections.abc import Iterable, Iterator
 from enum import Enum
 from functools import lru_cache
-from typing import Protocol
 
 import attrs
 
@@ -20,7 +19,7 @@ from .checksum import crc32
 from .errors import CorruptRecord
 from .fields import Buffer, Field, Layout
 from .flags import BORN_HOST_V6, HOST_BITS, STORE_HOST_V6
-from .message import MessageId, StoredMessage
+from .message import IncomingMessage, MessageId, StoredMessage
 from .properties import PROPERTIES_BYTES_MAX, decode_properties
 from .units import PhysicalOffset, QueueId, QueueOffset
 
@@ -125,22 +124,8 @@ def topic_field(topic: bytes) -> bytes:
     return bytes((len(topic),)) + topic
 
 
-class Unstored(Protocol):
-    """What of a record the message brings; times in ms, host packed by `encode_host`."""
-
-    queue_id: int
-    body: bytes
-    properties: str
-    flag: int
-    sys_flag: int
-    born_timestamp: int
-    born_host: bytes
-    reconsume_times: int
-    prepared_transaction_offset: int
-
-
 def encode_records(
-    messages: Iterable[Unstored],
+    messages: Iterable[IncomingMessage],
     topic_fields: Iterable[bytes],
     queue_offsets: Iterable[int],
     store_timestamp: int,
@@ -188,19 +173,6 @@ def encode_records(
     return records
 
 
-@attrs.define
-class _Unstored:
-    queue_id: int
-    body: bytes
-    properties: str
-    flag: int
-    sys_flag: int
-    born_timestamp: int
-    born_host: bytes
-    reconsume_times: int
-    prepared_transaction_offset: int
-
-
 def encode_record(
     topic: bytes,
     queue_id: int,
@@ -218,7 +190,8 @@ def encode_record(
     physical_offset: int = 0,
 ) -> bytes:
     """Encode one record, as `encode_records` does, whose place is known."""
-    message = _Unstored(
+    message = IncomingMessage(
+        "",
         queue_id,
         body,
         properties.decode(),

@@ -7,6 +7,7 @@ import struct
 from collections.abc import Mapping, Sequence
 
 import attrs
+import msgspec
 
 from .errors import BadMessageId
 from .properties import DELAY, KEYS, TAGS, UNIQUE_KEY
@@ -126,3 +127,18 @@ class StoredMessage:
     def delay_level(self) -> int:
         level = self.properties.get(DELAY, "0")
         return int(level) if level.isascii() and level.isdigit() and len(level) < 10 else 0
+
+
+class IncomingMessage(msgspec.Struct, eq=False, gc=False):
+    """One message to be put; times in ms, hosts packed by `encode_host`. A msgspec structure: one is made for every message."""
+
+    topic: str
+    queue_id: int
+    body: bytes
+    properties: str
+    flag: int
+    sys_flag: int
+    born_timestamp: int
+    born_host: bytes
+    reconsume_times: int = 0
+    prepared_transaction_offset: int = 0

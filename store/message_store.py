@@ -13,12 +13,12 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
-import msgspec
 import structlog
 import trio
 
 from ..message.flags import TRANSACTION_PREPARED
 from ..message.layout import TOPIC_BYTES_MAX, encode_records, span_of, topic_field
+from ..message.message import IncomingMessage
 from ..message.properties import DELAY_MARK, KEYS_MARK, PROPERTIES_BYTES_MAX, TAGS_MARK, UNIQUE_KEY_MARK, find_marked
 from ..world.real import World
 from .append_log import AppendLog, RawAppendLog
@@ -38,21 +38,6 @@ _SHORT_PROPERTIES = PROPERTIES_BYTES_MAX // 4
 """Characters that stay inside the limit however many bytes each takes."""
 WHOLE_RECORD_EXTRA = 65_536
 """A record may be longer than `max_message_size` by this: topic, properties and the fixed part."""
-
-
-class IncomingMessage(msgspec.Struct, eq=False, gc=False):
-    """One message to be put; times in ms, hosts packed by `encode_host`. A msgspec structure: one is made for every message."""
-
-    topic: str
-    queue_id: int
-    body: bytes
-    properties: str
-    flag: int
-    sys_flag: int
-    born_timestamp: int
-    born_host: bytes
-    reconsume_times: int = 0
-    prepared_transaction_offset: int = 0
 
 
 @attrs.define(eq=False)

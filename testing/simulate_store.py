@@ -14,10 +14,10 @@ import attrs
 import trio
 
 from ..message.layout import body_crc, body_size_of, decode_record, encode_host, span_of
-from ..message.message import StoredMessage
+from ..message.message import IncomingMessage, StoredMessage
 from ..store.config import StoreConfig
 from ..store.errors import DamagedLog
-from ..store.message_store import IncomingMessage, MessageStore
+from ..store.message_store import MessageStore
 from ..store.opening import open_message_store
 from ..store.statuses import PutStatus
 from ..world.real import World

@@ -18,11 +18,11 @@ from ledgermq.broker.subscription import Subscription
 from ledgermq.broker.topics import TopicConfig
 from ledgermq.message.json import dumps, loads
 from ledgermq.message.layout import encode_host
+from ledgermq.message.message import IncomingMessage
 from ledgermq.message.properties import encode_properties
 from ledgermq.remoting.command import RemotingCommand, decode_command
 from ledgermq.remoting.frame import FrameReader
 from ledgermq.remoting.server import ServerConnection, ServerLimits
-from ledgermq.store.message_store import IncomingMessage
 from ledgermq.world.network import Address
 from ledgermq.world.real import real_world
 

@@ -15,13 +15,12 @@ from ledgermq.broker.broker import Broker, open_broker
 from ledgermq.broker.config import BrokerConfig
 from ledgermq.message.json import dumps
 from ledgermq.message.layout import decode_records, encode_host
-from ledgermq.message.message import StoredMessage
+from ledgermq.message.message import IncomingMessage, StoredMessage
 from ledgermq.message.properties import encode_properties
 from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.remoting.command import RemotingCommand, decode_command
 from ledgermq.remoting.frame import FrameReader
 from ledgermq.remoting.server import ServerConnection, ServerLimits
-from ledgermq.store.message_store import IncomingMessage
 from ledgermq.world.network import Address
 from ledgermq.world.real import World, real_world
 

@@ -10,8 +10,8 @@ import pytest
 from ledgermq.broker.topics import TopicConfig
 from ledgermq.ha.classic.commitlog import ClassicLog
 from ledgermq.message.layout import encode_host
+from ledgermq.message.message import IncomingMessage
 from ledgermq.store.config import SCHEDULE_TOPIC
-from ledgermq.store.message_store import IncomingMessage
 from ledgermq.world.real import World, real_world
 
 from .desk import Desk, open_desk

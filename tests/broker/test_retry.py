@@ -10,10 +10,9 @@ import pytest
 from ledgermq.broker.groups import GroupConfig
 from ledgermq.broker.topics import TopicConfig
 from ledgermq.message.layout import decode_record, encode_host
-from ledgermq.message.message import MessageQueue, StoredMessage
+from ledgermq.message.message import IncomingMessage, MessageQueue, StoredMessage
 from ledgermq.message.properties import encode_properties
 from ledgermq.remoting.codes import RequestCode, ResponseCode
-from ledgermq.store.message_store import IncomingMessage
 
 from .desk import Desk, Peer, open_desk, until
 

@@ -17,8 +17,9 @@ from ledgermq.ha.classic.node import ClassicNode
 from ledgermq.ha.classic.protocol import TransferLimits
 from ledgermq.ha.classic.settings import HaSettings
 from ledgermq.message.layout import encode_host
+from ledgermq.message.message import IncomingMessage
 from ledgermq.store.config import StoreConfig
-from ledgermq.store.message_store import IncomingMessage, MessageStore
+from ledgermq.store.message_store import MessageStore
 from ledgermq.store.opening import open_message_store
 from ledgermq.testing.sim_clock import SimClock
 from ledgermq.testing.sim_disk import SimDisk

@@ -8,8 +8,9 @@ import attrs
 import trio
 
 from ledgermq.message.layout import BLANK, MAGIC_BLANK, decode_record, encode_host
+from ledgermq.message.message import IncomingMessage
 from ledgermq.store.config import StoreConfig
-from ledgermq.store.message_store import IncomingMessage, MessageStore
+from ledgermq.store.message_store import MessageStore
 from ledgermq.store.opening import open_message_store
 from ledgermq.store.statuses import PutStatus
 from ledgermq.testing.scheduler import seeded_run

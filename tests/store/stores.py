@@ -10,8 +10,9 @@ from pathlib import Path
 import attrs
 
 from ledgermq.message.layout import encode_host
+from ledgermq.message.message import IncomingMessage
 from ledgermq.store.config import StoreConfig
-from ledgermq.store.message_store import IncomingMessage, MessageStore
+from ledgermq.store.message_store import MessageStore
 from ledgermq.store.opening import open_message_store
 from ledgermq.world.disk import Disk, RealDisk
 from ledgermq.world.network import TcpNetwork

@@ -3,8 +3,8 @@ from __future__ import annotations
 import random
 
 from ledgermq.message.layout import encode_host
+from ledgermq.message.message import IncomingMessage
 from ledgermq.store.config import StoreConfig
-from ledgermq.store.message_store import IncomingMessage
 from ledgermq.store.opening import open_message_store
 from ledgermq.testing.scheduler import seeded_run
 from ledgermq.testing.sim_disk import SECTOR

@@ -15,7 +15,7 @@ from trio.testing import MockClock
 from ledgermq.ha.classic.layout import BARE_REPORT, TAG, encode_report
 from ledgermq.ha.classic.node import StoreFollower
 from ledgermq.ha.classic.slave import HAClient
-from ledgermq.store.message_store import IncomingMessage
+from ledgermq.message.message import IncomingMessage
 from ledgermq.store.statuses import GetStatus, PutStatus
 from ledgermq.world.network import Address
 
