@@ -7,7 +7,6 @@ says that it was forced. Entries are found by hash: a caller compares topic and 
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from datetime import datetime
 
@@ -17,7 +16,7 @@ from ..message.fields import Field, Layout
 from ..world.clock import Clock
 from ..world.disk import Disk, DiskFile
 from .index_keys import IndexEntry, KeyHashes, key_hash
-from .index_slots import SlotTable
+from .index_slots import SLOT, SlotTable
 
 log = structlog.get_logger()
 
@@ -44,7 +43,6 @@ ENTRY = Layout(
     ),
 )
 assert ENTRY.size == 20
-SLOT = struct.Struct(">i")
 
 NAME_DIGITS = 17
 _SECONDS_MAX = 0x7FFFFFFF

@@ -6,6 +6,7 @@ table is native integers, so that a slot is read and set without any coding; a p
 
 from __future__ import annotations
 
+import struct
 import sys
 from array import array
 from collections.abc import Callable, Iterable
@@ -13,9 +14,9 @@ from collections.abc import Callable, Iterable
 from ..world.disk import DiskFile
 from ..world.memory import untouched_memory
 
-SLOT_SIZE = 4
+SLOT = struct.Struct(">i")
 PAGE_SLOTS = 1024
-_PAGE_SIZE = PAGE_SLOTS * SLOT_SIZE
+_PAGE_SIZE = PAGE_SLOTS * SLOT.size
 _PAGES_AT_ONCE = 32
 """Neighbours are written together: of a busy index nearly all pages have changed."""
 _CHANGED_MAX = 1 << 16
@@ -34,7 +35,7 @@ class SlotTable:
     def __init__(self, file: DiskFile, at: int, count: int, next_entry: int | None, counted: Callable[[int], int]) -> None:
         self.file = file
         self._at = at
-        self._size = count * SLOT_SIZE
+        self._size = count * SLOT.size
         self._bytes = untouched_memory(self._size)
         self._entries = self._bytes.cast("i")
         self._counted = counted
@@ -108,7 +109,7 @@ class SlotTable:
             words = _words(self.file.read(self._at + at, min(_PAGE_SIZE, self._size - at)))
             if max(words) >= self._next_entry:  # seldom: a flush was cut short, or the file is damaged
                 words = array("I", map(self._counted, words))
-            self._bytes[at : at + len(words) * SLOT_SIZE] = memoryview(words).cast("B")
+            self._bytes[at : at + len(words) * SLOT.size] = memoryview(words).cast("B")
             self._unread.discard(page)
 
 

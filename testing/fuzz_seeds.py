@@ -36,8 +36,9 @@ from ..message.layout import BLANK, MAGIC_BLANK, MAGIC_V2, encode_host, encode_r
 from ..namesrv.config import NamesrvConfig
 from ..store.checkpoint import FIELDS, MARK_AT
 from ..store.consumequeue import PRE_BLANK_SIZE, UNIT
-from ..store.index import ENTRY, HEADER, SLOT
+from ..store.index import ENTRY, HEADER
 from ..store.index_keys import key_hash
+from ..store.index_slots import SLOT
 from ..store.recovery import MARK, RecoveryMark
 from .fuzz_servers import BROKER_SEEDS, NAMESRV_SEEDS
 from .process_malformed import KINDS, binary_header, frame, json_header
