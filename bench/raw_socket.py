@@ -7,7 +7,7 @@ import argparse
 
 from harness import CpuMeter, Options, Report, Values, others_stopped, started, take_turns, warm_up
 from raw_sender import RawSender, lone_latencies
-from servers import Cluster, Side
+from servers import Cluster, Side, release_page_cache
 
 
 def _extend(parser: argparse.ArgumentParser) -> None:
@@ -31,6 +31,7 @@ def main() -> None:
 
             def measure(side: Side, clusters: dict[Side, Cluster] = clusters) -> Values:
                 with others_stopped(side, clusters):
+                    release_page_cache()
                     return _measure(clusters[side], options.seconds, windows, found.lone)
 
             take_turns(options, report, measure)

@@ -8,7 +8,7 @@ import argparse
 
 from harness import CpuMeter, Options, Report, Values, others_stopped, take_turns, warm_up
 from raw_sender import RawSender, lone_latencies
-from servers import Cluster, Side
+from servers import Cluster, Side, release_page_cache
 from slaves import await_in_sync, started_pairs
 
 
@@ -26,6 +26,7 @@ def main() -> None:
 
         def measure(side: Side) -> Values:
             with others_stopped(side, clusters, slaves):
+                release_page_cache()
                 await_in_sync(clusters[side], slaves[side])
                 return _measure(clusters[side], slaves[side], options.seconds, windows, found.lone)
 
