@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shlex
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +15,7 @@ from ..message.flags import COMPRESSED
 from ..message.layout import decode_record
 from ..store.cutting import cut_log
 from ..store.errors import StoreError
-from ..store.offline import LogRecord, Report, log_files, read_log, read_queue, verify
+from ..store.offline import LogFile, LogRecord, Report, log_files, read_log, read_queue, stores_below, verify
 from ..world.real import real_world
 from .clients import json_option
 from .output import print_json, stored_fields, text_or_hex, when
@@ -25,6 +26,26 @@ directory = click.argument("store", type=click.Path(exists=True, file_okay=False
 @click.group("store")
 def command() -> None:
     """A store's files, without a broker."""
+
+
+def _log_of(store: str) -> list[LogFile]:
+    """The files of the store's log.
+
+    Raises:
+        click.ClickException: there are none; says what was most likely meant.
+    """
+    disk = real_world().disk
+    files = log_files(disk, store)
+    if any(len(file.view) for file in files):
+        return files
+    if disk.is_directory(f"{store}/commitlog"):
+        raise click.ClickException(f"{store} is a store without messages: its log has no bytes yet")
+    below = stores_below(disk, store)
+    if not below:
+        raise click.ClickException(f"{store} holds no commitlog directory with files: is this storePathRootDir?")
+    called = click.get_current_context().command_path
+    choices = (f"  {called} {shlex.quote(path)}" for path in below)
+    raise click.ClickException("\n".join((f"{store} is no store; below it there are these, of one broker each:", *choices)))
 
 
 @command.command("dump")
@@ -38,9 +59,7 @@ def dump(store: str, topic: str | None, queue_id: int | None, begin: int, count_
     """Print the records of the log, one a line, in the order in which they were stored."""
     if queue_id is not None and topic is None:
         raise click.UsageError("--queue needs its --topic")
-    files = log_files(real_world().disk, store)
-    if not files:
-        raise click.ClickException(f"{store} holds no commitlog directory with files: is this storePathRootDir?")
+    files = _log_of(store)
     report = Report()
     records: Iterator[LogRecord] = (
         record for record in read_log(files, begin, report) if topic is None or record.topic == topic
@@ -71,9 +90,7 @@ def _of_queue(store: str, topic: str, queue_id: int, records: Iterator[LogRecord
 def verify_store(store: str, as_json: bool) -> None:
     """Check every record, and that log and queues agree; exit status 1 if they do not."""
     disk = real_world().disk
-    size = sum(len(file.view) for file in log_files(disk, store))
-    if not size:
-        raise click.ClickException(f"{store} holds no commitlog directory with files: is this storePathRootDir?")
+    size = sum(len(file.view) for file in _log_of(store))
     with click.progressbar(length=size, label="reading the log", file=sys.stderr, hidden=as_json) as bar:
         report = verify(disk, store, bar.update)
     if as_json:
@@ -102,6 +119,7 @@ def cut(store: str, offset: int, yes: bool) -> None:
 
     For a broker that refuses to start because the record there is damaged, when neither a slave nor a backup has it.
     """
+    _log_of(store)
     if not yes:
         click.confirm(f"Drop everything from physical offset {offset} on from {store}, for good?", abort=True)
     try:

@@ -6,6 +6,7 @@ Files are RocketMQ's: `commitlog/`, `consumequeue/TOPIC/QUEUE/`.
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Callable, Iterator
 
 import attrs
@@ -85,6 +86,16 @@ def log_files(disk: Disk, root: str) -> list[LogFile]:
         file.close()  # the map stays as long as the view
         files.append(LogFile(path, int(name), view))
     return files
+
+
+def stores_below(disk: Disk, directory: str) -> list[str]:
+    """The directories right below `directory` that are stores, sorted: those with a log in them.
+
+    Raises:
+        OSError: `directory` cannot be listed.
+    """
+    found = (posixpath.join(directory, name) for name in disk.list_directory(directory))
+    return [path for path in found if disk.is_directory(f"{path}/commitlog")]
 
 
 def read_log(

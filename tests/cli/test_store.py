@@ -78,3 +78,22 @@ def test_a_directory_that_is_no_store_is_named(runner: Run, tmp_path: Path) -> N
     for command in ("dump", "verify"):
         assert "storePathRootDir" in runner("store", command, str(tmp_path), status=1).stderr
     assert "--topic" in runner("store", "dump", str(tmp_path), "--queue", "1", status=2).stderr
+
+
+def test_the_stores_below_a_directory_are_named(runner: Run, store: Path) -> None:
+    """`up --store DIR` makes one for each broker: whoever names DIR is told which there are and what to run instead."""
+    (store.parent / "broker b" / "commitlog").mkdir(parents=True)
+
+    for arguments in (("dump",), ("verify",), ("cut", "--at", "0", "--yes")):
+        error = runner("store", *arguments, str(store.parent), status=1).stderr
+        assert f"store {arguments[0]} {store}\n" in error
+        assert f"store {arguments[0]} '{store.parent}/broker b'\n" in error
+        assert f"{store.parent}/namesrv" not in error
+    assert not (store.parent / "lock").exists()
+
+
+def test_a_store_without_messages_is_not_taken_for_something_else(runner: Run, tmp_path: Path) -> None:
+    """A broker that never stored anything leaves a log directory without files."""
+    (tmp_path / "commitlog").mkdir()
+
+    assert "a store without messages" in runner("store", "verify", str(tmp_path), status=1).stderr

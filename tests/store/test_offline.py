@@ -9,7 +9,7 @@ import pytest
 
 from ledgermq.message.layout import encode_host, encode_record
 from ledgermq.store.consumequeue import UNIT
-from ledgermq.store.offline import log_files, read_log, read_queue, verify
+from ledgermq.store.offline import log_files, read_log, read_queue, stores_below, verify
 from ledgermq.world.disk import RealDisk
 
 FILE_SIZE = 1024
@@ -183,3 +183,12 @@ def test_no_store_is_no_files(tmp_path: Path) -> None:
     """The caller says so to the user."""
     assert log_files(DISK, str(tmp_path)) == []
     assert verify(DISK, str(tmp_path)).records == 0
+
+
+def test_stores_are_found_right_below_a_directory(tmp_path: Path) -> None:
+    """What has no log directory is none, and neither is what lies deeper."""
+    (tmp_path / "b" / "deeper" / "commitlog").mkdir(parents=True)
+    (tmp_path / "a" / "commitlog").mkdir(parents=True)
+
+    assert stores_below(DISK, str(tmp_path)) == [str(tmp_path / "a")]
+    assert stores_below(DISK, str(tmp_path / "a")) == []
