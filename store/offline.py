@@ -1,6 +1,7 @@
 """A store's files read without a broker: what is in them, and whether they agree.
 
-Nothing is written and nothing is held, so a broker may run meanwhile; then the end of the log is a moment's.
+Nothing is written, no right to write is asked for and nothing is held, so a broker may run meanwhile; then the end of the log
+is a moment's.
 Files are RocketMQ's: `commitlog/`, `consumequeue/TOPIC/QUEUE/`.
 """
 
@@ -81,7 +82,7 @@ def log_files(disk: Disk, root: str) -> list[LogFile]:
     files: list[LogFile] = []
     for name in _numbered(disk, f"{root}/commitlog"):
         path = f"{root}/commitlog/{name}"
-        file = disk.open(path)
+        file = disk.open(path, read_only=True)
         view = file.view()
         file.close()  # the map stays as long as the view
         files.append(LogFile(path, int(name), view))
@@ -144,7 +145,7 @@ def read_queue(disk: Disk, root: str, topic: str, queue_id: int) -> Iterator[tup
     """The entries of a queue: queue offset, physical offset, record size, tags code."""
     directory = f"{root}/consumequeue/{topic}/{queue_id}"
     for name in _numbered(disk, directory):
-        file = disk.open(f"{directory}/{name}")
+        file = disk.open(f"{directory}/{name}", read_only=True)
         try:
             content = file.read(0, file.size)
         finally:

@@ -59,6 +59,25 @@ def written_bytes_show_at_once(disk: Disk, directory: str) -> None:
     other.close()
 
 
+def what_is_opened_read_only_cannot_be_changed(disk: Disk, directory: str) -> None:
+    """It is read like any other file, and what others write to it shows."""
+    file = disk.open(f"{directory}/a", create_size=1000)
+    looked_at = disk.open(f"{directory}/a", read_only=True)
+    view = looked_at.view()
+    file.write(b"hello", 10)
+    assert looked_at.read(10, 5) == bytes(view[10:15]) == b"hello"
+    assert looked_at.size == 1000
+    _raises(OSError, lambda: looked_at.write(b"x", 10))
+    _raises(OSError, lambda: looked_at.truncate(10))
+    _raises(OSError, lambda: looked_at.clear(10))
+    assert file.read(10, 5) == b"hello"
+    assert disk.size(f"{directory}/a") == 1000
+    view.release()
+    looked_at.close()
+    file.close()
+    _raises(FileNotFoundError, lambda: disk.open(f"{directory}/b", read_only=True))
+
+
 def writing_past_the_end_makes_a_file_longer(disk: Disk, directory: str) -> None:
     """The gap reads as zeros."""
     file = disk.open(f"{directory}/a", create_size=0)
@@ -169,6 +188,7 @@ DISK_CHECKS: tuple[Callable[[Disk, str], None], ...] = (
     created_file_is_zero_and_sized,
     create_refuses_what_exists,
     written_bytes_show_at_once,
+    what_is_opened_read_only_cannot_be_changed,
     writing_past_the_end_makes_a_file_longer,
     truncate_cuts_and_extends_with_zeros,
     clear_zeroes_the_rest_in_place,

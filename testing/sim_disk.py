@@ -191,7 +191,13 @@ class SimDiskFile:
     disk: SimDisk
     path: str
     inode: _Inode
+    _read_only: bool = False
     _view: memoryview | None = None
+
+    def _check_change(self) -> None:
+        self.disk.check_power()
+        if self._read_only:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
 
     @property
     def size(self) -> int:
@@ -199,7 +205,7 @@ class SimDiskFile:
 
     def write(self, buffer: Buffer, position: int) -> None:
         disk, size = self.disk, len(buffer)
-        disk.check_power()
+        self._check_change()
         room = disk.room_for(self.inode, position, size)
         failing = disk.strikes(disk.faults.write_error)
         if room < size or failing:
@@ -246,7 +252,7 @@ class SimDiskFile:
 
     def truncate(self, size: int) -> None:
         disk = self.disk
-        disk.check_power()
+        self._check_change()
         if disk.strikes(disk.faults.write_error):
             raise disk.error("truncate_eio", errno.EIO)
         self.inode.resize(size)
@@ -254,12 +260,12 @@ class SimDiskFile:
         self.inode.modified_ms = disk.wall_ms()
 
     def reserve(self, position: int, size: int) -> None:
-        self.disk.check_power()
+        self._check_change()
         assert position + size <= self.inode.size, "place beyond the end of a file would never be given back"
 
     def clear(self, position: int) -> None:
         disk = self.disk
-        disk.check_power()
+        self._check_change()
         if disk.strikes(disk.faults.write_error):
             raise disk.error("clear_eio", errno.EIO)
         self.inode.clear(position)
@@ -399,14 +405,14 @@ class SimDisk:
         if self.strikes(self.faults.create_error):
             raise self.error(kind, errno.EIO)
 
-    def open(self, path: str, *, create_size: int | None = None) -> SimDiskFile:
+    def open(self, path: str, *, create_size: int | None = None, read_only: bool = False) -> SimDiskFile:
         self.check_power()
         inode = self._names.files.get(path)
         if create_size is None:
             if inode is None:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
             self._check_look()
-            return SimDiskFile(self, path, inode)
+            return SimDiskFile(self, path, inode, read_only)
         if inode is not None:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
         self._check_directory(_parent(path), path)

@@ -120,8 +120,13 @@ class DiskLock(Protocol):
 class Disk(Protocol):
     """A file system. Paths are absolute or relative strings with `/`."""
 
-    def open(self, path: str, *, create_size: int | None = None) -> DiskFile:
+    def open(self, path: str, *, create_size: int | None = None, read_only: bool = False) -> DiskFile:
         """Open an existing file, or with `create_size` make a new one of that many zero bytes (sparse).
+
+        Args:
+            path: the file.
+            create_size: bytes of the new file.
+            read_only: of an existing file: ask for no right to write, and let whatever would change it be an OSError.
 
         Raises:
             FileNotFoundError: no such file, and `create_size` was not given.
@@ -252,9 +257,9 @@ class RealDiskLock:
 class RealDisk:
     """The operating system's files."""
 
-    def open(self, path: str, *, create_size: int | None = None) -> DiskFile:
+    def open(self, path: str, *, create_size: int | None = None, read_only: bool = False) -> DiskFile:
         if create_size is None:
-            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            fd = os.open(path, (os.O_RDONLY if read_only else os.O_RDWR) | os.O_CLOEXEC)
             return RealDiskFile(path, fd, os.fstat(fd).st_size)
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         os.ftruncate(fd, create_size)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable
 from pathlib import Path
 
+import attrs
 import pytest
 
 from ledgermq.message.layout import encode_host, encode_record
 from ledgermq.store.consumequeue import UNIT
 from ledgermq.store.offline import log_files, read_log, read_queue, stores_below, verify
-from ledgermq.world.disk import RealDisk
+from ledgermq.world.disk import DiskFile, DiskLock, RealDisk
 
 FILE_SIZE = 1024
 COUNT = 25
@@ -183,6 +186,28 @@ def test_no_store_is_no_files(tmp_path: Path) -> None:
     """The caller says so to the user."""
     assert log_files(DISK, str(tmp_path)) == []
     assert verify(DISK, str(tmp_path)).records == 0
+
+
+@attrs.frozen
+class DiskMountedReadOnly(RealDisk):
+    """Gives no right to write, whoever asks."""
+
+    def open(self, path: str, *, create_size: int | None = None, read_only: bool = False) -> DiskFile:
+        if not read_only:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
+        return super().open(path, create_size=create_size, read_only=read_only)
+
+    def lock(self, path: str) -> DiskLock:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
+
+
+def test_looking_needs_no_right_to_write(store: Path) -> None:
+    """A backup mounted read-only, or the store of another user, is read like any other."""
+    disk = DiskMountedReadOnly()
+
+    assert attrs.asdict(verify(disk, str(store))) == attrs.asdict(verify(DISK, str(store)))
+    assert len(list(read_log(log_files(disk, str(store))))) == COUNT
+    assert len(list(read_queue(disk, str(store), "T", 1))) == COUNT
 
 
 def test_stores_are_found_right_below_a_directory(tmp_path: Path) -> None:

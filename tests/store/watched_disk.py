@@ -58,6 +58,6 @@ class WatchedDisk(RealDisk):
 
     opened: list[WatchedFile] = attrs.field(factory=list[WatchedFile])
 
-    def open(self, path: str, *, create_size: int | None = None) -> DiskFile:
-        self.opened.append(WatchedFile(super().open(path, create_size=create_size)))
+    def open(self, path: str, *, create_size: int | None = None, read_only: bool = False) -> DiskFile:
+        self.opened.append(WatchedFile(super().open(path, create_size=create_size, read_only=read_only)))
         return self.opened[-1]
