@@ -1,21 +1,27 @@
-"""`ledgermq send`: messages from arguments, or from standard input line by line."""
+"""`ledgermq send`: messages from arguments, or from standard input line by line.
+
+Every message has an end of its own. One that cannot be stored leaves the others alone; when the cluster fails one, those that
+are out still end in their own way, and no further one is begun.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
 from typing import Any
 
 import attrs
 import click
 import trio
 
+from ..client.errors import ClientError, InvalidArgument, MessageIllegal, MessageTooLarge
 from ..client.producer import Producer, open_producer
 from ..client.sending import MESSAGE_BYTES_MAX, SendResult
 from ..message.message import Message
-from .clients import Seconds, chosen_tls, json_option, namesrv_option, pairs, talks_to_cluster
+from .clients import Seconds, chosen_tls, explain, json_option, namesrv_option, pairs, talks_to_cluster
 from .output import print_json
 
 READ_BYTES = 64 * 1024
@@ -24,6 +30,9 @@ IN_FLIGHT_MAX = 128
 
 IN_FLIGHT_BYTES_MAX = 4 * 1024 * 1024
 """And so many bytes: the time of each message runs while it waits for those before it."""
+
+NUMBERS_SHOWN = 10
+"""Of messages that failed for one reason, so many are named one by one."""
 
 
 @attrs.define(eq=False)
@@ -49,14 +58,38 @@ class Room:
         self._given_back.set()
 
 
+@attrs.frozen
+class Failure:
+    """Messages of one request that nobody acknowledged; the first message of the input has the number 1."""
+
+    numbers: range
+    error: ClientError
+
+    @property
+    def concerns_others(self) -> bool:
+        """Whether the messages after these would hardly fare better."""
+        if isinstance(self.error, MessageTooLarge):
+            return self.error.part == "properties"  # all messages of a command have the same
+        return not isinstance(self.error, MessageIllegal)
+
+
 @attrs.define(eq=False)
 class Progress:
-    """What has been acknowledged so far, and how it is shown."""
+    """What has become of the messages so far, and how it is shown."""
 
     as_json: bool
     verbose: bool
     count: int = 0
     not_ok: int = 0
+    failures: list[Failure] = attrs.field(factory=list[Failure])
+    reading: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+    """Ends when no further message is to be begun."""
+    unreadable: Exception | None = None
+    """Why the rest of the input was not read."""
+
+    @property
+    def failed_count(self) -> int:
+        return sum(len(failure.numbers) for failure in self.failures)
 
     def done(self, results: Sequence[SendResult]) -> None:
         for result in results:
@@ -76,6 +109,57 @@ class Progress:
                 )
             elif self.verbose:
                 click.echo(f"{result.status.name} {result.message_id} {result.queue} offset {result.queue_offset}")
+
+    def failed(self, failure: Failure) -> None:
+        self.failures.append(failure)
+        if failure.concerns_others:
+            self.reading.cancel()
+        if self.as_json:
+            for number in failure.numbers:
+                print_json(
+                    {
+                        "status": "NOT_ACKNOWLEDGED",
+                        "number": number,
+                        "reason": str(failure.error),
+                        "mayHaveBeenStored": failure.error.may_have_been_stored,
+                    }
+                )
+
+    def conclude(self, namesrv: str) -> None:
+        """End the command as its messages ended.
+
+        Raises:
+            ClientError: there was one message, or whatever was asked for cannot be.
+            click.ClickException: not every message is stored as asked.
+        """
+        for failure in self.failures:
+            wrong_options = isinstance(failure.error, InvalidArgument) and failure.concerns_others
+            if wrong_options or (self.failed_count == 1 and not self.count and not self.reading.cancelled_caught):
+                raise failure.error
+        lines = self._failure_lines(namesrv)
+        if self.not_ok:
+            lines.append(f"{self.not_ok} messages are stored, but not as safely as asked (see their status)")
+        if self.unreadable is not None:
+            if not lines:
+                raise self.unreadable
+            lines.append(f"the rest of the input was not read: {self.unreadable}")
+        if lines:
+            raise click.ClickException("\n".join(lines))
+
+    def _failure_lines(self, namesrv: str) -> list[str]:
+        if not self.failures:
+            return []
+        reasons: dict[tuple[bool, str], list[int]] = {}
+        for failure in sorted(self.failures, key=lambda failure: failure.numbers.start):
+            told = failure.error.may_have_been_stored, explain(failure.error, namesrv)
+            reasons.setdefault(told, []).extend(failure.numbers)
+        rest = "; what comes after them was not sent" if self.reading.cancelled_caught else ""
+        lines = [f"{self.failed_count} of {self.failed_count + self.count} messages not acknowledged{rest}"]
+        for (maybe, reason), numbers in reasons.items():
+            named = ", ".join(map(str, sorted(numbers)[:NUMBERS_SHOWN])) + (", ..." if len(numbers) > NUMBERS_SHOWN else "")
+            stored = "perhaps stored" if maybe else "not stored"
+            lines.append(f"  {len(numbers)} {stored} (number {named}): {reason}".replace("\n", "\n    "))
+        return lines
 
 
 @click.command("send")
@@ -134,13 +218,12 @@ async def command(
         async with open_producer(namesrv, group, send_timeout_seconds=seconds, tls=chosen_tls()) as producer:
             source = _lines() if from_input else _given(bodies, file)
             in_flight = IN_FLIGHT_MAX if from_input and not order_key else 1
-            await _send_all(producer, source, message, batch, order_key, in_flight, progress)
+            await send_all(producer, source, message, batch, order_key, in_flight, progress)
     finally:
         if from_input and not as_json:
             elapsed = time.monotonic() - started
             click.echo(f"{progress.count} messages acknowledged in {elapsed:.1f} s", err=True)
-    if progress.not_ok:
-        raise click.ClickException(f"{progress.not_ok} messages are stored, but not as safely as asked (see their status)")
+    progress.conclude(namesrv)
 
 
 async def _given(bodies: tuple[str, ...], file: Any) -> AsyncGenerator[bytes]:
@@ -173,38 +256,49 @@ async def _lines() -> AsyncGenerator[bytes]:
         yield bytes(rest)
 
 
-async def _send_all(
+async def send_all(
     producer: Producer,
-    source: AsyncIterator[bytes],
+    source: AsyncGenerator[bytes],
     message: Callable[[bytes], Message],
     batch: int,
     order_key: str | None,
     in_flight: int,
     progress: Progress,
 ) -> None:
+    """Send what `source` gives and tell `progress` of it, until the cluster fails a message or the input cannot be read on."""
     room = Room(in_flight)
 
-    async def send(messages: list[Message], size: int) -> None:
+    async def send(messages: list[Message], numbers: range, size: int) -> None:
         try:
             if batch > 1:
                 progress.done(await producer.send_batch(messages))
             else:
                 progress.done([await producer.send(messages[0], key=order_key)])
+        except ClientError as error:
+            progress.failed(Failure(numbers, error))
         finally:
             room.give_back(size)
 
     async with trio.open_nursery() as nursery:
         waiting: list[Message] = []
+        begun = 0
 
         async def start() -> None:
+            nonlocal begun
             size = sum(len(each.body) for each in waiting)
             await room.take(size)
-            nursery.start_soon(send, waiting.copy(), size)
+            nursery.start_soon(send, waiting.copy(), range(begun + 1, begun + len(waiting) + 1), size)
+            begun += len(waiting)
             waiting.clear()
 
-        async for body in source:
-            waiting.append(message(body))
-            if len(waiting) == batch:
+        with progress.reading:
+            try:
+                async with aclosing(source):
+                    async for body in source:
+                        waiting.append(message(body))
+                        if len(waiting) == batch:
+                            await start()
+            except (click.UsageError, OSError) as error:  # in this nursery it would cancel what is out
+                progress.unreadable = error
+            if waiting:
                 await start()
-        if waiting:
-            await start()

@@ -307,6 +307,18 @@ def test_a_line_that_no_message_can_hold_is_refused_at_once(namesrv: str) -> Non
     assert b"a line of standard input passes the limit of 4194304 bytes" in done.stderr
 
 
+def test_lines_that_cannot_be_stored_leave_the_others_alone(namesrv: str, ledgermq: Run) -> None:
+    """They are counted and named, with the reason."""
+    long = b"x" * 3_000_000
+
+    done = pipe(namesrv, b"\n".join((b"first", b"second", long, long, b"fifth")), "send", "Mixed", "--batch", "2")
+
+    assert done.returncode == 1
+    assert b"3 messages acknowledged" in done.stderr
+    assert b"Error: 2 of 5 messages not acknowledged\n  2 not stored (number 3, 4): batch of 60" in done.stderr
+    assert sorted(lines_of(ledgermq("consume", "Mixed", "--from-beginning"))) == ["fifth", "first", "second"]
+
+
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_closed_standard_streams_are_nobody_s(namesrv: str, ledgermq: Run, closed: str) -> None:
     """No traceback, and no socket in their place that somebody prints into."""

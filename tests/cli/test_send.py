@@ -1,11 +1,27 @@
-"""How much `ledgermq send` has out at once."""
+"""How much `ledgermq send` has out at once, and what becomes of the others when one message fails."""
 
 from __future__ import annotations
 
-import trio
-from trio.testing import wait_all_tasks_blocked
+import json
+from collections.abc import AsyncGenerator
+from typing import TYPE_CHECKING, cast
 
-from ledgermq.cli.send import IN_FLIGHT_BYTES_MAX, Room
+import attrs
+import click
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from ledgermq.cli.send import IN_FLIGHT_BYTES_MAX, Progress, Room, send_all
+from ledgermq.client.errors import ClientError, InvalidArgument, MessageIllegal, MessageTooLarge, SendTimeout, Unreachable
+from ledgermq.client.sending import SendResult, SendStatus
+from ledgermq.message.message import Message, MessageQueue
+
+if TYPE_CHECKING:
+    from ledgermq.client.producer import Producer
+
+NAMESRV = "127.0.0.1:9876"
+QUEUE = MessageQueue("T", "a", 0)
 
 
 async def test_small_requests_are_counted_and_large_ones_weighed() -> None:
@@ -30,3 +46,137 @@ async def test_small_requests_are_counted_and_large_ones_weighed() -> None:
             seen = len(taken)
             room.give_back(taken[given])
     assert (room.requests, room.size) == (0, 0)
+
+
+@attrs.define(eq=False)
+class ScriptedProducer:
+    """Lets bodies fail as it is told to, after half a second, and acknowledges all others after one more."""
+
+    failing: dict[bytes, ClientError]
+    sent: list[bytes] = attrs.field(factory=list[bytes])
+
+    async def send(self, message: Message, *, key: str | None) -> SendResult:
+        del key
+        return (await self.send_batch([message]))[0]
+
+    async def send_batch(self, messages: list[Message]) -> list[SendResult]:
+        self.sent += [message.body for message in messages]
+        await trio.sleep(0.5)
+        for message in messages:
+            if message.body in self.failing:
+                raise self.failing[message.body]
+        await trio.sleep(1)
+        return [SendResult("id", QUEUE, 0, SendStatus.SEND_OK, "offset id") for _ in messages]
+
+
+async def run(
+    failing: dict[bytes, ClientError],
+    *bodies: bytes,
+    endless: bool = False,
+    unreadable: Exception | None = None,
+    in_flight: int = 128,
+    batch: int = 1,
+    as_json: bool = False,
+) -> tuple[list[bytes], Progress]:
+    """Send `bodies`, and what else the input brings; what was begun, and what became of it."""
+
+    async def source() -> AsyncGenerator[bytes]:
+        for body in bodies:
+            yield body
+        if unreadable is not None:
+            raise unreadable
+        while endless:
+            await trio.sleep(0.1)
+            yield b"later"
+
+    producer, progress = ScriptedProducer(failing), Progress(as_json, verbose=False)
+    await send_all(cast("Producer", producer), source(), lambda body: Message("T", body), batch, None, in_flight, progress)
+    return producer.sent, progress
+
+
+def error_of(progress: Progress) -> str:
+    with pytest.raises(click.ClickException) as caught:
+        progress.conclude(NAMESRV)
+    assert caught.value.exit_code == 1
+    return caught.value.message
+
+
+async def test_a_failed_message_does_not_cancel_those_that_are_out(autojump_clock: MockClock) -> None:
+    """They end in their own way; no further one is begun, and all of it is told."""
+    failing = {b"two": SendTimeout("T", 3000, 3, may_have_been_stored=True), b"three": Unreachable("b:1", "gone")}
+
+    sent, progress = await run(failing, b"one", b"two", b"three", b"four", endless=True)
+
+    assert {b"one", b"two", b"three", b"four"} <= set(sent)
+    assert progress.count == len(sent) - 2 < 10
+    total = len(sent)
+    assert error_of(progress).splitlines()[:3] == [
+        f"2 of {total} messages not acknowledged; what comes after them was not sent",
+        "  1 perhaps stored (number 2): no broker acknowledged a message for 'T' within 3000 ms (3 attempts)",
+        "  1 not stored (number 3): b:1 cannot be reached: gone",
+    ]
+
+
+@pytest.mark.parametrize("error", [MessageTooLarge("body", 9, 8), MessageIllegal(13, "too long", "b:1")])
+async def test_a_message_that_cannot_be_stored_leaves_the_others_alone(error: ClientError, autojump_clock: MockClock) -> None:
+    """Those behind it are sent, too."""
+    sent, progress = await run({b"bad": error}, b"one", b"bad", b"three", in_flight=1)
+
+    assert (sent, progress.count) == ([b"one", b"bad", b"three"], 2)
+    assert error_of(progress).splitlines() == [
+        "1 of 3 messages not acknowledged",
+        f"  1 not stored (number 2): {error}",
+    ]
+
+
+async def test_a_failed_batch_counts_all_its_messages(autojump_clock: MockClock) -> None:
+    """With their numbers, the first of them one by one."""
+    bodies = [b"%d" % number for number in range(30)]
+
+    _, progress = await run({b"20": Unreachable("b:1", "gone")}, *bodies, batch=15)
+
+    assert error_of(progress).splitlines()[:2] == [
+        "15 of 30 messages not acknowledged",
+        "  15 not stored (number 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, ...): b:1 cannot be reached: gone",
+    ]
+
+
+async def test_each_failed_message_is_an_object_of_json(capsys: pytest.CaptureFixture[str], autojump_clock: MockClock) -> None:
+    """As each acknowledged one is."""
+    await run({b"two": Unreachable("b:1", "gone")}, b"one", b"two", as_json=True)
+
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [each["status"] for each in found] == ["NOT_ACKNOWLEDGED", "SEND_OK"]
+    assert (found[0]["number"], found[0]["mayHaveBeenStored"]) == (2, False)
+
+
+async def test_input_that_cannot_be_read_on_does_not_cancel_what_is_out(autojump_clock: MockClock) -> None:
+    """What was read before is sent, a batch that is not full included; then the reason is told."""
+    reason = click.UsageError("a line is too long")
+
+    sent, progress = await run({}, b"one", b"two", b"three", unreadable=reason, batch=2)
+
+    assert (len(sent), progress.count) == (3, 3)
+    with pytest.raises(click.UsageError):
+        progress.conclude(NAMESRV)
+
+    _, progress = await run({b"one": MessageIllegal(13, "", "b:1")}, b"one", b"two", unreadable=reason)
+    assert error_of(progress).endswith("\nthe rest of the input was not read: a line is too long")
+
+
+@pytest.mark.parametrize("error", [InvalidArgument("no such name"), MessageTooLarge("properties", 9, 8)])
+async def test_options_that_cannot_be_are_a_wrong_use(error: ClientError, autojump_clock: MockClock) -> None:
+    """All messages have them, so the first one tells it."""
+    sent, progress = await run({b"one": error, b"later": error}, b"one", endless=True)
+
+    assert len(sent) < 10
+    with pytest.raises(InvalidArgument):
+        progress.conclude(NAMESRV)
+
+
+async def test_a_single_message_fails_with_its_own_reason(autojump_clock: MockClock) -> None:
+    """There is nothing to count."""
+    _, progress = await run({b"one": Unreachable("b:1", "gone")}, b"one")
+
+    with pytest.raises(Unreachable):
+        progress.conclude(NAMESRV)
