@@ -153,17 +153,19 @@ class TlsAcceptor:
             TlsFailed: no handshake came about within `HANDSHAKE_SECONDS`. The caller closes `stream`.
         """
         context = await self._workers.run(self._contexts.current)
-        return await _shake_hands(trio.SSLStream(_Resumed(stream, received), context, server_side=True, https_compatible=True))
+        return await _shake_hands(
+            trio.SSLStream(_Resumed(stream, received), context, server_side=True, https_compatible=True), _reason
+        )
 
 
-async def _shake_hands(stream: trio.SSLStream[Stream]) -> Stream:
+async def _shake_hands(stream: trio.SSLStream[Stream], reason_of: Callable[[BaseException], str]) -> Stream:
     try:
         with trio.fail_after(HANDSHAKE_SECONDS):
             await stream.do_handshake()
     except trio.TooSlowError as error:
         raise TlsFailed(f"TLS handshake not done within {HANDSHAKE_SECONDS:.0f} s") from error
     except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-        raise TlsFailed(f"TLS handshake failed ({_reason(error.__cause__ or error)})") from error
+        raise TlsFailed(f"TLS handshake failed ({reason_of(error.__cause__ or error)})") from error
     return stream
 
 
@@ -171,6 +173,16 @@ def _reason(error: BaseException) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"{error.reason}, {error.verify_message}"
     return error.reason if isinstance(error, ssl.SSLError) and error.reason else str(error)
+
+
+def _client_reason(error: BaseException) -> str:
+    """Why a server did not shake hands; one that does not want to says nothing, it just closes."""
+    found = _reason(error)
+    if isinstance(error, ssl.SSLEOFError | ConnectionError) or found == "UNEXPECTED_EOF_WHILE_READING":
+        found = "the server closed the connection, as one does whose TLS is disabled or that has no certificate; its log tells"
+    elif found == "WRONG_VERSION_NUMBER":
+        found = "what answered does not speak TLS on this port"
+    return f"{found}; nothing was sent"
 
 
 @attrs.define(eq=False)
@@ -256,7 +268,7 @@ class TlsNetwork:
         context = await self._workers.run(self._contexts.current)
         plain = await self._network.open_stream(address)
         try:
-            return await _shake_hands(trio.SSLStream(plain, context, https_compatible=True))
+            return await _shake_hands(trio.SSLStream(plain, context, https_compatible=True), _client_reason)
         except BaseException:
             await trio.aclose_forcefully(plain)
             raise
@@ -298,6 +310,9 @@ class TlsSockets:
         try:
             plain.settimeout(max(0.001, deadline - time.monotonic()))
             return context.wrap_socket(plain)
+        except (ssl.SSLError, ConnectionError) as error:
+            plain.close()
+            raise TlsFailed(f"TLS handshake failed ({_client_reason(error)})") from error
         except BaseException:
             plain.close()
             raise

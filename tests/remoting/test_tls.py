@@ -31,6 +31,7 @@ from ledgermq.world.workers import ThreadWorkers
 WORKERS = ThreadWorkers()
 SESAME = "open, sesame"
 BODY = b"x" * 200_000  # many records of TLS
+CLOSED = "closed the connection, as one does whose TLS is disabled or that has no certificate; its log tells; nothing was sent"
 
 
 class Certificate(Protocol):
@@ -78,6 +79,11 @@ async def refusal_of(address: Address, network: Network) -> str:
     return reasons[0]
 
 
+def ask_in_thread(address: Address) -> bytes:
+    with BlockingChannel(address, TlsSockets()) as channel:
+        return channel.call(RemotingCommand(1), 5).body
+
+
 async def test_one_port_serves_plain_and_encrypted_clients() -> None:
     """RocketMQ's permissive mode, with a certificate made when the first client asked for one."""
     async with serving(ServerTls()) as address:
@@ -95,12 +101,47 @@ async def test_enforcing_server_closes_plain_connections() -> None:
 
 
 async def test_disabled_server_closes_encrypted_connections() -> None:
-    """Only plain clients are answered; the others see a closed socket."""
+    """Only plain clients are answered; the others see a closed socket, and are told what that means."""
     async with serving(ServerTls(mode="disabled")) as address:
         assert await echo(address, TcpNetwork()) == BODY
         with structlog.testing.capture_logs() as logs:
-            assert "could not connect" in await refusal_of(address, encrypted())
-        assert [entry["event"] for entry in logs] == ["tls_connection_refused"]
+            assert CLOSED in await refusal_of(address, encrypted())
+            with pytest.raises(ConnectionLost, match=CLOSED):
+                await trio.to_thread.run_sync(ask_in_thread, address)
+        assert logs[0]["event"] == "tls_connection_refused"
+
+
+async def test_server_without_a_certificate_closes_encrypted_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client reads what that may mean and where to look; the server's log has the cause."""
+
+    def make_none(_context: ssl.SSLContext) -> None:
+        raise TlsFailed("nothing to make one with")
+
+    monkeypatch.setattr(tls, "_load_made", make_none)
+    async with serving(ServerTls()) as address:
+        with structlog.testing.capture_logs() as logs:
+            reason = await refusal_of(address, encrypted())
+
+    assert str(address) in reason
+    assert CLOSED in reason
+    assert "UNEXPECTED_EOF" not in reason
+    assert "nothing to make one with" in logs[0]["reason"]
+
+
+async def test_server_that_speaks_no_tls_is_told_from_one_that_is_gone() -> None:
+    """Its port was meant for something else."""
+
+    async def answer_plainly(stream: trio.SocketStream) -> None:
+        await stream.receive_some()
+        await stream.send_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    async with trio.open_nursery() as nursery:
+        listeners: list[trio.SocketListener] = await nursery.start(trio.serve_tcp, answer_plainly, 0)
+        address = Address("127.0.0.1", listeners[0].socket.getsockname()[1])
+        reason = await refusal_of(address, encrypted())
+        nursery.cancel_scope.cancel()
+
+    assert "does not speak TLS on this port; nothing was sent" in reason
 
 
 async def test_client_that_authenticates_takes_only_the_server_it_trusts(make_certificate: MakeCertificate) -> None:
