@@ -6,7 +6,7 @@ RocketMQ's `offsets.json`: `{"offsetTable":{MessageQueue:offset}}`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 import attrs
@@ -19,7 +19,7 @@ from ..message.message import MessageQueue
 from ..world.disk import Disk
 from .errors import ClientError, Refused
 from .queue_calls import commit_offset, committed_offset
-from .session import Session
+from .session import CALL_SECONDS, Session
 
 log = structlog.get_logger()
 
@@ -48,33 +48,57 @@ class BrokerOffsets:
 
     async def write(self, offsets: Mapping[MessageQueue, int], timeout_seconds: float) -> set[MessageQueue]:
         written: set[MessageQueue] = set()
-        silent: set[tuple[str, str]] = set()
 
-        async def commit(queue: MessageQueue, offset: int) -> None:
-            try:
-                kept = await commit_offset(self._session, self._group, queue, offset, timeout_seconds)
-            except ClientError as error:
-                log.warning("offset_not_committed", queue=str(queue), offset=offset, reason=str(error))
-                if not isinstance(error, Refused):
-                    silent.add((queue.broker_name, queue.topic))
-                elif not error.retriable:
-                    written.add(queue)  # asking again would be refused again
-            else:
-                if kept:
-                    written.add(queue)
+        def failed(queue: MessageQueue, error: ClientError) -> None:
+            log.warning("offset_not_committed", queue=str(queue), offset=offsets[queue], reason=str(error))
+            if isinstance(error, Refused) and not error.retriable:
+                written.add(queue)  # asking again would be refused again
 
-        # First one queue of each broker and topic, then the others: of first commits that come at the same moment Apache's
-        # broker forgets all but one.
-        firsts = {(queue.broker_name, queue.topic): queue for queue in offsets}
-        async with trio.open_nursery() as nursery:
-            for queue in firsts.values():
-                nursery.start_soon(commit, queue, offsets[queue])
-        async with trio.open_nursery() as nursery:
-            for queue, offset in offsets.items():
-                key = queue.broker_name, queue.topic
-                if queue != firsts[key] and key not in silent:
-                    nursery.start_soon(commit, queue, offset)
-        return written
+        kept = await commit_offsets(self._session, self._group, offsets, failed, timeout_seconds)
+        return kept | written
+
+
+async def commit_offsets(
+    session: Session,
+    group: str,
+    offsets: Mapping[MessageQueue, int],
+    on_failure: Callable[[MessageQueue, ClientError], None],
+    timeout_seconds: float = CALL_SECONDS,
+) -> set[MessageQueue]:
+    """Commit offsets of several queues, as many as can be at once; returns those whose master has them now.
+
+    One queue of each broker and topic goes first, then the others: of first commits that come at the same moment Apache's
+    broker forgets all but one. Where no answer came to the first, the others are not tried.
+
+    Args:
+        session: the connections.
+        group: whose offsets they are.
+        offsets: what to commit.
+        on_failure: told of each queue that was tried in vain.
+        timeout_seconds: for one queue.
+    """
+    kept: set[MessageQueue] = set()
+    silent: set[tuple[str, str]] = set()
+
+    async def commit(queue: MessageQueue, offset: int) -> None:
+        try:
+            if await commit_offset(session, group, queue, offset, timeout_seconds):
+                kept.add(queue)
+        except ClientError as error:
+            if not isinstance(error, Refused):
+                silent.add((queue.broker_name, queue.topic))
+            on_failure(queue, error)
+
+    firsts = {(queue.broker_name, queue.topic): queue for queue in offsets}
+    async with trio.open_nursery() as nursery:
+        for queue in firsts.values():
+            nursery.start_soon(commit, queue, offsets[queue])
+    async with trio.open_nursery() as nursery:
+        for queue, offset in offsets.items():
+            key = queue.broker_name, queue.topic
+            if queue != firsts[key] and key not in silent:
+                nursery.start_soon(commit, queue, offset)
+    return kept
 
 
 @attrs.define(eq=False)

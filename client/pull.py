@@ -18,8 +18,9 @@ from ..world.real import World, real_world
 from ..world.tls import ClientTls
 from .assigned import BYTES_PER_QUEUE_MAX, MESSAGES_PER_QUEUE_MAX, AssignedQueue
 from .delivery import Line, Source
-from .errors import Closed, InvalidArgument
+from .errors import ClientError, Closed, InvalidArgument
 from .fetch import PULL_MESSAGES_MAX, Fetcher, PullPlan
+from .offsets import commit_offsets
 from .queue_calls import commit_offset, committed_offset, max_offset, min_offset, offset_at
 from .received import ReceivedMessage
 from .sending import check_group, check_topic
@@ -137,6 +138,8 @@ class PullConsumer:
     async def commit(self, queue: MessageQueue | None = None, offset: int | None = None) -> None:
         """Store the position of one assigned queue, or of all, or `offset` for one queue.
 
+        Raises:
+            ClientError: the first reason why a queue's position is not stored; those of the others may be.
         Durability: on return the broker has it in memory, and writes it to its disk every 5 seconds.
         """
         if offset is not None:
@@ -145,9 +148,10 @@ class PullConsumer:
             await commit_offset(self._session, self.group, queue, offset)
             return
         positions = {each: self.position(each) for each in (self._sources if queue is None else (queue,))}
-        for each, position in positions.items():
-            # One after the other: of first commits that come at the same moment Apache's broker forgets all but one.
-            await commit_offset(self._session, self.group, each, position)
+        failures: list[ClientError] = []
+        await commit_offsets(self._session, self.group, positions, lambda _, error: failures.append(error))
+        if failures:
+            raise failures[0]
 
     def close(self) -> None:
         """Refuse further calls."""

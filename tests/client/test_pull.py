@@ -6,11 +6,11 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from ledgermq.client.errors import Closed, InvalidArgument
+from ledgermq.client.errors import Closed, InvalidArgument, NoPermission
 from ledgermq.client.pull import PullConsumer, open_pull_consumer
 from ledgermq.message.json import loads
 from ledgermq.message.message import MessageQueue
-from ledgermq.remoting.codes import RequestCode
+from ledgermq.remoting.codes import RequestCode, ResponseCode
 
 from .fake_cluster import NAMESRV, open_cluster, until
 from .test_consumer import fill, numbers
@@ -40,6 +40,27 @@ async def test_reading_starts_where_the_group_stands(autojump_clock: MockClock) 
             assert broker.offsets["g", "t", 0] == 2
             with pytest.raises(InvalidArgument, match="one queue"):
                 await consumer.commit(None, 2)
+
+
+async def test_a_queue_that_cannot_be_committed_leaves_the_others_committed(autojump_clock: MockClock) -> None:
+    """And its reason is raised."""
+    async with open_cluster() as cluster:
+        broker = await cluster.start_broker("b1")
+        cluster.create("t", 3)
+        for queue_id in range(3):
+            fill(broker, 5, queue_id=queue_id)
+        async with open_pull_consumer(NAMESRV, "g", world=cluster.world) as consumer:
+            await consumer.assign(await consumer.queues("t"))
+            while await consumer.poll(100, 1):
+                pass
+            broker.refuse(RequestCode.UPDATE_CONSUMER_OFFSET, ResponseCode.NO_PERMISSION)
+
+            with pytest.raises(NoPermission):
+                await consumer.commit()
+
+            assert len(broker.offsets) == 2
+            await consumer.commit()
+            assert broker.offsets == {("g", "t", queue_id): 5 for queue_id in range(3)}
 
 
 async def test_a_seek_drops_what_was_fetched(autojump_clock: MockClock) -> None:
