@@ -25,15 +25,15 @@ from .delivery import Line, Source
 from .errors import ClientError, Closed, InvalidArgument, NoRoute, NoRouteReason
 from .fetch import PULL_MESSAGES_MAX, Fetcher, PullPlan
 from .membership import Membership
-from .offsets import BrokerOffsets, LocalOffsets, Offsets, changed_offsets
+from .offsets import Offsets, changed_offsets, kept_offsets
 from .peer_requests import PeerRequests
 from .queue_calls import master_of, max_offset, min_offset, offset_at, unlock_queues
-from .rebalance import STRATEGIES, Strategy
+from .rebalance import Strategy, strategy_of
 from .received import ReceivedMessage
 from .send_back import SendBack
-from .sending import check_group, check_topic
+from .sending import check_group
 from .session import CALL_SECONDS, FAREWELL_SECONDS, Session, background_nursery, open_session
-from .subscription import ConsumeFrom, Member, MessageModel, Subscription, subscriptions_of
+from .subscription import ConsumeFrom, Member, MessageModel, Subscription, subscriptions_of_member
 
 log = structlog.get_logger()
 
@@ -46,6 +46,8 @@ UNLOCK_WAIT_SECONDS = 20.0
 MESSAGES_PER_GET = 256
 MESSAGES_PER_TURN = 64
 """`async for` lets other tasks run after so many messages, and whenever it has to wait."""
+CONSUME_AGO_MS = 30 * 60 * 1000
+"""How far back `ConsumeFrom.TIMESTAMP` begins without a time (RocketMQ's `consumeTimestamp`)."""
 
 AckMode = Literal["auto", "explicit"]
 MessageHandler = Callable[[ReceivedMessage], Awaitable[object]]
@@ -64,6 +66,13 @@ class ConsumerOptions:
     messages_per_queue_max: int
     bytes_per_queue_max: int
     reconsume_times_max: int | None
+
+    def __attrs_post_init__(self) -> None:
+        if self.ack not in get_args(AckMode):
+            raise InvalidArgument(f"ack must be one of {', '.join(get_args(AckMode))} (got {self.ack!r})")
+        if self.consume_from not in set(ConsumeFrom):
+            known = ", ".join(map(str, ConsumeFrom))
+            raise InvalidArgument(f"consume_from must be one of {known} (got {self.consume_from!r})")
 
 
 @attrs.define(eq=False)
@@ -466,49 +475,47 @@ async def open_consumer(
     world = world or real_world()
     check_group(group)
     now_ms = world.clock.wall_ms()
-    subscriptions = {subscription.topic: subscription for subscription in subscriptions_of(topics, now_ms)}
-    for topic in subscriptions:
-        check_topic(topic)
-    broadcasting = model is MessageModel.BROADCASTING
-    if not broadcasting:
-        retry_topic = RETRY_PREFIX + group
-        subscriptions[retry_topic] = Subscription(retry_topic, version=now_ms)
-    if ack not in get_args(AckMode):
-        raise InvalidArgument(f"ack must be one of {', '.join(get_args(AckMode))} (got {ack!r})")
-    if consume_from not in set(ConsumeFrom):
-        raise InvalidArgument(f"consume_from must be one of {', '.join(map(str, ConsumeFrom))} (got {consume_from!r})")
+    subscriptions = subscriptions_of_member(group, topics, model, now_ms)
     options = ConsumerOptions(
         ack,
         orderly,
         model,
         consume_from,
-        now_ms - 30 * 60 * 1000 if consume_timestamp_ms is None else consume_timestamp_ms,
+        now_ms - CONSUME_AGO_MS if consume_timestamp_ms is None else consume_timestamp_ms,
         pull_messages_max,
         messages_per_queue_max,
         bytes_per_queue_max,
         reconsume_times_max,
     )
-    if isinstance(strategy, str):
-        if strategy not in STRATEGIES:
-            raise InvalidArgument(f"strategy must be one of {', '.join(STRATEGIES)} or a function (got {strategy!r})")
-        strategy = STRATEGIES[strategy]
-    async with open_session(namesrv, world, instance_name=instance_name, tls=tls) as session:
-        offsets: Offsets
-        if broadcasting:
-            offsets = local = LocalOffsets(world.disk, offsets_path)
-            local.load()
-        else:
-            offsets = BrokerOffsets(session, group)
-        finished = False
-        consumer: Consumer | None = None
-        try:
-            async with background_nursery() as nursery:
-                send_back = SendBack(session, group, reconsume_times_max)
-                consumer = Consumer(group, options, subscriptions, session, nursery, offsets, send_back)
-                consumer.join(strategy)
-                await consumer.run()
-                yield consumer
-                finished = True
-        finally:
-            if consumer is not None:
-                await consumer.close(finished=finished)
+    divide = strategy_of(strategy)
+    async with (
+        open_session(namesrv, world, instance_name=instance_name, tls=tls) as session,
+        _joined(session, group, options, subscriptions, divide, offsets_path) as consumer,
+    ):
+        yield consumer
+
+
+@asynccontextmanager
+async def _joined(
+    session: Session,
+    group: str,
+    options: ConsumerOptions,
+    subscriptions: Mapping[str, Subscription],
+    divide: Strategy,
+    offsets_path: str | None,
+) -> AsyncGenerator[Consumer]:
+    """A consumer that reads its share of queues, for the length of a block; then it leaves the group in order."""
+    offsets = kept_offsets(session, group, options.model, offsets_path)
+    finished = False
+    consumer: Consumer | None = None
+    try:
+        async with background_nursery() as nursery:
+            send_back = SendBack(session, group, options.reconsume_times_max)
+            consumer = Consumer(group, options, subscriptions, session, nursery, offsets, send_back)
+            consumer.join(divide)
+            await consumer.run()
+            yield consumer
+            finished = True
+    finally:
+        if consumer is not None:
+            await consumer.close(finished=finished)

@@ -20,6 +20,7 @@ from ..world.disk import Disk
 from .errors import ClientError, Refused
 from .queue_calls import commit_offset, committed_offset
 from .session import CALL_SECONDS, Session
+from .subscription import MessageModel
 
 log = structlog.get_logger()
 
@@ -151,6 +152,15 @@ class LocalOffsets:
             file.close()
         disk.replace(new, path)
         disk.sync_directory(directory)
+
+
+def kept_offsets(session: Session, group: str, model: MessageModel, path: str | None) -> Offsets:
+    """Where the offsets of a member of `group` are kept; `path` is the file for those that it keeps itself."""
+    if model is not MessageModel.BROADCASTING:
+        return BrokerOffsets(session, group)
+    own = LocalOffsets(session.world.disk, path)
+    own.load()
+    return own
 
 
 def changed_offsets(assigned: Iterable[tuple[MessageQueue, int, int | None]]) -> dict[MessageQueue, int]:

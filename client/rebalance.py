@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 
 from ..message.message import MessageQueue
+from .errors import InvalidArgument
 
 Strategy = Callable[[str, Sequence[MessageQueue], Sequence[str]], list[MessageQueue]]
 """Takes our client id, all queues of a topic, all client ids of the group (both sorted); returns our queues."""
@@ -76,3 +77,16 @@ STRATEGIES: dict[str, Strategy] = {
     "consistent_hash": consistent_hash,
 }
 """The strategies by the names that `open_consumer` takes."""
+
+
+def strategy_of(given: str | Strategy) -> Strategy:
+    """The strategy that was asked for, by its name or itself.
+
+    Raises:
+        InvalidArgument: no strategy has that name.
+    """
+    if not isinstance(given, str):
+        return given
+    if given not in STRATEGIES:
+        raise InvalidArgument(f"strategy must be one of {', '.join(STRATEGIES)} or a function (got {given!r})")
+    return STRATEGIES[given]

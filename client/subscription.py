@@ -8,8 +8,10 @@ from typing import Any, cast
 
 import attrs
 
+from ..message.message import RETRY_PREFIX
 from ..message.strings import string_hash
 from .errors import InvalidArgument
+from .sending import check_topic
 
 ALL = "*"
 TAG_EXPRESSION = "TAG"
@@ -85,6 +87,23 @@ def subscriptions_of(topics: str | Iterable[str] | Mapping[str, str | Subscripti
         if subscription.expression_type == TAG_EXPRESSION and subscription.expression != ALL and not subscription.tags:
             raise InvalidArgument(f"expression {subscription.expression!r} of topic {topic!r} names no tag")
         subscriptions.append(subscription)
+    return subscriptions
+
+
+def subscriptions_of_member(
+    group: str, topics: str | Iterable[str] | Mapping[str, str | Subscription], model: MessageModel, version: int
+) -> dict[str, Subscription]:
+    """What a member of `group` reads, by topic: what it asks for, and what comes back to the group for another try.
+
+    Raises:
+        InvalidArgument: a topic or expression that cannot be.
+    """
+    subscriptions = {subscription.topic: subscription for subscription in subscriptions_of(topics, version)}
+    for topic in subscriptions:
+        check_topic(topic)
+    if model is not MessageModel.BROADCASTING:  # there every member would get what one member gave back
+        retry_topic = RETRY_PREFIX + group
+        subscriptions[retry_topic] = Subscription(retry_topic, version=version)
     return subscriptions
 
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ledgermq.client.errors import InvalidArgument
 from ledgermq.client.rebalance import (
     STRATEGIES,
     allocate,
@@ -13,6 +14,7 @@ from ledgermq.client.rebalance import (
     average_by_circle,
     by_configuration,
     consistent_hash,
+    strategy_of,
 )
 from ledgermq.message.message import MessageQueue
 
@@ -75,3 +77,12 @@ def test_a_configured_member_reads_what_it_was_told() -> None:
 def test_a_member_that_is_not_listed_gets_nothing() -> None:
     """The others divide everything among themselves."""
     assert allocate(average, "x", queues_of(4), ["a", "b"]) == []
+
+
+def test_a_strategy_is_asked_for_by_its_name_or_given() -> None:
+    """A name that nobody knows is told from those that are known."""
+    own = by_configuration([])
+
+    assert (strategy_of("circle"), strategy_of(own)) == (average_by_circle, own)
+    with pytest.raises(InvalidArgument, match="average, circle, consistent_hash or a function"):
+        strategy_of("random")

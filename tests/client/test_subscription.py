@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 
 from ledgermq.client.errors import InvalidArgument
-from ledgermq.client.subscription import ConsumeFrom, Member, MessageModel, Subscription, heartbeat, sql, subscriptions_of
+from ledgermq.client.subscription import (
+    ConsumeFrom,
+    Member,
+    MessageModel,
+    Subscription,
+    heartbeat,
+    sql,
+    subscriptions_of,
+    subscriptions_of_member,
+)
 
 
 def test_topics_are_taken_in_all_their_forms() -> None:
@@ -23,6 +32,14 @@ def test_nothing_selected_is_refused() -> None:
         subscriptions_of([], 0)
     with pytest.raises(InvalidArgument, match="names no tag"):
         subscriptions_of({"t": "||"}, 0)
+
+
+def test_a_member_reads_what_comes_back_to_its_group_too() -> None:
+    """Unless it gets every message anyway; and a topic that no broker takes is refused."""
+    assert list(subscriptions_of_member("g", "t", MessageModel.CLUSTERING, 5)) == ["t", "%RETRY%g"]
+    assert list(subscriptions_of_member("g", "t", MessageModel.BROADCASTING, 5)) == ["t"]
+    with pytest.raises(InvalidArgument, match="topic"):
+        subscriptions_of_member("g", "no topic!", MessageModel.CLUSTERING, 5)
 
 
 def test_a_heartbeat_has_rocketmq_s_shape() -> None:
