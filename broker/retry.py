@@ -89,10 +89,10 @@ class SendBack:
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR, f"the message could not be sent back: {batch.statuses[0].name} {batch.remark}"
             )
+        broker.stats.copy_put(message.topic, batch.sizes[0])
+        broker.stats.send_back(name, original_topic)
         if message.topic == dlq_topic(name):
             broker.stats.dead_letter_put(name, original_topic)
-        else:
-            broker.stats.send_back(name, original_topic)
         if not broker.store.log.waits:
             return request.response()
         broker.store.log.when_done(batch.end, broker.store.put_deadline(), _answer_later(connection, request))

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable
 
 import attrs
 
+from ..store.config import SCHEDULE_TOPIC
+
 # RocketMQ's three windows: length of a slot, and how many whole slots lie in the window.
 MINUTE_SLOT_MS, MINUTE_SLOTS = 10_000, 6
 HOUR_SLOT_MS, HOUR_SLOTS = 600_000, 6
@@ -125,6 +127,9 @@ class Stats:
     _dead_letters: _OfPair = attrs.field(init=False, factory=_OfPair)
     _broker_put: Counter = attrs.field(init=False)
     _broker_get: Counter = attrs.field(init=False)
+    _copies: int = attrs.field(init=False, default=0)
+    _copies_size: int = attrs.field(init=False, default=0)
+    """Puts that are the store's and not the broker's; see `copy_put`."""
     _put_failed: int = attrs.field(init=False, default=0)
     _missed: int = attrs.field(init=False, default=0)
     _totals: deque[Totals] = attrs.field(init=False, factory=lambda: deque[Totals](maxlen=TOTALS_KEPT))
@@ -144,11 +149,24 @@ class Stats:
         """Add one batch of `count` stored messages whose records have together `size` bytes; a count of 0 is nothing."""
         if count == 0:
             return
+        self._add(self._put_of(topic), count, size)
+        self._add(self._broker_put, count, size)
+
+    def copy_put(self, topic: str, size: int) -> None:
+        """Add one stored copy of a message that a consumer gave back, where RocketMQ counts it.
+
+        That is among the puts of the store, and of its topic if it waits for its next try; never among the broker's puts.
+        """
+        self._copies += 1
+        self._copies_size += size
+        if topic == SCHEDULE_TOPIC:
+            self._add(self._put_of(topic), 1, size)
+
+    def _put_of(self, topic: str) -> Counter:
         counter = self._puts.get(topic)
         if counter is None:
             counter = self._puts[topic] = Counter(self._now_ms)
-        self._add(counter, count, size)
-        self._add(self._broker_put, count, size)
+        return counter
 
     def put_failed(self, count: int) -> None:
         """Add messages that were refused or could not be stored."""
@@ -169,7 +187,7 @@ class Stats:
         self._missed += 1
 
     def send_back(self, group: str, topic: str, count: int = 1) -> None:
-        """Add messages that a consumer gave back for a later try."""
+        """Add messages that a consumer gave back, for a later try or for good."""
         self._add(self._of_pair(self._send_backs, topic, group), count, 0)
 
     def dead_letter_put(self, group: str, topic: str, count: int = 1) -> None:
@@ -203,7 +221,8 @@ class Stats:
     def totals(self) -> Totals:
         """Everything since the start."""
         put, get = self._broker_put, self._broker_get
-        return Totals(self._now_ms, put.count, put.size, self._put_failed, get.count, get.calls, self._missed)
+        puts, put_size = put.count + self._copies, put.size + self._copies_size
+        return Totals(self._now_ms, puts, put_size, self._put_failed, get.count, get.calls, self._missed)
 
     def per_second(self, what: Callable[[Totals], int], seconds: int) -> float:
         """How fast a total rose over the last `seconds`, or since the start if that was later."""

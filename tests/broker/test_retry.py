@@ -140,6 +140,29 @@ async def test_what_a_client_sends_to_the_retry_topic_itself_is_kept_to_the_same
         assert (desk.broker.store.max_offset("%DLQ%g", 0) == 1) is dead
 
 
+async def test_what_is_sent_back_is_counted_where_rocketmq_counts_it(tmp_path: Path) -> None:
+    """Among the store's puts and what the group gave back, dead or not; a copy that waits also for the topic it waits in."""
+    async with open_desk(tmp_path) as desk:
+        stats, peer = desk.broker.stats, desk.peer()
+
+        for fields in ({}, {"delayLevel": -1}):
+            assert send_back(peer, put(desk), **fields) == Code.SUCCESS
+        await desk.settled()
+
+        def counted(name: str, key: str) -> int | None:
+            view = stats.view(name, key)
+            return None if view is None else view.minute.sum
+
+        copies = [desk.broker.store.unit("SCHEDULE_TOPIC_XXXX", 2, 0), desk.broker.store.unit("%DLQ%g", 0, 0)]
+        sizes = [copy[1] for copy in copies if copy is not None]
+        assert (stats.totals().put, stats.totals().put_size) == (2, sum(sizes))
+        assert counted("TOPIC_PUT_NUMS", "SCHEDULE_TOPIC_XXXX") == 1
+        assert counted("TOPIC_PUT_SIZE", "SCHEDULE_TOPIC_XXXX") == sizes[0]
+        assert counted("TOPIC_PUT_NUMS", "%DLQ%g") is None
+        assert (counted("SNDBCK_PUT_NUMS", "T1@g"), counted("DLQ_PUT_NUMS", "T1@g")) == (2, 1)
+        assert counted("BROKER_PUT_NUMS", desk.broker.config.broker_cluster_name) == 0
+
+
 async def test_a_group_without_retries_drops_what_failed(tmp_path: Path) -> None:
     """`retryQueueNums` of 0 means SUCCESS and nothing."""
     async with open_desk(tmp_path) as desk:
