@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from typing import TYPE_CHECKING, cast
 
 import attrs
@@ -52,7 +52,7 @@ async def test_small_requests_are_counted_and_large_ones_weighed() -> None:
 class ScriptedProducer:
     """Lets bodies fail as it is told to, after half a second, and acknowledges all others after one more."""
 
-    failing: dict[bytes, ClientError]
+    failing: Mapping[bytes, ClientError]
     sent: list[bytes] = attrs.field(factory=list[bytes])
 
     async def send(self, message: Message, *, key: str | None) -> SendResult:
@@ -70,7 +70,7 @@ class ScriptedProducer:
 
 
 async def run(
-    failing: dict[bytes, ClientError],
+    failing: Mapping[bytes, ClientError],
     *bodies: bytes,
     endless: bool = False,
     unreadable: Exception | None = None,
