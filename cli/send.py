@@ -201,6 +201,10 @@ async def command(
     \b
         ledgermq send orders "first" "second" --tag new
         seq 1000 | ledgermq send numbers --batch 50
+
+    A message that cannot be stored, such as one that is too large, leaves the others alone. When the cluster fails one, those
+    that are out still end, and no further one is begun. What is not acknowledged is counted, with the reason; then the exit
+    status is 1.
     """
     if batch > 1 and (delay_level or order_key):
         raise click.UsageError("a batch has neither a delay nor an order key")
