@@ -196,7 +196,7 @@ async def command(
     namesrv: str,
     as_json: bool,
 ) -> None:
-    r"""Send messages: each TEXT is one, without TEXT each line of standard input.
+    """Send messages: each TEXT is one, without TEXT each line of standard input.
 
     \b
         ledgermq send orders "first" "second" --tag new
@@ -205,7 +205,7 @@ async def command(
     A message that cannot be stored, such as one that is too large, leaves the others alone. When the cluster fails one, those
     that are out still end, and no further one is begun. What is not acknowledged is counted, with the reason; then the exit
     status is 1.
-    """
+    """  # noqa: D301 - click knows the character as what keeps lines apart, not its spelling
     if batch > 1 and (delay_level or order_key):
         raise click.UsageError("a batch has neither a delay nor an order key")
     if file is not None and bodies:

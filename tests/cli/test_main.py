@@ -80,6 +80,7 @@ def test_every_command_explains_itself(runner: Run, path: tuple[str, ...]) -> No
     text = runner(*path, "-h").stdout
 
     assert "Usage: " in text
+    assert "\\b" not in text, "what keeps lines apart is not to be seen"
     leaf = path[-1] in ("list", "show", "status", "route", "reset", "by-key", "by-offset", "find", "send", "produce")
     if leaf:
         assert "--json" in text
