@@ -32,6 +32,8 @@ SUSPEND_MS = 15_000
 PULL_MESSAGES_MAX = 32
 REFUSED_PAUSE_SECONDS = 1.0  # RocketMQ's `pullTimeDelayMillsWhenException`
 FLOW_CONTROL_PAUSE_SECONDS = 0.02
+BEHIND_PAUSE_SECONDS = 1.0
+"""RocketMQ's clients ask a slave that is behind again at once, and so without end until it has caught up."""
 UNREACHABLE_PAUSE_SECONDS = 0.1
 UNREACHABLE_PAUSE_SECONDS_MAX = 1.0
 
@@ -94,7 +96,7 @@ class Fetcher:
     async def _pull(self) -> tuple[RemotingCommand, Address]:
         assigned, session, plan = self.assigned, self.session, self.plan
         queue = assigned.queue
-        found = session.routes.member(queue.broker_name, assigned.broker_id, session.resting())
+        found = self._next_member()
         if found is None:
             await session.refresh_route(queue.topic)
             found = session.routes.member(queue.broker_name, assigned.broker_id)
@@ -107,6 +109,11 @@ class Fetcher:
         except NoAnswer:
             session.let_rest(address)
             raise
+
+    def _next_member(self) -> tuple[Address, int] | None:
+        """Whom the next pull goes to, and its broker id."""
+        queue, session = self.assigned.queue, self.session
+        return session.routes.member(queue.broker_name, self.assigned.broker_id, session.resting())
 
     def _request(self, *, commits: bool) -> RemotingCommand:
         assigned, plan = self.assigned, self.plan
@@ -144,6 +151,10 @@ class Fetcher:
                 assigned.add(select_tags(messages, self.plan.subscription.tags), next_offset)
                 if assigned.buffered:
                     self.on_messages()
+            elif code == ResponseCode.PULL_RETRY_IMMEDIATELY and next_offset == assigned.next_offset:
+                # A slave that is behind what its master had given out; unless the master is back, it would be asked again.
+                found = self._next_member()
+                return BEHIND_PAUSE_SECONDS if found is not None and found[0] == address else 0.0
             else:
                 assigned.next_offset = next_offset
             return 0.0
@@ -160,7 +171,7 @@ class Fetcher:
     async def _look_elsewhere(self, error: ClientError) -> float:
         """After a member did not answer: at once to another, or after a pause and with a new route to the same."""
         queue, session = self.assigned.queue, self.session
-        found = session.routes.member(queue.broker_name, self.assigned.broker_id, session.resting())
+        found = self._next_member()
         if found is not None and found[0] not in session.resting():
             log.info("pull_moved_to_other_member", queue=str(queue), broker=str(found[0]), reason=str(error))
             return 0.0

@@ -16,7 +16,7 @@ from ledgermq.client.subscription import ConsumeFrom, MessageModel
 from ledgermq.message.json import dumps, loads
 from ledgermq.message.message import MessageQueue
 from ledgermq.remoting.codes import RequestCode, ResponseCode
-from ledgermq.remoting.command import RemotingCommand
+from ledgermq.remoting.command import RemotingCommand, wire_fields
 
 from .fake_cluster import NAMESRV, FakeBroker, open_cluster, until
 
@@ -540,6 +540,33 @@ async def test_reading_goes_on_from_the_slave_and_comes_back(autojump_clock: Moc
             master.put("t", 0, b"7")
             assert numbers(await consumer.get_many(10, 5)) == [7], "which only the master has"
         assert master.offsets["g", "t", 0] == 8
+
+
+async def test_a_slave_that_is_behind_is_asked_now_and_then(autojump_clock: MockClock) -> None:
+    """What the dead master alone had given out the slave cannot continue yet: it answers at once, and is not asked at once again."""
+
+    def behind(request: RemotingCommand) -> RemotingCommand:
+        at = request.ext["queueOffset"]
+        fields = {"suggestWhichBrokerId": 0, "nextBeginOffset": at, "minOffset": 0, "maxOffset": 3}
+        return request.response(ResponseCode.PULL_RETRY_IMMEDIATELY, wire_fields(fields))
+
+    async with open_cluster() as cluster:
+        master, slave = await cluster.start_broker("b1"), await cluster.start_broker("b1", 1)
+        cluster.create("t", 1)
+        fill(master, 5)
+        fill(slave, 5)
+        slave.script(PULL, *[behind] * 100)
+        async with open_consumer(NAMESRV, "g", "t", consume_from=ConsumeFrom.FIRST, world=cluster.world) as consumer:
+            assert numbers(await consumer.get_many(10)) == [0, 1, 2, 3, 4]
+            cluster.kill(master)
+            await trio.sleep(20)
+            assert 10 <= len(slave.requests_of(PULL)) <= 22
+
+            cluster.network.refusing.clear()
+            master.put("t", 0, b"5")
+            started = trio.current_time()
+            assert numbers(await consumer.get_many(10)) == [5], "no offset was moved"
+            assert trio.current_time() - started < 10
 
 
 async def test_a_hint_moves_reading_to_the_slave(autojump_clock: MockClock) -> None:
