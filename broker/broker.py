@@ -219,9 +219,8 @@ async def open_broker(config: BrokerConfig, world: World | None = None) -> Async
         host = config.broker_ip1 or world.network.own_host()
         replication = Replication.of(config, world, port)
         store_host = (_numeric(host, world), port)
-        async with open_message_store(
-            world, config.store_config(), store_host=store_host, wrap_log=replication.wrap_log
-        ) as store:
+        store_config = attrs.evolve(config.store_config(), memory_bytes=world.memory_bytes)
+        async with open_message_store(world, store_config, store_host=store_host, wrap_log=replication.wrap_log) as store:
             store.writability.slave = config.is_slave
             broker = _assemble(config, world, store, host, port, replication, network, tls)
             async with trio.open_nursery() as nursery:

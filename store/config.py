@@ -6,6 +6,8 @@ import re
 
 import attrs
 
+from ..world.memory import ASSUMED_MEMORY_BYTES
+
 DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 
@@ -56,7 +58,8 @@ class StoreConfig:
     clean_resource_interval: int = 10_000
     delete_file_batch_max: int = 10
     access_message_in_memory_max_ratio: int = 40  # percent of `memory_bytes`
-    memory_bytes: int = 24 << 30
+    memory_bytes: int = ASSUMED_MEMORY_BYTES
+    """What the machine has."""
     max_transfer_bytes_on_message_in_memory: int = 262_144
     max_transfer_count_on_message_in_memory: int = 32
     max_transfer_bytes_on_message_in_disk: int = 65_536

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import os
 
 MAPPED_FROM_BYTES = 320 * 1024
 """Above what a batch of ordinary messages or a pull answer takes: mapping costs a page fault for each 4 KiB."""
@@ -17,6 +18,18 @@ KEPT_FREE_BYTES = 1024 * 1024
 """Free memory at the end of the heap that is kept: a few batches, so that it does not shrink and grow with each."""
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
+
+
+ASSUMED_MEMORY_BYTES = 24 << 30
+"""Of a machine that does not say how much it has (as RocketMQ assumes)."""
+
+
+def physical_memory() -> int:
+    """Bytes of memory that this machine has."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (OSError, ValueError):
+        return ASSUMED_MEMORY_BYTES
 
 
 def bound_freed_memory() -> bool:

@@ -8,6 +8,7 @@ import attrs
 
 from .clock import Clock, SystemClock
 from .disk import Disk, RealDisk
+from .memory import ASSUMED_MEMORY_BYTES, physical_memory
 from .network import Network, TcpNetwork
 from .randomness import Randomness
 from .workers import ThreadWorkers, Workers
@@ -24,8 +25,11 @@ class World:
     workers: Workers
     secrets: Randomness = attrs.field(factory=random.SystemRandom)
     """Unpredictable to others, for nonces and identities; a simulation hands in seeded lots here too."""
+    memory_bytes: int = ASSUMED_MEMORY_BYTES
+    """What the machine has: a part of it counts as the page cache of the log's end."""
 
 
 def real_world() -> World:
     """The machine this process runs on."""
-    return World(RealDisk(), TcpNetwork(), SystemClock(), random.Random(), ThreadWorkers())  # noqa: S311
+    lots = random.Random()  # noqa: S311 - never secrets
+    return World(RealDisk(), TcpNetwork(), SystemClock(), lots, ThreadWorkers(), memory_bytes=physical_memory())

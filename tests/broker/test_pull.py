@@ -14,6 +14,7 @@ from ledgermq.broker.topics import TopicConfig
 from ledgermq.message.layout import decode_records
 from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.remoting.command import Wire
+from ledgermq.world.real import real_world
 
 from .desk import Desk, Peer, open_desk
 
@@ -304,16 +305,25 @@ async def test_a_slave_does_not_know_better_than_its_master(tmp_path: Path) -> N
         assert answer is not None
         assert answer.code == Code.PULL_RETRY_IMMEDIATELY
         assert answer.ext["suggestWhichBrokerId"] == "0"
+        assert answer.ext["nextBeginOffset"] == "50"
         assert desk.broker.offsets.query("g", "T1", 0) is None
+
+
+async def test_a_slave_that_is_told_to_corrects_offsets(tmp_path: Path) -> None:
+    """With `offsetCheckInSlave` it answers as a master would."""
+    async with open_desk(tmp_path, broker_role="SLAVE", broker_id=1, offset_check_in_slave=True) as desk:
+        desk.broker.topics.put(TopicConfig("T1", 1, 1))
+        peer = desk.peer()
+
+        assert answer_of(peer, peer.pull("T1", 50)) == (Code.PULL_OFFSET_MOVED, 0)
 
 
 @pytest.mark.parametrize(("slave_read", "hint"), [(True, "3"), (False, "0")])
 async def test_a_reader_far_behind_is_sent_to_a_slave(tmp_path: Path, slave_read: bool, hint: str) -> None:
-    """Only with `slaveReadEnable` is a slave suggested: the group's choice of one."""
-    async with open_desk(tmp_path, slave_read_enable=slave_read) as desk:
+    """Only with `slaveReadEnable` is a slave suggested, the group's choice of one; the machine's memory says how far is far."""
+    world = attrs.evolve(real_world(), memory_bytes=10)
+    async with open_desk(tmp_path, world, slave_read_enable=slave_read) as desk:
         await filled(desk)
-        store = desk.broker.store
-        store.config = attrs.evolve(store.config, memory_bytes=10)
         desk.broker.groups.put(GroupConfig("g", which_broker_when_consume_slowly=3))
         peer = desk.peer()
 

@@ -543,7 +543,7 @@ async def test_reading_goes_on_from_the_slave_and_comes_back(autojump_clock: Moc
 
 
 async def test_a_slave_that_is_behind_is_asked_now_and_then(autojump_clock: MockClock) -> None:
-    """What the dead master alone had given out the slave cannot continue yet: it answers at once, and is not asked at once again."""
+    """What only the dead master had given out it cannot continue yet: it answers at once, and is asked again a second later."""
 
     def behind(request: RemotingCommand) -> RemotingCommand:
         at = request.ext["queueOffset"]
