@@ -13,6 +13,9 @@ import trio
 import trio.testing
 from trio.abc import Listener, Stream
 
+from ledgermq.ha.classic.authenticated import AuthenticatedSlave
+from ledgermq.ha.classic.epochs import EpochList
+from ledgermq.ha.classic.layout import NODE_SIZE, NONCE_SIZE, NodeIdentity
 from ledgermq.ha.classic.node import ClassicNode
 from ledgermq.ha.classic.protocol import TransferLimits
 from ledgermq.ha.classic.settings import HaSettings
@@ -28,6 +31,7 @@ from ledgermq.world.network import Address
 from ledgermq.world.real import World
 
 SEGMENT = 16 * 1024
+SECRET = b"secret"
 MASTER_ADDRESS = Address("master", 10912)
 
 
@@ -111,13 +115,15 @@ class Lines:
     lines: list[Line] = attrs.field(factory=list[Line])
     listening: dict[int, trio.MemorySendChannel[Stream]] = attrs.field(factory=dict[int, "trio.MemorySendChannel[Stream]"])
     piece_max: int = 1 << 20
+    stalled: bool = False
+    """Nothing moves on new lines."""
 
     async def open_stream(self, address: Address) -> Stream:
         if address.port not in self.listening:
             await trio.lowlevel.checkpoint()
             raise ConnectionRefusedError(111, "Connection refused")
         ours, theirs = trio.testing.memory_stream_pair()
-        line = Line(piece_max=self.piece_max)
+        line = Line(self.stalled, piece_max=self.piece_max)
         line.ends += [ours, theirs]
         self.lines.append(line)
         await self.listening[address.port].send(LineEnd(line, theirs))
@@ -183,6 +189,44 @@ class Running:
         await self.until(lambda: self.store.dispatch_behind_bytes == 0)
 
 
+@attrs.frozen
+class Bounds:
+    """A log without a byte."""
+
+    min_offset: int = 0
+    max_offset: int = 0
+    flushed_offset: int = 0
+    readable_offset: int = 0
+
+
+@attrs.define(eq=False)
+class Hand:
+    """A slave led by hand: it speaks when it is told to, keeps nothing, and its connection stays as it is."""
+
+    stream: Stream
+    core: AuthenticatedSlave
+
+    async def hear(self) -> bytes:
+        """Take what has come; returns the answer that is due."""
+        _, answer = self.core.receive(await self.stream.receive_some(1 << 20), trio.current_time())
+        return answer
+
+    @property
+    def held(self) -> int:
+        """End of what has come."""
+        return self.core._end  # pyright: ignore[reportPrivateUsage]
+
+    async def report(self) -> None:
+        """Say how much has come."""
+        await self.stream.send_all(self.core.report(trio.current_time()))
+
+    async def follow(self, end: int) -> None:
+        """Take everything before `end`, and say so."""
+        while self.held < end:
+            await self.hear()
+        await self.report()
+
+
 def incoming(size: int = 100, topic: str = "T") -> IncomingMessage:
     body = random.Random(size).randbytes(size)
     return IncomingMessage(topic, 0, body, "", 0, 0, 1_700_000_000_000, encode_host("10.0.0.1", 4711))
@@ -229,7 +273,7 @@ def open_node(lines: Lines) -> OpenNode:
             flush_disk_type=flush,
         )
         limits = TransferLimits(batch_size=batch_size, segment_size=segment_size)
-        ha = HaSettings(limits=limits, secret=b"secret")
+        ha = HaSettings(limits=limits, secret=SECRET)
         ha = attrs.evolve(ha, **settings)
         number = broker_id if broker_id is not None else int(slave)
         node = ClassicNode(world, ha, "cluster", "broker", number, slave)
@@ -254,3 +298,26 @@ def joined() -> Callable[[Running, int], Awaitable[None]]:
         await master.until(lambda: service.acks.slave_count == count)
 
     return wait
+
+
+@pytest.fixture
+def join_by_hand(lines: Lines) -> Callable[..., Awaitable[Hand]]:
+    """Lets a slave of ours that is led by hand join the master, up to its first report or beyond it."""
+
+    async def join(name: bytes = b"hand", *, first_report: bool = True) -> Hand:
+        stream = await lines.open_stream(MASTER_ADDRESS)
+        identity = NodeIdentity("cluster", "broker", 9, name.ljust(NODE_SIZE))
+        limits = TransferLimits(batch_size=2048, segment_size=SEGMENT)
+        core = AuthenticatedSlave(
+            Bounds(), limits, trio.current_time(), identity, SECRET, bytes(NONCE_SIZE), EpochList(), from_first=True
+        )
+        hand = Hand(stream, core)
+        await stream.send_all(core.opening())
+        await stream.send_all(await hand.hear())
+        first = await hand.hear()
+        if first_report:
+            await stream.send_all(first)
+            await trio.sleep(0.01)
+        return hand
+
+    return join
