@@ -117,8 +117,12 @@ class Lines:
     piece_max: int = 1 << 20
     stalled: bool = False
     """Nothing moves on new lines."""
+    unreachable: bool = False
+    """New lines neither come about nor fail."""
 
     async def open_stream(self, address: Address) -> Stream:
+        if self.unreachable:
+            await trio.sleep_forever()
         if address.port not in self.listening:
             await trio.lowlevel.checkpoint()
             raise ConnectionRefusedError(111, "Connection refused")
