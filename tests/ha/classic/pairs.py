@@ -71,7 +71,7 @@ def bare_master(log: Log, **_: object) -> MasterCore:
     return BareMaster(log, LIMITS, lambda _: log.max_offset - log.max_offset % SEGMENT, lambda: log.max_offset, 0.0)
 
 
-def ours_master(log: Log, epochs: EpochList | None = None, secret: bytes = SECRET) -> MasterCore:
+def ours_master(log: Log, epochs: EpochList | None = None, secret: bytes = SECRET, confirmed: int = 77) -> MasterCore:
     return AuthenticatedMaster(
         log,
         LIMITS,
@@ -81,7 +81,7 @@ def ours_master(log: Log, epochs: EpochList | None = None, secret: bytes = SECRE
         secret,
         b"1" * 32,
         EpochList((Epoch(1, 0, b"M" * 16, 1),)) if epochs is None else epochs,
-        lambda: 77,
+        lambda: confirmed,
     )
 
 

@@ -7,8 +7,8 @@ import zlib
 import pytest
 
 from ledgermq.ha.classic.bare import BareMaster, BareSlave
-from ledgermq.ha.classic.layout import BARE_HEADER, BARE_REPORT, TAG
-from ledgermq.ha.classic.protocol import LogReceived, SlaveJoined, SlaveReported
+from ledgermq.ha.classic.layout import BARE_HEADER, BARE_REPORT, FRAME_BODY_MAX, TAG
+from ledgermq.ha.classic.protocol import JoinedMaster, LogReceived, SlaveJoined, SlaveReported, TransferLimits
 from ledgermq.ha.errors import HaProtocolError, HaRefused, WrongDialect
 
 from .pairs import LIMITS, SEGMENT, Log, bare_master, ours_master, ours_slave
@@ -93,6 +93,22 @@ def test_a_bare_slave_refuses_frames_over_a_segment_border() -> None:
 
     with pytest.raises(HaRefused, match="mappedFileSizeCommitLog"):
         slave.receive(BARE_HEADER.pack(offset=100, size=SEGMENT), 0.0)
+
+
+def test_a_bare_slave_refuses_a_frame_larger_than_any_master_sends() -> None:
+    """A header that announces gigabytes is not waited for."""
+    slave = BareSlave(Log(), TransferLimits(), 0.0)
+
+    with pytest.raises(HaProtocolError, match="offset 0 and size 4194305"):
+        slave.receive(BARE_HEADER.pack(offset=0, size=FRAME_BODY_MAX + 1), 0.0)
+
+
+def test_a_bare_slave_without_a_byte_begins_wherever_it_is_told_to() -> None:
+    """Also if its log once reached further: it says 0, which is RocketMQ's word for empty."""
+    slave = BareSlave(Log(start=SEGMENT), LIMITS, 0.0)
+
+    assert slave.opening() == BARE_REPORT.pack(offset=0)
+    assert slave.receive(BARE_HEADER.pack(offset=3 * SEGMENT, size=0), 0.0)[0] == [JoinedMaster(3 * SEGMENT, None)]
 
 
 def test_a_bare_slave_takes_data_before_it_has_reported() -> None:

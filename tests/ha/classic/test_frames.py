@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from ledgermq.ha.classic.authenticated import BATCH_MAX, AuthenticatedMaster, AuthenticatedSlave
 from ledgermq.ha.classic.epochs import Epoch, EpochList
-from ledgermq.ha.classic.layout import encode_data_header
+from ledgermq.ha.classic.layout import encode_data_header, encode_report
 from ledgermq.ha.classic.protocol import EpochBegun, LogReceived, TransferLimits
-from ledgermq.ha.errors import HaProtocolError
+from ledgermq.ha.errors import HaProtocolError, HaRefused
 
-from .pairs import MASTER, SECRET, Log, Pair, ours_master, ours_slave, pair_of
+from .pairs import MASTER, SECRET, SEGMENT, Log, Pair, ours_master, ours_slave, pair_of
 
 
 def joined_pair(master_size: int = 100, slave_size: int = 100) -> Pair:
@@ -76,6 +76,55 @@ def test_a_frame_of_an_epoch_that_was_not_announced_is_refused() -> None:
         )
 
 
+@pytest.mark.parametrize(("epoch", "offset", "why"), [(4, 120, "before it begins"), (1, 200, "after another has begun")])
+def test_a_frame_of_an_epoch_that_is_not_there_is_refused(epoch: int, offset: int, why: str) -> None:
+    """What the list says of each offset, every frame must say too."""
+    epochs = EpochList((Epoch(1, 0, b"M" * 16, 1), Epoch(4, 150, b"M" * 16, 2)))
+    master_log, slave_log = Log.of(offset), Log.of(100)
+    pair = Pair(ours_master(master_log, epochs), master_log, ours_slave(slave_log), slave_log)
+    pair.settle()
+    assert slave_log.max_offset == offset, why
+    header = encode_data_header(zlib.crc32(b"x"), size=1, offset=offset, epoch=epoch, confirmed=0, master_end=300, readable=0)
+
+    with pytest.raises(HaProtocolError, match=f"at {offset} of epoch {epoch}"):
+        pair.slave.receive(header + b"x", 0.0)
+
+
+def test_a_frame_over_a_segment_border_is_refused() -> None:
+    """Both sides cut their logs alike, so no master of ours sends one."""
+    pair = joined_pair()
+    body = bytes(SEGMENT)
+    header = encode_data_header(zlib.crc32(body), size=SEGMENT, offset=100, epoch=1, confirmed=0, master_end=9000, readable=0)
+
+    with pytest.raises(HaProtocolError, match="cross a segment border"):
+        pair.slave.receive(header + body, 0.0)
+
+
+def test_more_flushed_than_appended_is_no_report() -> None:
+    """It acknowledges nothing, though its offsets were all sent."""
+    pair = joined_pair()
+    before = list(pair.master_facts)
+
+    pair.to_master += encode_report(50, 60)
+    with pytest.raises(HaProtocolError, match="a report of 50 appended and 60 flushed"):
+        pair.settle()
+    assert pair.master_facts == before
+
+
+def test_a_slave_that_needs_what_has_expired_is_let_go_to_be_filled_anew() -> None:
+    """The master has deleted the segment in the middle of the transfer; the next handshake finds that out."""
+    log = Log.of(3000)
+    pair = Pair(ours_master(log), log, ours_slave(Log.of(100)), Log.of(100))
+    while not pair.master.ready:
+        pair.give_master(1 << 20)
+        pair.give_slave(1 << 20)
+
+    log.start, log.content = 1000, log.content[1000:]
+
+    with pytest.raises(HaRefused, match="needs offset 100, the log begins at 1000 by now; it is filled anew"):
+        pair.master.next_size()
+
+
 def test_frames_are_cut_where_an_epoch_ends_and_the_slave_adopts_the_next() -> None:
     """Each frame belongs to one epoch; the new list is kept before the first byte of the new epoch is appended."""
     epochs = EpochList((Epoch(1, 0, b"M" * 16, 1), Epoch(4, 150, b"M" * 16, 2)))
@@ -100,6 +149,19 @@ def test_the_slave_learns_what_is_confirmed_and_how_far_the_master_is() -> None:
     pair.settle()
 
     assert (pair.slave.confirmed, pair.slave.master_end) == (77, 300)
+
+
+def test_no_more_is_known_to_be_confirmed_than_has_come() -> None:
+    """What a slave has lost of what was confirmed it counts by its own log."""
+    log, slave_log = Log.of(3000), Log.of(100)
+    pair = Pair(ours_master(log, confirmed=3000), log, ours_slave(slave_log), slave_log)
+    while slave_log.max_offset < 3000:
+        pair.send()
+        pair.give_master(1 << 20)
+        pair.give_slave(1 << 20)
+        assert isinstance(pair.slave, AuthenticatedSlave)
+        assert pair.slave.confirmed <= slave_log.max_offset
+    assert pair.slave.confirmed == 3000
 
 
 def test_a_master_says_at_once_when_consumers_may_see_more() -> None:

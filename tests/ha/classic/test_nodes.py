@@ -12,6 +12,8 @@ from structlog.testing import capture_logs
 from trio.abc import Stream
 from trio.testing import MockClock
 
+from ledgermq.ha.classic.epochs import Epoch, EpochList
+from ledgermq.ha.classic.files import EpochFile
 from ledgermq.ha.classic.node import StoreFollower
 from ledgermq.ha.classic.slave import HAClient
 from ledgermq.message.message import IncomingMessage
@@ -210,7 +212,70 @@ async def test_a_master_that_lost_its_tail_gets_its_slave_back_and_the_loss_is_s
                 assert slave.store.max_offset("T", 0) == master.store.max_offset("T", 0)
         said = events_of(logs, "acknowledged_bytes_dropped")
         assert [(entry["start"], entry["end"]) for entry in said] == [(lost_from, acknowledged)]
-        assert slave.node.client.losses.promised == acknowledged - lost_from
+        losses = slave.node.client.losses
+        assert losses.dropped == losses.promised == acknowledged - lost_from
+        # Of the last put it has not heard any more that it was answered.
+        assert losses.confirmed == said[0]["confirmed_bytes"] == losses.promised - 192
+
+
+async def test_a_slave_that_gives_up_its_whole_log_says_what_was_promised_of_it(
+    autojump_clock: MockClock, open_node: OpenNode
+) -> None:
+    """The master lost power, and with it more than the slave ever had: nothing of the slave's log is left."""
+    async with open_node("m", sync_master=True) as master:
+        master.put(60, size=1000)
+        await master.store.log.local.flush()
+        kept = master.store.log.max_offset
+        master.put(30, size=1000)
+        async with open_node("s", slave=True) as slave:
+            await slave.until(lambda: slave.store.log.max_offset == master.store.log.max_offset)
+            begin, end = slave.store.log.min_offset, slave.store.log.max_offset
+            assert kept < begin
+            slave_disk, disk = slave.disk.kill(), master.disk.power_cut(7)
+    async with open_node("m", sync_master=True, disk=disk) as master, open_node("s", slave=True, disk=slave_disk) as slave:
+        assert master.store.log.max_offset <= begin
+        with capture_logs() as logs:
+            await slave.until(lambda: slave.node.client.joined_at is not None)
+            master.put(5)
+            await slave.caught_up(master)
+        assert slave.content() == master.content(slave.store.log.min_offset)
+        (abandoned,) = events_of(logs, "log_abandoned")
+        assert (abandoned["old_min"], abandoned["old_end"]) == (begin, end)
+        (said,) = events_of(logs, "acknowledged_bytes_dropped")
+        assert (said["start"], said["end"], said["promised_bytes"]) == (begin, end, end - begin)
+        assert slave.node.client.losses.promised == end - begin
+
+
+async def test_a_slave_that_began_in_the_middle_of_an_epoch_is_known_again_after_a_kill(
+    autojump_clock: MockClock, open_node: OpenNode
+) -> None:
+    """It has noted the epochs of what it never got: without them its log would belong to no history."""
+    async with open_node("m") as master:
+        master.put(300)
+        async with open_node("s", slave=True) as slave:
+            await slave.caught_up(master)
+            assert slave.store.log.min_offset > 0
+            disk = slave.disk.kill()
+        master.put(10)
+        async with open_node("s", slave=True, disk=disk) as slave:
+            await slave.caught_up(master)
+            assert slave.content() == master.content(slave.store.log.min_offset)
+
+
+async def test_an_epoch_of_which_no_byte_is_left_counts_for_nothing(autojump_clock: MockClock, open_node: OpenNode) -> None:
+    """A power cut took them from the slave: what it goes on with is where its log ends, not where the epoch began."""
+    async with open_node("m", from_first=True) as master:
+        master.put(10)
+        async with open_node("s", slave=True) as slave:
+            await slave.caught_up(master)
+            end, disk = slave.store.log.max_offset, slave.disk.kill()
+        file = EpochFile(disk, "store")
+        file.save(EpochList((*file.load().entries, Epoch(9, end + 500, bytes(16), 1))))
+        master.put(20)
+        async with open_node("s", slave=True, disk=disk) as slave:
+            await slave.caught_up(master)
+            assert slave.content() == master.content()
+            assert slave.node.client._epochs == master.node.service.epochs
 
 
 @pytest.mark.parametrize("protocol", DIALECTS)

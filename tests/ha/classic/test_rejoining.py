@@ -28,6 +28,7 @@ def test_a_slave_with_bytes_that_the_master_lost_drops_them_and_says_what_was_pr
     assert slave_log.content == master_log.content
     assert isinstance(pair.slave, AuthenticatedSlave)
     assert pair.slave.epochs == new
+    assert pair.slave.confirmed == 800, "what is gone is not confirmed any more"
     assert pair.acked == 803
 
 
@@ -69,6 +70,22 @@ def test_a_slave_too_far_behind_is_filled_anew() -> None:
     assert isinstance(fact, LogAbandoned)
     assert (fact.start, fact.old_end, fact.diverged) == (SEGMENT, 1000, False)
     assert (slave_log.start, slave_log.content) == (master_log.start, master_log.content)
+
+
+@pytest.mark.parametrize("point", [500, 1000])
+def test_a_slave_that_parts_from_its_master_before_its_own_log_begins_gives_all_of_it_up(point: int) -> None:
+    """Nothing of it is in the master's log, and it says what had been promised of it; at its very beginning too."""
+    old = EpochList((Epoch(1, 0, b"M" * 16, 2),))
+    new = EpochList((*old.entries, Epoch(2, point, b"M" * 16, 2)))
+    master_log, slave_log = Log.of(2 * SEGMENT + 5), Log.of(800, start=1000)
+    pair = Pair(ours_master(master_log, new), master_log, ours_slave(slave_log, old, confirmed=1700), slave_log)
+
+    pair.settle()
+
+    assert pair.slave_facts[0] == LogAbandoned(
+        2 * SEGMENT, old_min=1000, old_end=1800, diverged=True, confirmed_end=1700, promised_end=1800
+    )
+    assert (slave_log.start, slave_log.max_offset) == (2 * SEGMENT, master_log.max_offset)
 
 
 def test_sync_from_first_gives_an_empty_slave_the_whole_log() -> None:
