@@ -170,3 +170,32 @@ async def test_a_masters_word_covers_only_what_has_come(autojump_clock: MockCloc
         assert log.readable_offset == 0
         follower.may_show(1 << 20)
         assert log.readable_offset == log.max_offset > 0
+
+
+@pytest.mark.parametrize("how", ["stopped", "killed", "power cut"])
+async def test_a_master_that_comes_back_as_slave_shows_alone_what_it_had_written_down_as_safe(
+    autojump_clock: MockClock, open_node: OpenNode, how: str
+) -> None:
+    """All of it after a clean stop; else up to its last checkpoint, for the new master may have other bytes behind it."""
+    async with open_node("a", from_first=True) as old:
+        old.put(20)
+        async with open_node("b", slave=True) as slave:
+            await slave.caught_up(old)
+            slave_disk = slave.disk.kill()
+        await trio.sleep(10)
+        marked = old.store.max_offset("T", 0)
+        old.put(5)
+        await old.until(lambda: old.store.max_offset("T", 0) == marked + 5)
+        old_disk = old.disk
+        if how != "stopped":
+            old_disk = old_disk.kill() if how == "killed" else old_disk.power_cut(3)
+
+    async with open_node("a", slave=True, disk=old_disk) as alone:
+        await trio.sleep(60)
+        assert alone.store.max_offset("T", 0) == (marked + 5 if how == "stopped" else marked)
+        disk = alone.disk
+
+    async with open_node("b", disk=slave_disk) as new, open_node("a", slave=True, disk=disk.kill()) as follower:
+        new.put(7, topic="U")
+        await follower.caught_up(new)
+        assert (follower.store.max_offset("T", 0), follower.store.max_offset("U", 0)) == (20, 7)
