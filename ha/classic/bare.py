@@ -188,10 +188,17 @@ class BareSlave:
                 f"the master sends from offset {offset}, this log ends at {self._end}: the bare protocol cannot repair that; "
                 "move this slave's store away and let it begin empty, or set haProtocol = ledgermq on both nodes"
             )
-        if offset % self.limits.segment_size + size > self.limits.segment_size:
+        segment_size = self.limits.segment_size
+        if offset % segment_size + size > segment_size:
             raise HaRefused(
                 f"{size} bytes at offset {offset} cross a segment border here: set mappedFileSizeCommitLog "
-                f"(here {self.limits.segment_size}) to the master's value, with an empty store"
+                f"(here {segment_size}) to the master's value, with an empty store"
+            )
+        if self._end == 0 and offset % segment_size:
+            # An empty slave is sent a whole segment of the master's, from its beginning on.
+            raise HaRefused(
+                f"the master's segment begins at offset {offset}, where none begins here: set mappedFileSizeCommitLog "
+                f"(here {segment_size}) to the master's value"
             )
 
     def report(self, now: float) -> bytes:

@@ -88,11 +88,20 @@ def test_a_bare_slave_refuses_a_frame_that_does_not_join() -> None:
 
 
 def test_a_bare_slave_refuses_frames_over_a_segment_border() -> None:
-    """The only sign of another segment size that the bare protocol gives."""
+    """By such a one a slave sees that the master's segments are larger than its own."""
     slave = BareSlave(Log.of(100), LIMITS, 0.0)
 
     with pytest.raises(HaRefused, match="mappedFileSizeCommitLog"):
         slave.receive(BARE_HEADER.pack(offset=100, size=SEGMENT), 0.0)
+
+
+@pytest.mark.parametrize("size", [0, 5])
+def test_an_empty_bare_slave_refuses_to_begin_inside_a_segment(size: int) -> None:
+    """By that it sees, unless it begins at 0, that the master's segments are smaller than its own."""
+    slave = BareSlave(Log(), LIMITS, 0.0)
+
+    with pytest.raises(HaRefused, match=r"begins at offset 6144.*mappedFileSizeCommitLog \(here 4096\)"):
+        slave.receive(BARE_HEADER.pack(offset=SEGMENT * 3 // 2, size=size), 0.0)
 
 
 def test_a_bare_slave_refuses_a_frame_larger_than_any_master_sends() -> None:

@@ -383,12 +383,17 @@ async def test_the_wrong_dialect_is_named_on_both_sides(
         )
 
 
-async def test_another_segment_size_is_refused_with_the_key_to_set(autojump_clock: MockClock, open_node: OpenNode) -> None:
+@pytest.mark.parametrize("protocol", DIALECTS)
+@pytest.mark.parametrize("segment_size", [8 * 1024, 32 * 1024])
+async def test_another_segment_size_is_refused_with_the_key_to_set(
+    autojump_clock: MockClock, open_node: OpenNode, protocol: str, segment_size: int
+) -> None:
     """Nothing is copied, and the slave's log names mappedFileSizeCommitLog."""
-    async with open_node("m") as master:
-        master.put()
+    async with open_node("m", protocol=protocol, batch_size=16 * 1024) as master:
+        while master.put(size=1000) < 60 * 1024:
+            pass
         with capture_logs() as logs:
-            async with open_node("s", slave=True, segment_size=32 * 1024) as slave:
+            async with open_node("s", slave=True, protocol=protocol, segment_size=segment_size) as slave:
                 await trio.sleep(2)
                 assert slave.store.log.max_offset == 0
                 assert "mappedFileSizeCommitLog" in slave.node.client.refusal
