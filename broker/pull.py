@@ -115,7 +115,10 @@ class PullService:
             broker.offsets.commit(pull.group.group_name, pull.topic, pull.queue_id, request.integer("commitOffset"))
         result = self._read(pull)
         code = code_of(result.status, pull.offset)
-        if code is not ResponseCode.PULL_NOT_FOUND or not sys_flag & PULL_SUSPEND:
+        may_wait = code is ResponseCode.PULL_NOT_FOUND or (
+            code is ResponseCode.PULL_OFFSET_MOVED and self._is_alone(pull, result)
+        )
+        if not may_wait or not sys_flag & PULL_SUSPEND:
             self._answer(pull, result, code)
             return
         suspend_ms = request.integer("suspendTimeoutMillis") if config.long_polling_enable else config.short_polling_time_mills
@@ -206,6 +209,15 @@ class PullService:
         return self.broker.store.get(
             pull.topic, pull.queue_id, pull.offset, pull.messages_max, tags=pull.codes, max_bytes=pull.bytes_max
         )
+
+    def _is_alone(self, pull: Pull, result: GetResult) -> bool:
+        """Whether a slave without its master is asked for what only the master has given out.
+
+        Told to ask again at once, as a slave with a master says, RocketMQ's clients would ask without end.
+        """
+        broker = self.broker
+        behind = broker.config.is_slave and not broker.config.offset_check_in_slave and pull.offset > result.max_offset
+        return behind and not broker.replication.follows_master
 
     def _reset_of(self, pull: Pull) -> GetResult | None:
         """What a pull is told whose group was reset, unless it happens to ask for the right offset."""

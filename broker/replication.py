@@ -110,6 +110,12 @@ class Replication:
         service = self.node.service
         return service.port if service is not None else self.node.settings.listen_port
 
+    @property
+    def follows_master(self) -> bool:
+        """Whether this is a slave that is connected to its master now."""
+        client = self.node.client
+        return client is not None and client.joined_at is not None
+
     async def start(self, broker: Broker, nursery: trio.Nursery) -> None:
         """Serve slaves, or begin to follow, in `nursery`.
 

@@ -309,6 +309,32 @@ async def test_a_slave_does_not_know_better_than_its_master(tmp_path: Path) -> N
         assert desk.broker.offsets.query("g", "T1", 0) is None
 
 
+async def test_a_slave_without_its_master_holds_pulls_of_what_only_the_master_had(tmp_path: Path) -> None:
+    """RocketMQ's clients, told to try again, would ask it without end; they get the messages once these have come."""
+    async with open_desk(tmp_path, broker_role="SLAVE", broker_id=1, ha_protocol="rocketmq") as desk:
+        desk.broker.topics.put(TopicConfig("T1", 1, 1))
+        peer = desk.peer()
+        opaque = peer.pull("T1", 3, **HOLD, suspendTimeoutMillis=300)
+        assert peer.answer(opaque) is None
+
+        desk.broker.pulls.sweep(desk.broker.world.clock.monotonic() + 1)
+        assert answer_of(peer, opaque) == (Code.PULL_RETRY_IMMEDIATELY, 3)
+
+        opaque = peer.pull("T1", 3, **HOLD)
+        desk.broker.store.writability.slave = False  # a master's put stands for what comes from one
+        for _ in range(4):
+            desk.put("T1")
+        await desk.settled()
+        assert answer_of(peer, opaque) == (Code.SUCCESS, 4)
+        desk.broker.store.writability.slave = True
+
+        client = desk.broker.replication.node.client
+        assert client is not None
+        client.joined_at = 0.0
+        opaque = peer.pull("T1", 50, **HOLD)
+        assert answer_of(peer, opaque) == (Code.PULL_RETRY_IMMEDIATELY, 50), "the master has it"
+
+
 async def test_a_slave_that_is_told_to_corrects_offsets(tmp_path: Path) -> None:
     """With `offsetCheckInSlave` it answers as a master would."""
     async with open_desk(tmp_path, broker_role="SLAVE", broker_id=1, offset_check_in_slave=True) as desk:
