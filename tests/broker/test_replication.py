@@ -94,6 +94,41 @@ async def test_a_slave_finds_its_master_and_becomes_like_it(tmp_path: Path) -> N
         assert "slave" in (refused.remark or "")
 
 
+async def test_a_slave_forgets_what_its_master_deletes_and_writes_down_what_it_has_delivered(tmp_path: Path) -> None:
+    """Topics and groups that are gone go from the slave's files too; where deliveries of delayed messages stand is in one."""
+    settings = {"message_delay_level": "1s 1h", "flush_delay_offset_interval": 50}
+    async with (
+        open_group(tmp_path) as group,
+        group.desk("m", **settings) as master,
+        group.desk("s", **SLAVE, **settings) as slave,
+    ):
+        sync = slave.broker.replication.sync
+        assert sync is not None
+        await until(lambda: sync.master is not None)
+        assert sync.master is not None
+        client = master.peer()
+        client.send("Short", b"", DELAY="1")
+        client.send("Gone", b"")
+        client.heartbeat("leaving", "Gone")
+        await until(lambda: master.broker.delay.offsets()[1] == 1)
+        await until(lambda: slave.broker.store.max_offset("SCHEDULE_TOPIC_XXXX", 0) == 1)
+        await sync.round(sync.master)
+        assert slave.broker.topics.get("Gone") is not None
+        assert slave.broker.groups.get("leaving") is not None
+
+        master.broker.topics.delete("Gone")
+        master.broker.groups.delete("leaving")
+        await sync.round(sync.master)
+
+        def kept(name: str) -> Any:
+            path = tmp_path / "s" / "config" / name
+            return loads(path.read_bytes()) if path.exists() else {}
+
+        await until(lambda: "Gone" not in kept("topics.json").get("topicConfigTable", {"Gone": 0}))
+        await until(lambda: "leaving" not in kept("subscriptionGroup.json").get("subscriptionGroupTable", {"leaving": 0}))
+        await until(lambda: kept("delayOffset.json").get("offsetTable") == {"1": 1, "2": 0})
+
+
 async def test_the_wire_says_what_became_of_a_put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """11 without a slave, 0 with one, 12 when it does not answer in time, 0 at once with WAIT=false."""
     async with open_group(tmp_path) as group, group.desk("m", broker_role="SYNC_MASTER", slave_timeout=200) as master:
