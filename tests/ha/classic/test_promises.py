@@ -92,9 +92,9 @@ async def test_a_connection_of_the_same_node_is_not_another_copy(
 ) -> None:
     """Three copies take two nodes, however often one of them connects and says what it holds."""
     async with open_node("m", sync_master=True, in_sync_replicas=3) as master:
-        for _ in range(3):
-            slave = await join_by_hand(b"one")
-        await slave.follow(master.put())
+        for _ in range(2):
+            await join_by_hand(b"one")
+        await (await join_by_hand(b"one")).follow(master.put())
         assert (await timed(master))[0] is PutStatus.SLAVE_NOT_AVAILABLE
 
         await join_by_hand(b"two")
