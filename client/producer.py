@@ -323,6 +323,7 @@ class Producer:
             elsewhere = publication.broker_count > 1 and not fixed
             pause = attempts.again(failure, elsewhere=elsewhere, lot=self._session.world.randomness.random())
             if pause is None:
+                failure.may_have_been_stored = attempts.may_have_been_stored  # by an earlier one, if not by the last
                 raise failure
             left = deadline - trio.current_time() - pause
             if left <= 0:

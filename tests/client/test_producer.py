@@ -236,6 +236,26 @@ async def test_retries_that_may_store_twice_are_counted(autojump_clock: MockCloc
         assert caught.value.may_have_been_stored
 
 
+async def test_a_refusal_does_not_hide_that_an_earlier_attempt_may_have_stored(autojump_clock: MockClock) -> None:
+    """One broker never answered, the next one refused for good: the error is the refusal, and the message may be in a log."""
+    async with open_cluster() as cluster, open_producer(NAMESRV, world=cluster.world) as producer:
+        brokers = [await cluster.start_broker(name) for name in ("b1", "b2")]
+        cluster.create("t", 1)
+
+        def silent_then_refusing(request: RemotingCommand) -> RemotingCommand | None:
+            asked = sum(sends(*brokers))
+            return request.response(ResponseCode.MESSAGE_ILLEGAL, remark="scripted") if asked > 1 else None
+
+        for broker in brokers:
+            broker.script(SEND, silent_then_refusing)
+
+        with pytest.raises(MessageIllegal) as caught:
+            await producer.send(Message("t", b""))
+
+        assert sends(*brokers) == [1, 1]
+        assert caught.value.may_have_been_stored
+
+
 async def test_what_every_broker_refuses_is_not_retried(autojump_clock: MockClock) -> None:
     """A message that breaks a limit breaks it everywhere."""
     async with open_cluster() as cluster, open_producer(NAMESRV, world=cluster.world) as producer:
