@@ -359,6 +359,20 @@ async def test_a_reader_far_behind_is_sent_to_a_slave(tmp_path: Path, slave_read
         assert answer.ext["suggestWhichBrokerId"] == hint
 
 
+@pytest.mark.parametrize(("slave_read", "hint"), [(True, "2"), (False, "0")])
+async def test_a_reader_close_behind_goes_where_its_group_belongs(tmp_path: Path, slave_read: bool, hint: str) -> None:
+    """The master, unless the group's configuration names another member; so a reader that has caught up comes back."""
+    async with open_desk(tmp_path, slave_read_enable=slave_read) as desk:
+        await filled(desk)
+        desk.broker.groups.put(GroupConfig("g", broker_id=2, which_broker_when_consume_slowly=3))
+        peer = desk.peer()
+
+        answer = peer.answer(peer.pull("T1"))
+
+        assert answer is not None
+        assert answer.ext["suggestWhichBrokerId"] == hint
+
+
 async def test_a_group_that_was_reset_is_sent_to_its_new_offset_once(tmp_path: Path) -> None:
     """The next pull of the queue is answered 21 with that offset, whatever it commits; then the group goes on from there."""
     async with open_desk(tmp_path) as desk:

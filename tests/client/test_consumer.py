@@ -578,12 +578,15 @@ async def test_a_hint_moves_reading_to_the_slave(autojump_clock: MockClock) -> N
         fill(slave, 64)
         master.suggest = 1
         async with open_consumer(NAMESRV, "g", "t", consume_from=ConsumeFrom.FIRST, world=cluster.world) as consumer:
+            started = trio.current_time()
             messages: list[ReceivedMessage] = []
             while len(messages) < 64:
                 messages += await consumer.get_many(100)
 
             assert numbers(messages) == list(range(64))
-            assert len(slave.requests_of(PULL)) == 1
+            assert trio.current_time() - started < 1, "nobody waited for the master to have nothing more"
+            assert [request.ext["queueOffset"] for request in slave.requests_of(PULL)] == ["32"]
+            await until(lambda: "64" in {request.ext["queueOffset"] for request in master.requests_of(PULL)})
 
 
 async def test_a_topic_may_come_later(autojump_clock: MockClock) -> None:

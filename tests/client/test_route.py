@@ -99,7 +99,10 @@ def test_the_table_knows_master_and_members() -> None:
     table.update(route(a={1: SLAVE, 2: OTHER}))
     assert table.master("a") is None
     assert table.member("a", 0) == (SLAVE, 1)
-    assert table.member("a", 1, frozenset([SLAVE])) == (OTHER, 2), "the next id, as in RocketMQ"
+
+    table.update(route(a={0: MASTER, 2: OTHER}))
+    assert table.member("a", 1) == (OTHER, 2), "the next id, as in RocketMQ"
+    assert table.member("a", 3) == (MASTER, 0)
 
 
 def test_brokers_that_no_route_mentions_are_forgotten() -> None:

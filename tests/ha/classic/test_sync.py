@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import attrs
+import pytest
 import trio
 from structlog.testing import capture_logs
 
@@ -198,8 +199,44 @@ async def test_offsets_committed_here_are_committed_at_the_master() -> None:
     assert tables.offsets[KEY] == {0: 5, 1: 60}
 
 
+async def test_offsets_are_handed_over_a_number_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slave that consumers read for long has many; the rest follow in the next rounds."""
+    monkeypatch.setattr("ledgermq.ha.classic.sync.PUSHES_MAX", 2)
+    master, tables = Master(dict(BODIES)), Tables()
+
+    def handed_over() -> list[str]:
+        return [request.ext["queueId"] for request in master.asked if request.code == RequestCode.UPDATE_CONSUMER_OFFSET]
+
+    async with serving(master) as address:
+        sync = ConfigSync(tables, TcpNetwork())
+        await sync.round(address)
+        tables.offsets[KEY] |= {0: 50, 1: 60, 2: 70}
+        await sync.round(address)
+        assert handed_over() == ["0", "1"]
+
+        master.bodies[RequestCode.GET_ALL_CONSUMER_OFFSET] = b'{"offsetTable":{"T@G":{0:50,1:60}}}'
+        await sync.round(address)
+        assert handed_over() == ["0", "1", "2"]
+
+
+async def test_another_master_is_asked_at_once() -> None:
+    """However long the period is."""
+    master = Master(dict(BODIES))
+    async with serving(master) as address, trio.open_nursery() as nursery:
+        sync = ConfigSync(Tables(), TcpNetwork(), period_seconds=3600)
+        sync.follow(Address("127.0.0.1", 9))
+        nursery.start_soon(sync.run)
+        await trio.sleep(0.1)
+
+        sync.follow(address)
+        with trio.fail_after(10):
+            while not sync.rounds:  # noqa: ASYNC110 - a real network
+                await trio.sleep(0.01)
+        nursery.cancel_scope.cancel()
+
+
 async def test_a_master_that_is_away_is_asked_again() -> None:
-    """The first round fails, a later one succeeds; setting another address asks at once."""
+    """The first round fails, a later one succeeds."""
     master, tables = Master(dict(BODIES)), Tables()
     async with serving(master) as address, trio.open_nursery() as nursery:
         sync = ConfigSync(tables, TcpNetwork(), period_seconds=0.05)
