@@ -542,14 +542,14 @@ async def test_reading_goes_on_from_the_slave_and_comes_back(autojump_clock: Moc
         assert master.offsets["g", "t", 0] == 8
 
 
+def behind(request: RemotingCommand) -> RemotingCommand:
+    """Script: a slave that does not have the offset yet."""
+    fields = {"suggestWhichBrokerId": 0, "nextBeginOffset": request.ext["queueOffset"], "minOffset": 0, "maxOffset": 3}
+    return request.response(ResponseCode.PULL_RETRY_IMMEDIATELY, wire_fields(fields))
+
+
 async def test_a_slave_that_is_behind_is_asked_now_and_then(autojump_clock: MockClock) -> None:
     """What only the dead master had given out it cannot continue yet: it answers at once, and is asked again a second later."""
-
-    def behind(request: RemotingCommand) -> RemotingCommand:
-        at = request.ext["queueOffset"]
-        fields = {"suggestWhichBrokerId": 0, "nextBeginOffset": at, "minOffset": 0, "maxOffset": 3}
-        return request.response(ResponseCode.PULL_RETRY_IMMEDIATELY, wire_fields(fields))
-
     async with open_cluster() as cluster:
         master, slave = await cluster.start_broker("b1"), await cluster.start_broker("b1", 1)
         cluster.create("t", 1)
@@ -567,6 +567,25 @@ async def test_a_slave_that_is_behind_is_asked_now_and_then(autojump_clock: Mock
             started = trio.current_time()
             assert numbers(await consumer.get_many(10)) == [5], "no offset was moved"
             assert trio.current_time() - started < 10
+
+
+async def test_a_slave_that_is_behind_sends_readers_back_to_a_master_that_lives(autojump_clock: MockClock) -> None:
+    """At once, with the offset that they asked for."""
+    async with open_cluster() as cluster:
+        master, slave = await cluster.start_broker("b1"), await cluster.start_broker("b1", 1)
+        cluster.create("t", 1)
+        fill(master, 40)
+        master.suggest = 1
+        slave.script(PULL, behind)
+        async with open_consumer(NAMESRV, "g", "t", consume_from=ConsumeFrom.FIRST, world=cluster.world) as consumer:
+            started = trio.current_time()
+            messages: list[ReceivedMessage] = []
+            while len(messages) < 40:
+                messages += await consumer.get_many(100)
+
+            assert numbers(messages) == list(range(40))
+            assert trio.current_time() - started < 0.5
+            assert slave.requests_of(PULL)[0].ext["queueOffset"] == "32"
 
 
 async def test_a_hint_moves_reading_to_the_slave(autojump_clock: MockClock) -> None:

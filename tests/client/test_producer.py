@@ -135,9 +135,13 @@ async def test_a_chosen_queue_is_kept_through_retries(autojump_clock: MockClock)
             await producer.send(Message("t", b""), queue=MessageQueue("t", "elsewhere", 0))
 
 
-async def test_the_next_attempt_goes_to_another_broker(autojump_clock: MockClock) -> None:
-    """Never the same broker twice in a row when there is another."""
-    async with open_cluster() as cluster, open_producer(NAMESRV, world=cluster.world) as producer:
+@pytest.mark.parametrize("avoid", [True, False])
+async def test_the_next_attempt_goes_to_another_broker(autojump_clock: MockClock, avoid: bool) -> None:
+    """Never the same broker twice in a row when there is another, whether or not one that failed is kept away from."""
+    async with (
+        open_cluster() as cluster,
+        open_producer(NAMESRV, world=cluster.world, avoid_slow_brokers=avoid) as producer,
+    ):
         brokers = [await cluster.start_broker(name) for name in ("b1", "b2")]
         cluster.create("t", 4)
         for broker in brokers:
@@ -234,6 +238,22 @@ async def test_retries_that_may_store_twice_are_counted(autojump_clock: MockCloc
 
         assert len(broker.requests_of(SEND)) == 3
         assert caught.value.may_have_been_stored
+
+
+async def test_two_silent_brokers_of_three_leave_time_for_the_third(autojump_clock: MockClock) -> None:
+    """Each costs a share of the total time once, and is kept away from then."""
+    async with open_cluster() as cluster, open_producer(NAMESRV, world=cluster.world) as producer:
+        brokers = [await cluster.start_broker(name) for name in ("b1", "b2", "b3")]
+        cluster.create("t", 2)
+        for broker in brokers[:2]:
+            broker.script(SEND, *[silence] * 100)
+        started = trio.current_time()
+
+        results = [await producer.send(Message("t", b"")) for _ in range(10)]
+
+        assert {result.queue.broker_name for result in results} == {"b3"}
+        assert trio.current_time() - started < 3
+        assert sends(*brokers) == [1, 1, 10]
 
 
 async def test_a_refusal_does_not_hide_that_an_earlier_attempt_may_have_stored(autojump_clock: MockClock) -> None:
