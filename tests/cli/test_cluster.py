@@ -43,6 +43,7 @@ def test_a_pair_tells_its_roles_its_lag_and_its_last_acknowledgement(start: Star
     """`up --mode ha` is all it takes; by `--json` with every number, in the table in words."""
     up = start("up", "--mode", "ha", "--port", "0", "--broker-port", "0")
     namesrv = up.wait_for(r"name server +(\S+:\d+)\n")[1]
+    up.wait_for(r"broker-a +sync master .*\nbroker-a +slave ")
     until(lambda: statuses(runner, namesrv)[0]["replication"] != "no slave")
     runner("send", "hello", "first", namesrv=namesrv)
 
