@@ -314,10 +314,10 @@ async def test_a_slave_without_its_master_holds_pulls_of_what_only_the_master_ha
     async with open_desk(tmp_path, broker_role="SLAVE", broker_id=1, ha_protocol="rocketmq") as desk:
         desk.broker.topics.put(TopicConfig("T1", 1, 1))
         peer = desk.peer()
-        opaque = peer.pull("T1", 3, **HOLD, suspendTimeoutMillis=300)
+        opaque = peer.pull("T1", 3, **HOLD)
         assert peer.answer(opaque) is None
 
-        desk.broker.pulls.sweep(desk.broker.world.clock.monotonic() + 1)
+        desk.broker.pulls.sweep(desk.broker.world.clock.monotonic() + 60)
         assert answer_of(peer, opaque) == (Code.PULL_RETRY_IMMEDIATELY, 3)
 
         opaque = peer.pull("T1", 3, **HOLD)
