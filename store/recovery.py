@@ -344,7 +344,9 @@ def _lacks_a_sector(local: LocalLog, offset: int, size: int) -> bool:
         return True
     at = span.body_at + body_size_of(view, span)
     at += -(offset - segment.start + at) % SECTOR
-    return any(not any(view[start : start + SECTOR]) for start in range(at, size, SECTOR))
+    # The length of no properties is zeros by right, and may have come to lie in a sector of its own.
+    end = size if span.properties_at < span.end else span.properties_at - 2
+    return any(not any(view[start : min(start + SECTOR, end)]) for start in range(at, end, SECTOR))
 
 
 def _damaged_at(local: LocalLog, end: int, synced: int) -> bool:

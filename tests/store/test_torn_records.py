@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import random
 
-from ledgermq.message.layout import encode_host
+import pytest
+
+from ledgermq.message.layout import encode_host, record_size
 from ledgermq.message.message import IncomingMessage
 from ledgermq.store.config import StoreConfig
 from ledgermq.store.opening import open_message_store
 from ledgermq.testing.scheduler import seeded_run
-from ledgermq.testing.sim_disk import SECTOR
+from ledgermq.testing.sim_disk import SECTOR, SimDisk
 from ledgermq.testing.sim_network import SimFabric
 from ledgermq.testing.sim_world import Machine, sim_world
 from ledgermq.world.real import World
@@ -26,18 +28,57 @@ async def put(world: World, *messages: IncomingMessage) -> int:
         return store.max_offset("T", 0)
 
 
-def test_a_record_whose_last_sector_was_lost_is_the_end_of_the_log() -> None:
-    """The CRC covers the body: properties that read as zeros have to be noticed by themselves."""
+LOG = "store/commitlog/00000000000000000000"
+LONG = "".join(f"name{n}\x01{'x' * 20}\x02" for n in range(60))
+"""Properties of several sectors."""
+
+
+def crash(disk: SimDisk) -> None:
+    """Have the next start find no clean exit and no recovery mark."""
+    disk.remove("store/checkpoint")
+    disk.open("store/abort", create_size=0)
+
+
+@pytest.mark.parametrize("lost", [1, 2])
+def test_a_record_of_which_a_power_cut_took_one_sector_of_its_properties_is_the_end_of_the_log(lost: int) -> None:
+    """The CRC covers the body: a sector that reads as zeros has to be noticed, also with what lies behind it all there."""
 
     async def main() -> None:
         world = sim_world(1)
-        long = "\x02".join(f"name{n}\x01{'x' * 20}" for n in range(60))
-        await put(world, message(b"whole", "TAGS\x01a\x02"), message(b"torn", long))
-        world.disk.open("store/commitlog/00000000000000000000").clear(2 * SECTOR)
-        world.disk.remove("store/checkpoint")
-        world.disk.open("store/abort", create_size=0)
+        await put(world, message(b"whole", "TAGS\x01a\x02"), message(b"torn", LONG), message(b"behind", "TAGS\x01a\x02"))
+        log = world.disk.open(LOG)
+        log.write(bytes(SECTOR), lost * SECTOR)
+        crash(world.disk)
 
         assert await put(world) == 1
+
+    seeded_run(main, seed=1)
+
+
+def test_a_record_of_which_a_power_cut_took_the_last_sector_is_the_end_of_the_log() -> None:
+    async def main() -> None:
+        world = sim_world(1)
+        await put(world, message(b"whole", "TAGS\x01a\x02"), message(b"torn", LONG))
+        end = world.disk.open(LOG).read(0, 1 << 20).rstrip(b"\0")
+        world.disk.open(LOG).clear(len(end) // SECTOR * SECTOR)
+        crash(world.disk)
+
+        assert await put(world) == 1
+
+    seeded_run(main, seed=1)
+
+
+@pytest.mark.parametrize("beyond", [1, 2, 3, 4])
+def test_a_record_without_properties_that_ends_just_behind_the_edge_of_a_sector_is_whole(beyond: int) -> None:
+    """Its last two bytes are zeros by right, the length of no properties: in a sector of their own they are no loss."""
+
+    async def main() -> None:
+        world = sim_world(1)
+        body = b"x" * (SECTOR + beyond - record_size(topic_bytes=1, body_bytes=0, properties_bytes=0))
+        await put(world, message(body, ""), message(b"behind", "TAGS\x01a\x02"))
+        crash(world.disk)
+
+        assert await put(world) == 2
 
     seeded_run(main, seed=1)
 
