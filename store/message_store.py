@@ -27,6 +27,7 @@ from .consumequeue import UNIT, UNIT_SIZE, ConsumeQueue, ConsumeQueues, Unit
 from .dispatch import Derivable, Dispatcher
 from .errors import AppendUnclear, NotWritable
 from .index import IndexFiles
+from .recovery import SECTOR
 from .statuses import GetStatus, PutStatus
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ log = structlog.get_logger()
 
 _SHORT_PROPERTIES = PROPERTIES_BYTES_MAX // 4
 """Characters that stay inside the limit however many bytes each takes."""
+_LOST_SECTOR = "\0" * SECTOR
 WHOLE_RECORD_EXTRA = 65_536
 """A record may be longer than `max_message_size` by this: topic, properties and the fixed part."""
 
@@ -177,10 +179,13 @@ class MessageStore:
         return batch
 
     def _all_legal(self, messages: Sequence[IncomingMessage]) -> bool:
-        """Whether nothing needs a closer look: small properties, known topics, bodies inside the limit."""
+        """Whether nothing needs a closer look: small properties without U+0000, known topics, bodies inside the limit."""
         body_max, topics = self.config.max_message_size, self._topic_fields
         for message in messages:
-            if len(message.body) > body_max or len(message.properties) > _SHORT_PROPERTIES or message.topic not in topics:
+            properties = message.properties
+            if len(message.body) > body_max or len(properties) > _SHORT_PROPERTIES or message.topic not in topics:
+                return False
+            if "\0" in properties:
                 return False
         return True
 
@@ -196,6 +201,9 @@ class MessageStore:
                     f"the properties have {len(message.properties.encode())} bytes, {PROPERTIES_BYTES_MAX} are allowed; "
                     "the message was not stored"
                 )
+            elif message.properties.endswith("\0") or _LOST_SECTOR in message.properties:
+                # Recovery would take the record for one of which a power cut took a sector, and end the log with it.
+                batch.remark = f"the properties end with U+0000 or hold {SECTOR} of them in a row; the message was not stored"
             elif message.topic not in topics and not self._encode_topic(message.topic):
                 batch.remark = (
                     f"the topic has {len(message.topic.encode())} bytes, 1 to {TOPIC_BYTES_MAX} are allowed; "

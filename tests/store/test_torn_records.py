@@ -8,6 +8,7 @@ from ledgermq.message.layout import encode_host, record_size
 from ledgermq.message.message import IncomingMessage
 from ledgermq.store.config import StoreConfig
 from ledgermq.store.opening import open_message_store
+from ledgermq.store.statuses import PutStatus
 from ledgermq.testing.scheduler import seeded_run
 from ledgermq.testing.sim_disk import SECTOR, SimDisk
 from ledgermq.testing.sim_network import SimFabric
@@ -78,6 +79,25 @@ def test_a_record_without_properties_that_ends_just_behind_the_edge_of_a_sector_
         await put(world, message(body, ""), message(b"behind", "TAGS\x01a\x02"))
         crash(world.disk)
 
+        assert await put(world) == 2
+
+    seeded_run(main, seed=1)
+
+
+@pytest.mark.parametrize("properties", ["a\x01b\0", "a\x01" + "\0" * SECTOR + "\x02"])
+def test_properties_that_would_read_as_a_lost_sector_are_refused(properties: str) -> None:
+    """Once acknowledged, they would be the end of the log after a crash, and take along all that lies behind them."""
+
+    async def main() -> None:
+        world = sim_world(1)
+        async with open_message_store(world, CONFIG) as store:
+            known = store.put([message(b"before", "")])
+            batch = store.put([message(b"refused", properties), message(b"stored", "a\x01b\0c\x02")])
+        crash(world.disk)
+
+        assert known.statuses == [PutStatus.PUT_OK]
+        assert batch.statuses == [PutStatus.MESSAGE_ILLEGAL, PutStatus.PUT_OK]
+        assert "U+0000" in batch.remark
         assert await put(world) == 2
 
     seeded_run(main, seed=1)
