@@ -10,9 +10,10 @@ from ledgermq.store.config import StoreConfig
 from ledgermq.store.opening import open_message_store
 from ledgermq.store.statuses import PutStatus
 from ledgermq.testing.scheduler import seeded_run
-from ledgermq.testing.sim_disk import SECTOR, SimDisk
+from ledgermq.testing.sim_disk import SECTOR
 from ledgermq.testing.sim_network import SimFabric
 from ledgermq.testing.sim_world import Machine, sim_world
+from ledgermq.world.disk import Disk
 from ledgermq.world.real import World
 
 CONFIG = StoreConfig(store_path_root_dir="store", mapped_file_size_commit_log=16384, max_hash_slot_num=10, max_index_num=10)
@@ -34,7 +35,7 @@ LONG = "".join(f"name{n}\x01{'x' * 20}\x02" for n in range(60))
 """Properties of several sectors."""
 
 
-def crash(disk: SimDisk) -> None:
+def crash(disk: Disk) -> None:
     """Have the next start find no clean exit and no recovery mark."""
     disk.remove("store/checkpoint")
     disk.open("store/abort", create_size=0)
