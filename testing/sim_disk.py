@@ -13,6 +13,7 @@ import errno
 import mmap
 import os
 import random
+from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
@@ -23,6 +24,8 @@ from ..world.disk import Buffer, DiskUsage
 SECTOR = 512
 VERSIONS_MAX = 6
 """States of one sector between two syncs that are remembered; more would only repeat the same kinds of loss."""
+WRITES_MAX = 64
+"""The latest writes between two syncs at whose edges a power cut may tear a file."""
 
 
 def no_time() -> int:
@@ -70,6 +73,8 @@ class _Inode:
     """Sectors that the next sync writes."""
     allocated: set[int] = attrs.field(factory=set[int])
     """Sectors ever written: all others are zero."""
+    writes: deque[range] = attrs.field(factory=lambda: deque[range](maxlen=WRITES_MAX))
+    """The sectors of each write since the last sync."""
     modified_ms: int = 0
     viewed: bool = False
 
@@ -102,7 +107,9 @@ class _Inode:
         memory = self.reserve(end)
         self.before_change(position, end)
         memory[position:end] = bytes(buffer)
-        self.allocated.update(range(position // SECTOR, -(-end // SECTOR)))
+        sectors = range(position // SECTOR, -(-end // SECTOR))
+        self.allocated.update(sectors)
+        self.writes.append(sectors)
         self.size = max(self.size, end)
 
     def resize(self, size: int) -> None:
@@ -124,6 +131,7 @@ class _Inode:
         for number in self.dirty:
             del self.versions[number]
         self.dirty.clear()
+        self.writes.clear()
 
     def sync_failed(self, lots: random.Random) -> None:
         for number in sorted(self.dirty):
@@ -131,16 +139,32 @@ class _Inode:
                 del self.versions[number]
         self.dirty.clear()
 
-    def survivor(self, lots: random.Random, size: int, count: Callable[[str], None]) -> _Inode:
-        """What a power cut leaves of this file, whose length came down to `size`; `count` is told what became of writes."""
+    def part_of_a_write(self, lots: random.Random) -> range:
+        """Sectors of one unsynced write: one of them, all up to it or all from it on, mostly at an edge of the write."""
+        sectors = lots.choice(self.writes)
+        first, last = sectors[0], sectors[-1]
+        at = lots.choice((first, min(first + 1, last), lots.randint(first, last), max(first, last - 1), last))
+        one = range(at, at + 1)
+        return lots.choice((one, one, range(first, at + 1), range(at, last + 1)))
+
+    def survivor(self, lots: random.Random, size: int, count: Callable[[str], None], *, at_edges: bool) -> _Inode:
+        """What a power cut leaves of this file, whose length came down to `size`; `count` is told what became of writes.
+
+        Args:
+            at_edges: every other time, of all that the next sync would write a part of one write is lost, and nothing else.
+        """
         after = _Inode(modified_ms=self.modified_ms, size=size)
+        by_chance, lost = set(self.versions), range(0)
+        if at_edges and self.writes and lots.random() < 0.5:
+            by_chance, lost = by_chance - self.dirty, self.part_of_a_write(lots)
+            count("lost_edge")
         # Either the cut finds nearly everything written back, or nearly nothing, or a mixture.
         written_back = lots.choice((0.0, 0.1, 0.5, 0.9, 1.0))
         kept: list[bool] = []
         for number in sorted(self.allocated | self.versions.keys()):
             content = newest = self.sector(number)
             if number in self.versions:
-                if lots.random() >= written_back:
+                if lots.random() >= written_back if number in by_chance else number in lost:
                     content = lots.choice(self.versions[number])
                 kept.append(content == newest)
             start = number * SECTOR
@@ -353,8 +377,12 @@ class SimDisk:
         inode.allocated.add(number)
         self.faults.count("bit_rot")
 
-    def power_cut(self, seed: int) -> SimDisk:
-        """End this disk and give the one that the machine finds when it is switched on again."""
+    def power_cut(self, seed: int, *, at_edges: bool = False) -> SimDisk:
+        """End this disk and give the one that the machine finds when it is switched on again.
+
+        Args:
+            at_edges: of every other file with unsynced writes a part of one write is lost and all else kept.
+        """
         lots = random.Random(seed)  # noqa: S311 - never secrets
         names = self._durable.copy()
         for change in self._journal[: lots.randrange(len(self._journal) + 1)]:
@@ -363,7 +391,7 @@ class SimDisk:
         for path in sorted(names.files):
             inode = names.files[path]
             if id(inode) not in survivors:
-                survivors[id(inode)] = inode.survivor(lots, names.sizes.get(inode, 0), self.faults.count)
+                survivors[id(inode)] = inode.survivor(lots, names.sizes.get(inode, 0), self.faults.count, at_edges=at_edges)
             names.files[path] = survivors[id(inode)]
         names.sizes = {inode: inode.size for inode in survivors.values()}
         self._off = True

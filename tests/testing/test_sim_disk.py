@@ -81,6 +81,33 @@ def test_cut_off_bytes_may_come_back_until_the_cut_is_synced() -> None:
     assert found == {b"x", b"\0"}
 
 
+def test_a_power_cut_at_edges_takes_one_part_of_a_write_and_leaves_what_was_written_around_it() -> None:
+    """Among the parts: the first and the last sector, the last whole one, what lies before or behind an edge."""
+    found = set[str]()
+    for seed in range(300):
+        disk = SimDisk()
+        file = file_on(disk, size=8 * SECTOR)
+        file.write(b"a" * SECTOR, 0)
+        file.write(b"b" * (5 * SECTOR + 100), SECTOR)
+        file.write(b"c" * SECTOR, 7 * SECTOR)
+
+        content = disk.power_cut(seed, at_edges=True).open("d/a").read(0, 1 << 20)
+
+        found.add("".join(chr(content[at] or ord("-")) for at in range(0, 8 * SECTOR, SECTOR)))
+    assert {"a-bbbbbc", "abbbbb-c", "abbbb-bc", "abbbb--c", "a--bbbbc"} <= found
+
+
+def test_a_power_cut_at_edges_takes_nothing_that_was_synced() -> None:
+    for seed in SEEDS:
+        disk = SimDisk()
+        file = file_on(disk)
+        file.write(b"x" * 1000, 0)
+        file.sync()
+        file.write(b"y" * 600, 1000)
+
+        assert disk.power_cut(seed, at_edges=True).open("d/a").read(0, 1000) == b"x" * 1000
+
+
 def test_after_a_failed_sync_a_later_one_does_not_write_what_the_first_covered() -> None:
     lost = False
     for seed in SEEDS:
