@@ -15,6 +15,7 @@ import trio
 
 from ..message.layout import body_crc, body_size_of, decode_record, encode_host, span_of
 from ..message.message import IncomingMessage, StoredMessage
+from ..message.properties import decode_properties
 from ..store.config import StoreConfig
 from ..store.errors import DamagedLog
 from ..store.message_store import MessageStore
@@ -68,6 +69,11 @@ class StoreDraw:
     open_error: float
     clock_drift: float
     bit_rot: bool
+    properties_bytes_max: int
+    """Of a property that only fills; 0: there is none."""
+    bare: bool
+    """Messages without a key have no properties at all."""
+    cuts_at_edges: bool
 
     @classmethod
     def of(cls, seed: int) -> StoreDraw:
@@ -99,6 +105,9 @@ class StoreDraw:
             open_error=0.5 * later.random() if later.random() < 0.2 else 0.0,
             clock_drift=later.choice((-0.01, -0.0001, 0.0001, 0.01)) if later.random() < 0.2 else 0.0,
             bit_rot=later.random() < 0.3,
+            properties_bytes_max=later.choice((0, 3000)),
+            bare=later.random() < 0.3,
+            cuts_at_edges=later.random() < 0.5,
         )
 
 
@@ -112,6 +121,8 @@ class StoreRun:
     disk: SimDisk
     history: History
     trace: list[str] = attrs.field(factory=list[str])
+    _properties: dict[int, dict[str, str]] = attrs.field(factory=dict[int, dict[str, str]])
+    """Of each message, as it was sent."""
     _number: int = 0
     _batch: int = 0
     _alive: bool = False
@@ -187,7 +198,7 @@ class StoreRun:
         self.disk.faults = DiskFaults(injected=self.disk.faults.injected)
         # A store whose machine is off goes on closing itself; that reaches the dead disk only.
         if end is End.POWER:
-            self.disk = self.disk.power_cut(self.lots.getrandbits(32))
+            self.disk = self.disk.power_cut(self.lots.getrandbits(32), at_edges=self.draw.cuts_at_edges)
         elif end is End.KILL:
             self.disk = self.disk.kill()
 
@@ -282,10 +293,28 @@ class StoreRun:
 
     def _message(self, put: Put, filling: bytes) -> IncomingMessage:
         topic, queue_id = put.queue
-        properties = f"KEYS\x01{put.key}\x02" if put.key and put.number % 2 else f"UNIQ_KEY\x01{put.key}\x02"
-        properties = f"{properties if put.key else ''}TAGS\x01{_tag_of(put.number)}\x02"
+        properties = self._properties_of(put)
+        self._properties[put.number] = decode_properties(properties)
         body = b"%d;" % put.number + filling
         return IncomingMessage(topic, queue_id, body, properties, 0, 0, self.clock.wall_ms(), _BORN_HOST)
+
+    def _properties_of(self, put: Put) -> str:
+        if self.draw.bare and not put.key:
+            return ""
+        properties = f"TAGS\x01t{put.number % 3}\x02"
+        if put.key:
+            properties = f"{'KEYS' if put.number % 2 else 'UNIQ_KEY'}\x01{put.key}\x02{properties}"
+        if self.draw.properties_bytes_max:
+            # Of several messages in one batch all have to fit a segment.
+            count_max = min(self.draw.properties_bytes_max, self.draw.segment_size // 4) // len(f"{put.number},")
+            filling = f"{put.number}," * self.lots.randint(1, count_max)
+            properties = f"filling\x01{filling}\x02{properties}"
+        return properties
+
+    def _number_of(self, message: StoredMessage) -> int:
+        """The number in the body; -1, which nobody sent, if body or properties are not what was stored."""
+        number = int(message.body.partition(b";")[0]) if body_crc(message.body) == message.body_crc else -1
+        return number if message.properties == self._properties.get(number) else -1
 
     async def _produce(self, store: MessageStore, producer: int) -> None:
         lots, draw = self.lots, self.draw
@@ -344,7 +373,7 @@ class StoreRun:
                     return
                 for record in result.slices:
                     message = decode_record(record)
-                    number = _number_of(message)
+                    number = self._number_of(message)
                     assert message.queue_offset == offsets[queue], f"{queue}: {message.queue_offset} at {offsets[queue]}"
                     self.history.reads.append(Read(queue, message.queue_offset, number, self.epoch))
                     offsets[queue] += 1
@@ -372,7 +401,7 @@ class StoreRun:
             result = store.get(*queue, offset, 32)
             for record in result.slices:
                 message = decode_record(record)
-                number = _number_of(message)
+                number = self._number_of(message)
                 found.append(Stored(message.queue_offset, message.physical_offset, number, message.store_timestamp))
             if result.next_offset <= offset:
                 break
@@ -383,18 +412,8 @@ class StoreRun:
         numbers: list[int] = []
         for topic in sorted(store.topics()):
             records = store.query(topic, key, 1 << 20, 0, 1 << 60).slices
-            numbers += [_number_of(decode_record(record)) for record in records]
+            numbers += [self._number_of(decode_record(record)) for record in records]
         return numbers
-
-
-def _number_of(message: StoredMessage) -> int:
-    """The number in the body; -1, which nobody sent, if body or properties are not what was stored."""
-    number = int(message.body.partition(b";")[0]) if body_crc(message.body) == message.body_crc else -1
-    return number if message.tag == _tag_of(number) else -1
-
-
-def _tag_of(number: int) -> str:
-    return f"t{number % 3}"
 
 
 def simulate_store(seed: int, mend: Callable[[StoreDraw], StoreDraw] = lambda draw: draw) -> Outcome:
