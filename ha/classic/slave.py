@@ -157,11 +157,12 @@ class HAClient:
         """Follow the master, over as many connections as it takes, until cancelled.
 
         Raises:
-            CorruptEpochs, OSError: what is kept beside the log cannot be read.
+            CorruptEpochs, OSError: what is kept beside the log cannot be read, or not be brought up to date.
         """
-        kept = await self.workers.run(self.epoch_file.load)
-        # Recovery may have cut the log since the list was saved; an epoch without bytes is none.
-        self._epochs = kept.truncated(self.follower.log.max_offset)
+        self._epochs = await self.workers.run(self.epoch_file.load)
+        # Recovery may have cut the log since the list was saved; an epoch without bytes is none. It must not stay on the disk
+        # either: once the log is longer again, bytes of an earlier epoch would count as its own.
+        await self._keep(self._epochs.truncated(self.follower.log.max_offset))
         task_status.started()
         pause = RETRY_SECONDS_MIN
         while True:
@@ -180,6 +181,7 @@ class HAClient:
             with trio.fail_after(CONNECT_SECONDS):
                 stream = await self.network.open_stream(master)
         except (OSError, trio.TooSlowError) as error:
+            self.refusal = None
             if self._unreachable != master:
                 self._unreachable = master
                 log.warning("master_unreachable", master=str(master), reason=str(error) or f"not within {CONNECT_SECONDS} s")

@@ -163,6 +163,9 @@ async def test_a_slave_that_may_not_join_asks_less_and_less_often(
         await trio.sleep(60)
         assert 12 <= len(lines.lines) <= 18
         assert "haSecret" in slave.node.client.refusal
+        lines.unreachable = True
+        await trio.sleep(10)
+        assert slave.node.client.refusal is None, "nobody is there to refuse it any more"
 
 
 async def test_without_a_secret_the_master_says_that_anybody_may_join(

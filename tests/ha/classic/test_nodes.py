@@ -276,6 +276,7 @@ async def test_an_epoch_of_which_no_byte_is_left_counts_for_nothing(autojump_clo
             await slave.caught_up(master)
             assert slave.content() == master.content()
             assert slave.node.client._epochs == master.node.service.epochs
+            assert EpochFile(slave.disk, "store").load() == master.node.service.epochs, "else it counts once the log is longer"
 
 
 @pytest.mark.parametrize("protocol", DIALECTS)
