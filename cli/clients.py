@@ -100,7 +100,7 @@ def talks_to_cluster(function: Callable[P, Awaitable[None]]) -> Callable[P, None
         log_to_stderr("error")
         namesrv = str(kwargs["namesrv"])
         try:
-            trio.run(_ended_by_sigterm_too, functools.partial(function, *args, **kwargs))
+            _run(functools.partial(function, *args, **kwargs))
         except BaseException as error:
             reason = first_of(error)
             if isinstance(reason, InvalidArgument):
@@ -115,17 +115,31 @@ def talks_to_cluster(function: Callable[P, Awaitable[None]]) -> Callable[P, None
     return command
 
 
-def _interrupt(*_: object) -> None:
-    signal.raise_signal(signal.SIGINT)
-
-
-async def _ended_by_sigterm_too(function: Callable[[], Awaitable[None]]) -> None:
+async def _ended_by_sigterm_too(function: Callable[[], Awaitable[None]], heed_interrupts: bool) -> None:
     """Take SIGTERM as Ctrl-C: a consumer that is asked to end still commits what it has printed."""
-    before = signal.signal(signal.SIGTERM, _interrupt)
+    interrupt = signal.getsignal(signal.SIGINT)  # trio's, which lets it come where it does no harm
+    assert callable(interrupt)
+    before = signal.signal(signal.SIGTERM, lambda _, frame: interrupt(signal.SIGINT, frame))
+    if not heed_interrupts:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         await function()
     finally:
+        signal.signal(signal.SIGINT, interrupt)
         signal.signal(signal.SIGTERM, before)
+
+
+def _run(function: Callable[[], Awaitable[None]]) -> None:
+    """Run a command to its end; one that a script has put into the background ignores Ctrl-C, and heeds SIGTERM."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.SIG_IGN:
+        trio.run(_ended_by_sigterm_too, function, True)
+        return
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # else trio would handle none
+    try:
+        trio.run(_ended_by_sigterm_too, function, False)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def explain(error: ClientError, namesrv: str) -> str:

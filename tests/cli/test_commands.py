@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -224,10 +225,20 @@ def test_sending_and_receiving_are_measured(ledgermq: Run, as_json: Callable[...
     assert consumed["messages"] >= produced["messages"]
 
 
-def consuming_process(namesrv: str, *arguments: str, stderr: int | None = None) -> subprocess.Popen[bytes]:
-    """A consumer in a process of its own, whose output is read as it comes."""
+def consuming_process(
+    namesrv: str, *arguments: str, stderr: int | None = None, in_background: bool = False
+) -> subprocess.Popen[bytes]:
+    """A consumer in a process of its own, whose output is read as it comes.
+
+    Args:
+        namesrv: where the cluster is.
+        arguments: of the command.
+        stderr: as `Popen` takes it.
+        in_background: with Ctrl-C ignored, as a script starts what it goes on beside.
+    """
+    ignoring = ["sh", "-c", 'trap "" INT; exec "$@"', "sh"] if in_background else []
     return subprocess.Popen(
-        [sys.executable, "-m", "ledgermq.cli.main", "consume", *arguments],
+        [*ignoring, sys.executable, "-m", "ledgermq.cli.main", "consume", *arguments],
         stdout=subprocess.PIPE,
         stderr=stderr,
         env={**os.environ, "PYTHONPATH": str(SOURCES), "LEDGERMQ_NAMESRV": namesrv},
@@ -365,24 +376,30 @@ def test_arguments_are_bytes(namesrv: str, ledgermq: Run, as_json: Callable[...,
     assert as_json("consume", "Latin", "--from-beginning", "--max", "1")["bodyHex"] == b"b\xfccher".hex()
 
 
+@pytest.mark.parametrize("in_background", [False, True])
 def test_a_member_that_is_asked_to_end_commits_what_it_has_printed(
-    namesrv: str, ledgermq: Run, as_json: Callable[..., Any]
+    namesrv: str, ledgermq: Run, as_json: Callable[..., Any], in_background: bool
 ) -> None:
-    """SIGTERM is as good as Ctrl-C."""
-    ledgermq("send", "Asked", "one", "two", "three")
-    member = consuming_process(namesrv, "Asked", "--group", "asked", "--from-beginning", "--follow")
+    """SIGTERM is as good as Ctrl-C, and the only one that a script's background heeds."""
+    topic = f"Asked{in_background}"
+    ledgermq("send", topic, "one", "two", "three")
+    member = consuming_process(namesrv, topic, "--group", topic, "--from-beginning", "--follow", in_background=in_background)
     try:
         assert member.stdout is not None
         assert {member.stdout.readline() for _ in range(3)} == {b"one\n", b"two\n", b"three\n"}
-        ledgermq("send", "Asked", "four")
+        ledgermq("send", topic, "four")
         assert member.stdout.readline() == b"four\n"  # which may be on its way to its acknowledgement still
+        if in_background:
+            member.send_signal(signal.SIGINT)
+            ledgermq("send", topic, "five")
+            assert member.stdout.readline() == b"five\n"
         member.terminate()
         assert member.wait(60) == 1
     finally:
         member.kill()
         member.communicate()
 
-    assert sum(row["position"] for row in as_json("group", "show", "asked", "--topic", "Asked")["queues"]) >= 3
+    assert sum(row["position"] for row in as_json("group", "show", topic, "--topic", topic)["queues"]) >= 3
 
 
 def test_silence_before_the_end_is_no_end(ledgermq: Run, monkeypatch: pytest.MonkeyPatch) -> None:
