@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import AsyncGenerator, Callable
+from collections.abc import Set as AbstractSet
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import attrs
@@ -158,6 +159,12 @@ class Broker:
         self.topics.on_change.append(lambda _: topics_file.wake())
         self.groups.on_change.append(groups_file.wake)
 
+    def adopt_topics(self, but: AbstractSet[str] = frozenset()) -> None:
+        """Take up topics whose messages are in the store, though nobody told of them; `but` these, which were deleted."""
+        queue_nums = {topic: max(self.store.queue_ids(topic)) + 1 for topic in self.store.topics() - but}
+        if adopted := self.topics.adopt(queue_nums):
+            log.warning("topics_adopted", topics=adopted)
+
     async def start(self, nursery: trio.Nursery, listeners: list[Listener[Stream]]) -> None:
         """Serve, start the tasks and register; everything runs in `nursery`."""
         self.dispatcher.nursery = nursery
@@ -275,9 +282,7 @@ def _assemble(
         tls=tls,
     )
     broker.load_tables()
-    adopted = broker.topics.adopt({topic: max(store.queue_ids(topic)) + 1 for topic in store.topics()})
-    if adopted:
-        log.warning("topics_adopted", topics=adopted)
+    broker.adopt_topics()
     broker.register_handlers()
     return broker
 

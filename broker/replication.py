@@ -52,6 +52,8 @@ class SlavesTables:
     """The tables of a slave's broker, as they follow its master's."""
 
     broker: Broker
+    _deleted_topics: set[str] = attrs.field(factory=set[str])
+    """Topics that the master has deleted; their queues are still in the store."""
 
     def topics_version(self) -> Mapping[str, int]:
         return self.broker.topics.version.to_json()
@@ -60,7 +62,12 @@ class SlavesTables:
         return self.broker.groups.version.to_json()
 
     def take_topics(self, stored: Mapping[str, Any]) -> None:
+        before = set(self.broker.topics.topics)
         self.broker.topics.load(stored)
+        self._deleted_topics = (self._deleted_topics | before) - self.broker.topics.topics.keys()
+
+    def adopt_topics(self) -> None:
+        self.broker.adopt_topics(but=self._deleted_topics)
 
     def take_groups(self, stored: Mapping[str, Any]) -> None:
         self.broker.groups.load(stored)

@@ -43,6 +43,10 @@ class SlaveTables(Protocol):
         """Replace the topic table and its version."""
         ...
 
+    def adopt_topics(self) -> None:
+        """Take up topics that only our log tells of."""
+        ...
+
     def take_groups(self, stored: Mapping[str, Any]) -> None:
         """Replace the group table and its version."""
         ...
@@ -134,6 +138,8 @@ class ConfigSync:
                         failed[name] = str(error) or repr(error)
         except* RemotingError as group:
             failed["connection"] = str(group.exceptions[0])
+        if failed:  # what the log has of a topic that the master has not come to tell of can be read nowhere else now
+            self.tables.adopt_topics()
         if failed and failed.keys() != self._failing:
             log.warning("slave_sync_failed", master=str(master), **failed)
         self._failing = set(failed)

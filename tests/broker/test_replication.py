@@ -129,6 +129,30 @@ async def test_a_slave_forgets_what_its_master_deletes_and_writes_down_what_it_h
         await until(lambda: kept("delayOffset.json").get("offsetTable") == {"1": 1, "2": 0})
 
 
+async def test_a_slave_serves_a_topic_that_its_master_had_no_time_to_tell_of(tmp_path: Path) -> None:
+    """The log has come, the topic table has not; a topic that the master has deleted stays deleted."""
+    async with open_group(tmp_path) as group, group.desk("s", **SLAVE) as slave:
+        async with group.desk("m") as master:
+            sync = slave.broker.replication.sync
+            assert sync is not None
+            await until(lambda: joined(master) and sync.rounds)
+            client = master.peer()
+            client.send("Gone", b"deleted")
+            await until(lambda: slave.broker.store.max_offset("Gone", 0) == 1)
+            address = Address.parse(master.broker.address)
+            await sync.round(address)
+            client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "Gone"})
+            await sync.round(address)
+            client.send("Late", b"one")
+            await until(lambda: slave.broker.store.max_offset("Late", 0) == 1)
+            reader = slave.peer()
+            assert "Late" not in slave.broker.topics.topics
+
+        await sync.round(address)  # which nobody answers any more
+        assert [message.body for message in reader.pulled("Late")] == [b"one"]
+        assert "Gone" not in slave.broker.topics.topics
+
+
 async def test_the_wire_says_what_became_of_a_put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """11 without a slave, 0 with one, 12 when it does not answer in time, 0 at once with WAIT=false."""
     async with open_group(tmp_path) as group, group.desk("m", broker_role="SYNC_MASTER", slave_timeout=200) as master:

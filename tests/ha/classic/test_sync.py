@@ -69,6 +69,7 @@ class Tables:
 
     taken: dict[str, Any] = attrs.field(factory=dict[str, Any])
     offsets: Offsets = attrs.field(factory=dict[tuple[str, str], dict[int, int]])
+    adoptions: int = 0
 
     def topics_version(self) -> Mapping[str, int]:
         return self._version("topics")
@@ -82,6 +83,9 @@ class Tables:
 
     def take_topics(self, stored: Mapping[str, Any]) -> None:
         self.taken["topics"] = stored
+
+    def adopt_topics(self) -> None:
+        self.adoptions += 1
 
     def take_groups(self, stored: Mapping[str, Any]) -> None:
         self.taken["groups"] = stored
@@ -149,7 +153,7 @@ async def test_one_round_brings_every_table_in_rocketmqs_order() -> None:
     assert [request.code for request in master.asked] == [21, 43, 45, 201]
     assert tables.offsets == {KEY: {0: 5, 1: 6}}
     assert tables.taken.keys() == {"topics", "delay", "groups"}
-    assert sync.rounds == 1
+    assert (sync.rounds, tables.adoptions) == (1, 0)
 
 
 async def test_tables_of_the_same_version_are_not_taken_again() -> None:
