@@ -26,7 +26,7 @@ from ..world.real import World, real_world
 from ..world.tls import ClientTls
 from .admin_values import Cluster, Connection, GroupConnections, GroupPosition, QueueRange
 from .compression import decompress
-from .errors import InvalidArgument, NoRoute, NoRouteReason, NotFound, NotOnline, Refused, TopicNotExist, refusal
+from .errors import EVERY_TOPIC, InvalidArgument, NoRoute, NoRouteReason, NotFound, NotOnline, Refused, TopicNotExist, refusal
 from .queue_calls import (
     commit_offset,
     committed_offset,
@@ -173,7 +173,7 @@ class Admin:
     async def groups(self) -> dict[str, dict[str, Any]]:
         """All consumer groups with their configuration."""
         groups: dict[str, dict[str, Any]] = {}
-        for address in (await self.cluster()).masters():
+        for address in await self._masters(None, None):
             answer = await self._ask(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
             groups.update(_table(answer, "subscriptionGroupTable"))
         return dict(sorted(groups.items()))
@@ -181,7 +181,7 @@ class Admin:
     async def group_stats(self, group: str, topic: str | None = None) -> dict[MessageQueue, GroupPosition]:
         """Where a group stands in every queue that it has offsets for."""
         stats: dict[MessageQueue, GroupPosition] = {}
-        for address in (await self.cluster()).masters():
+        for address in await self._masters(None, None):
             fields = {"consumerGroup": group, "topic": topic}
             answer = await self._ask(address, RequestCode.GET_CONSUME_STATS, fields)
             for key, item in _table(answer, "offsetTable").items():
@@ -198,7 +198,7 @@ class Admin:
         members: dict[str, Connection] = {}
         first: dict[str, Any] = {}
         offline: NotOnline | None = None
-        for address in (await self.cluster()).masters():
+        for address in await self._masters(None, None):
             try:
                 body = _body(await self._ask(address, RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": group}))
             except NotOnline as error:
@@ -221,7 +221,7 @@ class Admin:
     async def producer_connections(self, group: str) -> list[Connection]:
         """The producers of a group that are online, over all brokers."""
         members: dict[str, Connection] = {}
-        for address in (await self.cluster()).masters():
+        for address in await self._masters(None, None):
             command = request(RequestCode.GET_PRODUCER_CONNECTION_LIST, {"producerGroup": group})
             answer = await self._session.call(address, command, ADMIN_SECONDS)
             if answer.code == ResponseCode.SUCCESS:  # 1 stands for "none here"
@@ -232,7 +232,7 @@ class Admin:
     async def running_info(self, group: str, client_id: str) -> dict[str, Any]:
         """What one online member says about itself (RocketMQ `ConsumerRunningInfo`)."""
         failure: Refused = NotOnline(ResponseCode.CONSUMER_NOT_ONLINE, f"{client_id} is not online", group)
-        for address in (await self.cluster()).masters():
+        for address in await self._masters(None, None):
             fields = {"consumerGroup": group, "clientId": client_id, "jstackEnable": False}
             try:
                 return _body(await self._ask(address, RequestCode.GET_CONSUMER_RUNNING_INFO, fields, seconds=15.0))
@@ -510,7 +510,7 @@ class Admin:
             found = known.masters(cluster)
         if not found:
             if not known.brokers:
-                raise NoRoute(broker or cluster or "*", NoRouteReason.NO_BROKER)
+                raise NoRoute(EVERY_TOPIC, NoRouteReason.NO_BROKER)
             if broker is not None:
                 raise InvalidArgument(
                     f"no master of a broker {broker!r}: known are {_listed(each.name for each in known.brokers)}"
@@ -519,7 +519,7 @@ class Admin:
                 raise InvalidArgument(
                     f"no master in a cluster {cluster!r}: known are {_listed(each.cluster for each in known.brokers)}"
                 )
-            raise NoRoute("*", NoRouteReason.NO_MASTER)
+            raise NoRoute(EVERY_TOPIC, NoRouteReason.NO_MASTER_AT_ALL)
         return found
 
 
@@ -556,7 +556,10 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _masters_of(route: TopicRoute) -> list[Address]:
-    return [broker.addresses[0] for broker in route.brokers if 0 in broker.addresses]
+    masters = [broker.addresses[0] for broker in route.brokers if 0 in broker.addresses]
+    if not masters:
+        raise NoRoute(route.topic, NoRouteReason.NO_MASTER)
+    return masters
 
 
 def _connection(item: Mapping[str, Any]) -> Connection:

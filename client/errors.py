@@ -3,7 +3,7 @@
 ClientError
 ├── InvalidArgument              what was asked for can be refused without asking anybody (also a ValueError)
 │   └── MessageTooLarge          body or properties pass their limit
-├── NoRoute                      no queue to send to or to read from; `reason` says which of five reasons it is
+├── NoRoute                      no queue to send to or to read from; `reason` says which of six reasons it is
 ├── Unreachable                  no connection to a broker or name server
 ├── NoAnswer                     the connection or the time ended before the answer came
 ├── BadAnswer                    an answer that lacks what it must have
@@ -44,6 +44,9 @@ class MessageTooLarge(InvalidArgument):
         self.size_max = size_max
 
 
+EVERY_TOPIC = "*"
+
+
 class NoRouteReason(Enum):
     """Why there is no queue, with the cure."""
 
@@ -51,17 +54,19 @@ class NoRouteReason(Enum):
     NO_BROKER = "the name server knows no broker: start one, or check which name servers it registers with"
     TOPIC_UNKNOWN = "no broker has the topic and none creates it: create it, or set autoCreateTopicEnable"
     NO_MASTER = "every broker with the topic has lost its master: restart a master"
+    NO_MASTER_AT_ALL = "every broker has lost its master: restart a master"
     NO_PERMISSION = "the topic's permissions allow it on no broker: change its perm"
 
 
 class NoRoute(ClientError):
-    """No queue of `topic` can be used, for `reason`. Nothing was sent."""
+    """No queue of `topic` can be used, or with `EVERY_TOPIC` no broker, for `reason`. Nothing was sent."""
 
     retriable = True
     invalid_metadata = True
 
     def __init__(self, topic: str, reason: NoRouteReason, detail: str = "") -> None:
-        super().__init__(f"no route for topic {topic!r}: {reason.value}{f' ({detail})' if detail else ''}")
+        what = "no broker to ask" if topic == EVERY_TOPIC else f"no route for topic {topic!r}"
+        super().__init__(f"{what}: {reason.value}{f' ({detail})' if detail else ''}")
         self.topic = topic
         self.reason = reason
 

@@ -13,6 +13,8 @@ import trio
 
 from ledgermq.broker.config import BrokerConfig, read_broker_conf
 from ledgermq.broker.replication import ha_settings
+from ledgermq.client.admin import open_admin
+from ledgermq.client.errors import NoRoute
 from ledgermq.ha.classic.authenticated import AuthenticatedSlave
 from ledgermq.ha.classic.master import SWEEP_SECONDS
 from ledgermq.ha.classic.protocol import TransferLimits
@@ -151,6 +153,21 @@ async def test_a_slave_serves_a_topic_that_its_master_had_no_time_to_tell_of(tmp
         await sync.round(address)  # which nobody answers any more
         assert [message.body for message in reader.pulled("Late")] == [b"one"]
         assert "Gone" not in slave.broker.topics.topics
+
+
+async def test_where_no_master_can_be_asked_nothing_is_not_the_answer(tmp_path: Path) -> None:
+    """A slave knows neither groups nor positions for sure: to say that there are none would be wrong."""
+    async with open_group(tmp_path) as group, group.desk("s", **SLAVE), open_admin(group.namesrv) as admin:
+        async with group.desk("m") as master:
+            await admin.create_topic("T")
+            await until(lambda: joined(master))
+
+        for ask in (admin.groups(), admin.group_stats("g"), admin.group_connections("g"), admin.create_topic("U")):
+            with pytest.raises(NoRoute, match="no broker to ask: every broker has lost its master"):
+                await ask
+        for ask in (admin.topic_stats("T"), admin.topic_groups("T"), admin.reset_offsets("g", "T", 0)):
+            with pytest.raises(NoRoute, match="'T': every broker with the topic has lost its master"):
+                await ask
 
 
 async def test_the_wire_says_what_became_of_a_put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
