@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import click
 
-from .reasons import reason_of
+from .reasons import output_lost, reason_of
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -64,7 +64,7 @@ class LazyGroup(click.Group):
             # A reader of ours that went away is click's to deal with; files and disks are the user's.
             if error.errno == errno.EPIPE:
                 raise
-            raise click.ClickException(reason_of(error)) from error
+            raise click.ClickException(_why_nothing_can_be_printed() or reason_of(error)) from error
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         from click.shell_completion import CompletionItem  # noqa: PLC0415 - only completion pays for it
@@ -84,6 +84,14 @@ def _open_closed_streams() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - as long as the process
+
+
+def _why_nothing_can_be_printed() -> str | None:
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        return output_lost(error)
+    return None
 
 
 def _import_quickly(module: str) -> ModuleType:

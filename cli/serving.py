@@ -20,7 +20,7 @@ import structlog
 import trio
 
 from ..world.memory import bound_freed_memory
-from .reasons import reason_of
+from .reasons import output_lost, reason_of
 
 COLLECT_AFTER = 50_000
 """New container objects before the collector looks at them: a few MiB."""
@@ -161,9 +161,16 @@ async def _serve(opened: AbstractAsyncContextManager[Server], announce: Callable
             async with opened as server:
                 _collect_rarely()
                 sys.setswitchinterval(SWITCH_SECONDS)
-                print(announce(server), flush=True)
+                _print(announce(server))
                 await stop.wait()
             nursery.cancel_scope.cancel()
+
+
+def _print(text: str) -> None:
+    try:
+        print(text, flush=True)
+    except OSError as error:
+        raise click.ClickException(output_lost(error)) from error
 
 
 async def _stop_on_signal(signals: AsyncIterator[int], stop: trio.Event, scope: trio.CancelScope) -> None:

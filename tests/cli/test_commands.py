@@ -402,6 +402,34 @@ def test_a_member_that_is_asked_to_end_commits_what_it_has_printed(
     assert sum(row["position"] for row in as_json("group", "show", topic, "--topic", topic)["queues"]) >= 3
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("topic", "list"),
+        ("consume", "Full", "--group", "full", "--from-beginning"),
+        ("up", "--port", "0", "--broker-port", "0"),
+    ],
+)
+def test_a_full_disk_under_the_output_is_said_once(namesrv: str, ledgermq: Run, arguments: tuple[str, ...]) -> None:
+    """With the exit status of any other error, and nothing is acknowledged that nobody has got."""
+    if "consume" in arguments:
+        ledgermq("send", "Full", "kept")
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "ledgermq.cli.main", *arguments],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            check=False,
+            timeout=60,
+            env={**os.environ, "PYTHONPATH": str(SOURCES), "LEDGERMQ_NAMESRV": namesrv, "PYTHONUNBUFFERED": ""},
+        )
+
+    assert done.stderr.decode() == "Error: standard output: No space left on device; not all was printed\n"
+    assert done.returncode == 1
+    if "consume" in arguments:
+        assert lines_of(ledgermq(*arguments)) == ["kept"]
+
+
 def test_silence_before_the_end_is_no_end(ledgermq: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker that is too busy to answer must not look like a topic that was read whole; where tags are filtered it may."""
     ledgermq("send", "Stalled", "never shown")
