@@ -14,7 +14,7 @@ from enum import Enum
 import attrs
 import orjson
 
-from ..message.batch import encode_batch
+from ..message.batch import encode_batch, item_size
 from ..message.message import DLQ_PREFIX, RETRY_PREFIX, Message, MessageQueue
 from ..message.properties import (
     DELAY,
@@ -254,6 +254,7 @@ def encode_messages(messages: Iterable[Message], unique_ids: Iterable[str], size
     ids: list[str] = []
     items: list[tuple[int, bytes, bytes]] = []
     wait_stored = False
+    size = 0
     for message, unique_id in zip(messages, unique_ids, strict=False):
         if message.delay_level:
             raise InvalidArgument("a message of a batch cannot be delayed; send it alone")
@@ -264,13 +265,13 @@ def encode_messages(messages: Iterable[Message], unique_ids: Iterable[str], size
             properties = property_text(message, unique_id).encode()
         except UnicodeEncodeError as error:
             raise InvalidArgument(f"tag, keys or properties: {error}") from error
+        size += item_size(message.body, properties)
         items.append((message.flag, message.body, properties))
     if len(topics) != 1:
         raise InvalidArgument(f"a batch has messages of exactly one topic (got {sorted(topics)})")
-    body = encode_batch(items)
-    if len(body) > size_max:
-        raise MessageTooLarge("batch", len(body), size_max)
-    return Batch(topics.pop(), tuple(ids), body, wait_stored)
+    if size > size_max:  # known before they are copied together, which may be more than there is room for
+        raise MessageTooLarge("batch", size, size_max)
+    return Batch(topics.pop(), tuple(ids), encode_batch(items), wait_stored)
 
 
 def batch_properties(*, wait_stored: bool) -> bytes:

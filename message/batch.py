@@ -22,11 +22,16 @@ assert ITEM_HEAD.size == 20
 _PROPERTIES_SIZE_BYTES = 2
 
 
+def item_size(body: bytes, properties: bytes) -> int:
+    """Bytes of an encoded item."""
+    return ITEM_HEAD.size + len(body) + _PROPERTIES_SIZE_BYTES + len(properties)
+
+
 def encode_batch(items: Iterable[tuple[int, bytes, bytes]]) -> bytes:
     """Encode items given as (flag, body, property string bytes)."""
     parts: list[bytes] = []
     for flag, body, properties in items:
-        size = ITEM_HEAD.size + len(body) + _PROPERTIES_SIZE_BYTES + len(properties)
+        size = item_size(body, properties)
         parts += (
             ITEM_HEAD.codec.pack(size, 0, 0, flag, len(body)),
             body,

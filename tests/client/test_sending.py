@@ -156,6 +156,16 @@ def test_batches_that_cannot_be_are_refused(messages: list[Message]) -> None:
         encode_messages(messages, ["1", "2"], 1000)
 
 
+def test_a_batch_that_is_too_large_is_never_put_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be larger than the memory; its size is told all the same."""
+    messages = [Message("t", bytes(500))] * 3
+    size = len(encode_messages(messages, ["1", "2", "3"], 10_000).body)
+    monkeypatch.setattr("ledgermq.client.sending.encode_batch", None)
+
+    with pytest.raises(MessageTooLarge, match=f"batch of {size} bytes"):
+        encode_messages(messages, ["1", "2", "3"], size - 1)
+
+
 def answer(code: int, **ext: str) -> RemotingCommand:
     return RemotingCommand(code, ext)
 
