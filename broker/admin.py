@@ -173,6 +173,8 @@ class Administration:
             raise _invalid(fault)
         if config.retry_queue_nums < 0 or config.retry_queue_nums > QUEUE_NUMS_MAX:
             raise _invalid(f"retryQueueNums is 0 to {QUEUE_NUMS_MAX} (got {config.retry_queue_nums})")
+        if not -(1 << 31) <= config.retry_max_times < 1 << 31:  # a larger one would break the table for every Java client
+            raise _invalid(f"retryMaxTimes is a number of 32 bits (got {config.retry_max_times})")
         known = self.broker.groups.get(config.group_name)
         before: Mapping[str, str] = known.others.get("attributes") or {} if known is not None else {}
         changes: Mapping[str, str] = config.others.get("attributes") or {}

@@ -100,7 +100,7 @@ async def reset(group: str, topic: str, timestamp_ms: int, namesrv: str, as_json
 @command.command("create")
 @click.argument("group")
 @click.option(
-    "--retries", type=click.IntRange(min=-1), default=16, show_default=True, help="Before a message is a dead letter."
+    "--retries", type=click.IntRange(-1, 2**31 - 1), default=16, show_default=True, help="Before a message is a dead letter."
 )
 @click.option("--retry-queues", type=click.IntRange(1, 65535), default=1, show_default=True)
 @click.option("--orderly", is_flag=True, help="Consumed in order (RocketMQ 5).")

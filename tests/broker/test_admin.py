@@ -147,7 +147,14 @@ async def test_group_is_created_and_shown_with_settings_of_later_versions(desk: 
 
 
 @pytest.mark.parametrize(
-    "body", [{}, {"groupName": "g@"}, {"groupName": "g2", "retryQueueNums": -1}, {"groupName": "g2", "retryMaxTimes": "x"}]
+    "body",
+    [
+        {},
+        {"groupName": "g@"},
+        {"groupName": "g2", "retryQueueNums": -1},
+        {"groupName": "g2", "retryMaxTimes": "x"},
+        {"groupName": "g2", "retryMaxTimes": 1 << 31},
+    ],
 )
 async def test_illegal_group_is_refused(desk: Desk, body: dict[str, str | int]) -> None:
     """A group that breaks a rule is refused, alone and in a list."""
