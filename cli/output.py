@@ -58,8 +58,13 @@ def _cell(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.1f}"
     if isinstance(value, list | tuple):
-        return " ".join(map(str, cast("Iterable[Any]", value)))
-    return str(value)
+        return one_line(" ".join(map(str, cast("Iterable[Any]", value))))
+    return one_line(str(value))
+
+
+def one_line(text: str) -> str:
+    r"""Write what a message brought so that it stays in its line and tells the terminal nothing: a line feed as `\n`."""
+    return text if text.isprintable() else "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
 
 
 def when(timestamp_ms: int) -> str:

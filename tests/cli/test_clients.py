@@ -74,6 +74,13 @@ def test_a_table_aligns_texts_left_and_numbers_right() -> None:
     assert text.splitlines() == ["NAME     LAG  TAGS", "a          5  x y", "longer  1000  -"]
 
 
+def test_what_a_message_brings_stays_in_its_line() -> None:
+    """A line feed would begin a row of its own, and an escape would speak to the terminal."""
+    text = table([{"body": "a\nb\x1b[2J\té", "keys": ["k\r"]}])
+
+    assert text.splitlines()[1:] == [r"a\nb\x1b[2J\té  k\r"]
+
+
 def test_bodies_are_text_or_hex() -> None:
     """A program is told which by the name of the field."""
     assert body_fields("é".encode()) == {"body": "é"}
