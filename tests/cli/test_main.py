@@ -106,3 +106,14 @@ def test_words_are_completed(words: list[str], incomplete: str, found: set[str])
 def test_completion_scripts_are_printed(runner: Run, shell: str) -> None:
     """They name our command."""
     assert "_LEDGERMQ_COMPLETE" in runner("completion", shell).stdout
+
+
+@pytest.mark.parametrize("name", ["topic", "group", "message", "cluster", "store"])
+def test_the_summary_of_a_group_names_all_its_commands(name: str) -> None:
+    """The overview is written by hand, so that listing it imports nothing."""
+    group = main.get_command(click.Context(main), name)
+    assert isinstance(group, click.Group)
+
+    named = COMMANDS[name].summary.rstrip(".").rpartition(": ")[2].split(", ")
+
+    assert sorted(named) == sorted(group.commands)
