@@ -9,6 +9,7 @@ import attrs
 import click
 import trio
 
+from ..client.admin import open_admin
 from ..client.consumer import open_consumer
 from ..client.errors import ClientError, InvalidArgument
 from ..client.producer import Producer, open_producer
@@ -116,6 +117,8 @@ async def _send_on(producer: Producer, message: Message, batch: int, tally: Tall
 @talks_to_cluster
 async def consume(topic: str, group: str, seconds: float, count_max: int | None, namesrv: str, as_json: bool) -> None:
     """Take what is there as fast as it comes."""
+    async with open_admin(namesrv, tls=chosen_tls()) as admin:
+        await admin.topic_route(topic)  # where there is no topic, nothing would be measured
     tally = Tally()  # joining the group included, since the first messages come with it and may be all there is
     last = tally.started
     async with (

@@ -60,12 +60,12 @@ async def by_key(topic: str, key: str, count_max: int, since: int, namesrv: str,
 async def by_offset(topic: str, offset: int, queue_id: int, broker: str | None, namesrv: str, as_json: bool) -> None:
     """Show the message with an offset in a queue."""
     async with open_admin(namesrv, tls=chosen_tls()) as admin:
-        if broker is None:
-            names = sorted({queue.broker_name for queue in (await admin.topic_route(topic)).queues})
-            if len(names) != 1:
-                raise click.UsageError(f"several brokers have the topic {topic}: choose one with --broker ({', '.join(names)})")
-            broker = names[0]
-        message = await admin.message_at(MessageQueue(topic, broker, QueueId(queue_id)), offset)
+        names = sorted({queue.broker_name for queue in (await admin.topic_route(topic)).queues})
+        if broker is None and len(names) != 1:
+            raise click.UsageError(f"several brokers have the topic {topic}: choose one with --broker ({', '.join(names)})")
+        if broker is not None and broker not in names:
+            raise click.UsageError(f"no broker {broker!r} has the topic {topic}: known are {', '.join(names)}")
+        message = await admin.message_at(MessageQueue(topic, broker or names[0], QueueId(queue_id)), offset)
     print_message(message, as_json=as_json)
 
 

@@ -346,23 +346,6 @@ def test_closed_standard_streams_are_nobody_s(namesrv: str, ledgermq: Run, close
         assert (done.returncode, b"Traceback" in done.stderr) == (0, False), done.stderr
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a file that is always full")
-def test_output_that_cannot_be_written_is_told(namesrv: str, ledgermq: Run) -> None:
-    """A full disk is the user's matter; a traceback does not help."""
-    ledgermq("send", "Full", "body")
-    for command in (["consume", "Full", "--from-beginning"], ["topic", "list"]):
-        with Path("/dev/full").open("wb") as full:
-            done = subprocess.run(
-                [sys.executable, "-m", "ledgermq.cli.main", *command],
-                stdout=full,
-                stderr=subprocess.PIPE,
-                check=False,
-                timeout=60,
-                env={**os.environ, "PYTHONPATH": str(SOURCES), "LEDGERMQ_NAMESRV": namesrv},
-            )
-        assert (done.returncode, done.stderr) == (1, b"Error: No space left on device\n")
-
-
 def test_arguments_are_bytes(namesrv: str, ledgermq: Run, as_json: Callable[..., Any]) -> None:
     """A text in another encoding than the terminal's arrives as it was typed."""
     done = subprocess.run(
@@ -402,18 +385,19 @@ def test_a_member_that_is_asked_to_end_commits_what_it_has_printed(
     assert sum(row["position"] for row in as_json("group", "show", topic, "--topic", topic)["queues"]) >= 3
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a file that is always full")
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("topic", "list"),
-        ("consume", "Full", "--group", "full", "--from-beginning"),
+        ("completion", "bash"),
+        ("consume", "Brimful", "--group", "brimful", "--from-beginning"),
         ("up", "--port", "0", "--broker-port", "0"),
     ],
 )
 def test_a_full_disk_under_the_output_is_said_once(namesrv: str, ledgermq: Run, arguments: tuple[str, ...]) -> None:
-    """With the exit status of any other error, and nothing is acknowledged that nobody has got."""
+    """Without a traceback, with the exit status of any other error, and nothing is acknowledged that nobody has got."""
     if "consume" in arguments:
-        ledgermq("send", "Full", "kept")
+        ledgermq("send", "Brimful", "kept")
     with open("/dev/full", "wb") as full:
         done = subprocess.run(
             [sys.executable, "-m", "ledgermq.cli.main", *arguments],
@@ -421,13 +405,29 @@ def test_a_full_disk_under_the_output_is_said_once(namesrv: str, ledgermq: Run, 
             stderr=subprocess.PIPE,
             check=False,
             timeout=60,
-            env={**os.environ, "PYTHONPATH": str(SOURCES), "LEDGERMQ_NAMESRV": namesrv, "PYTHONUNBUFFERED": ""},
+            env={**os.environ, "PYTHONPATH": str(SOURCES), "LEDGERMQ_NAMESRV": namesrv, "PYTHONUNBUFFERED": ""},  # as for users
         )
 
     assert done.stderr.decode() == "Error: standard output: No space left on device; not all was printed\n"
     assert done.returncode == 1
     if "consume" in arguments:
         assert lines_of(ledgermq(*arguments)) == ["kept"]
+
+
+def test_a_broker_that_there_is_not_is_answered_with_those_there_are(ledgermq: Run) -> None:
+    """A typing error is no broker that died."""
+    ledgermq("send", "Found", "body")
+
+    said = ledgermq("message", "by-offset", "Found", "0", "--queue", "0", "--broker", "nope", status=2).stderr
+
+    assert "no broker 'nope' has the topic Found: known are " in said
+
+
+def test_measuring_a_topic_that_is_not_there_is_an_error(ledgermq: Run) -> None:
+    """And no measurement of zero."""
+    said = ledgermq("bench", "consume", "Nowhere", "--seconds", "1", status=1).stderr
+
+    assert "ledgermq topic create Nowhere" in said
 
 
 def test_silence_before_the_end_is_no_end(ledgermq: Run, monkeypatch: pytest.MonkeyPatch) -> None:
