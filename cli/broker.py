@@ -66,7 +66,9 @@ def _config(file: Path | None, namesrv: str | None, given: dict[str, str]) -> Br
             entries["namesrvAddr"] = namesrv
         return config_of(entries | {key: given[name] for key, name in _NAMES.items() if name in given})
     except BadConfig as error:
-        raise click.UsageError(str(error)) from error
+        from_flag = _NAMES.get(error.key) in given or (error.key == "namesrvAddr" and entries.get("namesrvAddr") == namesrv)
+        where = f"{file}: " if error.key in entries and not from_flag else ""
+        raise click.UsageError(f"{where}{error}") from error
 
 
 def _announce(broker: Broker) -> str:

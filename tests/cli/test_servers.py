@@ -197,3 +197,24 @@ def test_a_failure_that_nobody_expects_keeps_its_traceback() -> None:
     """Even if an expected one comes with it."""
     with pytest.raises(ExceptionGroup):
         serve(_Opened(ExceptionGroup("", [OSError(errno.EACCES, "no"), KeyError("a mistake of ours")])), str)
+
+
+def test_a_value_that_no_broker_can_run_with_is_found_where_it_stands(runner: Run, tmp_path: Path) -> None:
+    """In the file, which is named, or among the flags."""
+    file = tmp_path / "broker.conf"
+    file.write_text("slaveTimeout=soon\nnamesrvAddr=nowhere\n")
+
+    in_file = runner("broker", "-c", str(file), "-n", "127.0.0.1:9876", status=2).stderr
+    in_flag = runner("broker", "-c", str(file), "--slaveTimeout", "later", status=2).stderr
+    file.write_text("namesrvAddr=127.0.0.1:9876\n")
+    name_server = runner("broker", "-c", str(file), "-n", "nowhere", status=2).stderr
+
+    assert f"Error: {file}: slaveTimeout must be a whole number (got 'soon')" in in_file
+    assert "Error: slaveTimeout must be a whole number (got 'later')" in in_flag
+    assert "Error: namesrvAddr must be HOST:PORT, several separated by ; (got 'nowhere')" in name_server
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", ""])
+def test_a_cluster_does_not_tell_clients_to_come_everywhere(runner: Run, host: str) -> None:
+    """A broker would register with an address that only its own machine can use."""
+    assert "give one that they can reach" in runner("up", "--host", host, status=2).stderr
