@@ -27,6 +27,8 @@ from .serving import LOG_LEVELS, log_to_stderr, serve
 PORTS_PER_BROKER = 10
 """A broker takes its port, the next one for slaves, and the last but one before it for clients of the VIP channel."""
 
+EVERYWHERE = ("", "0.0.0.0", "::")
+
 
 @attrs.frozen
 class Plan:
@@ -119,6 +121,10 @@ def command(
         raise click.BadParameter("a master and at least one slave make 2", param_hint="--nodes")
     if mode != "ha" and masters > 1:
         raise click.BadParameter("every node is a master unless the mode is ha: say --nodes", param_hint="--masters")
+    if host in EVERYWHERE:
+        raise click.BadParameter(
+            f"clients are told this address: give one that they can reach (got {host!r})", param_hint="--host"
+        )
     log_to_stderr(log_level)
     with tempfile.TemporaryDirectory(prefix="ledgermq-") if store is None else nullcontext(str(store.absolute())) as folder:
         plan = Plan(mode, nodes, masters, host, port, broker_port, folder, secrets.token_hex(), kept=store is not None)
