@@ -68,13 +68,14 @@ class SlaveTables(Protocol):
 class OffsetMerge:
     """Tells what was committed here from what the master had told us; pure."""
 
-    _told: dict[tuple[str, str, int], int] = attrs.field(factory=dict[tuple[str, str, int], int])
-    """What the master said last."""
+    _settled: dict[tuple[str, str, int], int] | None = None
+    """What our table holds as long as nobody commits here; None before the master has told us anything."""
 
     def merge(self, own: Offsets, masters: Offsets) -> tuple[Offsets, Offsets]:
         """Compare the tables; returns what to put over our own, and what to hand to the master."""
         put: Offsets = {}
         push: Offsets = {}
+        settled = {(*key, queue_id): offset for key, queues in masters.items() for queue_id, offset in queues.items()}
         for key, queues in masters.items():
             mine = own.get(key, {})
             for queue_id, offset in queues.items():
@@ -86,14 +87,18 @@ class OffsetMerge:
         for key, queues in own.items():
             theirs = masters.get(key, {})
             for queue_id, held in queues.items():
-                if queue_id not in theirs and self._was_committed_here(key, queue_id, held):
+                if queue_id in theirs:
+                    continue
+                if self._was_committed_here(key, queue_id, held):
                     push.setdefault(key, {})[queue_id] = held
-        self._told = {(*key, queue_id): offset for key, queues in masters.items() for queue_id, offset in queues.items()}
+                else:  # deleted there, or from an old file of ours: no commit, now or in a later round
+                    settled[*key, queue_id] = held
+        self._settled = settled
         return put, push
 
     def _was_committed_here(self, key: tuple[str, str], queue_id: int, held: int) -> bool:
         # Before the master has told us anything we know of no commit: our file may simply be older than a reset there.
-        return bool(self._told) and self._told.get((*key, queue_id)) != held
+        return self._settled is not None and self._settled.get((*key, queue_id)) != held
 
 
 @attrs.define(eq=False)

@@ -63,6 +63,24 @@ def test_before_the_master_has_said_anything_our_file_counts_for_nothing() -> No
     assert OffsetMerge().merge({KEY: {0: 500}}, {KEY: {0: 100}}) == ({KEY: {0: 100}}, {})
 
 
+def test_a_master_that_knew_of_no_group_has_said_so() -> None:
+    """A group that began here while it was away is handed to it all the same."""
+    merge = OffsetMerge()
+    assert merge.merge({}, {}) == ({}, {})
+
+    assert merge.merge({KEY: {0: 5}}, {}) == ({}, {KEY: {0: 5}})
+
+
+def test_what_the_master_has_deleted_is_not_handed_back() -> None:
+    """Not in the next round, and in none after it; who commits here again after that is heard."""
+    merge, others = OffsetMerge(), {("T", "Other"): {0: 1}}
+    own = {KEY: {0: 5}, **others}
+    merge.merge(own, own)
+
+    assert [merge.merge(own, others) for _ in range(3)] == [({}, {})] * 3
+    assert merge.merge({KEY: {0: 6}, **others}, others) == ({}, {KEY: {0: 6}})
+
+
 @attrs.define
 class Tables:
     """A slave's tables."""
