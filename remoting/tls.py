@@ -100,6 +100,10 @@ class TlsSettings:
         # RocketMQ's test mode is on by default, and then even a certificate that is named is not used. Here it is on by default
         # as long as none is named.
         if given.get("tls.test.mode.enable", "false" if "tls.server.certPath" in given else "true") == "true":
+            # Who wants clients authenticated has not chosen the test mode, which asks none, by naming no certificate.
+            wants = self._is_on("tls.server.authClient") or given.get("tls.server.need.client.auth") == "require"
+            if wants and mode != "disabled" and "tls.test.mode.enable" not in given:
+                raise BadTlsSetting("tls.server.certPath", "", "set where clients are to be authenticated")
             return ServerTls(mode=mode)
         if mode != "disabled" and not given.get("tls.server.certPath"):
             raise BadTlsSetting("tls.server.certPath", "", "set when tls.test.mode.enable is false")

@@ -363,3 +363,21 @@ def test_a_value_that_means_nothing_is_refused(key: str, value: str) -> None:
     """Typing errors must not look like protection."""
     with pytest.raises(BadTlsSetting, match=key):
         TlsSettings().updated({key: value})
+
+
+def test_clients_are_not_left_unauthenticated_for_want_of_a_certificate_of_ours() -> None:
+    """The test mode, which asks none for a certificate, is on by default only where nothing of the kind is wanted."""
+    for wanted in ({"tls_server_authClient": "true"}, {"tls_server_need_client_auth": "require"}):
+        with pytest.raises(BadTlsSetting, match=r"tls\.server\.certPath must be set where clients"):
+            settings(**wanted).server()
+        assert settings(**wanted, tls_test_mode_enable="true").server().client_auth == "none"
+    assert settings(tls_server_need_client_auth="optional").server().client_auth == "none"
+
+
+async def test_a_trust_file_that_is_none_is_named_whole(tmp_path: Path) -> None:
+    """OpenSSL's words hold colons themselves."""
+    file = tmp_path / "ca.pem"
+    file.write_text("garbage")
+
+    with pytest.raises(ConnectionLost, match=rf"could not connect: {file} cannot be used \(\[X509: NO_CERT"):
+        await echo(Address("127.0.0.1", 1), encrypted(ClientTls(trust_cert_path=str(file))))
