@@ -246,7 +246,8 @@ async def open_channel(
 def _cause(error: OSError) -> str:
     """What went wrong with the first of the addresses that a host has, in words."""
     first: Any = getattr(error.__cause__, "exceptions", (error,))[0]
-    return str(getattr(first, "strerror", None) or first).rpartition(": ")[2]
+    said: str | None = getattr(first, "strerror", None)
+    return said.rpartition(": ")[2] if said else str(first)
 
 
 @asynccontextmanager
