@@ -10,11 +10,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import attrs
+import structlog
 
 from ..remoting.errors import BadTlsSetting
 from ..remoting.java_properties import read_properties, write_properties
 from ..remoting.tls import TLS_KEYS, TlsSettings
 from .errors import BadNamesrvConfig
+
+log = structlog.get_logger()
 
 
 def _no_others() -> dict[str, str]:
@@ -74,12 +77,15 @@ class NamesrvConfig:
 
 
 def read_namesrv_conf(text: str, base: NamesrvConfig | None = None) -> NamesrvConfig:
-    """Read properties text, on top of `base`.
+    """Read properties text, on top of `base`; unknown keys are kept and named in one warning.
 
     Raises:
         BadNamesrvConfig: a value is not allowed.
     """
-    return (base or NamesrvConfig()).with_entries(read_properties(text))
+    config = (base or NamesrvConfig()).with_entries(read_properties(text))
+    if config.others:
+        log.warning("unknown_config_keys_ignored", keys=sorted(config.others))
+    return config
 
 
 def _key(field: attrs.Attribute[Any]) -> str:

@@ -7,6 +7,7 @@ import contextlib
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from ledgermq.message.errors import JsonError
 from ledgermq.namesrv.config import NamesrvConfig, read_namesrv_conf
@@ -15,8 +16,10 @@ from ledgermq.namesrv.kv_config import KvConfig
 
 
 def test_rocketmq_s_keys_are_read_and_unknown_ones_kept() -> None:
-    """A file of RocketMQ's can be given as it is, and is shown whole."""
-    config = read_namesrv_conf("listenPort=9999\norderMessageEnable = true\nrocketmqHome=/opt/mq\n")
+    """A file of RocketMQ's can be given as it is, and is shown whole; a key that was mistyped is named."""
+    with capture_logs() as events:
+        config = read_namesrv_conf("listenPort=9999\norderMessageEnable = true\nrocketmqHome=/opt/mq\n")
+    assert events == [{"event": "unknown_config_keys_ignored", "log_level": "warning", "keys": ["rocketmqHome"]}]
 
     assert (config.listen_port, config.order_message_enable) == (9999, True)
     assert read_namesrv_conf(config.to_properties()) == config
