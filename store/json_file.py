@@ -51,6 +51,7 @@ class JsonFile:
         finally:
             file.close()
         if not content.strip(b"\0 \t\r\n"):
+            log.warning("config_unreadable", path=path, error="empty")
             return None
         try:
             return loads(content)

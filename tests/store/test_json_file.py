@@ -42,6 +42,16 @@ def test_the_backup_helps_when_the_file_is_missing_empty_or_broken(file: JsonFil
     assert "config_read_from_backup" in [event["event"] for event in events]
 
 
+def test_a_file_that_lost_its_content_does_not_pass_in_silence(file: JsonFile) -> None:
+    """Without a `.bak` a table begins anew, which its owner must hear of."""
+    file.save({"n": 1})
+    Path(file.path).write_bytes(b"")
+
+    with capture_logs() as events:
+        assert file.load() is None
+    assert [(event["event"], event["path"]) for event in events] == [("config_unreadable", file.path)]
+
+
 def test_a_broken_file_does_not_push_out_the_good_backup(file: JsonFile) -> None:
     file.save({"n": 1})
     file.save({"n": 2})
