@@ -5,9 +5,9 @@ The client is `raw_sender.py`; a lone send waits for its answer before the next 
 
 import argparse
 
-from harness import CpuMeter, Options, Report, Values, others_stopped, started, take_turns, warm_up
+from harness import CpuMeter, Options, Report, Values, back_free_memory, others_stopped, started, take_turns, warm_up
 from raw_sender import RawSender, lone_latencies
-from servers import Cluster, Side, release_page_cache
+from servers import Cluster, Side
 
 
 def _extend(parser: argparse.ArgumentParser) -> None:
@@ -31,7 +31,6 @@ def main() -> None:
 
             def measure(side: Side, clusters: dict[Side, Cluster] = clusters) -> Values:
                 with others_stopped(side, clusters):
-                    release_page_cache()
                     return _measure(clusters[side], options.seconds, windows, found.lone)
 
             take_turns(options, report, measure)
@@ -42,6 +41,7 @@ def _measure(cluster: Cluster, seconds: float, windows: list[int], lone_sends: i
     with RawSender(cluster.broker_address) as sender:
         values = lone_latencies(sender, lone_sends)
         for window in windows:
+            back_free_memory()
             sender.run(window, seconds=1)
             meter = CpuMeter(cluster.running_broker)
             meter.start()

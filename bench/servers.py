@@ -6,7 +6,6 @@ Apache's jars come from Maven Central into a cache outside the repository (`$LED
 Each side listens on ports of its own, so both may stand ready while only one is loaded.
 """
 
-import contextlib
 import os
 import random
 import shutil
@@ -94,27 +93,9 @@ def ours_env() -> dict[str, str]:
 
 def new_store() -> Path:
     """Return a fresh folder for stores and logs, on a real disk."""
-    root = _stores()
+    root = Path(os.environ.get("LEDGERMQ_BENCH_STORE", Path.home() / ".cache" / "ledgermq-bench"))
     root.mkdir(parents=True, exist_ok=True)
     return Path(tempfile.mkdtemp(dir=root))
-
-
-def _stores() -> Path:
-    return Path(os.environ.get("LEDGERMQ_BENCH_STORE", Path.home() / ".cache" / "ledgermq-bench"))
-
-
-def release_page_cache() -> None:
-    """Let the kernel forget what it has cached of all stores and has written back; mapped pages stay.
-
-    A virtual machine's host may hand out memory only when it is first touched, at 20 us for 4 KiB here, several times what a
-    message costs: a store that has grown all morning would be measured by that and not by its broker. Pages that were just
-    released are there already.
-    """
-    for path in _stores().rglob("*"):
-        with contextlib.suppress(FileNotFoundError):  # a broker may delete it meanwhile
-            if path.is_file():
-                with path.open("rb") as file:
-                    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def free_port(count: int = 1) -> int:

@@ -6,9 +6,9 @@ waits for nobody). A send that was answered with anything but SUCCESS is counted
 
 import argparse
 
-from harness import CpuMeter, Options, Report, Values, others_stopped, take_turns, warm_up
+from harness import CpuMeter, Options, Report, Values, back_free_memory, others_stopped, take_turns, warm_up
 from raw_sender import RawSender, lone_latencies
-from servers import Cluster, Side, release_page_cache
+from servers import Cluster, Side
 from slaves import await_in_sync, started_pairs
 
 
@@ -26,7 +26,6 @@ def main() -> None:
 
         def measure(side: Side) -> Values:
             with others_stopped(side, clusters, slaves):
-                release_page_cache()
                 await_in_sync(clusters[side], slaves[side])
                 return _measure(clusters[side], slaves[side], options.seconds, windows, found.lone)
 
@@ -38,6 +37,7 @@ def _measure(master: Cluster, slave: Cluster, seconds: float, windows: list[int]
     with RawSender(master.broker_address) as sender:
         values = lone_latencies(sender, lone_sends)
         for window in windows:
+            back_free_memory()
             sender.run(window, seconds=1)
             meters = {"master": CpuMeter(master.running_broker), "slave": CpuMeter(slave.running_broker)}
             for meter in meters.values():
