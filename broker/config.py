@@ -252,6 +252,16 @@ KEYS: Mapping[str, str] = {key: field.name for key, field in _FIELDS.items()}
 """RocketMQ's keys and our field names; those of TLS are in `remoting.tls`."""
 
 
+_NOT_THERE = {
+    "aclEnable": "access control, so everybody could do everything",
+    "authenticationEnabled": "authentication, so everybody could do everything",
+    "authorizationEnabled": "authorization, so everybody could do everything",
+    "enableDLegerCommitLog": "DLedger commit log, so nothing would be replicated",
+    "enableControllerMode": "controller, so no master would be elected",
+}
+"""Keys of RocketMQ that promise something: to pass over one of them would be worse than not to start."""
+
+
 def read_broker_conf(text: str) -> BrokerConfig:
     """Read a `broker.conf`; unknown keys are kept and named in one warning.
 
@@ -275,6 +285,8 @@ def config_of(entries: Mapping[str, str], base: BrokerConfig | None = None) -> B
         if field is not None:
             values[field.name] = _value_of(field, key, value.strip())
         elif key not in TLS_KEYS:
+            if key in _NOT_THERE and value.strip().lower() == "true":
+                raise BadConfig(key, value, f"false: this broker has no {_NOT_THERE[key]}")
             others[key] = value
             unknown.append(key)
     if unknown:

@@ -27,9 +27,9 @@ class BadConfig(BrokerError):
 class BadTable(BrokerError):
     """The file `path` holds something else than its table."""
 
-    def __init__(self, path: str, reason: Exception) -> None:
+    def __init__(self, path: str, reason: str) -> None:
         super().__init__(
-            f"{path} is not what it should be ({type(reason).__name__}: {reason}): repair it, or put its .bak in its place; "
-            "the broker was not started"
+            f"{path} is not what it should be ({reason}): repair it, put an earlier one in its place, or remove it and its "
+            ".bak to begin with an empty table; the broker was not started"
         )
         self.path = path

@@ -96,15 +96,17 @@ class Persistence:
         """Let `read` take what the file of a table holds; None if there is none.
 
         Raises:
-            BadTable: `read` could not make sense of it.
+            BadTable: the file and its `.bak` are broken, or `read` could not make sense of them.
             OSError: the file is there and cannot be read.
         """
         file = self._file(name)
         stored = file.load()
+        if stored is None and file.has_content:  # to begin anew would move every group, or drop every topic's settings
+            raise BadTable(file.path, "it is not JSON, and no .bak is there that is")
         try:
             return read(stored)
         except UNREADABLE as error:
-            raise BadTable(file.path, error) from error
+            raise BadTable(file.path, f"{type(error).__name__}: {error}") from error
 
     def keep(self, name: str, take: Callable[[], Any], changes: Callable[[], int], interval_seconds: float = 0.0) -> Table:
         """Keep a file of this name from now on; what the table holds now counts as written."""

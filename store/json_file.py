@@ -42,15 +42,23 @@ class JsonFile:
                 log.warning("config_read_from_backup", path=self.path, backup_path=self.backup_path)
         return value
 
+    @property
+    def has_content(self) -> bool:
+        """Whether the file holds anything: if so, and nothing could be loaded, it is broken."""
+        return self.disk.exists(self.path) and not _is_blank(self._content(self.path))
+
+    def _content(self, path: str) -> bytes:
+        file = self.disk.open(path)
+        try:
+            return file.read(0, file.size)
+        finally:
+            file.close()
+
     def _read(self, path: str) -> Any | None:
         if not self.disk.exists(path):
             return None
-        file = self.disk.open(path)
-        try:
-            content = file.read(0, file.size)
-        finally:
-            file.close()
-        if not content.strip(b"\0 \t\r\n"):
+        content = self._content(path)
+        if _is_blank(content):
             log.warning("config_unreadable", path=path, error="empty")
             return None
         try:
@@ -83,3 +91,7 @@ class JsonFile:
             self.disk.replace(self.path, self.backup_path)
         self.disk.replace(new_path, self.path)
         self.disk.sync_directory(directory)
+
+
+def _is_blank(content: bytes) -> bool:
+    return not content.strip(b"\0 \t\r\n")

@@ -47,6 +47,14 @@ def test_the_store_is_told_its_part() -> None:
     assert store.mapped_file_size_commit_log == 16 * 1024 * 1024
 
 
+@pytest.mark.parametrize("key", ["aclEnable", "authenticationEnabled", "enableDLegerCommitLog", "enableControllerMode"])
+def test_protection_that_is_not_there_is_refused_and_not_left_out(key: str) -> None:
+    """Who switched on access control or leader election must not run without it because the key is unknown here."""
+    with pytest.raises(BadConfig, match=f"{key} must be false: .*\\(got 'true'\\)"):
+        config_of({key: "true"})
+    assert config_of({key: "false"}).others == {key: "false"}
+
+
 def test_unknown_keys_are_named_in_one_warning_and_kept() -> None:
     """A key of RocketMQ's that we do not know is no error, is logged once and shown again."""
     with capture_logs() as events:

@@ -69,10 +69,12 @@ async def test_files_have_rocketmqs_shapes(tmp_path: Path) -> None:
         ("topics.json", '{"topicConfigTable":{"T1":"T1"}}'),
         ("subscriptionGroup.json", '{"subscriptionGroupTable":false}'),
         ("subscriptionGroup.json", '{"forbiddenTable":{"g":["T1"]}}'),
+        ("consumerOffset.json", '{"offsetTable":{"T1@g":{0:5'),
+        ("topics.json", "\x7fELF"),
     ],
 )
 async def test_a_damaged_table_is_named(tmp_path: Path, name: str, content: str) -> None:
-    """A file that is JSON but no table stops the start, with its path in the error."""
+    """A file that is no table stops the start, with its path in the error: an empty one would move every group."""
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / name).write_text(content)
 
