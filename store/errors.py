@@ -3,6 +3,7 @@
 StoreError
 ├── StoreInUse           another broker holds the directory
 ├── WrongSegmentSize     a file is not as long as the configuration says
+├── MissingLog           not one file of the log is where it had been
 ├── DamagedLog           a record that was safely on the medium is no longer whole
 ├── NotWritable          the log takes nothing now; says why
 ├── AppendUnclear        an append failed, and what it wrote could not be taken back (an OSError too)
@@ -41,6 +42,18 @@ class WrongSegmentSize(StoreError):
         self.path = path
         self.expected = expected
         self.found = found
+
+
+class MissingLog(StoreError):
+    """No file of the log is in `path`, where it had been synced up to `synced_offset`."""
+
+    def __init__(self, path: str, synced_offset: int) -> None:
+        super().__init__(
+            f"{path} holds no file of the log, which had been synced up to offset {synced_offset}: is a disk not mounted, or "
+            "was the directory moved? Nothing was changed. To begin with an empty store, move all of the old one away"
+        )
+        self.path = path
+        self.synced_offset = synced_offset
 
 
 class DamagedLog(StoreError):

@@ -26,7 +26,7 @@ from .checkpoint import Checkpoint
 from .commitlog import LocalLog
 from .consumequeue import PRE_BLANK_SIZE, ConsumeQueue
 from .dispatch import Derivable, Dispatcher, scan
-from .errors import DamagedLog
+from .errors import DamagedLog, MissingLog
 
 log = structlog.get_logger()
 
@@ -121,11 +121,14 @@ def recover(
         index_lost_from: records from there on have to be indexed anew.
 
     Raises:
+        MissingLog: there is no log, though there was one. Nothing was changed.
         DamagedLog: a record that had been synced is no longer whole. Nothing was cut.
         OSError: the disk refused.
     """
     files = local.segments.files
     if not files:
+        if mark is not None and mark.flushed_offset:
+            raise MissingLog(local.segments.directory, mark.flushed_offset)
         for queue in queues:
             queue.truncate(0)
         return Recovered(0, 0, 0, torn=False)

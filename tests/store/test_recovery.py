@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from ledgermq.message.layout import decode_record
 from ledgermq.store.commitlog import LocalLog
 from ledgermq.store.cutting import cut_log
-from ledgermq.store.errors import DamagedLog, NoSuchOffset, StoreInUse, WrongSegmentSize
+from ledgermq.store.errors import DamagedLog, MissingLog, NoSuchOffset, StoreInUse, WrongSegmentSize
 from ledgermq.store.message_store import MessageStore
 from ledgermq.store.opening import open_message_store
 from ledgermq.store.statuses import GetStatus
@@ -142,6 +142,24 @@ async def test_damage_to_synced_records_is_refused_and_nothing_is_cut(tmp_path: 
     assert caught.value.offset == damaged_at
     assert f"--at {damaged_at}" in str(caught.value)
     assert {path.name: path.read_bytes() for path in (tmp_path / "commitlog").iterdir()} == before
+
+
+@pytest.mark.parametrize("emptied", [True, False])
+async def test_a_log_that_is_not_where_it_was_is_missed(tmp_path: Path, emptied: bool) -> None:
+    """A disk that is not mounted must not make an empty store of a full one: the queues would be cut to nothing."""
+    await put_seven(tmp_path)
+    (tmp_path / "commitlog").rename(tmp_path / "elsewhere")
+    if emptied:
+        (tmp_path / "commitlog").mkdir()
+
+    with pytest.raises(MissingLog, match="synced up to offset 4"):
+        async with small_store(tmp_path):
+            pytest.fail("a store without its log was opened")
+
+    shutil.rmtree(tmp_path / "commitlog", ignore_errors=True)
+    (tmp_path / "elsewhere").rename(tmp_path / "commitlog")
+    async with small_store(tmp_path) as store:
+        assert len(queue_of(store)) == 7
 
 
 async def test_a_file_of_another_size_is_refused(tmp_path: Path) -> None:
