@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import attrs
-from harness import CpuMeter, Options, Report, Values, started, take_turns
+from harness import CpuMeter, Options, Report, Values, back_free_memory, started, take_turns
 from processes import ProcessFailedError
 from raw_sender import RawSender
 from relay import relay
@@ -35,7 +35,7 @@ _SEGMENT_ROOM = 64 << 20
 
 
 def _extend(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--mib", type=int, default=1024, help="length of the log (default 1024 MiB)")
+    parser.add_argument("--mib", type=int, default=512, help="length of the log (default 512 MiB)")
     parser.add_argument("--body", type=int, default=4096, help="bytes of each message's body (default 4096)")
     parser.add_argument(
         "--round-trip-ms", type=float, default=20, help="added by the relay; 0 leaves the relay out (default 20)"
@@ -69,6 +69,7 @@ def _measure(master: Cluster) -> dict[str, float]:
     copied = end / _bare_copy_seconds(end) / 1e6
     folder = new_store()
     try:
+        back_free_memory(end + end // 2)
         written = end / _bare_copy_seconds(end, folder / "copy") / 1e6
     finally:
         shutil.rmtree(folder)
@@ -112,6 +113,7 @@ class _CaughtUp:
 
 def _catch_up(master: Cluster, end: int, settings: Mapping[str, str]) -> _CaughtUp:
     role = {**replicated(master.side, "SLAVE"), "inSyncReplicas": "1", **settings}
+    back_free_memory(end + end // 2)
     with beside(master, role) as slave:
         # A JVM's start is not what is measured: the clock runs from the first bytes on.
         while (first := log_end(slave)) <= 0:

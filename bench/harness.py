@@ -31,8 +31,6 @@ OTHERS = "cores used by others"
 _SETTLE_SECONDS = 2.0
 """For what servers catch up with after a stop: heartbeats, registrations."""
 _WARMUP_WINDOW = 64
-_BACKED_BYTES = 1 << 30
-"""More than a pair of brokers stores in one measurement."""
 
 
 @attrs.define
@@ -221,14 +219,17 @@ def others_stopped(side: Side, *tables: Mapping[Side, Cluster]) -> Generator[Non
             time.sleep(_SETTLE_SECONDS)
 
 
-def back_free_memory() -> None:
+def back_free_memory(size: int = 640 << 20) -> None:
     """Have the machine hand out pages for a while that it has already, by touching so many and giving them back.
 
     A virtual machine's host may take free memory back, and then each fresh page costs it up to 20 us, which the guest counts
     as its own: half of what a message takes, and only once a store has grown beyond what was free at the start.
+
+    Args:
+        size: bytes; more than a measurement stores, all brokers together, and less than makes the host take it back at once.
     """
-    with mmap.mmap(-1, _BACKED_BYTES) as pages:
-        pages[:: mmap.PAGESIZE] = bytes(len(range(0, _BACKED_BYTES, mmap.PAGESIZE)))
+    with mmap.mmap(-1, size) as pages:
+        pages[:: mmap.PAGESIZE] = bytes(len(range(0, size, mmap.PAGESIZE)))
 
 
 def take_turns(options: Options, report: Report, measure: Callable[[Side], Values]) -> None:

@@ -8,7 +8,7 @@ full; `behind MiB` is what the master had written since. A slave that follows ta
 import argparse
 import signal
 
-from harness import CpuMeter, Options, Report, Values, take_turns, warm_up
+from harness import CpuMeter, Options, Report, Values, back_free_memory, take_turns, warm_up
 from raw_sender import RawSender, lone_latencies
 from servers import Cluster, Side, free_port, new_store
 from slaves import await_equal, log_end, replicated
@@ -80,6 +80,7 @@ def _measure(master: Cluster, slave: Cluster, seconds: float, window: int, lone_
 
 def _state(master: Cluster, seconds: float, window: int, lone_sends: int) -> dict[str, float]:
     meter = CpuMeter(master.running_broker)
+    back_free_memory()
     with RawSender(master.broker_address) as sender:
         sender.run(window, seconds=1)
         meter.start()
