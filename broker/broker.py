@@ -138,7 +138,8 @@ class Broker:
     def load_tables(self) -> None:
         """Read the tables' files, and keep them from now on."""
         keep, config = self.persistence.keep, self.config
-        self.persistence.load("consumerOffset.json", self.offsets.load)
+        # Topics are found again by their messages; without offsets all groups would pass over what they have not consumed.
+        self.persistence.load("consumerOffset.json", self.offsets.load, replaceable=False)
         if not config.is_slave and (moved := self.offsets.keep_inside(self.store.max_offset)):
             log.warning("consumer_offsets_moved_back", messages=moved)
         self.persistence.load("delayOffset.json", self.delay.load)

@@ -92,16 +92,19 @@ class Persistence:
     _directory: str
     tables: dict[str, Table] = attrs.field(factory=dict[str, Table])
 
-    def load(self, name: str, read: Callable[[Any], Read]) -> Read:
+    def load(self, name: str, read: Callable[[Any], Read], *, replaceable: bool = True) -> Read:
         """Let `read` take what the file of a table holds; None if there is none.
 
+        Args:
+            replaceable: a table that is broken, as its `.bak` is, may begin anew.
+
         Raises:
-            BadTable: the file and its `.bak` are broken, or `read` could not make sense of them.
+            BadTable: it is broken and may not, or `read` could not make sense of it.
             OSError: the file is there and cannot be read.
         """
         file = self._file(name)
         stored = file.load()
-        if stored is None and file.has_content:  # to begin anew would move every group, or drop every topic's settings
+        if stored is None and not replaceable and file.has_content:
             raise BadTable(file.path, "it is not JSON, and no .bak is there that is")
         try:
             return read(stored)

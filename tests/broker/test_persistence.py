@@ -70,11 +70,11 @@ async def test_files_have_rocketmqs_shapes(tmp_path: Path) -> None:
         ("subscriptionGroup.json", '{"subscriptionGroupTable":false}'),
         ("subscriptionGroup.json", '{"forbiddenTable":{"g":["T1"]}}'),
         ("consumerOffset.json", '{"offsetTable":{"T1@g":{0:5'),
-        ("topics.json", "\x7fELF"),
+        ("consumerOffset.json", "\x7fELF"),
     ],
 )
 async def test_a_damaged_table_is_named(tmp_path: Path, name: str, content: str) -> None:
-    """A file that is no table stops the start, with its path in the error: an empty one would move every group."""
+    """A file that is no table stops the start, with its path in the error: an empty one of offsets would move every group."""
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / name).write_text(content)
 
