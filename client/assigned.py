@@ -135,6 +135,22 @@ class AssignedQueue:
         self.buffered.extendleft(reversed(behind))
         return self.put_back(message)
 
+    def move(self, next_offset: int) -> None:
+        """Go on where the broker says that the queue does.
+
+        If that is further back, it does not have what came from there on: not any more, or not yet, where another member was
+        ahead of it. What was pulled before that still counts, for nobody would pull it again.
+        """
+        if next_offset >= self.next_offset:
+            self.reset(next_offset)
+            return
+        kept = {offset: message for offset, message in self._pending.items() if offset < next_offset}
+        waiting = [message for message in self.buffered if message.queue_offset < next_offset]
+        self.reset(next_offset)
+        self._pending.update(kept)
+        self._pending_bytes = sum(message.size for message in kept.values())
+        self.buffered.extend(waiting)
+
     def reset(self, next_offset: int) -> None:
         """Forget everything pulled and go on at `next_offset`; messages handed out are not ours any more."""
         self.epoch += 1

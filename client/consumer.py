@@ -324,7 +324,7 @@ class Consumer:
         plan = PullPlan(self.group, subscription, commits=clustering, messages_max=self.options.pull_messages_max)
 
         def moved(offset: int) -> None:
-            source.assigned.reset(offset)
+            source.assigned.move(offset)
             self._nursery.start_soon(self._commit, [source], CALL_SECONDS)
 
         def arrived() -> None:

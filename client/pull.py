@@ -194,8 +194,9 @@ class PullConsumer:
         )
 
         def moved(offset: int) -> None:
-            source.assigned.reset(offset)
-            self._positions[source.queue] = offset
+            waiting = source.assigned.next_offset > offset  # of what was fetched ahead, some may still be handed out
+            source.assigned.move(offset)
+            self._positions[source.queue] = min(self._positions[source.queue], offset) if waiting else offset
 
         def arrived() -> None:
             self._line.offer(source)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from math import inf
 from typing import Protocol
 
@@ -175,6 +176,8 @@ class Dispatcher:
     _touched: dict[ConsumeQueue, None] = attrs.field(factory=dict[ConsumeQueue, None])
     _wake: trio.Event = attrs.field(factory=trio.Event)
     _pause_over: trio.Event = attrs.field(factory=trio.Event)
+    _deriving: bool = False
+    """A round is under way; those who are told of arrivals read the store."""
     _bulk_at: float = -inf
     """When the last piece of bulk data came."""
     _ended: float = -inf
@@ -247,6 +250,12 @@ class Dispatcher:
         self._ended, self._reads_before = trio.current_time(), self.reads
         return self._ended + pause_after(self._ended - began, self._ended - self._bulk_at, wanted=wanted)
 
+    def catch_up(self) -> None:
+        """Derive now what is readable, as far as one round goes, for a reader who may know of more than the queues do."""
+        if self.behind_bytes and not self._deriving:
+            with suppress(OSError):  # the next round meets it too, and says so
+                self.round()
+
     def round(self, records_max: int = ROUND_RECORDS_MAX) -> bool:
         """Derive one slice; returns whether it got anywhere.
 
@@ -278,17 +287,20 @@ class Dispatcher:
                         break
         if position == start:
             return self._skip_damaged(start)
+        self._deriving = True
         try:
             arrived = self.derive(records)
+            self.dispatched_offset = position
+            self.on_success()
+            if arrived:
+                for listener in self.on_arrival:
+                    listener(arrived)
         except OSError:
             self._offered.clear()
             self._offered_count = 0
             raise
-        self.dispatched_offset = position
-        self.on_success()
-        if arrived:
-            for listener in self.on_arrival:
-                listener(arrived)
+        finally:
+            self._deriving = False
         return True
 
     def derive(self, records: list[Derivable]) -> list[Derivable]:

@@ -81,6 +81,36 @@ def test_after_a_reset_nothing_of_before_counts() -> None:
     assert assigned.epoch == 1
 
 
+def test_a_queue_that_goes_on_further_back_loses_nothing_that_was_pulled_before() -> None:
+    """The broker that is asked now has less than the one before: what it says it has comes again, the rest would not."""
+    assigned = AssignedQueue(QUEUE, 0)
+    early, handed_out, waiting, ahead = messages_at(10, 11, 12, 13)
+    assigned.add([early, handed_out, waiting, ahead], 14)
+    assigned.take(2)
+    assigned.ack(early)
+
+    assigned.move(13)
+
+    assert assigned.next_offset == 13
+    assert assigned.committable == 11
+    assert assigned.take(10) == [waiting]
+    assert assigned.ack(handed_out)
+    assert not assigned.ack(ahead)
+    assert assigned.pending_bytes == waiting.size
+    assert assigned.epoch == 1
+
+
+def test_a_queue_that_goes_on_further_ahead_leaves_what_is_gone() -> None:
+    """As after a reset: its messages were deleted or passed over by an administrator."""
+    assigned = AssignedQueue(QUEUE, 0)
+    assigned.add(messages_at(10, 11), 12)
+
+    assigned.move(20)
+
+    assert not assigned.take(10)
+    assert assigned.committable == 20
+
+
 def test_what_is_put_back_comes_next() -> None:
     """With everything behind it, where order counts."""
     assigned = AssignedQueue(QUEUE, 0)

@@ -105,6 +105,16 @@ async def test_every_way_a_get_can_end(tmp_path: Path) -> None:
         assert outcome(0, tags=frozenset((1,))) == (GetStatus.NO_MATCHED_MESSAGE, 5)
 
 
+async def test_a_reader_who_knows_more_than_the_queues_is_not_sent_back(tmp_path: Path) -> None:
+    """A slave has shown it what is not derived here yet; only who is ahead of the log itself is wrong."""
+    async with small_store(tmp_path) as store:
+        store.put([incoming(b"%d" % number) for number in range(5)])
+        assert store.max_offset("TopicTest", 1) == 0
+
+        assert store.get("TopicTest", 1, 5, 3).status is GetStatus.OFFSET_OVERFLOW_ONE
+        assert store.get("TopicTest", 1, 7, 3).next_offset == 5
+
+
 async def test_a_get_takes_what_its_tags_let_through(tmp_path: Path) -> None:
     """Tags are compared by hash; the next offset lies behind everything that was looked at."""
     async with small_store(tmp_path) as store:
