@@ -215,9 +215,13 @@ class PullService:
 
         Told to ask again at once, as a slave with a master says, RocketMQ's clients would ask without end.
         """
-        broker = self.broker
-        behind = broker.config.is_slave and not broker.config.offset_check_in_slave and pull.offset > result.max_offset
-        return behind and not broker.replication.follows_master
+        return self._may_be_behind and pull.offset > result.max_offset and not self.broker.replication.follows_master
+
+    @property
+    def _may_be_behind(self) -> bool:
+        """Whether this is a slave, which leaves it to its master to know what offsets are really wrong."""
+        config = self.broker.config
+        return config.is_slave and not config.offset_check_in_slave
 
     def _reset_of(self, pull: Pull) -> GetResult | None:
         """What a pull is told whose group was reset, unless it happens to ask for the right offset."""
@@ -246,8 +250,7 @@ class PullService:
         else:
             broker.stats.get_missed()
             if code is ResponseCode.PULL_OFFSET_MOVED:
-                if config.is_slave and not config.offset_check_in_slave:
-                    # A slave may be behind: the master knows whether the offset is really wrong.
+                if self._may_be_behind:
                     code, broker_id = ResponseCode.PULL_RETRY_IMMEDIATELY, group.broker_id
                 log.debug(
                     "pull_offset_moved",

@@ -176,8 +176,8 @@ class Dispatcher:
     _touched: dict[ConsumeQueue, None] = attrs.field(factory=dict[ConsumeQueue, None])
     _wake: trio.Event = attrs.field(factory=trio.Event)
     _pause_over: trio.Event = attrs.field(factory=trio.Event)
-    _deriving: bool = False
-    """A round is under way; those who are told of arrivals read the store."""
+    _telling: bool = False
+    """Listeners are being told of arrivals; they read the store, which must not begin a round within the round."""
     _bulk_at: float = -inf
     """When the last piece of bulk data came."""
     _ended: float = -inf
@@ -252,7 +252,7 @@ class Dispatcher:
 
     def catch_up(self) -> None:
         """Derive now what is readable, as far as one round goes, for a reader who may know of more than the queues do."""
-        if self.behind_bytes and not self._deriving:
+        if self.behind_bytes and not self._telling:
             with suppress(OSError):  # the next round meets it too, and says so
                 self.round()
 
@@ -287,20 +287,21 @@ class Dispatcher:
                         break
         if position == start:
             return self._skip_damaged(start)
-        self._deriving = True
         try:
             arrived = self.derive(records)
-            self.dispatched_offset = position
-            self.on_success()
-            if arrived:
-                for listener in self.on_arrival:
-                    listener(arrived)
         except OSError:
             self._offered.clear()
             self._offered_count = 0
             raise
-        finally:
-            self._deriving = False
+        self.dispatched_offset = position
+        self.on_success()
+        if arrived:
+            self._telling = True
+            try:
+                for listener in self.on_arrival:
+                    listener(arrived)
+            finally:
+                self._telling = False
         return True
 
     def derive(self, records: list[Derivable]) -> list[Derivable]:

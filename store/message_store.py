@@ -363,10 +363,11 @@ class MessageStore:
             max_bytes: of records; the first record is always given, however large.
         """
         self.dispatcher.reads += 1
-        if offset > self.max_offset(topic, queue_id):
+        queue = self.queues.table.get((topic, queue_id))
+        if offset > (queue.max_offset if queue is not None else 0):
             # A slave may have derived what is not derived here yet, and shown it: that its reader is ahead is no mistake.
             self.dispatcher.catch_up()
-        queue = self.queues.table.get((topic, queue_id))
+            queue = self.queues.table.get((topic, queue_id))
         if queue is None or queue.max_offset == 0:
             status = GetStatus.NO_MATCHED_LOGIC_QUEUE if queue is None else GetStatus.NO_MESSAGE_IN_QUEUE
             return GetResult(status, self._corrected(offset, 0), 0, 0)
