@@ -38,10 +38,10 @@ interop: .venv/ready  ## foreign clients and brokers against ours; wants Java, M
 	$(BIN)/python -m pytest tests/interop
 
 sim: .venv/ready  ## the simulated world: SIM_SEEDS=N seeds
-	$(BIN)/python -m ledgermq.testing.simulate --seeds $(SIM_SEEDS)
+	$(BIN)/python -m harness.simulate --seeds $(SIM_SEEDS)
 
 fuzz: .venv/ready-to-fuzz  ## every decoder, guided by coverage: FUZZ_SECONDS=N seconds in all
-	$(BIN)/python -m ledgermq.testing.fuzz --seconds $(FUZZ_SECONDS)
+	$(BIN)/python -m harness.fuzz --seconds $(FUZZ_SECONDS)
 
 bench: .venv/ready  ## every figure, briefly, against Apache RocketMQ on this machine
 	$(BIN)/python bench/all.py --quick

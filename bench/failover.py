@@ -21,15 +21,15 @@ import structlog
 import trio
 from processes import end_in_order
 
+from harness.processes.network import NetworkUnavailable, Place, VirtualNetwork, virtual_network
+from harness.processes.pairs import BROKER_PORT, NAMESRV_PORT, Member
+from harness.processes.servers import running
 from ledgermq.client.admin import Admin, open_admin
 from ledgermq.client.consumer import Consumer, open_consumer
 from ledgermq.client.errors import ClientError
 from ledgermq.client.producer import Producer, open_producer
 from ledgermq.client.pull import PullConsumer, open_pull_consumer
 from ledgermq.message.message import Message, MessageQueue
-from ledgermq.testing.process_network import NetworkUnavailable, Place, VirtualNetwork, virtual_network
-from ledgermq.testing.process_pairs import BROKER_PORT, NAMESRV_PORT, Member
-from ledgermq.testing.process_servers import running
 from ledgermq.world.real import World, real_world
 
 TOPIC = "Failover"

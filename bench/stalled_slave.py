@@ -8,10 +8,11 @@ full; `behind MiB` is what the master had written since. A slave that follows ta
 import argparse
 import signal
 
-from harness import CpuMeter, Options, Report, Values, back_free_memory, take_turns, warm_up
 from raw_sender import RawSender, lone_latencies
 from servers import Cluster, Side, free_port, new_store
 from slaves import await_equal, log_end, replicated
+
+from harness import CpuMeter, Options, Report, Values, back_free_memory, take_turns, warm_up
 
 # A master hangs up on a slave that was silent for 20 s; here it is to stay.
 _PATIENT = {"haHousekeepingInterval": "3600000"}

@@ -6,10 +6,11 @@ waits for nobody). A send that was answered with anything but SUCCESS is counted
 
 import argparse
 
-from harness import CpuMeter, Options, Report, Values, back_free_memory, others_stopped, take_turns, warm_up
 from raw_sender import RawSender, lone_latencies
 from servers import Cluster, Side
 from slaves import await_in_sync, started_pairs
+
+from harness import CpuMeter, Options, Report, Values, back_free_memory, others_stopped, take_turns, warm_up
 
 
 def _extend(parser: argparse.ArgumentParser) -> None:

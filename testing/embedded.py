@@ -18,7 +18,7 @@ from ..namesrv.config import NamesrvConfig
 from ..namesrv.server import open_namesrv
 from ..world.real import World, real_world
 from ..world.threads import opened_in_thread
-from .sim_world import sim_world
+from .sim.world import sim_world
 
 HOST = "127.0.0.1"
 MODES = ("local", "ha")

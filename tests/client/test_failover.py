@@ -11,6 +11,7 @@ import attrs
 import pytest
 import trio
 
+from harness.processes.servers import ServerProcess, running_broker, running_namesrv
 from ledgermq.client.admin import Admin, open_admin
 from ledgermq.client.consumer import Consumer, open_consumer
 from ledgermq.client.errors import ClientError
@@ -19,7 +20,6 @@ from ledgermq.client.pull import PullConsumer, open_pull_consumer
 from ledgermq.client.received import ReceivedMessage
 from ledgermq.client.subscription import ConsumeFrom
 from ledgermq.message.message import Message
-from ledgermq.testing.process_servers import ServerProcess, running_broker, running_namesrv
 
 PATIENCE_SECONDS = 60
 SEND_SECONDS = 3.0

@@ -24,9 +24,9 @@ from ledgermq.message.message import IncomingMessage
 from ledgermq.store.config import StoreConfig
 from ledgermq.store.message_store import MessageStore
 from ledgermq.store.opening import open_message_store
-from ledgermq.testing.sim_clock import SimClock
-from ledgermq.testing.sim_disk import SimDisk
-from ledgermq.testing.sim_workers import SimWorkers
+from ledgermq.testing.sim.clock import SimClock
+from ledgermq.testing.sim.disk import SimDisk
+from ledgermq.testing.sim.workers import SimWorkers
 from ledgermq.world.network import Address
 from ledgermq.world.real import World
 

@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 
 from ledgermq.store.cleaning import Cleaner
 from ledgermq.store.commitlog import LocalLog
-from ledgermq.testing.sim_disk import SimDisk
+from ledgermq.testing.sim.disk import SimDisk
 
 from .stores import derive_all, incoming, small_store
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ledgermq.store.index_slots import PAGE_SLOTS, SlotTable
-from ledgermq.testing.sim_disk import SimDisk
+from ledgermq.testing.sim.disk import SimDisk
 from ledgermq.world.disk import DiskFile
 
 from .watched_disk import WatchedDisk, WatchedFile

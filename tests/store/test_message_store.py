@@ -16,8 +16,8 @@ from ledgermq.store.config import SCHEDULE_TOPIC
 from ledgermq.store.message_store import MessageStore
 from ledgermq.store.opening import open_message_store
 from ledgermq.store.statuses import GetStatus, PutStatus
-from ledgermq.testing.sim_disk import SimDisk
-from ledgermq.testing.sim_workers import SimWorkers
+from ledgermq.testing.sim.disk import SimDisk
+from ledgermq.testing.sim.workers import SimWorkers
 from ledgermq.world.network import TcpNetwork
 from ledgermq.world.real import World
 

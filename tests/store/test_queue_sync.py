@@ -11,8 +11,8 @@ import trio
 from structlog.testing import capture_logs
 
 from ledgermq.store.opening import open_message_store
-from ledgermq.testing.sim_disk import SimDisk
-from ledgermq.testing.sim_workers import SimWorkers
+from ledgermq.testing.sim.disk import SimDisk
+from ledgermq.testing.sim.workers import SimWorkers
 from ledgermq.world.real import World
 
 from .stores import derive_all, incoming, small_config, small_world

@@ -18,8 +18,8 @@ from ledgermq.store.errors import DamagedLog, MissingLog, NoSuchOffset, StoreInU
 from ledgermq.store.message_store import MessageStore
 from ledgermq.store.opening import open_message_store
 from ledgermq.store.statuses import GetStatus
-from ledgermq.testing.sim_disk import SimDisk
-from ledgermq.testing.sim_workers import SimWorkers
+from ledgermq.testing.sim.disk import SimDisk
+from ledgermq.testing.sim.workers import SimWorkers
 from ledgermq.world.disk import RealDisk
 from ledgermq.world.real import World
 

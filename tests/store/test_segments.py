@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from ledgermq.message.layout import encode_host, encode_record
 from ledgermq.store.commitlog import open_local_log
 from ledgermq.store.segments import PREPARED_BYTES, Segment, Segments
-from ledgermq.testing.sim_clock import SimClock
-from ledgermq.testing.sim_disk import SECTOR, SimDisk, SimDiskFile
-from ledgermq.testing.sim_workers import SimWorkers
+from ledgermq.testing.sim.clock import SimClock
+from ledgermq.testing.sim.disk import SECTOR, SimDisk, SimDiskFile
+from ledgermq.testing.sim.workers import SimWorkers
 
 SEGMENT = 4 * PREPARED_BYTES
 HOST = encode_host("10.0.0.1", 10911)

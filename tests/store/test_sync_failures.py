@@ -8,9 +8,9 @@ from ledgermq.message.layout import encode_host, encode_record
 from ledgermq.store.commitlog import LocalLog, open_local_log
 from ledgermq.store.consumequeue import ConsumeQueue
 from ledgermq.store.segments import Segments
-from ledgermq.testing.sim_clock import SimClock
-from ledgermq.testing.sim_disk import SimDisk
-from ledgermq.testing.sim_workers import SimWorkers
+from ledgermq.testing.sim.clock import SimClock
+from ledgermq.testing.sim.disk import SimDisk
+from ledgermq.testing.sim.workers import SimWorkers
 
 
 def queue_whose_sync_failed(disk: SimDisk) -> ConsumeQueue:

@@ -9,10 +9,10 @@ from ledgermq.message.message import IncomingMessage
 from ledgermq.store.config import StoreConfig
 from ledgermq.store.opening import open_message_store
 from ledgermq.store.statuses import PutStatus
-from ledgermq.testing.scheduler import seeded_run
-from ledgermq.testing.sim_disk import SECTOR
-from ledgermq.testing.sim_network import SimFabric
-from ledgermq.testing.sim_world import Machine, sim_world
+from ledgermq.testing.sim.disk import SECTOR
+from ledgermq.testing.sim.network import SimFabric
+from ledgermq.testing.sim.scheduler import seeded_run
+from ledgermq.testing.sim.world import Machine, sim_world
 from ledgermq.world.disk import Disk
 from ledgermq.world.real import World
 

@@ -14,8 +14,8 @@ from ledgermq.store.commitlog import LocalLog
 from ledgermq.store.config import StoreConfig
 from ledgermq.store.opening import open_message_store
 from ledgermq.testing.contracts import LOG_CHECKS, OpenLog, check_append_log
-from ledgermq.testing.scheduler import seeded_run
-from ledgermq.testing.sim_world import sim_world
+from ledgermq.testing.sim.scheduler import seeded_run
+from ledgermq.testing.sim.world import sim_world
 from ledgermq.world.real import World, real_world
 
 Wrap = Callable[[LocalLog, World], AppendLog]

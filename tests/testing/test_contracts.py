@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ledgermq.testing.contracts import DISK_CHECKS, check_disk
-from ledgermq.testing.sim_disk import SimDisk
+from ledgermq.testing.sim.disk import SimDisk
 from ledgermq.world.disk import Disk, RealDisk
 
 

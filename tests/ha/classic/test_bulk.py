@@ -22,7 +22,7 @@ from ledgermq.ha.classic.layout import BARE_HEADER
 from ledgermq.ha.classic.protocol import TransferLimits
 from ledgermq.ha.classic.slave import LONG_FRAME_BYTES, REPORT_BYTES, HAClient
 from ledgermq.store.dispatch import Dispatcher
-from ledgermq.testing.sim_disk import SimDiskFile
+from ledgermq.testing.sim.disk import SimDiskFile
 from ledgermq.world.clock import SystemClock
 
 OpenNode = Any  # the fixtures' own classes live in conftest.py, which tests cannot import

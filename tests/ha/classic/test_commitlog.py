@@ -14,7 +14,7 @@ from ledgermq.ha.classic.settings import HaSettings
 from ledgermq.ha.errors import InSyncReplicasNotEnough
 from ledgermq.store.append_log import Appended
 from ledgermq.store.statuses import PutStatus
-from ledgermq.testing.sim_clock import SimClock
+from ledgermq.testing.sim.clock import SimClock
 
 
 @attrs.define

@@ -12,7 +12,7 @@ from trio.testing import MockClock
 
 from ledgermq.ha.classic.node import StoreFollower
 from ledgermq.store.checkpoint import Checkpoint
-from ledgermq.testing.sim_disk import SimDisk
+from ledgermq.testing.sim.disk import SimDisk
 
 OpenNode = Any  # the fixtures' own classes live in conftest.py, which tests cannot import
 Joined = Callable[..., Awaitable[None]]

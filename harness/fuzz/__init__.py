@@ -1,0 +1,1 @@
+"""The fuzzer: every decoder, guided by the coverage of our code."""

@@ -1,0 +1,337 @@
+"""`python -m harness.mutants`: plant known bugs, one at a time, and count the seeds until the simulator finds each.
+
+A simulator that finds no planted bug is worth nothing: every mutant must be found within `SEEDS_MAX` seeds.
+"""
+
+# ruff: noqa: ARG001, ARG005 - a mutant has the parameters of what it replaces
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from math import inf
+from operator import attrgetter
+from typing import Any
+
+import attrs
+import structlog
+
+from ledgermq.broker import delay, retry
+from ledgermq.broker.hold import HeldPulls
+from ledgermq.broker.offsets import ConsumerOffsets
+from ledgermq.ha.classic.acks import Acknowledgements
+from ledgermq.ha.classic.commitlog import ClassicLog
+from ledgermq.message.layout import decode_record
+from ledgermq.store import message_store, opening, recovery
+from ledgermq.store.commitlog import LocalLog
+from ledgermq.store.consumequeue import ConsumeQueue
+from ledgermq.store.index import IndexFile, IndexFiles
+from ledgermq.store.index_slots import SlotTable
+from ledgermq.store.segments import Segments
+from ledgermq.store.statuses import PutStatus
+
+from .outcome import Outcome
+from .simulate.cluster import simulate_cluster
+from .simulate.cores import simulate_cores
+from .simulate.store import simulate_store
+
+SEEDS_MAX = 1000
+SECONDS_MAX = 300.0
+
+
+@attrs.frozen
+class Mutant:
+    """One planted bug: an attribute of a class or module, and what takes its place."""
+
+    name: str
+    owner: Any
+    attribute: str
+    make: Callable[[Any], Any]
+    simulate: Callable[[int], Outcome] = simulate_store
+    """The floor on which it is looked for."""
+
+    @contextmanager
+    def planted(self) -> Generator[None]:
+        """The time in which the bug is there."""
+        original: Any = self.owner.__dict__[self.attribute]
+        setattr(self.owner, self.attribute, self.make(original))
+        try:
+            yield
+        finally:
+            setattr(self.owner, self.attribute, original)
+
+
+def _ack_before_sync(_: Any) -> Callable[[Any, Any, Any, Any], Any]:
+    return lambda self, end, deadline, done: done(PutStatus.PUT_OK)
+
+
+def _ignore_a_failed_sync(_: Any) -> Callable[[Any, Any], Any]:
+    return lambda self, reason: None
+
+
+def _reuse_queue_offsets(original: Any) -> Callable[[Any], Any]:
+    return lambda queues: {key: max(offset - 1, 0) for key, offset in original(queues).items()}
+
+
+def _lose_the_tail(original: Any) -> Any:
+    def read_back(local: Any, dispatcher: Any, start: int, synced: int, order: Any, **options: Any) -> Any:
+        end, count = original(local, dispatcher, start, synced, order, **options)
+        return (start, 0) if count else (end, count)
+
+    return read_back
+
+
+def _serve_unsynced_bytes(_: Any) -> Any:
+    return property(attrgetter("max_offset"))
+
+
+def _no_sync_of_queues(_: Any) -> Callable[[Any], Any]:
+    return lambda self: None
+
+
+def _no_sync_of_directories(original: Any) -> Any:
+    def sync(self: Segments, start: int, end: int) -> None:
+        self.created = False
+        original(self, start, end)
+
+    return sync
+
+
+def _no_sync_after_recovery(_: Any) -> Callable[[Any, Any, Any], Any]:
+    return lambda self, start, end: None
+
+
+def _trust_every_body(original: Any) -> Any:
+    def read_back(local: Any, dispatcher: Any, start: int, synced: int, order: Any, *, check_crc: bool) -> Any:
+        return original(local, dispatcher, start, synced, order, check_crc=False)
+
+    return read_back
+
+
+def _trust_every_end(_: Any) -> Callable[[Any, Any, Any], Any]:
+    return lambda local, offset, size: False
+
+
+def _miss_properties_that_are_not_there(original: Any) -> Callable[[Any, Any, Any], Any]:
+    def lacks_a_sector(local: Any, offset: int, size: int) -> Any:
+        beyond = (offset + size) % recovery.SECTOR
+        return original(local, offset, size) or (beyond in (1, 2) and not any(local.record(offset, size)[-beyond:]))
+
+    return lacks_a_sector
+
+
+def _leave_a_failed_append(_: Any) -> Any:
+    def clear_withdrawn(self: Any) -> None:
+        self._unclear = False
+        self._withdrawn.clear()
+
+    return clear_withdrawn
+
+
+def _forget_a_key(original: Any) -> Callable[[Any, Any], Any]:
+    return lambda self, entries: original(self, entries[1:] if len(entries) > 3 else entries)
+
+
+def _no_sync_of_index(_: Any) -> Any:
+    def sync(self: IndexFile) -> None:
+        self.synced_entry = self.next_entry
+
+    return sync
+
+
+def _keep_torn_queues(_: Any) -> Callable[[Any, Any], Any]:
+    return lambda self, physical_offset: None
+
+
+def _keep_queue_offsets(_: Any) -> Any:
+    def take_back(self: Any, messages: Any, queue_offsets: Any) -> None:
+        pass
+
+    return take_back
+
+
+def _forget_a_page(original: Any) -> Any:
+    def look_through(self: Any) -> None:
+        original(self)
+        self._changed_pages.discard(max(self._changed_pages, default=0))
+
+    return look_through
+
+
+def _accept_any_report(original: Any) -> Callable[[Any, Any, int], None]:
+    return lambda self, slave, offset: original(self, slave, max(offset, self._last_end))
+
+
+def _count_a_slave_twice(original: Any) -> Any:
+    def hold(self: Any, slave: Any, offset: int) -> None:
+        original(self, (slave, offset % 2), offset)
+
+    return hold
+
+
+def _confirm_beyond_the_slowest(_: Any) -> Any:
+    def hold(self: Any, slave: Any, offset: int) -> None:
+        self._held[slave] = offset
+        self.confirmed = max(self.confirmed, offset)
+        self._pending.reach(self.confirmed)
+
+    return hold
+
+
+def _forget_an_offset(original: Any) -> Any:
+    def load(self: Any, stored: Any) -> None:
+        original(self, stored)
+        if len(self.table) > 2:
+            self.table.popitem()
+
+    return load
+
+
+def _forget_offsets(original: Any) -> Any:
+    def load(self: Any, stored: Any) -> None:
+        original(self, stored)
+        self.table.clear()
+
+    return load
+
+
+def _drop_a_stranger(original: Any) -> Any:
+    def drop(self: Any, owner: Any) -> int:
+        others: list[Any] = [other for other in self._owners if other != owner]
+        return int(original(self, owner)) + (int(original(self, others[0])) if others else 0)
+
+    return drop
+
+
+def _keep_waiters_of_the_closed(_: Any) -> Callable[[Any, Any], int]:
+    return lambda self, owner: 0
+
+
+def _deliver_early(_: Any) -> Callable[[Any, int, int], int]:
+    return lambda self, due_ms, now_ms: min(due_ms, now_ms)
+
+
+def _show_what_the_master_may_lose(_: Any) -> Any:
+    return property(lambda self: self.flushed_offset if self.sync_flush else self.max_offset)
+
+
+def _answer_without_slaves(_: Any) -> Callable[[Any, Any, Any, Any], Any]:
+    return lambda self, end, deadline, done: self.local.when_done(end, deadline, done)
+
+
+def _drop_dead_letters(original: Any) -> Any:
+    def handle(self: Any, connection: Any, request: Any) -> Any:
+        stored = decode_record(self.broker.store.message_at(request.integer("offset")))
+        group = self.broker.groups.find(request.text("group"))
+        if stored.reconsume_times >= retry.retries_max(group, request):
+            return request.response()
+        return original(self, connection, request)
+
+    return handle
+
+
+def _give_up_early(original: Any) -> Callable[[Any, Any], int]:
+    return lambda group, request: original(group, request) - 1
+
+
+def _try_for_ever(original: Any) -> Callable[[Any, Any], int]:
+    return lambda group, request: 1 << 30
+
+
+def _deliver_backwards(original: Any) -> Any:
+    def get(self: Any, topic: str, queue_id: int, offset: int, *rest: Any, **options: Any) -> Any:
+        result = original(self, topic, queue_id, offset, *rest, **options)
+        if len(result.slices) > 2 and not topic.startswith("%"):
+            result.slices[0], result.slices[1] = result.slices[1], result.slices[0]
+        return result
+
+    return get
+
+
+def _skip_a_message(original: Any) -> Any:
+    def get(self: Any, topic: str, queue_id: int, offset: int, *rest: Any, **options: Any) -> Any:
+        result = original(self, topic, queue_id, offset, *rest, **options)
+        if len(result.slices) > 2:
+            del result.slices[1]
+        return result
+
+    return get
+
+
+MUTANTS = (
+    Mutant("ack before sync", LocalLog, "when_done", _ack_before_sync),
+    Mutant("go on after a failed sync", LocalLog, "_stop", _ignore_a_failed_sync),
+    Mutant("reuse a queue offset after restart", opening, "queue_offsets_of", _reuse_queue_offsets),
+    Mutant("lose the tail on recovery", recovery, "_read_back", _lose_the_tail),
+    Mutant("serve bytes not yet on the medium", LocalLog, "readable_offset", _serve_unsynced_bytes),
+    Mutant("trust bodies without their CRC", recovery, "_read_back", _trust_every_body),
+    Mutant("trust the end of a record without looking", recovery, "_lacks_a_sector", _trust_every_end),
+    Mutant("miss properties that are not there", recovery, "_lacks_a_sector", _miss_properties_that_are_not_there),
+    Mutant("do not sync what recovery read back", LocalLog, "rewrite", _no_sync_after_recovery),
+    Mutant("do not sync directories", Segments, "sync", _no_sync_of_directories),
+    Mutant("do not sync consume queues", ConsumeQueue, "sync", _no_sync_of_queues),
+    Mutant("keep queue units behind the mark", ConsumeQueue, "truncate", _keep_torn_queues),
+    Mutant("leave the bytes of a failed append", LocalLog, "_clear_withdrawn", _leave_a_failed_append),
+    Mutant("keep the queue offsets of a failed append", message_store.MessageStore, "_take_back", _keep_queue_offsets),
+    Mutant("forget a key of a batch", IndexFiles, "put_batch", _forget_a_key),
+    Mutant("forget a changed page of the index", SlotTable, "_look_through", _forget_a_page),
+    Mutant("call an index file forced that is not", IndexFile, "sync", _no_sync_of_index),
+    Mutant("accept any HA report", Acknowledgements, "hold", _accept_any_report, simulate_cores),
+    Mutant("count one slave twice", Acknowledgements, "hold", _count_a_slave_twice, simulate_cores),
+    Mutant("take the fastest slave for all", Acknowledgements, "hold", _confirm_beyond_the_slowest, simulate_cores),
+    Mutant("forget a consumer offset on restart", ConsumerOffsets, "load", _forget_an_offset, simulate_cores),
+    Mutant("drop a waiter when another connection closes", HeldPulls, "drop", _drop_a_stranger, simulate_cores),
+    Mutant("keep the waiters of a closed connection", HeldPulls, "drop", _keep_waiters_of_the_closed, simulate_cores),
+    Mutant("deliver a delayed message early", vars(delay)["_Level"], "due_of", _deliver_early, simulate_cluster),
+    Mutant("show what the master may lose", LocalLog, "readable_offset", _show_what_the_master_may_lose, simulate_cluster),
+    Mutant("answer before slaves hold it", ClassicLog, "when_done", _answer_without_slaves, simulate_cluster),
+    Mutant("ask the fastest of three nodes", Acknowledgements, "hold", _confirm_beyond_the_slowest, simulate_cluster),
+    Mutant("forget all offsets on restart", ConsumerOffsets, "load", _forget_offsets, simulate_cluster),
+    Mutant("drop dead letters", retry.SendBack, "handle", _drop_dead_letters, simulate_cluster),
+    Mutant("give up one attempt early", retry, "retries_max", _give_up_early, simulate_cluster),
+    Mutant("never give up", retry, "retries_max", _try_for_ever, simulate_cluster),
+    Mutant("swap two messages of an answer", message_store.MessageStore, "get", _deliver_backwards, simulate_cluster),
+    Mutant("leave a message out of an answer", message_store.MessageStore, "get", _skip_a_message, simulate_cluster),
+)
+
+
+def seeds_until_found(mutant: Mutant, seeds_max: int = SEEDS_MAX, seconds_max: float = inf) -> tuple[int, str] | None:
+    """Run seeds with the bug planted: how many it took, and the violation; None if it was not found in that time.
+
+    A seed that fails without the bug too has not found it.
+    """
+    started = time.monotonic()
+    for seed in range(seeds_max):
+        if time.monotonic() - started > seconds_max:
+            break
+        with mutant.planted():
+            outcome = mutant.simulate(seed)
+        if outcome.violations and not mutant.simulate(seed).violations:
+            return seed + 1, outcome.violations[0]
+    return None
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit status."""
+    parser = argparse.ArgumentParser(prog="python -m harness.mutants", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=SEEDS_MAX, help=f"seeds after which a bug counts as missed ({SEEDS_MAX})")
+    parser.add_argument("--seconds", type=float, default=SECONDS_MAX, help=f"or so many seconds ({SECONDS_MAX:.0f})")
+    parser.add_argument("names", nargs="*", help="parts of the names of the bugs to plant (all)")
+    chosen = parser.parse_args(arguments)
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger("critical"))
+    missed = 0
+    for mutant in MUTANTS:
+        if chosen.names and not any(name in mutant.name for name in chosen.names):
+            continue
+        found = seeds_until_found(mutant, chosen.seeds, chosen.seconds)
+        missed += found is None
+        told = "MISSED" if found is None else f"{found[0]:4} seeds  {found[1][:100]}"
+        print(f"{mutant.name:44} {told}", flush=True)  # noqa: T201
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Real broker processes under kills, broken networks and malformed frames."""

@@ -1,0 +1,154 @@
+"""`python -m harness.processes.faults`: kill real brokers under load, again and again, and judge what they kept.
+
+A pair of master and slave is in `pairs`; this is the single broker, and the command for both.
+Each life of the broker: start on the same store, look at everything it holds, let producers and readers work, sometimes let it
+stand still, then SIGKILL at a drawn moment, sometimes in the middle of its start. The last life ends by a clean stop. A kill
+leaves the page cache, so an acknowledgement of either flush mode must survive it. The seed fixes what is drawn, not how the
+machine interleaves it: a failure keeps its store and history for a look, and may take several runs to show again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import attrs
+import trio
+
+from ledgermq.testing.checkers import STORE_CHECKERS, check_history, queue_offsets_are_given_once
+from ledgermq.testing.history import End, History, Snapshot
+from ledgermq.world.network import Address
+
+from ..outcome import Outcome
+from .load import PULL_SETTINGS, Load, message_ids_name_their_messages
+from .network import NetworkUnavailable
+from .pairs import PairFaults
+from .report import VIOLATIONS_SHOWN_MAX, Report, drawn_seed, say
+from .servers import broker_arguments, running, running_broker
+
+LIFE_SECONDS = (0.05, 1.0)
+START_KILLED_SHARE = 0.15
+START_KILLED_SECONDS = (0.0, 0.8)
+PAUSED_SHARE = 0.1
+PAUSE_SECONDS = (0.2, 1.5)
+
+
+@attrs.define(eq=False)
+class Faults:
+    """One store through the lives of its broker."""
+
+    store: Path
+    sync_flush: bool
+    lots: random.Random
+    report: Report
+    life_seconds: tuple[float, float] = LIFE_SECONDS
+    outcome: Outcome = attrs.field(init=False)
+    load: Load = attrs.field(init=False)
+    settings: dict[str, object] = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.outcome = Outcome(History(self.sync_flush))
+        self.load = Load(self.outcome.history, self.lots)
+        self.settings = {"flushDiskType": "SYNC_FLUSH" if self.sync_flush else "ASYNC_FLUSH", **PULL_SETTINGS}
+
+    async def run(self, kills: int) -> Outcome:
+        """Let the broker die `kills` times, then look whether everything is there."""
+        started = time.monotonic()
+        while self.outcome.faults["kills"] < kills:
+            if self.outcome.faults["kills"] and self.lots.random() < START_KILLED_SHARE:
+                await self._kill_while_starting()
+            else:
+                await self._kill_under_load()
+            self.outcome.faults["kills"] += 1
+        await self._stop_and_look()
+        self.outcome.violations += self.load.skipped
+        self.outcome.violations += check_history(self.outcome.history, (queue_offsets_are_given_once,))
+        self.outcome.seconds = time.monotonic() - started
+        return self.outcome
+
+    async def _kill_while_starting(self) -> None:
+        async with running(self.store.parent, *broker_arguments(self.store, self.settings)) as broker:
+            await trio.sleep(self.lots.uniform(*START_KILLED_SECONDS))
+            await broker.kill()
+        self.outcome.history.ends.append(End.KILL)
+        self.outcome.faults["kills while starting"] += 1
+
+    async def _kill_under_load(self) -> None:
+        before = len(self.outcome.history.puts)
+        began = time.monotonic()
+        async with running_broker(self.store, self.settings) as broker:
+            self.outcome.start_seconds_max = max(self.outcome.start_seconds_max, time.monotonic() - began)
+            await self._look(broker.address)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self.load.run, broker.address)
+                if self.lots.random() < PAUSED_SHARE:
+                    await trio.sleep(self.lots.uniform(*self.life_seconds))
+                    await broker.pause(self.lots.uniform(*PAUSE_SECONDS))
+                    self.outcome.faults["pauses"] += 1
+                await trio.sleep(self.lots.uniform(*self.life_seconds))
+                await broker.kill()
+        self.outcome.history.ends.append(End.KILL)
+        self.report(
+            f"kill {self.outcome.faults['kills'] + 1}: {len(self.outcome.history.puts) - before} messages sent in this life"
+        )
+
+    async def _stop_and_look(self) -> None:
+        """The end of the last life is a clean one, and the start after it too must find everything."""
+        async with running_broker(self.store, self.settings) as broker:
+            await self._look(broker.address)
+            status = await broker.stop()
+            if status:
+                self.outcome.violations.append(f"a clean stop ended with exit status {status}: {broker.errors}")
+        self.outcome.history.ends.append(End.CLEAN)
+        async with running_broker(self.store, self.settings) as broker:
+            snapshot = await self._look(broker.address)
+            self.outcome.violations += await self.load.read_to_the_end(broker.address, snapshot)
+
+    async def _look(self, address: Address) -> Snapshot:
+        """Take a snapshot and judge it at once: all of them together would not fit into memory."""
+        snapshot = await self.load.look(address)
+        history = attrs.evolve(self.outcome.history, snapshots=[snapshot])
+        self.outcome.violations += check_history(history, (*STORE_CHECKERS, message_ids_name_their_messages))
+        return snapshot
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit status."""
+    parser = argparse.ArgumentParser(prog="python -m harness.processes.faults", description=__doc__)
+    parser.add_argument("--mode", choices=("single", "sync_master"), default="single", help="one broker, or a pair (single)")
+    parser.add_argument("--kills", type=int, default=50, help="how often a broker is killed (50)")
+    parser.add_argument("--flush", choices=("sync", "async"), default="sync", help="SYNC_FLUSH or ASYNC_FLUSH (sync)")
+    parser.add_argument("--seed", type=int, help="what to draw from; a new one by default")
+    parser.add_argument("--directory", type=Path, help="where the stores go; a temporary one by default")
+    chosen = parser.parse_args(arguments)
+    seed = drawn_seed(chosen.seed)
+    directory = Path(tempfile.mkdtemp(prefix="ledgermq-faults-", dir=chosen.directory))
+    title = f"seed {seed}, {chosen.mode}, {chosen.flush} flush"
+    say(f"{title}, in {directory}")
+    sync_flush, lots = chosen.flush == "sync", random.Random(seed)  # noqa: S311 - draws faults
+    try:
+        if chosen.mode == "single":
+            outcome = trio.run(Faults(directory / "store", sync_flush, lots, say).run, chosen.kills)
+        else:
+            outcome = trio.run(PairFaults(directory, sync_flush, lots, say).run, chosen.kills)
+    except NetworkUnavailable as error:
+        say(str(error))
+        return 2
+    for violation in outcome.violations[:VIOLATIONS_SHOWN_MAX]:
+        say(f"  {violation}")
+    say(f"{title}: {outcome.summary()}")
+    if outcome.violations:
+        (directory / "violations.txt").write_text("\n".join(outcome.violations))
+        return 1
+    shutil.rmtree(directory)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

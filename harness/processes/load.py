@@ -1,0 +1,278 @@
+"""Load on one broker that may die at any moment, and the history of what it answered.
+
+Producers write down every acknowledgement, readers every message they were given; a look at all queues after each start is
+a snapshot. A body begins with a number that is given once. A call that ends with its connection is unknown: the broker may
+have stored the message or not.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import count
+
+import attrs
+import trio
+
+from ledgermq.message.batch import encode_batch
+from ledgermq.message.layout import body_size_of, span_of
+from ledgermq.message.properties import KEYS, encode_properties
+from ledgermq.remoting.channel import Channel, connected
+from ledgermq.remoting.codes import RequestCode, ResponseCode
+from ledgermq.remoting.command import RemotingCommand, wire_fields
+from ledgermq.remoting.errors import RemotingError
+from ledgermq.testing.history import History, Put, Queue, Read, Snapshot, Stored
+from ledgermq.world.network import Address, Network
+from ledgermq.world.real import real_world
+
+TOPIC = "Faults"
+QUEUES: tuple[Queue, ...] = tuple((TOPIC, queue_id) for queue_id in range(4))
+NUMBER_DIGITS = 12
+PRODUCERS = 2
+IN_FLIGHT = 16
+BATCH_SHARE, BATCH_MAX = 0.1, 8
+BODY_BYTES_MAX = 2000
+REFUSED_PAUSE_SECONDS = 0.05
+"""A refusal may come at once: without a pause it would be most of what a run sends."""
+CALL_SECONDS = 60.0
+"""Longer than any pause: a call ends with its answer or with its connection."""
+KEYS_ASKED = 8
+KEY_ANSWERS_MAX = 32
+PULL_SETTINGS = {
+    "maxTransferCountOnMessageInMemory": 1024,
+    "maxTransferCountOnMessageInDisk": 1024,
+    "maxTransferBytesOnMessageInMemory": 1 << 20,
+    "maxTransferBytesOnMessageInDisk": 1 << 20,
+}
+"""For the broker, so that looking at everything takes few calls."""
+STORED_UNPROMISED = (
+    ResponseCode.FLUSH_DISK_TIMEOUT,
+    ResponseCode.FLUSH_SLAVE_TIMEOUT,
+    ResponseCode.SLAVE_NOT_AVAILABLE,
+)
+"""The message is in the log, but is not as safe as the mode promises."""
+_READER_GROUP = "watching"
+_WAIT, _WITH_SUBSCRIPTION = 2, 4
+
+
+@attrs.define(eq=False)
+class Load:
+    """Producers and readers of one broker through all its lives."""
+
+    history: History
+    lots: random.Random
+    network: Network = attrs.field(factory=lambda: real_world().network)
+    body_bytes_max: int = BODY_BYTES_MAX
+    skipped: list[str] = attrs.field(factory=list[str])
+    """Offsets that a reader was not given, as sentences."""
+    remarks: dict[tuple[int, str], int] = attrs.field(factory=dict[tuple[int, str], int])
+    """Refusals by code and remark, and how many there were."""
+    _numbers: Iterator[int] = attrs.field(factory=lambda: count(1))
+    _positions: dict[Queue, int] = attrs.field(factory=dict[Queue, int])
+
+    @property
+    def epoch(self) -> int:
+        return len(self.history.ends)
+
+    async def run(self, address: Address) -> None:
+        """Produce and read until the broker is gone or the caller cancels."""
+        async with trio.open_nursery() as nursery:
+            for producer in range(PRODUCERS):
+                nursery.start_soon(self.produce, address, producer)
+            nursery.start_soon(self._read_all, address)
+
+    async def produce(self, address: Address, producer: int) -> None:
+        """Keep `IN_FLIGHT` sends out on one connection until it ends."""
+        with suppress(RemotingError):
+            async with connected(address, network=self.network) as channel, trio.open_nursery() as nursery:
+                for _ in range(IN_FLIGHT):
+                    nursery.start_soon(self._keep_sending, channel, producer)
+
+    async def _keep_sending(self, channel: Channel, producer: int) -> None:
+        while not channel.closed:
+            size = self.lots.randint(2, BATCH_MAX) if self.lots.random() < BATCH_SHARE else 1
+            puts = self.numbered(self.lots.choice(QUEUES), producer, size)
+            with suppress(RemotingError):
+                answer = await self.send(channel, puts)
+                if answer.code != ResponseCode.SUCCESS:
+                    await trio.sleep(REFUSED_PAUSE_SECONDS)
+
+    def numbered(self, queue: Queue, producer: int = 0, size: int = 1) -> list[Put]:
+        """Puts of new messages; several are a batch."""
+        numbers = [next(self._numbers) for _ in range(size)]
+        batch = numbers[0] if size > 1 else 0
+        return [Put(number, producer, queue, self.epoch, key=f"k{number}", batch=batch) for number in numbers]
+
+    async def send(self, channel: Channel, puts: list[Put]) -> RemotingCommand:
+        """Send puts as one request and write down how it ended.
+
+        Raises:
+            RemotingError: unknown whether they are stored.
+        """
+        self.history.puts += puts  # in order of sending: nothing awaits between here and the frame's place in the stream
+        answer = await channel.call(self._request(puts), CALL_SECONDS)
+        if answer.code == ResponseCode.SUCCESS:
+            ids, first = answer.ext["msgId"].split(","), int(answer.ext["queueOffset"])
+            for at, (put, message_id) in enumerate(zip(puts, ids, strict=True)):
+                put.acknowledged, put.queue_offset = True, first + at
+                put.physical_offset = int(message_id[-16:], 16)
+        else:
+            stored = answer.code in STORED_UNPROMISED
+            for put in puts:
+                put.refused = not stored
+                put.withdrawn = answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+            refusal = (answer.code, answer.remark or "")
+            self.remarks[refusal] = self.remarks.get(refusal, 0) + 1
+        return answer
+
+    def _request(self, puts: list[Put]) -> RemotingCommand:
+        topic, queue_id = puts[0].queue
+        bodies = [self._body(put.number) for put in puts]
+        properties = [encode_properties({KEYS: put.key}) for put in puts]
+        fields = wire_fields(
+            {"a": "loading", "b": topic, "c": "TBW102", "d": len(QUEUES), "e": queue_id, "f": 0, "g": 1, "h": 0}
+            | {"i": properties[0] if len(puts) == 1 else "", "j": 0, "k": False, "m": len(puts) > 1}
+        )
+        if len(puts) == 1:
+            return RemotingCommand(RequestCode.SEND_MESSAGE_V2, fields, bodies[0])
+        items = zip(bodies, properties, strict=True)
+        batch = encode_batch((0, body, text.encode()) for body, text in items)
+        return RemotingCommand(RequestCode.SEND_BATCH_MESSAGE, fields, batch)
+
+    def _body(self, number: int) -> bytes:
+        return b"%0*d" % (NUMBER_DIGITS, number) + self.lots.randbytes(self.lots.randint(0, self.body_bytes_max))
+
+    # ------------------------------------------------------------------------------------------------------- reading
+
+    async def _read_all(self, address: Address) -> None:
+        with suppress(RemotingError):
+            async with connected(address, network=self.network) as channel, trio.open_nursery() as nursery:
+                for queue in QUEUES:
+                    nursery.start_soon(self._follow, channel, queue)
+
+    async def _follow(self, channel: Channel, queue: Queue) -> None:
+        with suppress(RemotingError):
+            while not channel.closed:
+                if not await self.read_on(channel, queue, wait_ms=5000):
+                    await trio.sleep(0.05)  # the topic is made by the first send
+
+    async def read_on(self, channel: Channel, queue: Queue, *, wait_ms: int = 0) -> int:
+        """Let the reader of `queue` take what there is; returns how many messages that was.
+
+        Raises:
+            RemotingError: the connection ended.
+        """
+        position = self._positions.get(queue, 0)
+        answer = await pull(channel, queue, position, wait_ms=wait_ms)
+        messages = stored_in(answer.body) if answer.code == ResponseCode.SUCCESS else []
+        for message in messages:
+            if message.queue_offset != position:
+                self.skipped.append(f"a reader of {queue} at {position} was given {message.queue_offset} next")
+            position = message.queue_offset + 1
+            self.history.reads.append(Read(queue, message.queue_offset, message.number, self.epoch))
+        if answer.code == ResponseCode.PULL_OFFSET_MOVED:
+            self.skipped.append(f"a reader of {queue} at {position} was sent to {answer.ext.get('nextBeginOffset')}")
+        self._positions[queue] = position
+        return len(messages)
+
+    async def look(self, address: Address) -> Snapshot:
+        """Read everything that a broker holds.
+
+        Raises:
+            RemotingError: it is gone.
+        """
+        async with connected(address, network=self.network) as channel:
+            snapshot = Snapshot(self.epoch, {}, {}, {})
+            for queue in QUEUES:
+                low, high = await bounds_of(channel, queue)
+                snapshot.bounds[queue] = (low, high)
+                snapshot.queues[queue] = messages = list[Stored]()
+                while low < high:
+                    answer = await pull(channel, queue, low)
+                    found = stored_in(answer.body) if answer.code == ResponseCode.SUCCESS else []
+                    messages += [message for message in found if message.queue_offset < high]
+                    if not found:
+                        self.skipped.append(f"a look at {queue} at {low} was answered {answer.code}: {answer.remark}")
+                        break
+                    low = found[-1].queue_offset + 1
+            acknowledged = [put.key for put in self.history.puts[-2000:] if put.acknowledged]
+            for key in self.lots.sample(acknowledged, min(KEYS_ASKED, len(acknowledged))):
+                snapshot.by_key[key] = await numbers_by_key(channel, key)
+        return snapshot
+
+    async def read_to_the_end(self, address: Address, snapshot: Snapshot) -> list[str]:
+        """Let the readers finish; returns which messages of `snapshot` they never were given, as sentences."""
+        async with connected(address, network=self.network) as channel:
+            for queue in QUEUES:
+                while await self.read_on(channel, queue):
+                    pass
+        given = {(read.queue, read.queue_offset) for read in self.history.reads}
+        return [
+            f"no reader was given {queue}@{message.queue_offset}"
+            for queue, messages in snapshot.queues.items()
+            for message in messages
+            if (queue, message.queue_offset) not in given
+        ]
+
+
+async def pull(channel: Channel, queue: Queue, offset: int, *, wait_ms: int = 0) -> RemotingCommand:
+    """Ask for messages of `queue` from `offset` on."""
+    fields = {
+        "consumerGroup": _READER_GROUP,
+        "topic": queue[0],
+        "queueId": queue[1],
+        "queueOffset": offset,
+        "maxMsgNums": 1024,
+        "sysFlag": _WITH_SUBSCRIPTION | (_WAIT if wait_ms else 0),
+        "commitOffset": 0,
+        "suspendTimeoutMillis": wait_ms,
+        "subscription": "*",
+        "subVersion": 0,
+    }
+    return await channel.call(RemotingCommand(RequestCode.PULL_MESSAGE, wire_fields(fields)), CALL_SECONDS)
+
+
+def stored_in(body: bytes) -> list[Stored]:
+    """The messages of a pull answer."""
+    messages: list[Stored] = []
+    position = 0
+    while position < len(body):
+        span = span_of(body, position, len(body))
+        assert span is not None, "the body of a pull answer is whole records"
+        assert body_size_of(body, span) >= NUMBER_DIGITS, "every body begins with its number"
+        number = int(body[span.body_at : span.body_at + NUMBER_DIGITS])
+        messages.append(Stored(span.queue_offset, span.physical_offset, number, span.store_timestamp))
+        position = span.end
+    return messages
+
+
+async def bounds_of(channel: Channel, queue: Queue) -> tuple[int, int]:
+    """Min and max offset of a queue, as the broker tells them."""
+    found: list[int] = []
+    for code in (RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET):
+        fields = wire_fields({"topic": queue[0], "queueId": queue[1]})
+        answer = await channel.call(RemotingCommand(code, fields), CALL_SECONDS)
+        found.append(int(answer.ext.get("offset", 0)))
+    return max(found[0], 0), found[1]
+
+
+async def numbers_by_key(channel: Channel, key: str) -> list[int]:
+    """The numbers of the messages that a query by key finds."""
+    fields = {"topic": TOPIC, "key": key, "maxNum": KEY_ANSWERS_MAX, "beginTimestamp": 0, "endTimestamp": 1 << 60}
+    answer = await channel.call(RemotingCommand(RequestCode.QUERY_MESSAGE, wire_fields(fields)), CALL_SECONDS)
+    return [message.number for message in stored_in(answer.body)]
+
+
+def message_ids_name_their_messages(history: History) -> Iterator[str]:
+    """The physical offset in the id of an acknowledged message is where the message lies."""
+    acknowledged = {put.number: put for put in history.puts if put.acknowledged}
+    for snapshot in history.snapshots:
+        for queue, messages in snapshot.queues.items():
+            for message in messages:
+                put = acknowledged.get(message.number)
+                if put is not None and put.physical_offset != message.physical_offset:
+                    yield (
+                        f"life {snapshot.epoch}: message {put.number} of {queue} lies at {message.physical_offset}, its id "
+                        f"says {put.physical_offset}"
+                    )

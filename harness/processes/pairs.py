@@ -1,0 +1,396 @@
+"""A SYNC_MASTER and its slave as real processes on machines of a virtual network: kill either, cut the ways, judge both logs.
+
+A life is one of the master. While producers and readers work, faults are drawn: cuts of one way or both between any machines,
+links taken away, processes that stand still, the slave killed, the slave's disk filled. Then the master is killed, and before
+it comes back the slave is looked at alone: its log must hold every message that was answered PUT_OK, and what it shows must be
+in order. When all is healed it must come to the master's end again and pass the same checkers as the master; after the last
+life both logs must be equal, byte for byte.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import attrs
+import orjson
+import trio
+
+from ledgermq.message.layout import span_of
+from ledgermq.remoting.channel import connected
+from ledgermq.remoting.codes import RequestCode, ResponseCode
+from ledgermq.remoting.command import RemotingCommand, wire_fields
+from ledgermq.remoting.errors import RemotingError
+from ledgermq.testing.checkers import (
+    STORE_CHECKERS,
+    Checker,
+    check_history,
+    nothing_is_stored_twice_or_invented,
+    nothing_read_is_lost,
+    order_within_a_queue_holds,
+    queue_offsets_are_dense,
+    queue_offsets_are_given_once,
+)
+from ledgermq.testing.history import End, History, Snapshot
+from ledgermq.world.network import Address
+
+from ..outcome import Outcome
+from .load import NUMBER_DIGITS, PULL_SETTINGS, QUEUES, TOPIC, Load, message_ids_name_their_messages
+from .network import Place, VirtualNetwork, virtual_network
+from .report import Report
+from .servers import SEGMENT_SIZE, ServerProcess, broker_arguments, running
+
+NAMESRV, MASTER, SLAVE, CLIENTS = "namesrv", "master", "slave", "clients"
+NAMESRV_PORT, BROKER_PORT = 9876, 10911
+SECRET = "between machines of this test"  # noqa: S105
+PAIR_SETTINGS = {
+    "brokerClusterName": "faults",
+    "listenPort": BROKER_PORT,
+    "haListenPort": BROKER_PORT + 1,
+    "haSecret": SECRET,
+    "syncFrom": "first",
+    "slaveTimeout": 1000,
+    "haSendHeartbeatInterval": 400,
+    "haHousekeepingInterval": 2000,
+    "registerNameServerPeriod": 10_000,
+    "cleanFileForciblyEnable": "false",
+}
+"""Short, so that a half-open connection is given up within seconds."""
+SLAVE_DISK_BYTES = 1 << 30
+SETTLE_SECONDS = 60.0
+"""Within which a healed pair is whole again; it takes a few seconds."""
+CALL_SECONDS = 5.0
+FAULTS_PER_LIFE_MAX = 3
+BEFORE_FAULT_SECONDS = (0.05, 0.6)
+FAULT_SECONDS = (0.1, 3.0)
+SLAVE_KILLED_SHARE = 0.4
+# A reader of the master may be ahead of its slave: only what was answered PUT_OK is promised to be there.
+SLAVE_CHECKERS: tuple[Checker, ...] = tuple(check for check in STORE_CHECKERS if check is not nothing_read_is_lost)
+# Without its master a slave shows no more than the master had let consumers see when it said so last.
+LONE_SLAVE_CHECKERS: tuple[Checker, ...] = (
+    queue_offsets_are_dense,
+    nothing_is_stored_twice_or_invented,
+    order_within_a_queue_holds,
+)
+
+
+@attrs.define(eq=False)
+class Member:
+    """One broker of the pair: it runs until it is killed or stopped, and may be run again."""
+
+    place: Place
+    store: Path
+    settings: dict[str, object]
+    start_seconds: float = 0.0
+    _server: ServerProcess | None = None
+    _ended: trio.Event = attrs.field(factory=trio.Event)
+
+    @property
+    def address(self) -> Address:
+        return Address(self.place.host, BROKER_PORT)
+
+    @property
+    def runs(self) -> bool:
+        return self._server is not None
+
+    @property
+    def server(self) -> ServerProcess:
+        assert self._server is not None, f"the {self.place.name} does not run"
+        return self._server
+
+    async def live(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Start, and keep the process until it is ended; however this ends, the process is gone."""
+        began = time.monotonic()
+        self._ended = trio.Event()
+        try:
+            async with running(self.store.parent, *broker_arguments(self.store, self.settings), place=self.place) as server:
+                await server.up()
+                self._server, self.start_seconds = server, time.monotonic() - began
+                task_status.started()
+                await self._ended.wait()
+        finally:
+            self._server = None
+
+    async def kill(self) -> None:
+        """End it with SIGKILL."""
+        server, self._server = self.server, None
+        await server.kill()
+        self._ended.set()
+
+    async def stop(self) -> int:
+        """End it in order; returns its exit status."""
+        server, self._server = self.server, None
+        status = await server.stop()
+        self._ended.set()
+        return status
+
+
+async def runtime_of(place: Place, address: Address) -> dict[str, str]:
+    """What a broker says about itself.
+
+    Raises:
+        RemotingError: it is gone.
+    """
+    async with connected(address, network=place.network) as channel:
+        answer = await channel.call(RemotingCommand(RequestCode.GET_BROKER_RUNTIME_INFO), CALL_SECONDS)
+    table: dict[str, str] = orjson.loads(answer.body)["table"] if answer.code == ResponseCode.SUCCESS else {}
+    return table
+
+
+async def create_topic(place: Place, address: Address) -> None:
+    """Make the topic of the load on a broker."""
+    fields = {"topic": TOPIC, "defaultTopic": "TBW102", "readQueueNums": len(QUEUES), "writeQueueNums": len(QUEUES), "perm": 6}
+    fields |= {"topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": False}
+    async with connected(address, network=place.network) as channel:
+        answer = await channel.call(RemotingCommand(RequestCode.UPDATE_AND_CREATE_TOPIC, wire_fields(fields)), CALL_SECONDS)
+    assert answer.code == ResponseCode.SUCCESS, answer.remark
+
+
+@attrs.define(eq=False)
+class Pair:
+    """A name server, a master, a slave and a machine for clients."""
+
+    virtual: VirtualNetwork
+    master: Member
+    slave: Member
+    nursery: trio.Nursery
+
+    @property
+    def clients(self) -> Place:
+        return self.virtual[CLIENTS]
+
+    async def settle(self) -> bool:
+        """Wait until the slave has all of the master's log and both show all of it; returns whether that is so."""
+        with trio.move_on_after(SETTLE_SECONDS):
+            while True:
+                with suppress(RemotingError):
+                    found = [await runtime_of(self.clients, member.address) for member in (self.master, self.slave)]
+                    ends = {each.get("commitLogMaxOffset") for each in found}
+                    if len(ends) == 1 and None not in ends and all(each["dispatchBehindBytes"] == "0" for each in found):
+                        return True
+                await trio.sleep(0.05)
+        return False
+
+    async def topic_kept(self) -> None:
+        """Wait until the slave has the topic on its disk: without the master it could not give its messages out."""
+        path = self.slave.place.seen(self.slave.store / "config" / "topics.json")
+        with trio.fail_after(SETTLE_SECONDS):
+            while not path.exists() or TOPIC.encode() not in path.read_bytes():  # noqa: ASYNC110 - another process writes it
+                await trio.sleep(0.02)
+
+
+@asynccontextmanager
+async def running_pair(directory: Path, settings: dict[str, object], *, small_disk: bool = False) -> AsyncGenerator[Pair]:
+    """A name server and a pair on a virtual network, up and joined.
+
+    Raises:
+        NetworkUnavailable: there can be no such network here. Nothing was started.
+    """
+    async with virtual_network(NAMESRV, MASTER, SLAVE, CLIENTS) as virtual, trio.open_nursery() as nursery:
+        names = virtual[NAMESRV]
+        keys: dict[str, object] = {**PULL_SETTINGS, **PAIR_SETTINGS, "namesrvAddr": f"{names.host}:{NAMESRV_PORT}", **settings}
+        members = [
+            Member(
+                virtual[name],
+                directory / name / "disk" / "store",
+                {**keys, "brokerIP1": virtual[name].host, "brokerRole": role, "brokerId": broker_id},
+            )
+            for name, role, broker_id in ((MASTER, "SYNC_MASTER", 0), (SLAVE, "SLAVE", 1))
+        ]
+        for member in members:
+            member.store.parent.mkdir(parents=True, exist_ok=True)
+        master, slave = members
+        if small_disk:
+            await slave.place.mount_small_disk(slave.store.parent, SLAVE_DISK_BYTES)
+        arguments = ("namesrv", "--log-level", "warning", "--host", names.host, "--port", str(NAMESRV_PORT))
+        async with running(directory / NAMESRV, *arguments, place=names) as namesrv:
+            await namesrv.up()
+            await nursery.start(master.live)
+            await create_topic(virtual[CLIENTS], master.address)
+            await nursery.start(slave.live)  # with the topic, which would otherwise reach it in its next round of ten seconds
+            pair = Pair(virtual, master, slave, nursery)
+            if not await pair.settle():
+                raise trio.TooSlowError("the slave did not join")
+            await pair.topic_kept()
+            yield pair
+            nursery.cancel_scope.cancel()
+
+
+@attrs.define(eq=False)
+class PairFaults:
+    """One pair through the lives of its master."""
+
+    directory: Path
+    sync_flush: bool
+    lots: random.Random
+    report: Report
+    faults_per_life_max: int = FAULTS_PER_LIFE_MAX
+    fault_seconds: tuple[float, float] = FAULT_SECONDS
+    outcome: Outcome = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.outcome = Outcome(History(self.sync_flush))
+
+    async def run(self, kills: int) -> Outcome:
+        """Let brokers die `kills` times in all, then look whether everything is there.
+
+        Raises:
+            NetworkUnavailable: there can be no such network here.
+        """
+        began = time.monotonic()
+        history = self.outcome.history
+        settings: dict[str, object] = {"flushDiskType": "SYNC_FLUSH" if self.sync_flush else "ASYNC_FLUSH"}
+        async with running_pair(self.directory, settings, small_disk=True) as pair:
+            load = Load(history, self.lots, pair.clients.network)
+            while self.outcome.faults["kills"] < kills:
+                await self._life(pair, load)
+            snapshot = await self._look(load, pair.master, STORE_CHECKERS)
+            self.outcome.violations += await load.read_to_the_end(pair.master.address, snapshot)
+            for member in (pair.master, pair.slave):
+                if status := await member.stop():
+                    self._found(f"a clean stop of the {member.place.name} ended with exit status {status}")
+            self._compare(pair)
+            self.outcome.faults += pair.virtual.injected
+        self.outcome.violations += load.skipped
+        self.outcome.violations += check_history(history, (queue_offsets_are_given_once,))
+        self.outcome.seconds = time.monotonic() - began
+        return self.outcome
+
+    async def _life(self, pair: Pair, load: Load) -> None:
+        """Load and faults, the end of the master, a look at the slave, and the return of both."""
+        before = sum(put.acknowledged for put in load.history.puts)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(load.run, pair.master.address)
+            for _ in range(self.lots.randint(1, self.faults_per_life_max)):
+                await trio.sleep(self.lots.uniform(*BEFORE_FAULT_SECONDS))
+                await self.lots.choice(self._faults())(pair)
+            await pair.master.kill()
+            nursery.cancel_scope.cancel()
+        self.outcome.faults["kills"] += 1
+        load.history.ends.append(End.KILL)
+        acknowledged = sum(put.acknowledged for put in load.history.puts) - before
+        await self._mend(pair)
+        self.outcome.violations += acknowledged_are_in_the_log(load.history, commitlog(pair.slave))
+        await self._look(load, pair.slave, LONE_SLAVE_CHECKERS)
+        await self._start(pair, pair.master)
+        if not await pair.settle():
+            self._found(
+                f"life {load.epoch}: {SETTLE_SECONDS:.0f} s after all was healed the slave does not show the master's log"
+            )
+        await self._look(load, pair.master, STORE_CHECKERS)
+        await self._look(load, pair.slave, SLAVE_CHECKERS)
+        self.report(f"kill {self.outcome.faults['kills']}: {acknowledged} messages acknowledged in this life")
+
+    def _faults(self) -> list[Callable[[Pair], Awaitable[None]]]:
+        return [self._cut, self._part, self._unplug, self._pause, self._fill_disk, self._kill_slave, self._kill_slave]
+
+    async def _some_time(self) -> None:
+        await trio.sleep(self.lots.uniform(*self.fault_seconds))
+
+    async def _now_and_then_heal(self, pair: Pair) -> None:
+        """Mostly heal after a while; else the master dies in the middle of it."""
+        await self._some_time()
+        if self.lots.random() < 0.7:
+            await pair.virtual.heal()
+
+    async def _cut(self, pair: Pair) -> None:
+        await pair.virtual.cut(*self.lots.sample([NAMESRV, MASTER, SLAVE, CLIENTS], 2))
+        await self._now_and_then_heal(pair)
+
+    async def _part(self, pair: Pair) -> None:
+        names = [NAMESRV, MASTER, SLAVE, CLIENTS]
+        some = self.lots.sample(names, self.lots.randint(1, len(names) - 1))
+        await pair.virtual.part(some, [name for name in names if name not in some])
+        await self._now_and_then_heal(pair)
+
+    async def _unplug(self, pair: Pair) -> None:
+        await pair.virtual.unplug(self.lots.choice((MASTER, SLAVE)))
+        await self._now_and_then_heal(pair)
+
+    async def _pause(self, pair: Pair) -> None:
+        member = self.lots.choice((pair.master, pair.slave))
+        if member.runs:
+            self.outcome.faults["pauses"] += 1
+            await member.server.pause(self.lots.uniform(*self.fault_seconds))
+
+    async def _fill_disk(self, pair: Pair) -> None:
+        """The slave's disk is full for a while, or until after the master's end."""
+        self.outcome.faults["full disks of the slave"] += 1
+        fill(self._ballast(pair))
+        await self._some_time()
+        if self.lots.random() < 0.7:
+            self._ballast(pair).unlink()
+
+    async def _kill_slave(self, pair: Pair) -> None:
+        """Kill the slave; mostly it comes back before the master ends, and may find ways cut."""
+        if not pair.slave.runs:
+            return
+        await pair.slave.kill()
+        self.outcome.faults["kills"] += 1
+        self.outcome.faults["kills of the slave"] += 1
+        await self._some_time()
+        if self.lots.random() < 0.7 and not self._ballast(pair).exists():
+            await self._start(pair, pair.slave)
+
+    async def _mend(self, pair: Pair) -> None:
+        await pair.virtual.heal()
+        self._ballast(pair).unlink(missing_ok=True)
+        if not pair.slave.runs:
+            await self._start(pair, pair.slave)
+
+    async def _start(self, pair: Pair, member: Member) -> None:
+        await pair.nursery.start(member.live)
+        self.outcome.start_seconds_max = max(self.outcome.start_seconds_max, member.start_seconds)
+
+    def _ballast(self, pair: Pair) -> Path:
+        return pair.slave.place.seen(pair.slave.store.parent / "ballast")
+
+    async def _look(self, load: Load, member: Member, checkers: tuple[Checker, ...]) -> Snapshot:
+        snapshot = await load.look(member.address)
+        history = attrs.evolve(load.history, snapshots=[snapshot])
+        found = check_history(history, (*checkers, message_ids_name_their_messages))
+        self.outcome.violations += [f"{member.place.name}: {violation}" for violation in found]
+        return snapshot
+
+    def _compare(self, pair: Pair) -> None:
+        """After a clean stop of both."""
+        logs = [commitlog(member) for member in (pair.master, pair.slave)]
+        if logs[0] != logs[1]:
+            self._found(f"the logs differ: {[{start: len(content) for start, content in log.items()} for log in logs]}")
+
+    def _found(self, violation: str) -> None:
+        self.outcome.violations.append(violation)
+
+
+def fill(path: Path) -> None:
+    """Take all that is left of a file system, less than a page."""
+    with path.open("wb", buffering=0) as file:
+        for size in (1 << 20, 1 << 12):
+            with suppress(OSError):
+                while file.write(bytes(size)) == size:
+                    pass
+
+
+def commitlog(member: Member) -> dict[int, bytes]:
+    """The segments of a broker's log by their first offset; what lies behind the last record is zero."""
+    folder = member.place.seen(member.store / "commitlog")
+    return {int(path.name): path.read_bytes().rstrip(b"\0") for path in sorted(folder.iterdir())}
+
+
+def acknowledged_are_in_the_log(history: History, log: dict[int, bytes]) -> Iterator[str]:
+    """A message that was answered PUT_OK lies in the slave's log where its id says, whether or not the slave may show it."""
+    for put in history.puts:
+        if not put.acknowledged:
+            continue
+        start, within = put.physical_offset - put.physical_offset % SEGMENT_SIZE, put.physical_offset % SEGMENT_SIZE
+        content = log.get(start, b"")
+        span = span_of(content, within, len(content)) if within < len(content) else None
+        number = None if span is None else int(content[span.body_at : span.body_at + NUMBER_DIGITS])
+        if number != put.number:
+            yield (
+                f"acknowledged_are_in_the_log: message {put.number}, acknowledged in life {put.epoch}, is not at "
+                f"{put.physical_offset} of the slave's log in life {len(history.ends)}"
+            )

@@ -1,0 +1,21 @@
+"""How the commands that run real processes report their progress."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+VIOLATIONS_SHOWN_MAX = 20
+
+Report = Callable[[str], object]
+"""Receives progress, line by line."""
+
+
+def say(line: str) -> None:
+    """Print a line at once: runs take hours, and are watched."""
+    print(line, flush=True)  # noqa: T201
+
+
+def drawn_seed(given: int | None) -> int:
+    """The seed that was asked for, or a new one."""
+    return random.SystemRandom().randrange(1 << 32) if given is None else given

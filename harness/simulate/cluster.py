@@ -1,0 +1,415 @@
+"""Whole nodes under seeded faults: a name server, brokers and clients, on machines that fail and a network that breaks.
+
+Safety first: while machines lose power and paths are cut, what is acknowledged must not be lost. Then liveness: everything is
+healed, and consumers must see every acknowledged message, and retries must end. The clients are in `clients`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from math import inf
+
+import attrs
+import trio
+
+from ledgermq.broker.broker import Broker, open_broker
+from ledgermq.broker.config import ASYNC_MASTER, BrokerConfig
+from ledgermq.message.layout import decode_record
+from ledgermq.namesrv.config import NamesrvConfig
+from ledgermq.namesrv.server import open_namesrv
+from ledgermq.store.message_store import MessageStore
+from ledgermq.store.opening import open_message_store
+from ledgermq.testing.checkers import CLUSTER_CHECKERS, check_history
+from ledgermq.testing.embedded import broker_configs
+from ledgermq.testing.history import End, History, Queue, Snapshot, Stored
+from ledgermq.testing.sim.clock import SimClock
+from ledgermq.testing.sim.network import SEND_BUFFER_BYTES, SimFabric
+from ledgermq.testing.sim.scheduler import seeded_run
+from ledgermq.testing.sim.world import Machine
+from ledgermq.world.real import World
+
+from ..outcome import Outcome, describe_error
+from .clients import CLIENT_HOSTS, DELAY_LEVELS, NAMESRV, TOPIC, Clients, number_in
+
+BROKER_PORT = 10911
+CONVERGE_SECONDS = 300.0
+"""Virtual time in which healed nodes must have given every acknowledged message to the consumer."""
+PERSIST_SLACK_SECONDS = 5.0
+"""How much longer than its interval the writing of a table may take."""
+
+
+@attrs.frozen(kw_only=True)
+class ClusterDraw:
+    """What the seed drew: printed with a failure."""
+
+    seed: int
+    nodes: int
+    """Above 1 a master and its slaves."""
+    sync_master: bool
+    in_sync_replicas: int
+    sync_flush: bool
+    slaves_sync_flush: bool
+    segment_size: int
+    lives: int
+    life_seconds: float
+    ends: tuple[End, ...]
+    outage_seconds: tuple[float, ...]
+    delay_seconds: tuple[float, float]
+    send_buffer_bytes: int
+    sync_seconds_max: float
+    connection_losses: bool
+    half_open: bool
+    partitions: bool
+    one_way_cuts: bool
+    slave_fails: bool
+    disk_errors: bool
+    clock_jumps: bool
+    clock_drift: float
+    commit_seconds: int
+    retries_max: int
+
+    @classmethod
+    def of(cls, seed: int) -> ClusterDraw:
+        lots = random.Random(seed ^ 0xC1)  # noqa: S311 - never secrets
+        lives, nodes = lots.randint(1, 4), lots.choice((1, 1, 2, 2, 4))
+        return cls(
+            seed=seed,
+            nodes=nodes,
+            sync_master=nodes > 1 and lots.random() < 0.7,
+            in_sync_replicas=lots.randint(2, 3) if nodes > 2 else 2,
+            sync_flush=lots.random() < 0.6,
+            slaves_sync_flush=lots.random() < 0.3,
+            segment_size=lots.choice((8192, 65536, 1 << 20)),
+            lives=lives,
+            life_seconds=lots.choice((2.0, 10.0, 40.0)),
+            ends=tuple(lots.choice((End.CLEAN, End.KILL, End.POWER)) for _ in range(lives)),
+            outage_seconds=tuple(lots.choice((0.0, 0.5, 5.0, 40.0)) for _ in range(lives)),
+            delay_seconds=lots.choice(((0.0001, 0.001), (0.001, 0.05))),
+            send_buffer_bytes=lots.choice((1024, SEND_BUFFER_BYTES)),
+            sync_seconds_max=lots.choice((0.0, 0.01, 0.2, 1.0)),
+            connection_losses=lots.random() < 0.4,
+            half_open=lots.random() < 0.3,
+            partitions=lots.random() < 0.3,
+            one_way_cuts=lots.random() < 0.3,
+            slave_fails=lots.random() < 0.5,
+            disk_errors=lots.random() < 0.2,
+            clock_jumps=lots.random() < 0.2,
+            clock_drift=lots.choice((-0.01, -0.0001, 0.0001, 0.01)) if lots.random() < 0.2 else 0.0,
+            commit_seconds=lots.choice((1, 5)),
+            retries_max=lots.randint(1, 2),
+        )
+
+
+@attrs.define(eq=False)
+class Node:
+    """A broker on its machine: it runs until it is ended, and may be run again."""
+
+    machine: Machine
+    config: BrokerConfig
+    on_start: Callable[[Broker], None]
+    broker: Broker | None = None
+    """While it serves."""
+    _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+    _ended: trio.Event = attrs.field(factory=trio.Event)
+    _dead: bool = False
+
+    @property
+    def host(self) -> str:
+        return self.machine.host
+
+    @property
+    def clock(self) -> SimClock:
+        return self.machine.clock
+
+    @property
+    def is_slave(self) -> bool:
+        return self.config.is_slave
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Start, serve and end."""
+        self._scope, self._ended, self._dead = trio.CancelScope(), trio.Event(), False
+        try:
+            with self._scope:
+                async with open_broker(self.config, self.machine.world()) as self.broker:
+                    self.on_start(self.broker)
+                    task_status.started()
+                    await trio.sleep_forever()
+        except BaseException:
+            if not self._dead:  # of a process that is gone, nobody hears
+                raise
+        finally:
+            self.broker = None
+            self._ended.set()
+
+    async def end(self, end: End) -> None:
+        """End the process: in order, by a signal, or with the machine."""
+        self._dead = end is not End.CLEAN
+        self.broker = None  # also of one that stops in order: what it still does is of no life that counts
+        if end is End.POWER:
+            self.machine.power_cut()
+        elif end is End.KILL:
+            self.machine.kill()
+        self._scope.cancel()
+        await self._ended.wait()
+
+
+@attrs.define(eq=False)
+class ClusterRun:
+    """The run of one seed."""
+
+    draw: ClusterDraw
+    lots: random.Random
+    fabric: SimFabric
+    history: History
+    nodes: list[Node] = attrs.field(factory=list[Node])
+    trace: list[str] = attrs.field(factory=list[str])
+    slave_is_prefix: bool = True
+    clients: Clients = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.clients = Clients(self.history, self.lots, self.draw.life_seconds, [], self._world, self.say)
+
+    @classmethod
+    def of(cls, draw: ClusterDraw) -> ClusterRun:
+        lots = random.Random(draw.seed ^ 0x5EED)  # noqa: S311 - never secrets
+        fabric = SimFabric(
+            random.Random(draw.seed ^ 0xFAB),  # noqa: S311 - never secrets
+            draw.delay_seconds,
+            send_buffer_bytes=draw.send_buffer_bytes,
+        )
+        history = History(
+            draw.sync_flush,
+            copies=draw.in_sync_replicas if draw.sync_master else 1,
+            commit_seconds=inf if draw.disk_errors else draw.commit_seconds + PERSIST_SLACK_SECONDS,
+            retries_max=draw.retries_max,
+        )
+        return cls(draw, lots, fabric, history)
+
+    def say(self, what: str) -> None:
+        self.trace.append(f"{trio.current_time():10.4f} {what}")
+
+    @property
+    def epoch(self) -> int:
+        return len(self.history.ends)
+
+    def _machine(self, host: str) -> Machine:
+        machine = Machine.of(host, self.fabric, random.Random(self.lots.getrandbits(64)))  # noqa: S311 - never secrets
+        machine.worker_seconds_max = self.draw.sync_seconds_max
+        return machine
+
+    def _world(self, host: str) -> World:
+        return self._machine(host).world()
+
+    def _configs(self) -> list[BrokerConfig]:
+        draw = self.draw
+        settings = {
+            "listenPort": str(BROKER_PORT),
+            "mappedFileSizeCommitLog": str(draw.segment_size),
+            "flushDiskType": "SYNC_FLUSH" if draw.sync_flush else "ASYNC_FLUSH",
+            "maxHashSlotNum": "10",
+            "maxIndexNum": "1000",
+            "namesrvAddr": str(NAMESRV),
+            "defaultTopicQueueNums": "2",
+            "messageDelayLevel": DELAY_LEVELS,
+            "inSyncReplicas": str(draw.in_sync_replicas),
+            "flushConsumerOffsetInterval": str(draw.commit_seconds * 1000),
+        }
+        mode = "ha" if draw.nodes > 1 else "local"
+        configs = broker_configs("store", "", mode=mode, nodes=draw.nodes, settings=settings)
+        if not draw.sync_master:
+            configs[0] = attrs.evolve(configs[0], broker_role=ASYNC_MASTER)
+        flush = "SYNC_FLUSH" if draw.slaves_sync_flush else "ASYNC_FLUSH"
+        configs[1:] = [attrs.evolve(config, flush_disk_type=flush) for config in configs[1:]]
+        return [
+            attrs.evolve(config, broker_ip1=f"10.0.1.{at}", bind_address=f"10.0.1.{at}") for at, config in enumerate(configs)
+        ]
+
+    # ---------------------------------------------------------------- the run
+
+    async def run(self) -> None:
+        """All lives, then healing, then a look at what is there."""
+        self.nodes = [Node(self._machine(config.broker_ip1), config, self._started) for config in self._configs()]
+        for node in self.nodes:
+            node.clock.drift = self.draw.clock_drift * self.lots.choice((0, 1))
+        self.clients.members += self.nodes
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self._serve_names)
+            for node in self.nodes:
+                await nursery.start(node.run)
+            clients = trio.CancelScope()
+            await nursery.start(self.clients.run, clients)
+            for end, outage in zip(self.draw.ends, self.draw.outage_seconds, strict=True):
+                await self._live(nursery, end, outage)
+            self._heal()
+            self.clients.healed = True
+            self.say("healed")
+            await self._must_converge()
+            clients.cancel()
+            for node in reversed(self.nodes):
+                await node.end(End.CLEAN)
+            nursery.cancel_scope.cancel()
+        await self._look()
+
+    def _started(self, broker: Broker) -> None:
+        if broker.config.broker_id == 0:
+            self.clients.note_commits(broker)
+
+    async def _serve_names(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        config = NamesrvConfig(listen_port=NAMESRV.port, bind_address=NAMESRV.host)
+        async with open_namesrv(config, self._world(NAMESRV.host)):
+            task_status.started()
+            await trio.sleep_forever()
+
+    async def _live(self, nursery: trio.Nursery, end: End, outage_seconds: float) -> None:
+        with trio.move_on_after(self.draw.life_seconds * (0.3 + self.lots.random())):
+            await self._strike()
+        slaves = self.nodes[1:] if self.draw.slave_fails and self.lots.random() < 0.5 else []
+        victim = self.lots.choice(slaves or self.nodes[:1])
+        self.say(f"{victim.host} ends by {end.value}")
+        self.history.ends.append(end)
+        self.history.ended_at.append(trio.current_time())
+        await victim.end(end)
+        await trio.sleep(outage_seconds)
+        self._heal()
+        await nursery.start(victim.run)
+        self.say(f"{victim.host} is back")
+
+    def _heal(self) -> None:
+        self.fabric.heal()
+        for node in self.nodes:
+            node.machine.disk.faults.calm()
+
+    async def _strike(self) -> None:
+        draw, lots = self.draw, self.lots
+        while True:
+            await trio.sleep(draw.life_seconds * lots.random() * 0.3)
+            self._strike_network()
+            machine = lots.choice(self.nodes).machine
+            if draw.clock_jumps:
+                machine.clock.jump(lots.choice((-5000, -1, 1, 60_000)))
+            if draw.disk_errors:
+                faults = machine.disk.faults
+                faults.write_error, faults.sync_error = 0.05 * lots.random(), 0.2 * lots.random()
+                if lots.random() < 0.3:
+                    faults.capacity = machine.disk.usage("").used + lots.randrange(100_000)
+            await trio.sleep(draw.life_seconds * lots.random() * 0.3)
+            self._heal()
+
+    def _strike_network(self) -> None:
+        draw, lots, fabric = self.draw, self.lots, self.fabric
+        hosts = [NAMESRV.host, *(node.host for node in self.nodes), *CLIENT_HOSTS]
+        if draw.connection_losses:
+            fabric.lose_connection()
+        if draw.half_open:
+            fabric.lose_one_end()
+        if draw.one_way_cuts:
+            fabric.cut(*lots.sample(hosts, 2))
+        if draw.partitions:
+            some = lots.sample(hosts, lots.randint(1, len(hosts) - 1))
+            fabric.part(some, [host for host in hosts if host not in some])
+
+    async def _must_converge(self) -> None:
+        # A consumer that is ahead of a log that lost its unsynced tail passes over what comes in its place.
+        whole = self.history.survives(0, self.epoch)
+        puts, trials = self.history.puts, self.history.trials
+        wanted = {put.number for put in puts if put.acknowledged and whole}
+        before = sum(put.acknowledged for put in puts)
+
+        def lacking() -> str:
+            missing = sorted(wanted - self.clients.seen)
+            if missing:
+                return f"the consumer lacks {len(missing)} messages: {missing[:5]}"
+            broker = self.nodes[0].broker
+            assert broker is not None
+            self.clients.look_at_letters(broker.store)
+            tried = [trial for trial in trials if trial.acknowledged and whole]
+            open_ones = [trial.number for trial in tried if not trial.done and not trial.dead]
+            if open_ones:
+                return f"messages {open_ones[:5]} were neither taken nor are they dead letters"
+            if sum(put.acknowledged for put in puts) == before:
+                return "no message is taken"
+            # A slave that is ahead of a master that lost its unsynced tail goes back when it has joined again.
+            stores = [node.broker.store for node in self.nodes if node.broker is not None]
+            logs = [_whole_log(store.log.slice_from, store.log.min_offset, store.log.max_offset) for store in stores]
+            return "" if all(logs[0].startswith(log) for log in logs[1:]) else "a slave's log is not its master's"
+
+        with trio.move_on_after(CONVERGE_SECONDS):
+            while lacking():  # noqa: ASYNC110 - looked at from outside
+                await trio.sleep(0.1)
+        assert not lacking(), f"{CONVERGE_SECONDS} s after healing {lacking()}"
+
+    # ---------------------------------------------------------------- looking
+
+    async def _look(self) -> None:
+        """Open the stores once more and read everything in them."""
+        logs: list[bytes] = []
+        for node in self.nodes:
+            config = node.config.store_config()
+            async with open_message_store(node.machine.world(), config) as store:
+                if node is self.nodes[0]:
+                    self.history.snapshots.append(self._snapshot(store))
+                    self.clients.look_at_letters(store)
+                logs.append(_whole_log(store.log.slice_from, store.log.min_offset, store.log.max_offset))
+        self.slave_is_prefix = all(logs[0].startswith(log) for log in logs[1:])
+
+    def faults(self) -> Counter[str]:
+        """What was injected, and how much of the work that only this floor has was done."""
+        trials = self.history.trials
+        faults = Counter(self.fabric.injected)
+        faults["delayed"] = self.clients.delayed
+        faults["dead_letters"] = sum(len(trial.dead) for trial in trials)
+        faults["retries"] = sum(len(trial.attempts - {0}) for trial in trials)
+        faults["copies_checked"] = sum(put.copies is not None for put in self.history.puts)
+        faults["commits_checked"] = len(self.history.commits)
+        for node in self.nodes:
+            faults.update(node.machine.disk.faults.injected)
+            faults.update(node.clock.injected)
+        return faults
+
+    def _snapshot(self, store: MessageStore) -> Snapshot:
+        queues: dict[Queue, list[Stored]] = {}
+        bounds: dict[Queue, tuple[int, int]] = {}
+        for queue_id in store.queue_ids(TOPIC):
+            queue = (TOPIC, queue_id)
+            offset, high = bounds[queue] = (store.min_offset(*queue), store.max_offset(*queue))
+            found = queues[queue] = []
+            while offset < high:
+                result = store.get(*queue, offset, 32)
+                found += map(_stored, result.slices)
+                offset = result.next_offset
+        return Snapshot(self.epoch + 1, queues, bounds, {})
+
+
+def _stored(record: memoryview) -> Stored:
+    message = decode_record(record)
+    return Stored(message.queue_offset, message.physical_offset, number_in(message.body), message.store_timestamp)
+
+
+def _whole_log(slice_from: Callable[[int, int], memoryview], begin: int, end: int) -> bytes:
+    parts: list[bytes] = []
+    while begin < end:
+        part = bytes(slice_from(begin, end - begin))
+        if not part:
+            break
+        parts.append(part)
+        begin += len(part)
+    return b"".join(parts)
+
+
+def simulate_cluster(seed: int) -> Outcome:
+    """Run one seed; an exception of a node or a client is a violation like any other."""
+    draw = ClusterDraw.of(seed)
+    run = ClusterRun.of(draw)
+    violations: list[str] = []
+    try:
+        seeded_run(run.run, seed=seed)
+    except (Exception, ExceptionGroup) as error:  # noqa: BLE001 - whatever is let out is a finding
+        violations.append(describe_error(error))
+    run.history.ends.append(End.CLEAN)
+    violations += check_history(run.history, CLUSTER_CHECKERS)
+    violations += run.clients.early
+    if not run.slave_is_prefix:
+        violations.append("the slave's log is not a prefix of its master's")
+    return Outcome(run.history, violations, Counter(run.faults()), str(draw), run.trace)

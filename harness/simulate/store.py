@@ -1,0 +1,432 @@
+"""One store under seeded faults: append, flush, read, crash, recover, again and again, and a history for the checkers.
+
+Safety first: while faults strike, nothing promised may break. Then liveness: the faults stop, and the store must open, take
+messages and catch up. All that is drawn comes from the seed.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+
+import attrs
+import trio
+
+from ledgermq.message.layout import body_crc, body_size_of, decode_record, encode_host, span_of
+from ledgermq.message.message import IncomingMessage, StoredMessage
+from ledgermq.message.properties import decode_properties
+from ledgermq.store.config import StoreConfig
+from ledgermq.store.errors import DamagedLog
+from ledgermq.store.message_store import MessageStore
+from ledgermq.store.opening import open_message_store
+from ledgermq.store.statuses import PutStatus
+from ledgermq.testing.checkers import check_history
+from ledgermq.testing.history import End, History, Put, Queue, Read, Snapshot, Stored
+from ledgermq.testing.sim.clock import SimClock
+from ledgermq.testing.sim.disk import DiskFaults, SimDisk
+from ledgermq.testing.sim.network import SimFabric
+from ledgermq.testing.sim.scheduler import seeded_run
+from ledgermq.testing.sim.workers import SimWorkers
+from ledgermq.world.real import World
+
+from ..outcome import Outcome, describe_error
+
+ROOT = "store"
+QUEUES: tuple[Queue, ...] = (("A", 0), ("A", 1), ("B", 0))
+PRODUCERS = 3
+CATCH_UP_SECONDS = 20.0
+"""Virtual time in which a healed store must have taken a message and dispatched everything."""
+_REFUSALS = (PutStatus.SERVICE_NOT_AVAILABLE, PutStatus.MESSAGE_ILLEGAL, PutStatus.CREATE_MAPPED_FILE_FAILED)
+_BORN_HOST = encode_host("10.0.0.1", 4711)
+
+
+class LivenessLost(AssertionError):
+    """Faults have ended, and the store does not come back."""
+
+
+@attrs.frozen(kw_only=True)
+class StoreDraw:
+    """What the seed drew: printed with a failure."""
+
+    seed: int
+    sync_flush: bool
+    segment_size: int
+    queue_file_size: int
+    index_slots: int
+    index_entries: int
+    lives: int
+    life_seconds: float
+    ends: tuple[End, ...]
+    sync_seconds_max: float
+    write_error: float
+    sync_error: float
+    read_error: float
+    create_error: float
+    full_disk: bool
+    clock_jumps: bool
+    body_bytes_max: int
+    failing_start: bool
+    open_error: float
+    clock_drift: float
+    bit_rot: bool
+    properties_bytes_max: int
+    """Of a property that only fills; 0: there is none."""
+    bare: bool
+    """Messages without a key have no properties at all."""
+    cuts_at_edges: bool
+
+    @classmethod
+    def of(cls, seed: int) -> StoreDraw:
+        lots, later = random.Random(seed), random.Random(seed ^ 0x1A7E)  # noqa: S311 - never secrets
+        lives = lots.randint(2, 6)
+
+        def rarely(value: float) -> float:
+            return value * lots.random() if lots.random() < 0.3 else 0.0
+
+        return cls(
+            seed=seed,
+            sync_flush=lots.random() < 0.6,
+            segment_size=lots.choice((4096, 8192, 16384, 65536)),
+            queue_file_size=20 * lots.choice((5, 16, 64, 1000)),
+            index_slots=lots.choice((1, 10, 100)),
+            index_entries=lots.choice((8, 64, 1000)),
+            lives=lives,
+            life_seconds=lots.choice((0.05, 0.5, 2.0, 6.0)),
+            ends=tuple(lots.choice((End.CLEAN, End.KILL, End.POWER, End.POWER)) for _ in range(lives)),
+            sync_seconds_max=lots.choice((0.0, 0.005, 0.1, 1.5)),
+            write_error=rarely(0.05),
+            sync_error=rarely(0.2),
+            read_error=rarely(0.02),
+            create_error=rarely(0.1),
+            full_disk=lots.random() < 0.15,
+            clock_jumps=lots.random() < 0.3,
+            body_bytes_max=lots.choice((20, 300, 1500)),
+            failing_start=lots.random() < 0.2,
+            open_error=0.5 * later.random() if later.random() < 0.2 else 0.0,
+            clock_drift=later.choice((-0.01, -0.0001, 0.0001, 0.01)) if later.random() < 0.2 else 0.0,
+            bit_rot=later.random() < 0.3,
+            properties_bytes_max=later.choice((0, 3000)),
+            bare=later.random() < 0.3,
+            cuts_at_edges=later.random() < 0.5,
+        )
+
+
+@attrs.define(eq=False)
+class StoreRun:
+    """The run of one seed."""
+
+    draw: StoreDraw
+    lots: random.Random
+    clock: SimClock
+    disk: SimDisk
+    history: History
+    trace: list[str] = attrs.field(factory=list[str])
+    _properties: dict[int, dict[str, str]] = attrs.field(factory=dict[int, dict[str, str]])
+    """Of each message, as it was sent."""
+    _number: int = 0
+    _batch: int = 0
+    _alive: bool = False
+
+    @classmethod
+    def of(cls, draw: StoreDraw) -> StoreRun:
+        lots = random.Random(draw.seed ^ 0x5EED)  # noqa: S311 - never secrets
+        clock = SimClock(drift=draw.clock_drift)
+        disk = SimDisk(random.Random(draw.seed ^ 0xD15C), clock.wall_ms)  # noqa: S311 - never secrets
+        return cls(draw, lots, clock, disk, History(draw.sync_flush))
+
+    def say(self, what: str) -> None:
+        self.trace.append(f"{trio.current_time():10.4f} {what}")
+
+    @property
+    def epoch(self) -> int:
+        return len(self.history.ends)
+
+    def world(self, *, delays: bool = True) -> World:
+        delay = self.draw.sync_seconds_max if delays else 0.0
+        workers = SimWorkers(random.Random(self.lots.getrandbits(32)), delay, self.disk.faults.injected)  # noqa: S311
+        return World(self.disk, SimFabric().machine("10.0.0.1"), self.clock, random.Random(self.lots.getrandbits(32)), workers)  # noqa: S311
+
+    def config(self) -> StoreConfig:
+        draw = self.draw
+        return StoreConfig(
+            store_path_root_dir=ROOT,
+            mapped_file_size_commit_log=draw.segment_size,
+            mapped_file_size_consume_queue=draw.queue_file_size,
+            max_hash_slot_num=draw.index_slots,
+            max_index_num=draw.index_entries,
+            flush_disk_type="SYNC_FLUSH" if draw.sync_flush else "ASYNC_FLUSH",
+            delete_when="23",
+            disk_max_used_space_ratio=95,
+            clean_file_forcibly_enable=False,
+            max_msgs_num_batch=1 << 20,
+        )
+
+    # ---------------------------------------------------------------- lives
+
+    async def run(self) -> None:
+        """All lives, then a last look at what is there."""
+        for end in self.draw.ends:
+            await self._live(end)
+        self._heal()
+        await self._live(None)
+        if self.draw.bit_rot:
+            await self._rot()
+
+    async def _live(self, end: End | None) -> None:
+        async with AsyncExitStack() as stack:
+            store = await self._open(stack)
+            with self.disk.no_faults():
+                self.snapshot(store)
+            if end is None:
+                await self._must_catch_up(store)
+                with self.disk.no_faults():
+                    self.snapshot(store, after=1)
+                return
+            self._alive = True
+            with trio.move_on_after(self.draw.life_seconds * (0.2 + self.lots.random())):
+                async with trio.open_nursery() as nursery:
+                    for producer in range(PRODUCERS):
+                        nursery.start_soon(self._produce, store, producer)
+                    nursery.start_soon(self._consume, store)
+                    nursery.start_soon(self._strike)
+            self._alive = False
+            self._end(end)
+        self.history.ends.append(end)
+
+    def _end(self, end: End) -> None:
+        self.say(f"life {self.epoch} ends by {end.value}")
+        self.disk.faults = DiskFaults(injected=self.disk.faults.injected)
+        # A store whose machine is off goes on closing itself; that reaches the dead disk only.
+        if end is End.POWER:
+            self.disk = self.disk.power_cut(self.lots.getrandbits(32), at_edges=self.draw.cuts_at_edges)
+        elif end is End.KILL:
+            self.disk = self.disk.kill()
+
+    async def _open(self, stack: AsyncExitStack) -> MessageStore:
+        if self.draw.failing_start:
+            self.disk.faults.read_error = self.disk.faults.write_error = self.disk.faults.sync_error = 0.05
+            self.disk.faults.open_error = self.draw.open_error / 10
+            for _ in range(5):
+                try:
+                    store = await stack.enter_async_context(open_message_store(self.world(), self.config()))
+                except OSError as error:
+                    self.say(f"open failed: {error}")
+                else:
+                    self._heal()
+                    self.say(f"opened in spite of faults, log ends at {store.log.max_offset}")
+                    return store
+            self._heal()
+        store = await stack.enter_async_context(open_message_store(self.world(), self.config()))
+        self.say(f"opened, log ends at {store.log.max_offset}")
+        return store
+
+    async def _rot(self) -> None:
+        """A bit of a body turns over at rest: its CRC tells readers, or the next start, which names it; that is all."""
+        before = self.history.snapshots[-1].queues
+        queue, message = self.lots.choice([(queue, message) for queue, messages in before.items() for message in messages])
+        start = message.physical_offset - message.physical_offset % self.draw.segment_size
+        path = f"{ROOT}/commitlog/{start:020d}"
+        view = self.disk.open(path).view()
+        span = span_of(view, message.physical_offset - start, len(view))
+        assert span is not None
+        self.disk.rot(path, span.body_at + self.lots.randrange(body_size_of(view, span)), self.lots.randrange(8))
+        try:
+            async with open_message_store(self.world(), self.config()) as store:
+                for other, messages in before.items():
+                    expected = [-1 if one is message else one.number for one in messages]
+                    found = [one.number for one in self._read_all(store, other)]
+                    assert found == expected, (
+                        f"after a bit of {queue}@{message.queue_offset} turned over, {other} holds {found}"
+                    )
+        except DamagedLog as error:  # it is among the last ones, which every start looks at
+            if error.offset != message.physical_offset:
+                raise
+
+    def _heal(self) -> None:
+        self.disk.faults = DiskFaults(injected=self.disk.faults.injected)
+
+    async def _strike(self) -> None:
+        """Faults that come and go."""
+        draw, lots = self.draw, self.lots
+        while True:
+            await trio.sleep(draw.life_seconds * lots.random() * 0.3)
+            faults = self.disk.faults
+            faults.write_error, faults.sync_error = draw.write_error, draw.sync_error
+            faults.read_error, faults.create_error, faults.open_error = draw.read_error, draw.create_error, draw.open_error
+            if draw.full_disk:
+                used = self.disk.usage("").used
+                faults.capacity = used + lots.randrange(20_000)
+            if draw.clock_jumps:
+                self.clock.jump(lots.choice((-3_600_000, -5000, -1, 1, 60_000)))
+            await trio.sleep(draw.life_seconds * lots.random() * 0.2)
+            self._heal()
+
+    async def _must_catch_up(self, store: MessageStore) -> None:
+        """Liveness: with all faults gone, a put succeeds and everything becomes visible."""
+        put = self._next_put(PRODUCERS, QUEUES[0])
+        status = PutStatus.UNKNOWN_ERROR
+        with trio.move_on_after(CATCH_UP_SECONDS):
+            while status is not PutStatus.PUT_OK:
+                result = await store.put_one(self._message(put, b""))
+                status = result.status
+                if not status.stored:
+                    await trio.sleep(0.5)
+                    continue
+                put.queue_offset, put.physical_offset = result.queue_offset, result.physical_offset
+            while store.dispatch_behind_bytes:  # noqa: ASYNC110 - looked at from outside, as a client would
+                await trio.sleep(0.01)
+            put.acknowledged = True
+            return
+        raise LivenessLost(
+            f"{CATCH_UP_SECONDS} s after the faults ended the store answers {status.name} and is "
+            f"{store.dispatch_behind_bytes} bytes behind"
+        )
+
+    # ---------------------------------------------------------------- clients
+
+    def _next_put(self, producer: int, queue: Queue) -> Put:
+        self._number += 1
+        key = f"key-{self._number % 7}-{self._number:010}" if self._number % 3 else ""
+        put = Put(self._number, producer, queue, self.epoch, key)
+        self.history.puts.append(put)
+        return put
+
+    def _message(self, put: Put, filling: bytes) -> IncomingMessage:
+        topic, queue_id = put.queue
+        properties = self._properties_of(put)
+        self._properties[put.number] = decode_properties(properties)
+        body = b"%d;" % put.number + filling
+        return IncomingMessage(topic, queue_id, body, properties, 0, 0, self.clock.wall_ms(), _BORN_HOST)
+
+    def _properties_of(self, put: Put) -> str:
+        if self.draw.bare and not put.key:
+            return ""
+        properties = f"TAGS\x01t{put.number % 3}\x02"
+        if put.key:
+            properties = f"{'KEYS' if put.number % 2 else 'UNIQ_KEY'}\x01{put.key}\x02{properties}"
+        if self.draw.properties_bytes_max:
+            # Of several messages in one batch all have to fit a segment.
+            count_max = min(self.draw.properties_bytes_max, self.draw.segment_size // 4) // len(f"{put.number},")
+            filling = f"{put.number}," * self.lots.randint(1, count_max)
+            properties = f"filling\x01{filling}\x02{properties}"
+        return properties
+
+    def _number_of(self, message: StoredMessage) -> int:
+        """The number in the body; -1, which nobody sent, if body or properties are not what was stored."""
+        number = int(message.body.partition(b";")[0]) if body_crc(message.body) == message.body_crc else -1
+        return number if message.properties == self._properties.get(number) else -1
+
+    async def _produce(self, store: MessageStore, producer: int) -> None:
+        lots, draw = self.lots, self.draw
+        while True:
+            count = lots.choice((1, 1, 1, 2, 5))
+            together = count > 1 and lots.random() < 0.5
+            same = lots.choice(QUEUES)
+            puts = [self._next_put(producer, same if together else lots.choice(QUEUES)) for _ in range(count)]
+            if together:
+                self._batch += 1
+                for put in puts:
+                    put.batch = self._batch
+            messages = [self._message(put, lots.randbytes(lots.randrange(draw.body_bytes_max))) for put in puts]
+            batch = store.put(messages, together=together)
+            stored = [status.stored for status in batch.statuses]
+            for at, put in enumerate(puts):
+                put.queue_offset, put.physical_offset = batch.queue_offsets[at], batch.physical_offsets[at]
+                put.refused = batch.statuses[at] in _REFUSALS
+                put.withdrawn = "could not be written" in batch.remark
+            if any(stored):
+                status = await self._finished(store, batch.end)
+                self.say(f"producer {producer} put {[put.number for put in puts]} at {batch.physical_offsets}: {status.name}")
+                if self._alive and status is PutStatus.PUT_OK:
+                    for put, kept in zip(puts, stored, strict=True):
+                        put.acknowledged = kept
+            else:
+                self.say(f"producer {producer} put {[put.number for put in puts]}: refused: {batch.remark}")
+            await trio.sleep(lots.choice((0.0, 0.001, 0.02, 0.2)))
+
+    async def _finished(self, store: MessageStore, end: int) -> PutStatus:
+        if not store.log.waits:
+            return PutStatus.PUT_OK
+        finished = trio.Event()
+        outcome: list[PutStatus] = []
+
+        def done(status: PutStatus) -> None:
+            assert not outcome, "a put was answered twice"
+            outcome.append(status)
+            finished.set()
+
+        store.log.when_done(end, store.put_deadline(), done)
+        await finished.wait()
+        return outcome[0]
+
+    async def _consume(self, store: MessageStore) -> None:
+        offsets = {queue: store.min_offset(*queue) for queue in QUEUES}
+        while True:
+            await trio.sleep(self.lots.choice((0.001, 0.05, 0.3)))
+            for queue in QUEUES:
+                try:
+                    result = store.get(*queue, offsets[queue], 32)
+                except OSError as error:
+                    self.say(f"read of {queue} failed: {error}")
+                    continue
+                if not self._alive:
+                    return
+                for record in result.slices:
+                    message = decode_record(record)
+                    number = self._number_of(message)
+                    assert message.queue_offset == offsets[queue], f"{queue}: {message.queue_offset} at {offsets[queue]}"
+                    self.history.reads.append(Read(queue, message.queue_offset, number, self.epoch))
+                    offsets[queue] += 1
+
+    # ---------------------------------------------------------------- looking
+
+    def snapshot(self, store: MessageStore, after: int = 0) -> None:
+        """Read everything there is, by offset and by key."""
+        queues: dict[Queue, list[Stored]] = {}
+        bounds: dict[Queue, tuple[int, int]] = {}
+        for topic in sorted(store.topics()):
+            for queue_id in store.queue_ids(topic):
+                queue = (topic, queue_id)
+                bounds[queue] = (store.min_offset(*queue), store.max_offset(*queue))
+                queues[queue] = list(self._read_all(store, queue))
+        asked = sorted({put.key for put in self.history.puts if put.key})
+        by_key = {key: self._query(store, key) for key in self.lots.sample(asked, min(len(asked), 50))}
+        self.history.snapshots.append(Snapshot(self.epoch + after, queues, bounds, by_key))
+        self.say(f"snapshot {bounds}")
+
+    def _read_all(self, store: MessageStore, queue: Queue) -> list[Stored]:
+        found: list[Stored] = []
+        offset, high = store.min_offset(*queue), store.max_offset(*queue)
+        while offset < high:
+            result = store.get(*queue, offset, 32)
+            for record in result.slices:
+                message = decode_record(record)
+                number = self._number_of(message)
+                found.append(Stored(message.queue_offset, message.physical_offset, number, message.store_timestamp))
+            if result.next_offset <= offset:
+                break
+            offset = result.next_offset
+        return found
+
+    def _query(self, store: MessageStore, key: str) -> list[int]:
+        numbers: list[int] = []
+        for topic in sorted(store.topics()):
+            records = store.query(topic, key, 1 << 20, 0, 1 << 60).slices
+            numbers += [self._number_of(decode_record(record)) for record in records]
+        return numbers
+
+
+def simulate_store(seed: int, mend: Callable[[StoreDraw], StoreDraw] = lambda draw: draw) -> Outcome:
+    """Run one seed; an exception of the store is a violation like any other."""
+    draw = mend(StoreDraw.of(seed))
+    run = StoreRun.of(draw)
+    violations: list[str] = []
+    try:
+        seeded_run(run.run, seed=seed)
+    except (Exception, ExceptionGroup) as error:  # noqa: BLE001 - whatever the store lets out is a finding
+        violations.append(describe_error(error))
+    violations += check_history(run.history)
+    faults = Counter(run.disk.faults.injected | run.clock.injected)
+    return Outcome(run.history, violations, faults, str(draw), run.trace)

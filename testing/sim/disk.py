@@ -1,0 +1,551 @@
+"""A disk in memory that loses what was not synced, tears and reorders writes, fails and fills up (satisfies `Disk`).
+
+Every byte written shows at once to readers (the page cache). A sector is on the medium for certain only after a `sync` that
+succeeded; until then a power cut leaves any of the versions it has had. After a sync that failed the sectors it covered
+count as clean, as Linux has it: a later sync does not write them. Names follow a journal: a power cut keeps a prefix of it,
+at least up to the last `sync_directory` of the directory concerned; lengths are entries of the same journal, and a file's
+own `sync` secures its length too.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import random
+from collections import deque
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+
+import attrs
+
+from ...world.disk import Buffer, DiskUsage
+
+SECTOR = 512
+VERSIONS_MAX = 6
+"""States of one sector between two syncs that are remembered; more would only repeat the same kinds of loss."""
+WRITES_MAX = 64
+"""The latest writes between two syncs at whose edges a power cut may tear a file."""
+
+
+def no_time() -> int:
+    """A clock that stands at 0."""
+    return 0
+
+
+@attrs.define
+class DiskFaults:
+    """What goes wrong; all of it can be changed while the disk is in use. Probabilities are per call."""
+
+    write_error: float = 0.0
+    """EIO, or a prefix written and then EIO."""
+    sync_error: float = 0.0
+    """EIO; any part of the unsynced sectors may reach the medium."""
+    read_error: float = 0.0
+    """EIO on `read`; views never fail."""
+    create_error: float = 0.0
+    """EIO when a file is made, renamed or removed, or a directory synced; nothing was done."""
+    open_error: float = 0.0
+    """EIO when a file is opened, a directory listed, or a size asked for."""
+    capacity: int | None = None
+    """Bytes of allocated sectors beyond which writes end in ENOSPC."""
+    injected: dict[str, int] = attrs.field(factory=dict[str, int])
+    """How often each fault happened."""
+
+    def calm(self) -> None:
+        """Let nothing fail any more."""
+        self.write_error = self.sync_error = self.read_error = self.create_error = self.open_error = 0.0
+        self.capacity = None
+
+    def count(self, kind: str) -> None:
+        self.injected[kind] = self.injected.get(kind, 0) + 1
+
+
+@attrs.define(eq=False)
+class _Inode:
+    """One file: what readers see, and for sectors not surely on the medium the versions they have had there."""
+
+    size: int = 0
+    memory: mmap.mmap | None = None
+    versions: dict[int, list[bytes]] = attrs.field(factory=dict[int, list[bytes]])
+    """Per sector, oldest first: the one on the medium for certain, then states that may have reached it since."""
+    dirty: set[int] = attrs.field(factory=set[int])
+    """Sectors that the next sync writes."""
+    allocated: set[int] = attrs.field(factory=set[int])
+    """Sectors ever written: all others are zero."""
+    writes: deque[range] = attrs.field(factory=lambda: deque[range](maxlen=WRITES_MAX))
+    """The sectors of each write since the last sync."""
+    modified_ms: int = 0
+    viewed: bool = False
+
+    def reserve(self, size: int) -> mmap.mmap:
+        if self.memory is None or len(self.memory) < size:
+            # Anonymous memory is as sparse as the files it stands for.
+            bigger = mmap.mmap(-1, max(size, SECTOR, 2 * len(self.memory) if self.memory else 0))
+            if self.memory is not None:
+                assert not self.viewed, "a file that is mapped does not grow"
+                bigger[: len(self.memory)] = self.memory[:]
+            self.memory = bigger
+        return self.memory
+
+    def sector(self, number: int) -> bytes:
+        memory = self.memory
+        content = b"" if memory is None else memory[number * SECTOR : (number + 1) * SECTOR]
+        return content.ljust(SECTOR, b"\0")
+
+    def before_change(self, start: int, end: int) -> None:
+        """Remember the sectors of [start, end) as they are."""
+        for number in range(start // SECTOR, -(-end // SECTOR)):
+            versions = self.versions.setdefault(number, [])
+            if len(versions) >= VERSIONS_MAX:
+                del versions[VERSIONS_MAX // 2]
+            versions.append(self.sector(number))
+            self.dirty.add(number)
+
+    def put(self, buffer: Buffer, position: int) -> None:
+        end = position + len(buffer)
+        memory = self.reserve(end)
+        self.before_change(position, end)
+        memory[position:end] = bytes(buffer)
+        sectors = range(position // SECTOR, -(-end // SECTOR))
+        self.allocated.update(sectors)
+        self.writes.append(sectors)
+        self.size = max(self.size, end)
+
+    def resize(self, size: int) -> None:
+        if size < self.size:
+            self.clear(size)
+        self.size = size
+
+    def clear(self, position: int) -> None:
+        if self.memory is None:
+            return
+        for number in sorted(number for number in self.allocated if (number + 1) * SECTOR > position):
+            start, end = max(number * SECTOR, position), min((number + 1) * SECTOR, len(self.memory))
+            self.before_change(start, end)
+            self.memory[start:end] = bytes(end - start)
+            if start == number * SECTOR:
+                self.allocated.discard(number)
+
+    def synced(self) -> None:
+        for number in self.dirty:
+            del self.versions[number]
+        self.dirty.clear()
+        self.writes.clear()
+
+    def sync_failed(self, lots: random.Random) -> None:
+        for number in sorted(self.dirty):
+            if lots.random() < 0.5:
+                del self.versions[number]
+        self.dirty.clear()
+
+    def part_of_a_write(self, lots: random.Random) -> range:
+        """Sectors of one unsynced write: one of them, all up to it or all from it on, mostly at an edge of the write."""
+        sectors = lots.choice(self.writes)
+        first, last = sectors[0], sectors[-1]
+        at = lots.choice((first, min(first + 1, last), lots.randint(first, last), max(first, last - 1), last))
+        one = range(at, at + 1)
+        return lots.choice((one, one, range(first, at + 1), range(at, last + 1)))
+
+    def survivor(self, lots: random.Random, size: int, count: Callable[[str], None], *, at_edges: bool) -> _Inode:
+        """What a power cut leaves of this file, whose length came down to `size`; `count` is told what became of writes.
+
+        Args:
+            at_edges: every other time, of all that the next sync would write a part of one write is lost, and nothing else.
+        """
+        after = _Inode(modified_ms=self.modified_ms, size=size)
+        by_chance, lost = set(self.versions), range(0)
+        if at_edges and self.writes and lots.random() < 0.5:
+            by_chance, lost = by_chance - self.dirty, self.part_of_a_write(lots)
+            count("lost_edge")
+        # Either the cut finds nearly everything written back, or nearly nothing, or a mixture.
+        written_back = lots.choice((0.0, 0.1, 0.5, 0.9, 1.0))
+        kept: list[bool] = []
+        for number in sorted(self.allocated | self.versions.keys()):
+            content = newest = self.sector(number)
+            if number in self.versions:
+                if lots.random() >= written_back if number in by_chance else number in lost:
+                    content = lots.choice(self.versions[number])
+                kept.append(content == newest)
+            start = number * SECTOR
+            if start < size and content.strip(b"\0"):
+                memory = after.reserve(max(size, start + SECTOR))
+                content = content[: size - start]
+                memory[start : start + len(content)] = content
+                after.allocated.add(number)
+        if not all(kept):
+            count("lost_write")
+            if any(kept):
+                count("torn_write")
+            if True in kept[kept.index(False) :]:  # files are written mostly in order
+                count("reordered_write")
+        return after
+
+
+@attrs.frozen
+class _Change:
+    """One entry of the journal of names."""
+
+    directories: tuple[str, ...]
+    apply: Callable[[_Names], None]
+    resized: _Inode | None = None
+    """The file whose length this entry is about."""
+
+
+@attrs.define(eq=False)
+class _Names:
+    """Which path is what."""
+
+    files: dict[str, _Inode] = attrs.field(factory=dict[str, _Inode])
+    directories: set[str] = attrs.field(factory=set[str])
+    sizes: dict[_Inode, int] = attrs.field(factory=dict[_Inode, int])
+
+    def copy(self) -> _Names:
+        return _Names(dict(self.files), set(self.directories), dict(self.sizes))
+
+
+def _parent(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
+@attrs.define(eq=False)
+class SimDiskFile:
+    """An open file of a `SimDisk`."""
+
+    disk: SimDisk
+    path: str
+    inode: _Inode
+    _read_only: bool = False
+    _view: memoryview | None = None
+
+    def _check_change(self) -> None:
+        self.disk.check_power()
+        if self._read_only:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+
+    @property
+    def size(self) -> int:
+        return self.inode.size
+
+    def write(self, buffer: Buffer, position: int) -> None:
+        disk, size = self.disk, len(buffer)
+        self._check_change()
+        room = disk.room_for(self.inode, position, size)
+        failing = disk.strikes(disk.faults.write_error)
+        if room < size or failing:
+            kept = disk.lots.randrange(min(room, size) + 1) if failing else room
+            if kept:
+                self.inode.put(memoryview(buffer)[:kept], position)
+                disk.resized(self.inode)
+            raise disk.error("write_enospc", errno.ENOSPC) if room < size else disk.error("write_eio", errno.EIO)
+        if size:
+            longer = position + size > self.inode.size
+            self.inode.put(buffer, position)
+            if longer:
+                disk.resized(self.inode)
+        self.inode.modified_ms = disk.wall_ms()
+
+    def read(self, position: int, size: int) -> bytes:
+        disk = self.disk
+        disk.check_power()
+        if disk.strikes(disk.faults.read_error):
+            raise disk.error("read_eio", errno.EIO)
+        size = min(size, self.inode.size - position)
+        if size <= 0:
+            return b""
+        memory = self.inode.reserve(self.inode.size)
+        return memory[position : position + size]
+
+    def view(self) -> memoryview:
+        if self._view is None:
+            if self.inode.size == 0:
+                return memoryview(b"")
+            self._view = memoryview(self.inode.reserve(self.inode.size)).toreadonly()[: self.inode.size]
+            self.inode.viewed = True
+        return self._view
+
+    def sync(self) -> None:
+        disk = self.disk
+        disk.check_power()
+        if disk.strikes(disk.faults.sync_error):
+            self.inode.sync_failed(disk.lots)
+            raise disk.error("sync_eio", errno.EIO)
+        self.inode.synced()
+        disk.size_synced(self.inode)
+        disk.syncs += 1
+
+    def truncate(self, size: int) -> None:
+        disk = self.disk
+        self._check_change()
+        if disk.strikes(disk.faults.write_error):
+            raise disk.error("truncate_eio", errno.EIO)
+        self.inode.resize(size)
+        disk.resized(self.inode)
+        self.inode.modified_ms = disk.wall_ms()
+
+    def reserve(self, position: int, size: int) -> None:
+        self._check_change()
+        assert position + size <= self.inode.size, "place beyond the end of a file would never be given back"
+
+    def clear(self, position: int) -> None:
+        disk = self.disk
+        self._check_change()
+        if disk.strikes(disk.faults.write_error):
+            raise disk.error("clear_eio", errno.EIO)
+        self.inode.clear(position)
+        self.inode.modified_ms = disk.wall_ms()
+
+    def close(self) -> None:
+        self._view = None
+
+
+@attrs.define(eq=False)
+class SimDiskLock:
+    """A lock held on a `SimDisk`."""
+
+    disk: SimDisk
+    path: str
+
+    def release(self) -> None:
+        self.disk.locks.discard(self.path)
+
+
+@attrs.define(eq=False)
+class SimDisk:
+    """The disk of one simulated machine, as long as that machine is on; `power_cut` and `kill` give its successor."""
+
+    lots: random.Random = attrs.field(factory=lambda: random.Random(0))  # noqa: S311 - never secrets
+    wall_ms: Callable[[], int] = no_time
+    faults: DiskFaults = attrs.field(factory=DiskFaults)
+    syncs: int = 0
+    locks: set[str] = attrs.field(factory=set[str])
+    _names: _Names = attrs.field(factory=_Names, alias="names")
+    _durable: _Names = attrs.field(factory=_Names, alias="durable")
+    _journal: list[_Change] = attrs.field(factory=list[_Change], alias="journal")
+    _boot: int = attrs.field(default=0, alias="boot")
+    _off: bool = False
+
+    # ---------------------------------------------------------------- faults
+
+    def check_power(self) -> None:
+        """Raise the error of a disk that is gone, if it is."""
+        if self._off:
+            raise OSError(errno.EIO, "the simulated machine is off")
+
+    def strikes(self, probability: float) -> bool:
+        return probability > 0 and self.lots.random() < probability
+
+    def error(self, kind: str, number: int) -> OSError:
+        self.faults.count(kind)
+        return OSError(number, os.strerror(number))
+
+    def room_for(self, inode: _Inode, position: int, size: int) -> int:
+        """How many of `size` bytes at `position` fit before the disk is full."""
+        if self.faults.capacity is None or not size:
+            return size
+        sectors = range(position // SECTOR, -(-(position + size) // SECTOR))
+        free = (self.faults.capacity - self.allocated_bytes()) // SECTOR
+        for number in sectors:
+            if number not in inode.allocated:
+                free -= 1
+            if free < 0:
+                return max(number * SECTOR - position, 0)
+        return size
+
+    def allocated_bytes(self) -> int:
+        """How much of the medium the files take."""
+        return SECTOR * sum(len(inode.allocated) for inode in self._names.files.values())
+
+    @contextmanager
+    def no_faults(self) -> Generator[None]:
+        """A time in which nothing fails by chance; the capacity stays."""
+        faults = self.faults
+        self.faults = DiskFaults(capacity=faults.capacity, injected=faults.injected)
+        try:
+            yield
+        finally:
+            self.faults = faults
+
+    def rot(self, path: str, position: int, bit: int = 0) -> None:
+        """Flip a bit on the medium and in the page cache, as if read back damaged."""
+        inode = self._names.files[path]
+        memory = inode.reserve(inode.size)
+        memory[position] ^= 1 << bit
+        number = position // SECTOR
+        inode.versions.pop(number, None)
+        inode.dirty.discard(number)
+        inode.allocated.add(number)
+        self.faults.count("bit_rot")
+
+    def power_cut(self, seed: int, *, at_edges: bool = False) -> SimDisk:
+        """End this disk and give the one that the machine finds when it is switched on again.
+
+        Args:
+            at_edges: of every other file with unsynced writes a part of one write is lost and all else kept.
+        """
+        lots = random.Random(seed)  # noqa: S311 - never secrets
+        names = self._durable.copy()
+        for change in self._journal[: lots.randrange(len(self._journal) + 1)]:
+            change.apply(names)
+        survivors: dict[int, _Inode] = {}
+        for path in sorted(names.files):
+            inode = names.files[path]
+            if id(inode) not in survivors:
+                survivors[id(inode)] = inode.survivor(lots, names.sizes.get(inode, 0), self.faults.count, at_edges=at_edges)
+            names.files[path] = survivors[id(inode)]
+        names.sizes = {inode: inode.size for inode in survivors.values()}
+        self._off = True
+        self.faults.count("power_cut")
+        return SimDisk(lots, self.wall_ms, self.faults, names=names, durable=names.copy(), boot=self._boot + 1)
+
+    def kill(self) -> SimDisk:
+        """End this disk as seen by one process; the next one finds every byte written, synced or not."""
+        self._off = True
+        self.faults.count("kill")
+        return SimDisk(
+            self.lots,
+            self.wall_ms,
+            self.faults,
+            names=self._names,
+            durable=self._durable,
+            journal=self._journal,
+            boot=self._boot,
+        )
+
+    # ---------------------------------------------------------------- names
+
+    def _change(self, directories: tuple[str, ...], apply: Callable[[_Names], None]) -> None:
+        apply(self._names)
+        self._journal.append(_Change(directories, apply))
+
+    def resized(self, inode: _Inode) -> None:
+        """Write the length of a file into the journal."""
+        size = inode.size
+        self._journal.append(_Change((), lambda names: names.sizes.__setitem__(inode, size), inode))
+
+    def size_synced(self, inode: _Inode) -> None:
+        """A file's own sync has secured its length: earlier entries about it are settled."""
+        self._durable.sizes[inode] = inode.size
+        self._journal[:] = [change for change in self._journal if change.resized is not inode]
+
+    def _check_change(self, kind: str) -> None:
+        self.check_power()
+        if self.strikes(self.faults.create_error):
+            raise self.error(kind, errno.EIO)
+
+    def open(self, path: str, *, create_size: int | None = None, read_only: bool = False) -> SimDiskFile:
+        self.check_power()
+        inode = self._names.files.get(path)
+        if create_size is None:
+            if inode is None:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+            self._check_look()
+            return SimDiskFile(self, path, inode, read_only)
+        if inode is not None:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+        self._check_directory(_parent(path), path)
+        self._check_change("create_eio")
+        made = _Inode(modified_ms=self.wall_ms())
+        self._change((_parent(path),), lambda names: names.files.__setitem__(path, made))
+        made.size = create_size
+        self.resized(made)
+        return SimDiskFile(self, path, made)
+
+    def _check_look(self) -> None:
+        if self.strikes(self.faults.open_error):
+            raise self.error("open_eio", errno.EIO)
+
+    def _check_directory(self, directory: str, path: str) -> None:
+        if directory and directory not in self._names.directories:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+
+    def exists(self, path: str) -> bool:
+        self.check_power()
+        return path in self._names.files or path in self._names.directories
+
+    def is_directory(self, path: str) -> bool:
+        self.check_power()
+        return path in self._names.directories
+
+    def _inode(self, path: str) -> _Inode:
+        self.check_power()
+        inode = self._names.files.get(path)
+        if inode is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        return inode
+
+    def size(self, path: str) -> int:
+        self._check_look()
+        return self._inode(path).size
+
+    def modified_ms(self, path: str) -> int:
+        return self._inode(path).modified_ms
+
+    def list_directory(self, path: str) -> list[str]:
+        self.check_power()
+        self._check_look()
+        names = [*self._names.files, *self._names.directories]
+        return sorted(name.rpartition("/")[2] for name in names if name and _parent(name) == path)
+
+    def make_directories(self, path: str) -> None:
+        self.check_power()
+        parts = path.split("/")
+        for count in range(1, len(parts) + 1):
+            directory = "/".join(parts[:count])
+            if directory and directory not in self._names.directories:
+                if directory in self._names.files:
+                    raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), directory)
+                self._change((_parent(directory),), lambda names, made=directory: names.directories.add(made))  # type: ignore[misc]
+
+    def remove(self, path: str) -> None:
+        self._inode(path)
+        self._check_change("remove_eio")
+        self._change((_parent(path),), lambda names: names.files.__delitem__(path))
+
+    def remove_tree(self, path: str) -> None:
+        self.check_power()
+        if path not in self._names.directories:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        for name in sorted(self._names.files):
+            if name.startswith(f"{path}/"):
+                self.remove(name)
+        for name in sorted(self._names.directories, reverse=True):
+            if name == path or name.startswith(f"{path}/"):
+                self._change((_parent(name),), lambda names, gone=name: names.directories.discard(gone))  # type: ignore[misc]
+
+    def replace(self, source: str, target: str) -> None:
+        self._inode(source)
+        self._check_directory(_parent(target), target)
+        self._check_change("rename_eio")
+        self._change((_parent(source), _parent(target)), lambda names: names.files.__setitem__(target, names.files.pop(source)))
+
+    def sync_directory(self, path: str) -> None:
+        self.check_power()
+        if path and path != "." and path not in self._names.directories:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        self._check_change("sync_directory_eio")
+        concerned = [at for at, change in enumerate(self._journal) if path in change.directories]
+        if concerned:
+            for change in self._journal[: concerned[-1] + 1]:
+                change.apply(self._durable)
+            del self._journal[: concerned[-1] + 1]
+
+    def usage(self, path: str) -> DiskUsage:
+        self._check_directory(path, path)
+        self.check_power()
+        total = self.faults.capacity or 1 << 40
+        used = min(self.allocated_bytes(), total)
+        return DiskUsage(total, used, total - used)
+
+    def boot_id(self) -> str:
+        return f"boot-{self._boot}"
+
+    def lock(self, path: str) -> SimDiskLock:
+        self.check_power()
+        if path in self.locks:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN), path)
+        self.locks.add(path)
+        if path not in self._names.files:
+            self.open(path, create_size=0)
+        self._names.files[path].put(b"lock", 0)
+        return SimDiskLock(self, path)

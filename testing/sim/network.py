@@ -1,0 +1,386 @@
+"""A network in memory: delays, lost connections, half-open ones, partitions and one-way cuts (satisfies `Network`).
+
+Connections are TCP's: bytes arrive in order, once, however they were cut into pieces, or the connection breaks. A path that is
+cut delivers nothing; what is on it arrives when the path is healed, unless the sender has given up before. A machine that
+loses power tells nobody: its peers' connections stay half-open until they send.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+from collections import deque
+from collections.abc import Sequence
+
+import attrs
+import trio
+from trio.abc import Listener, Stream
+
+from ...world.network import BACKLOG, Address
+
+SEND_BUFFER_BYTES = 65_536
+LONG_DELAY_SECONDS = 0.01
+"""What takes longer counts as a delay that was injected."""
+GIVE_UP_SECONDS = 15.0
+"""How long a sender keeps trying on a path that delivers nothing, and how long a connection attempt waits."""
+FIRST_FREE_PORT = 40_000
+
+
+@attrs.define(eq=False)
+class _Direction:
+    """Bytes under way from one end to the other."""
+
+    fabric: SimFabric
+    source: str
+    target: str
+    chunks: deque[tuple[float, bytes]] = attrs.field(factory=deque[tuple[float, bytes]])
+    buffered: int = 0
+    last_at: float = 0.0
+    finished: bool = False
+    """The sender has closed: the receiver finds the end behind the last chunk."""
+    doomed_at: float | None = None
+    """When the sender learns that nobody is there."""
+    changed: trio.Event = attrs.field(factory=trio.Event)
+
+    @property
+    def blocked(self) -> bool:
+        return (self.source, self.target) in self.fabric.cuts
+
+    def notify(self) -> None:
+        self.changed.set()
+        self.changed = trio.Event()
+
+    def put(self, data: bytes) -> None:
+        fabric, now = self.fabric, trio.current_time()
+        self.last_at = max(self.last_at, now + fabric.delay())
+        if self.last_at - now > LONG_DELAY_SECONDS:
+            fabric.count("delay")
+        if self.last_at < fabric.latest_at:
+            fabric.count("reordering")
+        fabric.latest_at = max(fabric.latest_at, self.last_at)
+        self.chunks.append((self.last_at, data))
+        self.buffered += len(data)
+        self.notify()
+
+    def take(self, size_max: int) -> bytes:
+        at, data = self.chunks.popleft()
+        if len(data) > size_max:
+            self.chunks.appendleft((at, data[size_max:]))
+            data = data[:size_max]
+        self.buffered -= len(data)
+        self.notify()
+        return data
+
+    def given_up_at(self) -> float | None:
+        """When the sender breaks the connection, as things stand."""
+        if self.blocked and self.chunks:
+            stuck = self.chunks[0][0] + GIVE_UP_SECONDS
+            return stuck if self.doomed_at is None else min(stuck, self.doomed_at)
+        return self.doomed_at
+
+
+@attrs.define(eq=False)
+class SimStream(Stream):
+    """One end of a connection."""
+
+    fabric: SimFabric
+    local: Address
+    peer: Address
+    incoming: _Direction
+    outgoing: _Direction
+    other: SimStream | None = None
+    closed: bool = False
+    broken: bool = False
+    vanished: bool = False
+    """Its machine has lost power."""
+    _sending: bool = False
+    _receiving: bool = False
+
+    def _check(self) -> None:
+        if self.closed:
+            raise trio.ClosedResourceError
+        given_up = self.outgoing.given_up_at()
+        if given_up is not None and trio.current_time() >= given_up:
+            self.broken = True
+        if self.broken or self.vanished:
+            raise trio.BrokenResourceError("the simulated connection is lost")
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        if self._sending:
+            raise trio.BusyResourceError("another task is sending")
+        self._sending = True
+        try:
+            await trio.lowlevel.checkpoint()
+            rest = bytes(data)
+            self._check()
+            while rest:
+                self._check_peer()
+                room = self.fabric.send_buffer_bytes - self.outgoing.buffered
+                if room > 0:
+                    if room < len(rest):
+                        self.fabric.count("short_write")
+                    self.outgoing.put(rest[:room])
+                    rest = rest[room:]
+                else:
+                    await self._wait(self.outgoing, None)
+        finally:
+            self._sending = False
+
+    def _check_peer(self) -> None:
+        other = self.other
+        assert other is not None
+        if other.vanished and self.outgoing.doomed_at is None:
+            # A machine that is back answers bytes of a connection it does not know; one that is off, nothing.
+            wait = self.fabric.delay() if self.peer.host in self.fabric.machines_on else GIVE_UP_SECONDS
+            self.outgoing.doomed_at = trio.current_time() + wait
+            self.incoming.notify()
+        if other.closed and not self.outgoing.blocked:
+            self.broken = True
+        self._check()
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await trio.lowlevel.checkpoint()
+        self._check()
+        while self.outgoing.buffered >= self.fabric.send_buffer_bytes:
+            await self._wait(self.outgoing, None)
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        if self._receiving:
+            raise trio.BusyResourceError("another task is receiving")
+        self._receiving = True
+        try:
+            await trio.lowlevel.checkpoint()
+            incoming = self.incoming
+            while True:
+                self._check()
+                ready_at = incoming.chunks[0][0] if incoming.chunks else None
+                if not incoming.blocked:
+                    if ready_at is not None and ready_at <= trio.current_time():
+                        size = self.fabric.piece(max_bytes or SEND_BUFFER_BYTES)
+                        if size < len(incoming.chunks[0][1]):
+                            self.fabric.count("short_read")
+                        return incoming.take(size)
+                    if ready_at is None and incoming.finished:
+                        return b""
+                await self._wait(incoming, None if incoming.blocked else ready_at)
+        finally:
+            self._receiving = False
+
+    async def _wait(self, direction: _Direction, until: float | None) -> None:
+        given_up = self.outgoing.given_up_at()
+        deadlines = [time for time in (until, given_up) if time is not None]
+        changed = direction.changed
+        with trio.move_on_at(min(deadlines)) if deadlines else trio.CancelScope():
+            await changed.wait()
+        self._check()
+
+    async def aclose(self) -> None:
+        self.close()
+        await trio.lowlevel.checkpoint()
+
+    def close(self) -> None:
+        """Close as the operating system does for a process that ends."""
+        if not self.closed:
+            self.closed = True
+            self.fabric.streams.pop(self, None)
+            self.outgoing.finished = True
+            self.outgoing.notify()
+            self.incoming.notify()
+
+    def lose(self) -> None:
+        """Break the connection for this end."""
+        self.broken = True
+        self.incoming.notify()
+        self.outgoing.notify()
+
+
+@attrs.define(eq=False)
+class SimListener(Listener[Stream]):
+    """Where connections to one port of one machine arrive."""
+
+    fabric: SimFabric
+    address: Address
+    _send: trio.MemorySendChannel[SimStream]
+    _receive: trio.MemoryReceiveChannel[SimStream]
+
+    async def accept(self) -> Stream:
+        return await self._receive.receive()
+
+    def deliver(self, stream: SimStream) -> None:
+        self._send.send_nowait(stream)
+
+    async def aclose(self) -> None:
+        self.close()
+        await trio.lowlevel.checkpoint()
+
+    def close(self) -> None:
+        if self.fabric.listeners.get(self.address) is self:
+            del self.fabric.listeners[self.address]
+        self._receive.close()
+
+
+@attrs.define(eq=False)
+class SimFabric:
+    """All machines' network."""
+
+    lots: random.Random = attrs.field(factory=lambda: random.Random(0))  # noqa: S311 - never secrets
+    delay_seconds: tuple[float, float] = (0.0001, 0.001)
+    short_reads: float = 0.1
+    """How often a read gives less than has arrived."""
+    send_buffer_bytes: int = SEND_BUFFER_BYTES
+    """A send of more goes in parts, each when the receiver has taken what is under way."""
+    cuts: set[tuple[str, str]] = attrs.field(factory=set[tuple[str, str]])
+    """Pairs of hosts between which nothing goes from the first to the second."""
+    listeners: dict[Address, SimListener] = attrs.field(factory=dict[Address, SimListener])
+    streams: dict[SimStream, None] = attrs.field(factory=dict[SimStream, None])
+    machines_on: set[str] = attrs.field(factory=set[str])
+    injected: dict[str, int] = attrs.field(factory=dict[str, int])
+    """How often each fault happened."""
+    latest_at: float = 0.0
+    """When the last bytes that are under way on any connection arrive."""
+    _next_port: int = FIRST_FREE_PORT
+
+    def machine(self, host: str) -> SimNetwork:
+        """The network as the machine `host` sees it; also after it lost power and was switched on again."""
+        self.machines_on.add(host)
+        return SimNetwork(self, host)
+
+    def delay(self) -> float:
+        low, high = self.delay_seconds
+        return low + (high - low) * self.lots.random() ** 2
+
+    def piece(self, size_max: int) -> int:
+        return 1 + self.lots.randrange(min(size_max, 100)) if self.lots.random() < self.short_reads else size_max
+
+    def free_port(self) -> int:
+        self._next_port += 1
+        return self._next_port
+
+    def count(self, kind: str) -> None:
+        self.injected[kind] = self.injected.get(kind, 0) + 1
+
+    # ---------------------------------------------------------------- faults
+
+    def cut(self, source: str, target: str) -> None:
+        """Let nothing through from `source` to `target`; the other way stays as it is."""
+        if (source, target) not in self.cuts:
+            self.count("one_way_cut")
+        self.cuts.add((source, target))
+        self._notify_all()
+
+    def part(self, some: Sequence[str], others: Sequence[str]) -> None:
+        """Let nothing through between the two groups."""
+        self.count("partition")
+        for one in some:
+            for other in others:
+                self.cuts |= {(one, other), (other, one)}
+        self._notify_all()
+
+    def heal(self) -> None:
+        """Let everything through again."""
+        self.cuts.clear()
+        self._notify_all()
+
+    def _notify_all(self) -> None:
+        for stream in self.streams:
+            stream.incoming.notify()
+            stream.outgoing.notify()
+
+    def lose_connection(self) -> None:
+        """Break a connection, drawn by lot, at both ends."""
+        if self.streams:
+            self.count("connection_lost")
+            stream = self.lots.choice(list(self.streams))
+            assert stream.other is not None
+            stream.lose()
+            stream.other.lose()
+
+    def lose_one_end(self) -> None:
+        """Take one end of a connection away, drawn by lot: the other stays half-open until it sends."""
+        if self.streams:
+            stream = self.lots.choice(list(self.streams))
+            self._vanish(stream)
+
+    def _vanish(self, stream: SimStream) -> None:
+        assert stream.other is not None
+        if not stream.other.closed:
+            self.count("half_open")
+        stream.vanished = True
+        self.streams.pop(stream, None)
+        stream.incoming.notify()
+        stream.outgoing.notify()
+
+    def power_off(self, host: str) -> None:
+        """Take a machine away without a word to its peers."""
+        self.count("power_off")
+        self.machines_on.discard(host)
+        for address in [address for address in self.listeners if address.host == host]:
+            self.listeners[address].close()
+        for stream in [stream for stream in self.streams if stream.local.host == host]:
+            self._vanish(stream)
+
+    def end_process(self, host: str) -> None:
+        """Close all that a killed process had open."""
+        self.count("process_end")
+        for address in [address for address in self.listeners if address.host == host]:
+            self.listeners[address].close()
+        for stream in [stream for stream in self.streams if stream.local.host == host]:
+            stream.close()
+
+
+@attrs.frozen
+class SimNetwork:
+    """The network as one machine sees it."""
+
+    fabric: SimFabric
+    host: str
+
+    async def open_stream(self, address: Address) -> Stream:
+        fabric = self.fabric
+        await trio.sleep(fabric.delay())
+        there_and_back = {(self.host, address.host), (address.host, self.host)}
+        if address.host not in fabric.machines_on or there_and_back & fabric.cuts:
+            await trio.sleep(GIVE_UP_SECONDS)
+            raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
+        listener = fabric.listeners.get(address)
+        if listener is None:
+            raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
+        local = Address(self.host, fabric.free_port())
+        there, back = _Direction(fabric, self.host, address.host), _Direction(fabric, address.host, self.host)
+        ours = SimStream(fabric, local, address, back, there)
+        theirs = SimStream(fabric, address, local, there, back)
+        ours.other, theirs.other = theirs, ours
+        try:
+            listener.deliver(theirs)
+        except (trio.WouldBlock, trio.BrokenResourceError):
+            raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED)) from None
+        fabric.streams[ours] = fabric.streams[theirs] = None
+        await trio.sleep(fabric.delay())
+        return ours
+
+    async def open_listeners(self, host: str, port: int) -> Sequence[Listener[Stream]]:
+        await trio.lowlevel.checkpoint()
+        if host not in ("", "0.0.0.0", self.host):
+            raise OSError(errno.EADDRNOTAVAIL, os.strerror(errno.EADDRNOTAVAIL))
+        address = Address(self.host, port or self.fabric.free_port())
+        if address in self.fabric.listeners:
+            raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+        send, receive = trio.open_memory_channel[SimStream](BACKLOG)
+        listener = self.fabric.listeners[address] = SimListener(self.fabric, address, send, receive)
+        return [listener]
+
+    def peer_address(self, stream: Stream) -> Address:
+        assert isinstance(stream, SimStream)
+        return stream.peer
+
+    def local_address(self, stream: Stream) -> Address:
+        assert isinstance(stream, SimStream)
+        return stream.local
+
+    def listener_port(self, listener: Listener[Stream]) -> int:
+        assert isinstance(listener, SimListener)
+        return listener.address.port
+
+    def own_host(self) -> str:
+        return self.host

@@ -1,0 +1,57 @@
+"""Simulated machines: one value for each, with its disk, clocks, network and workers, all drawn from one seed."""
+
+from __future__ import annotations
+
+import random
+
+import attrs
+
+from ...world.real import World
+from .clock import SimClock
+from .disk import SimDisk
+from .network import SimFabric
+from .workers import SimWorkers
+
+
+@attrs.define(eq=False)
+class Machine:
+    """One machine: it outlives the processes that run on it, and power cuts."""
+
+    host: str
+    fabric: SimFabric
+    lots: random.Random
+    clock: SimClock
+    disk: SimDisk
+    worker_seconds_max: float = 0.0
+    """Each piece of blocking work takes up to this long."""
+
+    @classmethod
+    def of(cls, host: str, fabric: SimFabric, lots: random.Random) -> Machine:
+        """A new machine that draws from `lots`."""
+        clock = SimClock()
+        return cls(host, fabric, lots, clock, SimDisk(_split(lots), clock.wall_ms))
+
+    def world(self) -> World:
+        """The world as a process sees that starts on this machine now."""
+        workers = SimWorkers(_split(self.lots), self.worker_seconds_max, self.disk.faults.injected)
+        return World(self.disk, self.fabric.machine(self.host), self.clock, _split(self.lots), workers)
+
+    def kill(self) -> None:
+        """End the process: connections close, the disk keeps every byte written."""
+        self.fabric.end_process(self.host)
+        self.disk = self.disk.kill()
+
+    def power_cut(self) -> None:
+        """End the machine: connections stay half-open, the disk keeps what was synced and some of the rest."""
+        self.fabric.power_off(self.host)
+        self.disk = self.disk.power_cut(self.lots.getrandbits(32))
+
+
+def _split(lots: random.Random) -> random.Random:
+    return random.Random(lots.getrandbits(64))  # noqa: S311 - never secrets
+
+
+def sim_world(seed: int) -> World:
+    """The world of a lone machine without faults."""
+    lots = random.Random(seed)  # noqa: S311 - never secrets
+    return Machine.of("10.0.0.1", SimFabric(_split(lots)), lots).world()

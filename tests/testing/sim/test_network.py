@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+import random
+
+import pytest
+import trio
+import trio.testing
+from trio.abc import Stream
+
+from ledgermq.testing.sim.network import GIVE_UP_SECONDS, SimFabric, SimNetwork
+from ledgermq.testing.sim.scheduler import seeded_run
+from ledgermq.world.network import Address
+
+A, B = "10.0.0.1", "10.0.0.2"
+SERVER = Address(B, 10911)
+
+
+async def connected(fabric: SimFabric) -> tuple[Stream, Stream]:
+    (listener,) = await fabric.machine(B).open_listeners("", SERVER.port)
+    client = await fabric.machine(A).open_stream(SERVER)
+    return client, await listener.accept()
+
+
+async def received(stream: Stream, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        piece = await stream.receive_some()
+        assert piece
+        data += piece
+    return data
+
+
+def test_bytes_arrive_whole_and_in_order_however_they_are_cut() -> None:
+    async def main() -> None:
+        fabric = SimFabric(random.Random(1), short_reads=0.5)
+        client, server = await connected(fabric)
+        data = random.Random(2).randbytes(300_000)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.send_all, data)
+            assert await received(server, len(data)) == data
+        await client.aclose()
+        assert await server.receive_some() == b""
+
+    seeded_run(main, seed=1)
+
+
+def test_both_ends_know_each_other() -> None:
+    async def main() -> None:
+        fabric = SimFabric()
+        network = fabric.machine(A)
+        client, server = await connected(fabric)
+        assert network.peer_address(client) == SERVER
+        assert network.peer_address(server) == network.local_address(client)
+
+    seeded_run(main, seed=1)
+
+
+def test_nobody_listening_refuses_and_a_taken_port_is_an_error() -> None:
+    async def main() -> None:
+        fabric = SimFabric()
+        network = fabric.machine(B)
+        with pytest.raises(ConnectionRefusedError):
+            await fabric.machine(A).open_stream(SERVER)
+        (listener,) = await network.open_listeners("", SERVER.port)
+        with pytest.raises(OSError, match="in use"):
+            await network.open_listeners("", SERVER.port)
+        await listener.aclose()
+        with pytest.raises(ConnectionRefusedError):
+            await fabric.machine(A).open_stream(SERVER)
+
+    seeded_run(main, seed=1)
+
+
+def test_a_cut_path_holds_bytes_back_until_it_is_healed() -> None:
+    async def main() -> None:
+        fabric = SimFabric()
+        client, server = await connected(fabric)
+        fabric.cut(A, B)
+        await client.send_all(b"late")
+        await server.send_all(b"other way")
+        assert await received(client, 9) == b"other way"
+        with trio.move_on_after(5) as scope:
+            await server.receive_some()
+        assert scope.cancelled_caught
+        fabric.heal()
+        assert await received(server, 4) == b"late"
+
+    seeded_run(main, seed=1)
+
+
+def test_a_sender_gives_up_on_a_cut_path_and_its_peer_stays_half_open() -> None:
+    async def main() -> None:
+        fabric = SimFabric()
+        client, server = await connected(fabric)
+        fabric.part([A], [B])
+        await client.send_all(b"lost")
+        started = trio.current_time()
+        with pytest.raises(trio.BrokenResourceError):
+            await client.receive_some()
+        assert trio.current_time() - started == pytest.approx(GIVE_UP_SECONDS, abs=1)
+        with trio.move_on_after(1000) as scope:
+            await server.receive_some()
+        assert scope.cancelled_caught
+
+    seeded_run(main, seed=1)
+
+
+def test_power_loss_is_noticed_by_sending_only() -> None:
+    async def main() -> None:
+        fabric = SimFabric()
+        client, _ = await connected(fabric)
+        fabric.power_off(B)
+        with trio.move_on_after(1000) as scope:
+            await client.receive_some()
+        assert scope.cancelled_caught
+        await client.send_all(b"anybody there?")
+        with pytest.raises(trio.BrokenResourceError):
+            await client.receive_some()
+        with pytest.raises(TimeoutError):
+            await fabric.machine(A).open_stream(SERVER)
+
+    seeded_run(main, seed=1)
+
+
+def test_a_machine_that_is_back_answers_old_connections_at_once() -> None:
+    async def main() -> None:
+        fabric = SimFabric()
+        client, _ = await connected(fabric)
+        fabric.power_off(B)
+        fabric.machine(B)
+        await client.send_all(b"still there?")
+        started = trio.current_time()
+        with pytest.raises(trio.BrokenResourceError):
+            await client.receive_some()
+        assert trio.current_time() - started < 1
+
+    seeded_run(main, seed=1)
+
+
+def test_a_killed_process_ends_its_connections() -> None:
+    async def main() -> None:
+        fabric = SimFabric()
+        client, _ = await connected(fabric)
+        fabric.end_process(B)
+        assert await client.receive_some() == b""
+        with pytest.raises(trio.BrokenResourceError):
+            await client.send_all(b"x")
+
+    seeded_run(main, seed=1)
+
+
+def test_a_lost_connection_breaks_waiting_ends() -> None:
+    async def main() -> None:
+        fabric = SimFabric()
+        client, server = await connected(fabric)
+
+        async def must_break(stream: Stream) -> None:
+            with pytest.raises(trio.BrokenResourceError):
+                await stream.receive_some()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(must_break, client)
+            nursery.start_soon(must_break, server)
+            await trio.testing.wait_all_tasks_blocked()
+            fabric.lose_connection()
+
+    seeded_run(main, seed=1)
+
+
+def test_a_reader_that_stalls_holds_its_sender_back() -> None:
+    async def main() -> None:
+        client, server = await connected(SimFabric())
+        with trio.move_on_after(1) as scope:
+            await client.send_all(bytes(1 << 20))
+        assert scope.cancelled_caught
+        assert isinstance(server, Stream)
+
+    seeded_run(main, seed=1)
+
+
+def test_the_same_network_seen_from_two_machines_is_two_values() -> None:
+    fabric = SimFabric()
+
+    assert fabric.machine(A) == SimNetwork(fabric, A)
+    assert fabric.machine(A).own_host() == A
