@@ -25,6 +25,17 @@ from ..world.network import Address
 from ..world.real import World, real_world
 from ..world.tls import ClientTls
 from .admin_values import Cluster, Connection, GroupConnections, GroupPosition, QueueRange
+from .arguments import (
+    INT_MAX,
+    LONG_MAX,
+    QUEUES_MAX,
+    check_group,
+    check_integer,
+    check_properties,
+    check_queue,
+    check_text,
+    check_topic,
+)
 from .compression import decompress
 from .errors import EVERY_TOPIC, InvalidArgument, NoRoute, NoRouteReason, NotFound, NotOnline, Refused, TopicNotExist, refusal
 from .queue_calls import (
@@ -39,7 +50,6 @@ from .queue_calls import (
     request,
 )
 from .route import TopicRoute, parse_broker
-from .sending import check_group, check_topic
 from .session import Session, open_session
 from .unique_id import sent_at_ms
 
@@ -48,7 +58,6 @@ QUEUES = 8
 QUERY_SECONDS = 18.0
 ADMIN_SECONDS = 5.0
 MESSAGES_PER_QUERY = 64
-LONG_MAX = (1 << 63) - 1
 CLOCK_SKEW_MS = 1000
 LATEST = -1
 """As a timestamp: behind the newest message."""
@@ -92,11 +101,15 @@ class Admin:
             broker: a broker name or `host:port`.
         """
         check_topic(topic)
+        read = check_integer("queues", queues, 0, QUEUES_MAX) if read_queues is None else read_queues
+        write = queues if write_queues is None else write_queues
+        check_integer("perm", perm, 0, PERM_READ_WRITE)
+        check_properties(attributes or {}, "attributes")
         fields = {
             "topic": topic,
             "defaultTopic": "TBW102",
-            "readQueueNums": queues if read_queues is None else read_queues,
-            "writeQueueNums": queues if write_queues is None else write_queues,
+            "readQueueNums": check_integer("read_queues", read, 0, QUEUES_MAX),
+            "writeQueueNums": check_integer("write_queues", write, 0, QUEUES_MAX),
             "perm": perm,
             "topicFilterType": "SINGLE_TAG",
             "topicSysFlag": 0,
@@ -128,6 +141,7 @@ class Admin:
         Raises:
             NoRoute: unknown topic, or no name server.
         """
+        check_topic(topic)
         return await self._session.refresh_route(topic)
 
     async def topic_stats(self, topic: str) -> dict[MessageQueue, QueueRange]:
@@ -142,6 +156,7 @@ class Admin:
 
     async def topic_config(self, topic: str, broker: str) -> dict[str, Any]:
         """The topic's configuration on one broker (RocketMQ `TopicConfig`)."""
+        check_topic(topic)
         (address,) = await self._masters(None, broker)
         return _body(await self._ask(address, RequestCode.GET_TOPIC_CONFIG, {"topic": topic, "lo": True}))
 
@@ -166,6 +181,7 @@ class Admin:
 
     async def delete_group(self, group: str, *, remove_offsets: bool = True, cluster: str | None = None) -> None:
         """Delete a consumer group, by default with its offsets."""
+        check_group(group)
         fields = {"groupName": group, "cleanOffset": remove_offsets, "removeOffset": remove_offsets}
         for address in await self._masters(cluster, None):
             await self._ask(address, RequestCode.DELETE_SUBSCRIPTIONGROUP, fields)
@@ -180,6 +196,9 @@ class Admin:
 
     async def group_stats(self, group: str, topic: str | None = None) -> dict[MessageQueue, GroupPosition]:
         """Where a group stands in every queue that it has offsets for."""
+        check_group(group)
+        if topic is not None:
+            check_topic(topic)
         stats: dict[MessageQueue, GroupPosition] = {}
         for address in await self._masters(None, None):
             fields = {"consumerGroup": group, "topic": topic}
@@ -195,6 +214,7 @@ class Admin:
         Raises:
             NotOnline: none is.
         """
+        check_group(group)
         members: dict[str, Connection] = {}
         first: dict[str, Any] = {}
         offline: NotOnline | None = None
@@ -220,6 +240,7 @@ class Admin:
 
     async def producer_connections(self, group: str) -> list[Connection]:
         """The producers of a group that are online, over all brokers."""
+        check_group(group)
         members: dict[str, Connection] = {}
         for address in await self._masters(None, None):
             command = request(RequestCode.GET_PRODUCER_CONNECTION_LIST, {"producerGroup": group})
@@ -231,6 +252,8 @@ class Admin:
 
     async def running_info(self, group: str, client_id: str) -> dict[str, Any]:
         """What one online member says about itself (RocketMQ `ConsumerRunningInfo`)."""
+        check_group(group)
+        check_text("client_id", client_id)
         failure: Refused = NotOnline(ResponseCode.CONSUMER_NOT_ONLINE, f"{client_id} is not online", group)
         for address in await self._masters(None, None):
             fields = {"consumerGroup": group, "clientId": client_id, "jstackEnable": False}
@@ -253,6 +276,8 @@ class Admin:
 
         Returns: the new offsets.
         """
+        check_group(group)
+        check_integer("timestamp_ms", timestamp_ms, LATEST, LONG_MAX)
         offsets: dict[MessageQueue, int] = {}
         for address in _masters_of(await self.topic_route(topic)):
             fields = {"topic": topic, "group": group, "timestamp": timestamp_ms, "isForce": force}
@@ -270,16 +295,23 @@ class Admin:
 
     async def set_offset(self, group: str, queue: MessageQueue, offset: int) -> None:
         """Store where a group stands in one queue; members that are online do not notice."""
+        check_group(group)
+        check_queue("queue", queue)
+        check_integer("offset", offset, 0, LONG_MAX)
         await self._know(queue.topic)
         await commit_offset(self._session, group, queue, offset)
 
     async def offset_of(self, group: str, queue: MessageQueue) -> int | None:
         """Where a group stands in one queue; None if it never committed."""
+        check_group(group)
+        check_queue("queue", queue)
         await self._know(queue.topic)
         return await committed_offset(self._session, group, queue)
 
     async def clone_offsets(self, source_group: str, target_group: str, topic: str) -> None:
         """Let `target_group` stand where `source_group` stands."""
+        check_group(source_group, "source_group")
+        check_group(target_group, "target_group")
         for queue, position in (await self.group_stats(source_group, topic)).items():
             await self.set_offset(target_group, queue, position.consumer_offset)
 
@@ -308,6 +340,7 @@ class Admin:
         Raises:
             NotFound: there is none.
         """
+        check_text("message_id", message_id)
         try:
             where = MessageId.parse(message_id)
             command = request(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": where.physical_offset, "topic": topic})
@@ -335,11 +368,18 @@ class Admin:
         end_ms: int = LONG_MAX,
     ) -> list[StoredMessage]:
         """Find messages by one of their keys, oldest first."""
+        check_topic(topic)
+        check_text("key", key)
+        check_integer("messages_max", messages_max, 1, INT_MAX)
+        check_integer("begin_ms", begin_ms, 0, LONG_MAX)
+        check_integer("end_ms", end_ms, 0, LONG_MAX)
         found = await self._query(topic, key, messages_max, begin_ms, end_ms, unique=False)
         return [message for message in found if key in message.keys]
 
     async def messages_by_unique_key(self, topic: str, unique_key: str) -> list[StoredMessage]:
         """Find a message by the id that its producer gave it; several if it was stored several times."""
+        check_topic(topic)
+        check_text("unique_key", unique_key)
         begin_ms = 0
         with suppress(ValueError):  # made by a client with ids of another layout: search all of time
             begin_ms = sent_at_ms(unique_key, self._session.world.clock.wall_ms()) - CLOCK_SKEW_MS
@@ -354,6 +394,8 @@ class Admin:
         Raises:
             NotFound: there is none.
         """
+        check_queue("queue", queue)
+        check_integer("offset", offset, 0, LONG_MAX)
         await self._know(queue.topic)
         address = await member_of(self._session, queue)
         fields = {
@@ -416,6 +458,7 @@ class Admin:
 
     async def update_broker_config(self, broker: str, entries: Mapping[str, str]) -> None:
         """Change configuration keys of a running broker."""
+        check_properties(entries, "entries")
         (address,) = await self._masters(None, broker)
         await self._ask(address, RequestCode.UPDATE_BROKER_CONFIG, body=write_properties(entries).encode())
 
@@ -465,11 +508,14 @@ class Admin:
 
     async def queue_range(self, queue: MessageQueue) -> tuple[int, int]:
         """The smallest offset of a queue and the one that its next message will get."""
+        check_queue("queue", queue)
         await self._know(queue.topic)
         return await min_offset(self._session, queue), await max_offset(self._session, queue)
 
     async def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """The offset of the first message of a queue stored at `timestamp_ms` or later."""
+        check_queue("queue", queue)
+        check_integer("timestamp_ms", timestamp_ms, 0, LONG_MAX)
         await self._know(queue.topic)
         await master_of(self._session, queue)
         return await offset_at(self._session, queue, timestamp_ms)
@@ -498,6 +544,9 @@ class Admin:
             InvalidArgument: the name server knows no such broker or cluster, or an address is none.
             NoRoute: the name server knows no broker at all.
         """
+        for name, value in (("cluster", cluster), ("broker", broker)):
+            if value is not None:
+                check_text(name, value)
         if broker is not None and ":" in broker:
             try:
                 return [Address.parse(broker)]

@@ -20,6 +20,15 @@ import trio
 from ..message.message import RETRY_PREFIX, MessageQueue
 from ..world.real import World, real_world
 from ..world.tls import ClientTls
+from .arguments import (
+    INT_MAX,
+    LONG_MAX,
+    check_choice,
+    check_group,
+    check_integer,
+    check_patience,
+    check_text,
+)
 from .assigned import BYTES_PER_QUEUE_MAX, MESSAGES_PER_QUEUE_MAX, AssignedQueue
 from .delivery import Line, Source
 from .errors import ClientError, Closed, InvalidArgument, NoRoute, NoRouteReason
@@ -31,7 +40,6 @@ from .queue_calls import master_of, max_offset, min_offset, offset_at, unlock_qu
 from .rebalance import Strategy, strategy_of
 from .received import ReceivedMessage
 from .send_back import SendBack
-from .sending import check_group
 from .session import CALL_SECONDS, FAREWELL_SECONDS, Session, background_nursery, open_session
 from .subscription import ConsumeFrom, Member, MessageModel, Subscription, subscriptions_of_member
 
@@ -70,9 +78,14 @@ class ConsumerOptions:
     def __attrs_post_init__(self) -> None:
         if self.ack not in get_args(AckMode):
             raise InvalidArgument(f"ack must be one of {', '.join(get_args(AckMode))} (got {self.ack!r})")
-        if self.consume_from not in set(ConsumeFrom):
-            known = ", ".join(map(str, ConsumeFrom))
-            raise InvalidArgument(f"consume_from must be one of {known} (got {self.consume_from!r})")
+        check_choice("model", self.model, MessageModel)
+        check_choice("consume_from", self.consume_from, ConsumeFrom)
+        check_integer("consume_timestamp_ms", self.consume_timestamp_ms, 0, LONG_MAX)
+        check_integer("pull_messages_max", self.pull_messages_max, 1, INT_MAX)
+        check_integer("messages_per_queue_max", self.messages_per_queue_max, 1, INT_MAX)
+        check_integer("bytes_per_queue_max", self.bytes_per_queue_max, 1, INT_MAX)
+        if self.reconsume_times_max is not None:
+            check_integer("reconsume_times_max", self.reconsume_times_max, 0, INT_MAX)
 
 
 @attrs.define(eq=False)
@@ -118,8 +131,8 @@ class Consumer:
 
         Cancellation: nothing is taken and nothing acknowledged beyond what the previous call returned.
         """
-        if messages_max < 1:
-            raise InvalidArgument(f"messages_max must be at least 1 (got {messages_max})")
+        check_integer("messages_max", messages_max, 1, INT_MAX)
+        check_patience("timeout_seconds", timeout_seconds)
         if self.options.ack == "auto":
             self._finish(self._in_hand)
         messages = await self.take(messages_max, inf if timeout_seconds is None else timeout_seconds)
@@ -132,6 +145,9 @@ class Consumer:
 
         A message is acknowledged when the handler returns and retried when it raises.
         """
+        if not callable(handler):
+            raise InvalidArgument(f"handler must be an async function that takes a message (got {handler!r})")
+        check_integer("tasks", tasks, 1, INT_MAX)
 
         async def work() -> None:
             async for message in Iteration(self, acknowledges=False):
@@ -488,6 +504,8 @@ async def open_consumer(
         reconsume_times_max,
     )
     divide = strategy_of(strategy)
+    if offsets_path is not None:
+        check_text("offsets_path", offsets_path)
     async with (
         open_session(namesrv, world, instance_name=instance_name, tls=tls) as session,
         _joined(session, group, options, subscriptions, divide, offsets_path) as consumer,

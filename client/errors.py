@@ -3,6 +3,7 @@
 ClientError
 ├── InvalidArgument              what was asked for can be refused without asking anybody (also a ValueError)
 │   └── MessageTooLarge          body or properties pass their limit
+├── WrongEventLoop               the client was opened in a task that trio does not run (also a RuntimeError)
 ├── NoRoute                      no queue to send to or to read from; `reason` says which of six reasons it is
 ├── Unreachable                  no connection to a broker or name server
 ├── NoAnswer                     the connection or the time ended before the answer came
@@ -42,6 +43,16 @@ class MessageTooLarge(InvalidArgument):
         self.part = part
         self.size = size
         self.size_max = size_max
+
+
+class WrongEventLoop(ClientError, RuntimeError):
+    """The trio client was opened where no trio event loop runs. Nothing was opened."""
+
+    def __init__(self, running: str) -> None:
+        super().__init__(
+            f"this client runs on trio, but {running}: open it in a task of trio.run(...), or use ledgermq.blocking, "
+            "from asyncio as asyncio.to_thread(...)"
+        )
 
 
 EVERY_TOPIC = "*"

@@ -24,6 +24,18 @@ from ..remoting.command import RemotingCommand
 from ..remoting.errors import CallTimeout, ConnectionLost
 from ..world.real import World, real_world
 from ..world.tls import ClientTls
+from .arguments import (
+    INT_MAX,
+    check_group,
+    check_integer,
+    check_message,
+    check_messages,
+    check_queue,
+    check_seconds,
+    check_text,
+    check_topic,
+    shown,
+)
 from .compression import COMPRESS_OVER_BYTES, Compression, compress
 from .errors import (
     ClientError,
@@ -45,8 +57,6 @@ from .sending import (
     SendResult,
     Target,
     batch_properties,
-    check_group,
-    check_topic,
     encode_messages,
     frame_parts,
     json_text,
@@ -146,20 +156,25 @@ class Producer:
         Durability: what `SendResult.status` says, and with SEND_OK what the broker's mode promises.
         Cancellation: the message may have been sent and stored, or not; never a part of it.
         """
-        options, topic = self.options, message.topic
-        seconds = options.send_timeout_seconds if timeout_seconds is None else timeout_seconds
-        publication = self._publications.get(topic)
-        if publication is None:
-            publication = await self._publish(topic, seconds)
-        body, sys_flag = message.body, 0
-        if type(body) is not bytes or len(body) > options.plain_bytes_max:
-            body, sys_flag = self._packed(body)
-        ids = self._ids
-        if ids is None:
-            ids = self._make_ids()
-        born_ms = self._session.world.clock.wall_ms()
-        unique_id = message.properties.get(UNIQUE_KEY) or ids.next(born_ms)
-        properties = json_text(property_text(message, unique_id, key))
+        options = self.options
+        seconds = options.send_timeout_seconds if timeout_seconds is None else self._seconds(timeout_seconds)
+        try:
+            topic = message.topic
+            publication = self._publications.get(topic)
+            if publication is None:
+                publication = await self._publish(topic, seconds)
+            body, sys_flag = message.body, 0
+            if type(body) is not bytes or len(body) > options.plain_bytes_max:
+                body, sys_flag = self._packed(body)
+            ids = self._ids
+            if ids is None:
+                ids = self._make_ids()
+            born_ms = self._session.world.clock.wall_ms()
+            unique_id = message.properties.get(UNIQUE_KEY) or ids.next(born_ms)
+            properties = json_text(property_text(message, unique_id, key))
+        except (AttributeError, TypeError):
+            check_message(message)  # says which field cannot be sent; checking first would cost every message
+            raise
         if key is None and queue is None and selector is None:
             target, fixed = self._next_target(publication), False
         else:
@@ -198,11 +213,11 @@ class Producer:
         Raises: as `send`; also if the batch has several topics, a delay, or passes `message_bytes_max` altogether.
         Cancellation: the batch is stored whole or not at all.
         """
-        messages = list(messages)
+        messages = check_messages(messages)
         if not messages:
             raise InvalidArgument("a batch has at least one message")
         topic = messages[0].topic
-        seconds = self.options.send_timeout_seconds if timeout_seconds is None else timeout_seconds
+        seconds = self._seconds(timeout_seconds)
         publication = self._publications.get(topic) or await self._publish(topic, seconds)
         ids = self._ids or self._make_ids()
         born_ms = self._session.world.clock.wall_ms()
@@ -218,6 +233,7 @@ class Producer:
 
         Raises: what `send` raises before anything was sent; `Unreachable` if there is no connection.
         """
+        check_message(message)
         seconds = self.options.send_timeout_seconds
         publication = self._publications.get(message.topic) or await self._publish(message.topic, seconds)
         body, sys_flag = self._packed(message.body)
@@ -239,8 +255,14 @@ class Producer:
         Raises:
             NoRoute: there is none.
         """
+        check_topic(topic)
         publication = self._publications.get(topic) or await self._publish(topic, self.options.send_timeout_seconds)
         return publication.queues
+
+    def _seconds(self, timeout_seconds: float | None) -> float:
+        if timeout_seconds is None:
+            return self.options.send_timeout_seconds
+        return check_seconds("timeout_seconds", timeout_seconds)
 
     def _packed(self, body: object) -> tuple[bytes, int]:
         options = self.options
@@ -277,14 +299,18 @@ class Producer:
         if (key is not None) + (queue is not None) + (selector is not None) > 1:
             raise InvalidArgument("give at most one of key, queue and selector")
         if key is not None:
+            check_text("key", key)
             # Java's remainder keeps the sign of the hash, and the selector takes its absolute value.
             return publication.targets[abs(string_hash(key)) % len(publication.targets)]
         if selector is not None:
             queue = selector(publication.queues, message)
+            if not isinstance(queue, MessageQueue):  # pyright: ignore[reportUnnecessaryIsInstance] - selectors are not ours
+                raise InvalidArgument(f"selector must return one of the queues that it is given (it returned {shown(queue)})")
         assert queue is not None
         return self._fixed_target(publication, queue)
 
     def _fixed_target(self, publication: Publication, queue: MessageQueue) -> Target:
+        check_queue("queue", queue)
         for target in publication.targets:
             if target.queue == queue:
                 return target
@@ -488,8 +514,10 @@ async def open_producer(
     Cancellation: sends that are out are cancelled with the block; the farewell takes at most a second.
     """
     check_group(group)
-    if not send_timeout_seconds > 0:
-        raise InvalidArgument(f"send_timeout_seconds must be above 0 (got {send_timeout_seconds})")
+    check_seconds("send_timeout_seconds", send_timeout_seconds)
+    check_integer("retries", retries, 0, INT_MAX)
+    check_integer("compress_over_bytes", compress_over_bytes, 0, INT_MAX)
+    check_integer("message_bytes_max", message_bytes_max, 1, INT_MAX)
     if compression not in (None, *Compression):
         raise InvalidArgument(f"compression must be None or one of {', '.join(map(str, Compression))} (got {compression!r})")
     options = ProducerOptions(

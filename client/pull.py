@@ -16,6 +16,17 @@ import trio
 from ..message.message import MessageQueue
 from ..world.real import World, real_world
 from ..world.tls import ClientTls
+from .arguments import (
+    INT_MAX,
+    LONG_MAX,
+    check_group,
+    check_integer,
+    check_patience,
+    check_queue,
+    check_queues,
+    check_text,
+    check_topic,
+)
 from .assigned import BYTES_PER_QUEUE_MAX, MESSAGES_PER_QUEUE_MAX, AssignedQueue
 from .delivery import Line, Source
 from .errors import ClientError, Closed, InvalidArgument
@@ -23,7 +34,6 @@ from .fetch import PULL_MESSAGES_MAX, Fetcher, PullPlan
 from .offsets import commit_offsets
 from .queue_calls import commit_offset, committed_offset, max_offset, min_offset, offset_at
 from .received import ReceivedMessage
-from .sending import check_group, check_topic
 from .session import Session, background_nursery, open_session
 from .subscription import ALL, ConsumeFrom, Member, MessageModel, Subscription
 
@@ -64,7 +74,8 @@ class PullConsumer:
             queues: of any topics.
             expression: tags that are wanted, for the queues that are new.
         """
-        wanted = set(queues)
+        wanted = set(check_queues("queues", queues))
+        check_text("expression", expression)
         for queue in [queue for queue in self._sources if queue not in wanted]:
             self._drop(queue)
         for queue in sorted(wanted - self._sources.keys()):
@@ -82,6 +93,7 @@ class PullConsumer:
     async def seek(self, queue: MessageQueue, offset: int) -> None:
         """Go on at `offset` in an assigned queue; what was fetched ahead is dropped."""
         source = self._source(queue)
+        check_integer("offset", offset, 0, LONG_MAX)
         source.scope.cancel()
         source.assigned.reset(offset)
         self._positions[queue] = offset
@@ -90,14 +102,18 @@ class PullConsumer:
 
     async def seek_to_beginning(self, queue: MessageQueue) -> None:
         """Go on at the oldest message of an assigned queue."""
+        self._source(queue)
         await self.seek(queue, await min_offset(self._session, queue))
 
     async def seek_to_end(self, queue: MessageQueue) -> None:
         """Go on behind the newest message of an assigned queue."""
+        self._source(queue)
         await self.seek(queue, await max_offset(self._session, queue))
 
     async def seek_to_time(self, queue: MessageQueue, timestamp_ms: int) -> None:
         """Go on at the first message of an assigned queue that was stored at `timestamp_ms` or later."""
+        self._source(queue)
+        check_integer("timestamp_ms", timestamp_ms, 0, LONG_MAX)
         await self.seek(queue, await offset_at(self._session, queue, timestamp_ms))
 
     async def poll(self, messages_max: int = MESSAGES_PER_POLL, timeout_seconds: float | None = None) -> list[ReceivedMessage]:
@@ -105,6 +121,8 @@ class PullConsumer:
 
         Cancellation: nothing is taken.
         """
+        check_integer("messages_max", messages_max, 1, INT_MAX)
+        check_patience("timeout_seconds", timeout_seconds)
         await trio.lowlevel.checkpoint()
         messages = self._take(messages_max)
         if not messages and (timeout_seconds is None or timeout_seconds > 0):
@@ -121,18 +139,19 @@ class PullConsumer:
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
         """Hand nothing out of these assigned queues until `resume`; what is fetched ahead stays."""
-        for queue in queues:
+        for queue in check_queues("queues", queues):
             self._source(queue).assigned.paused = True
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
         """Hand messages of these queues out again."""
-        for queue in queues:
+        for queue in check_queues("queues", queues):
             source = self._source(queue)
             source.assigned.paused = False
             self._line.offer(source)
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """Where the group stands in `queue`; None if it never committed there."""
+        check_queue("queue", queue)
         return await committed_offset(self._session, self.group, queue)
 
     async def commit(self, queue: MessageQueue | None = None, offset: int | None = None) -> None:
@@ -145,6 +164,8 @@ class PullConsumer:
         if offset is not None:
             if queue is None:
                 raise InvalidArgument("an offset is committed for one queue")
+            check_queue("queue", queue)
+            check_integer("offset", offset, 0, LONG_MAX)
             await commit_offset(self._session, self.group, queue, offset)
             return
         positions = {each: self.position(each) for each in (self._sources if queue is None else (queue,))}
@@ -160,7 +181,7 @@ class PullConsumer:
     def _source(self, queue: MessageQueue) -> Source:
         if self._closed:
             raise Closed("the pull consumer is closed")
-        source = self._sources.get(queue)
+        source = self._sources.get(check_queue("queue", queue))
         if source is None:
             raise InvalidArgument(f"{queue} is not assigned")
         return source
@@ -241,6 +262,9 @@ async def open_pull_consumer(
     Nothing is committed at the end of the block; arguments are those of `open_consumer`.
     """
     check_group(group)
+    check_integer("pull_messages_max", pull_messages_max, 1, INT_MAX)
+    check_integer("messages_per_queue_max", messages_per_queue_max, 1, INT_MAX)
+    check_integer("bytes_per_queue_max", bytes_per_queue_max, 1, INT_MAX)
     async with (
         open_session(namesrv, world or real_world(), instance_name=instance_name, tls=tls) as session,
         background_nursery() as nursery,

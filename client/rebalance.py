@@ -85,7 +85,7 @@ def strategy_of(given: str | Strategy) -> Strategy:
     Raises:
         InvalidArgument: no strategy has that name.
     """
-    if not isinstance(given, str):
+    if callable(given):
         return given
     if given not in STRATEGIES:
         raise InvalidArgument(f"strategy must be one of {', '.join(STRATEGIES)} or a function (got {given!r})")

@@ -25,6 +25,7 @@ from ..message.layout import (
 )
 from ..message.message import MessageQueue, StoredMessage
 from ..message.properties import KEYS, RETRY_TOPIC, TAGS, UNIQUE_KEY, decode_properties
+from .arguments import DEAD_LETTER_LEVEL, check_delay_level
 from .compression import decompress
 
 _PREFIX = struct.Struct(">ii12xq")  # total size, magic, then crc, queue id and flag unread, queue offset
@@ -184,7 +185,7 @@ class ReceivedMessage(RecordView):
             delay_level: 1..18 for RocketMQ's levels; 0 lets the broker wait longer each time; -1 sends the message to the
                 dead letters at once. In orderly consumption the queue waits for the message, and only -1 is heeded.
         """
-        await self._origin.retry(self, delay_level)
+        await self._origin.retry(self, check_delay_level(delay_level, DEAD_LETTER_LEVEL))
 
 
 def split_records(origin: Origin, buffer: bytes) -> list[ReceivedMessage]:

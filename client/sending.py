@@ -6,7 +6,6 @@ the queue's template already. Names and letters: RocketMQ SEND_MESSAGE_V2 (310) 
 
 from __future__ import annotations
 
-import re
 import struct
 from collections.abc import Iterable
 from enum import Enum
@@ -15,7 +14,7 @@ import attrs
 import orjson
 
 from ..message.batch import encode_batch, item_size
-from ..message.message import DLQ_PREFIX, RETRY_PREFIX, Message, MessageQueue
+from ..message.message import Message, MessageQueue
 from ..message.properties import (
     DELAY,
     KEYS,
@@ -30,19 +29,15 @@ from ..message.properties import (
 from ..remoting.codes import RequestCode
 from ..remoting.command import ONEWAY_FLAG, OUR_LANGUAGE, PROTOCOL_VERSION, RemotingCommand
 from ..world.network import Address
+from .arguments import INT_MAX, check_delay_level, check_integer, check_keys, check_properties, check_text
 from .errors import BadAnswer, InvalidArgument, MessageTooLarge, refusal
 from .route import AUTO_CREATE_QUEUES, AUTO_CREATE_TOPIC
 
 MESSAGE_BYTES_MAX = 4 * 1024 * 1024
 """RocketMQ's `maxMessageSize` of clients."""
 
-TOPIC_CHARACTERS_MAX = 127
-LONG_TOPIC_CHARACTERS_MAX = 255  # retry and dead-letter topics
-GROUP_CHARACTERS_MAX = 255
-DELAY_LEVEL_MAX = 18
 KEY_SEPARATOR = " "
 
-_NAME = re.compile(r"[A-Za-z0-9%|_-]+")
 _OWN_FIELDS = {TAGS: "tag", KEYS: "keys", DELAY: "delay_level", WAIT: "wait_stored"}
 _FRAME_HEAD = struct.Struct(">iI")
 _PROPERTIES_CHARACTERS_SAFE = PROPERTIES_BYTES_MAX // 4  # no UTF-8 character takes more than four bytes
@@ -102,54 +97,35 @@ class Publication:
     counter: int
 
 
-def check_topic(topic: str) -> None:
-    """Refuse what every broker refuses.
-
-    Raises:
-        InvalidArgument: empty, too long, or a character outside `A-Z a-z 0-9 % | - _`.
-    """
-    longest = LONG_TOPIC_CHARACTERS_MAX if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) else TOPIC_CHARACTERS_MAX
-    _check_name("topic", topic, longest)
-
-
-def check_group(group: str) -> None:
-    """Refuse what every broker refuses; raises as `check_topic` does."""
-    _check_name("group", group, GROUP_CHARACTERS_MAX)
-
-
-def _check_name(what: str, name: str, longest: int) -> None:
-    if not 1 <= len(name) <= longest:
-        raise InvalidArgument(f"{what} {name[:32]!r}: 1 to {longest} characters are allowed (got {len(name)})")
-    if not _NAME.fullmatch(name):
-        raise InvalidArgument(f"{what} {name!r}: only the characters A-Z a-z 0-9 % | - _ are allowed")
-
-
 def property_text(message: Message, unique_id: str, key: str | None = None) -> str:
     """Write the property string of a message.
 
     Raises:
-        InvalidArgument: a separator inside a name or value, a space inside a key, a name that has a field of its own.
+        InvalidArgument: a value of the wrong type or outside its range, a separator inside a name or value, a space inside a
+            key, a name that has a field of its own.
         MessageTooLarge: over 32767 bytes.
     """
     wait = "true" if message.wait_stored else "false"
     text = f"{UNIQUE_KEY}{NAME_END}{unique_id}{PROPERTY_END}{WAIT}{NAME_END}{wait}{PROPERTY_END}"
-    if message.tag is None and not message.keys and not message.delay_level and not message.properties and key is None:
+    flag, delay_level = message.flag, message.delay_level
+    if flag == delay_level == 0 and message.tag is None and not message.keys and not message.properties and key is None:
         return text
+    check_integer("flag", flag, -INT_MAX - 1, INT_MAX)
     count = 2
     if message.tag is not None:
-        text += f"{TAGS}{NAME_END}{message.tag}{PROPERTY_END}"
+        text += f"{TAGS}{NAME_END}{check_text('tag', message.tag, empty=True)}{PROPERTY_END}"
         count += 1
     if message.keys:
-        text += f"{KEYS}{NAME_END}{_joined_keys(message.keys)}{PROPERTY_END}"
+        check_keys(message.keys)
+        text += f"{KEYS}{NAME_END}{KEY_SEPARATOR.join(message.keys)}{PROPERTY_END}"
         count += 1
-    if message.delay_level:
-        if not 0 <= message.delay_level <= DELAY_LEVEL_MAX:
-            raise InvalidArgument(f"delay_level must be 0..{DELAY_LEVEL_MAX} (got {message.delay_level})")
+    if check_delay_level(delay_level):
         text += f"{DELAY}{NAME_END}{message.delay_level}{PROPERTY_END}"
         count += 1
     if key is not None and SHARDING_KEY not in message.properties:
         text += f"{SHARDING_KEY}{NAME_END}{key}{PROPERTY_END}"
         count += 1
+    check_properties(message.properties)
     for name, value in message.properties.items():
         if name in _OWN_FIELDS:
             raise InvalidArgument(f"property {name!r} is set through the field {_OWN_FIELDS[name]!r} of the message")
@@ -160,16 +136,6 @@ def property_text(message: Message, unique_id: str, key: str | None = None) -> s
     if len(text) > _PROPERTIES_CHARACTERS_SAFE and (size := len(text.encode("utf-8", "replace"))) > PROPERTIES_BYTES_MAX:
         raise MessageTooLarge("properties", size, PROPERTIES_BYTES_MAX)
     return text
-
-
-def _joined_keys(keys: Iterable[str]) -> str:
-    if isinstance(keys, str):
-        raise InvalidArgument(f"keys is a sequence of texts (got the text {keys!r})")
-    joined = KEY_SEPARATOR.join(keys)
-    for key in keys:
-        if not key or len(key.split()) != 1 or key.strip() != key:
-            raise InvalidArgument(f"key {key!r}: a key is not empty and has no white space")
-    return joined
 
 
 def target_of(group: str, queue: MessageQueue, address: Address) -> Target:

@@ -6,6 +6,7 @@ socket behind (RocketMQ `MQClientInstance`, without its sharing). Times come fro
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import asynccontextmanager
 
@@ -21,7 +22,18 @@ from ..remoting.errors import CallTimeout, ConnectionLost
 from ..world.network import Address
 from ..world.real import World
 from ..world.tls import ClientTls, TlsNetwork
-from .errors import ClientError, InvalidArgument, NoAnswer, NoRoute, NoRouteReason, TopicNotExist, Unreachable, refusal
+from .arguments import check_text
+from .errors import (
+    ClientError,
+    InvalidArgument,
+    NoAnswer,
+    NoRoute,
+    NoRouteReason,
+    TopicNotExist,
+    Unreachable,
+    WrongEventLoop,
+    refusal,
+)
 from .route import AUTO_CREATE_TOPIC, RouteTable, TopicRoute, parse_route
 from .subscription import Member, heartbeat
 
@@ -53,7 +65,7 @@ def parse_name_servers(namesrv: str | Iterable[str]) -> tuple[Address, ...]:
         InvalidArgument: an address that is none, or no address at all.
     """
     try:
-        texts = [namesrv] if isinstance(namesrv, str) else list(namesrv)
+        texts = [namesrv] if isinstance(namesrv, str) else [check_text("each name server", text) for text in namesrv]
     except TypeError as error:  # most likely a setting that is not set
         raise InvalidArgument(f"name servers are given as HOST:PORT;HOST:PORT (got {namesrv!r})") from error
     parts = [part.strip() for text in texts for part in text.replace(",", ";").split(";")]
@@ -371,6 +383,14 @@ async def background_nursery() -> AsyncGenerator[trio.Nursery]:
         raise failure
 
 
+def _check_event_loop() -> None:
+    if trio.lowlevel.in_trio_run():
+        return
+    asyncio = sys.modules.get("asyncio")
+    in_asyncio = asyncio is not None and asyncio._get_running_loop() is not None  # noqa: SLF001 - the one that never raises
+    raise WrongEventLoop("asyncio runs this task" if in_asyncio else "no event loop of trio runs here")
+
+
 @asynccontextmanager
 async def open_session(
     namesrv: str | Iterable[str], world: World, *, instance_name: str | None = None, tls: bool | ClientTls = False
@@ -382,8 +402,17 @@ async def open_session(
         world: the outside.
         instance_name: replaces the random part of the client id.
         tls: whether every connection is encrypted, to name servers too; `True` believes any certificate, as RocketMQ does.
+
+    Raises:
+        WrongEventLoop: trio does not run this task.
+        InvalidArgument: an address or a name that cannot be.
     Cancellation: says goodbye to the brokers within `FAREWELL_SECONDS`, then closes everything.
     """
+    _check_event_loop()
+    if instance_name is not None:
+        check_text("instance_name", instance_name)
+    if not isinstance(tls, bool | ClientTls):  # pyright: ignore[reportUnnecessaryIsInstance] - it comes from the application
+        raise InvalidArgument(f"tls must be True, False or a ClientTls (got {tls!r})")
     name_servers = parse_name_servers(namesrv)
     if tls:
         settings = ClientTls() if tls is True else tls

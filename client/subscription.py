@@ -10,8 +10,8 @@ import attrs
 
 from ..message.message import RETRY_PREFIX
 from ..message.strings import string_hash
+from .arguments import check_text, check_topic, shown
 from .errors import InvalidArgument
-from .sending import check_topic
 
 ALL = "*"
 TAG_EXPRESSION = "TAG"
@@ -74,15 +74,19 @@ def subscriptions_of(topics: str | Iterable[str] | Mapping[str, str | Subscripti
     wanted: dict[str, str | Subscription] = {}
     if isinstance(topics, Mapping):
         wanted.update(cast("Mapping[str, str | Subscription]", topics))
+    elif isinstance(topics, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance] - it comes from the application
+        wanted.update({check_topic(topic): ALL for topic in topics})
     else:
-        wanted.update(dict.fromkeys(topics, ALL))
+        raise InvalidArgument(f"topics must be a topic, several, or a mapping of topics to expressions (got {shown(topics)})")
     if not wanted:
         raise InvalidArgument("a consumer needs at least one topic")
     subscriptions: list[Subscription] = []
     for topic, expression in wanted.items():
+        check_topic(topic)
         if isinstance(expression, Subscription):
             subscription = attrs.evolve(expression, topic=topic, version=version)
         else:
+            check_text(f"the expression of topic {topic}", expression, empty=True)
             subscription = Subscription(topic, expression.strip() or ALL, version=version)
         if subscription.expression_type == TAG_EXPRESSION and subscription.expression != ALL and not subscription.tags:
             raise InvalidArgument(f"expression {subscription.expression!r} of topic {topic!r} names no tag")
@@ -99,8 +103,6 @@ def subscriptions_of_member(
         InvalidArgument: a topic or expression that cannot be.
     """
     subscriptions = {subscription.topic: subscription for subscription in subscriptions_of(topics, version)}
-    for topic in subscriptions:
-        check_topic(topic)
     if model is not MessageModel.BROADCASTING:  # there every member would get what one member gave back
         retry_topic = RETRY_PREFIX + group
         subscriptions[retry_topic] = Subscription(retry_topic, version=version)
@@ -109,7 +111,7 @@ def subscriptions_of_member(
 
 def sql(expression: str) -> Subscription:
     """Make an SQL92 filter, which the broker must allow; it stands where the expression of a topic does."""
-    return Subscription("", expression, SQL_EXPRESSION)
+    return Subscription("", check_text("expression", expression), SQL_EXPRESSION)
 
 
 @attrs.frozen

@@ -511,8 +511,8 @@ async def test_an_exception_of_the_block_leaves_it_unwrapped(autojump_clock: Moc
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"send_timeout_seconds": 0}, "send_timeout_seconds must be above 0"),
-        ({"send_timeout_seconds": float("nan")}, "send_timeout_seconds must be above 0"),
+        ({"send_timeout_seconds": 0}, "send_timeout_seconds must be a number of seconds above 0"),
+        ({"send_timeout_seconds": float("nan")}, "send_timeout_seconds must be a number of seconds above 0"),
         ({"compression": "zip"}, "compression must be None or one of"),
         ({"namesrv": None}, "HOST:PORT;HOST:PORT \\(got None\\)"),
     ],

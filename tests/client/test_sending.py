@@ -10,8 +10,6 @@ from hypothesis import strategies as st
 from ledgermq.client.errors import BadAnswer, InvalidArgument, MessageIllegal, MessageTooLarge
 from ledgermq.client.sending import (
     SendStatus,
-    check_group,
-    check_topic,
     encode_messages,
     frame_parts,
     json_text,
@@ -115,21 +113,6 @@ def test_half_a_surrogate_pair_is_refused() -> None:
         json_text("\ud800")
     with pytest.raises(InvalidArgument):
         encode_messages([Message("t", b"", tag="\ud800")], ["1"], 1000)
-
-
-@pytest.mark.parametrize("topic", ["", "a b", "a/b", "ü", "x" * 128, "%RETRY%" + "x" * 249])
-def test_topics_that_no_broker_takes_are_refused(topic: str) -> None:
-    """RocketMQ's characters and lengths."""
-    with pytest.raises(InvalidArgument):
-        check_topic(topic)
-
-
-def test_topics_and_groups_that_brokers_take_pass() -> None:
-    """Up to the limits."""
-    check_topic("x" * 127)
-    check_topic("%RETRY%" + "x" * 248)
-    check_topic("A-z_0|9%")
-    check_group("x" * 255)
 
 
 def test_a_batch_is_read_as_it_was_written() -> None:
