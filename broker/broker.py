@@ -25,6 +25,7 @@ from ..store.message_store import MessageStore
 from ..store.opening import open_message_store
 from ..world.network import Network
 from ..world.real import World, real_world
+from ..world.supervision import keep_running
 from ..world.ticks import next_tick
 from ..world.tls import TlsAcceptor
 from . import admin, admin_config, admin_queries, admin_runtime, inspection, relay
@@ -172,8 +173,8 @@ class Broker:
         await self.replication.start(self, nursery)
         await nursery.start(self.server.serve, listeners)
         self.persistence.start(nursery)
-        nursery.start_soon(self._keep_house)
-        nursery.start_soon(self.pulls.run)
+        nursery.start_soon(keep_running, "housekeeping", self._keep_house)
+        nursery.start_soon(keep_running, "held pulls", self.pulls.run)
         nursery.start_soon(self.delay.run)
         await nursery.start(self.registration.run)
 

@@ -14,6 +14,7 @@ import attrs
 from ..message.errors import JsonError
 from ..message.json import OF_STRANGERS_BYTES_MAX, dumps, loads
 from ..message.message import MessageQueue
+from ..message.numbers import int_of
 from ..message.units import QueueId
 from ..remoting.codes import RequestCode, ResponseCode
 from ..remoting.command import RemotingCommand
@@ -201,8 +202,15 @@ class ClientRequests:
         broker = self.broker
         group, topic = request.text("consumerGroup"), request.text("topic")
         queue_id, offset = request.integer("queueId"), request.integer("commitOffset")
-        if topic not in broker.topics.topics:
+        config = broker.topics.topics.get(topic)
+        if config is None:
             raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"the topic {topic!r} does not exist; nothing was committed")
+        queue_nums = max(config.read_queue_nums, config.write_queue_nums)
+        if not 0 <= queue_id < queue_nums and queue_id not in broker.store.queue_ids(topic):
+            raise RequestRefused(
+                ResponseCode.INVALID_PARAMETER,
+                f"queueId {queue_id} is not one of the {queue_nums} queues of {topic}; nothing was committed",
+            )
         if broker.groups.find(group) is None:
             raise RequestRefused(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"the consumer group {group!r} does not exist; nothing was committed"
@@ -245,7 +253,7 @@ class ClientRequests:
         body = body_of(request)
         try:
             queues = [
-                MessageQueue(str(item["topic"]), str(item["brokerName"]), QueueId(int(item["queueId"])))
+                MessageQueue(str(item["topic"]), str(item["brokerName"]), QueueId(int_of(item["queueId"])))
                 for item in body.get("mqSet") or ()
             ]
             return str(body["consumerGroup"]), str(body["clientId"]), queues

@@ -6,6 +6,7 @@ from typing import Any, Self
 
 import attrs
 
+from ..message.numbers import long_of
 from .json_values import object_of
 
 
@@ -28,4 +29,4 @@ class DataVersion:
     def from_json(cls, value: Any) -> Self:
         """Read what `to_json` or a peer wrote; 4.9 has no state version, and absent counts as 0."""
         get = object_of(value).get
-        return cls(int(get("counter") or 0), int(get("timestamp") or 0), int(get("stateVersion") or 0))
+        return cls(*(long_of(get(name) or 0) for name in ("counter", "timestamp", "stateVersion")))

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 import attrs
 
+from ..message.numbers import int_of, long_of
 from .config import BrokerConfig
 from .data_version import DataVersion
 from .json_values import table_of
@@ -95,10 +96,10 @@ class GroupConfig:
             bool(take("consumeEnable", True)),
             bool(take("consumeFromMinEnable", True)),
             bool(take("consumeBroadcastEnable", True)),
-            int(take("retryQueueNums", 1)),
-            int(take("retryMaxTimes", 16)),
-            int(take("brokerId", 0)),
-            int(take("whichBrokerWhenConsumeSlowly", 1)),
+            int_of(take("retryQueueNums", 1)),
+            int_of(take("retryMaxTimes", 16)),
+            long_of(take("brokerId", 0)),
+            long_of(take("whichBrokerWhenConsumeSlowly", 1)),
             bool(take("notifyConsumerIdsChangedEnable", True)),
             {**_LATER_DEFAULTS, **given},
         )
@@ -133,7 +134,7 @@ class GroupTable:
         configs = [GroupConfig.from_json(table_of(value, name)) for name, value in given.items()]
         self.groups = {config.group_name: config for config in configs}
         self.forbidden = {
-            group: {topic: int(bits) for topic, bits in table_of(topics, group).items()}
+            group: {topic: int_of(bits) for topic, bits in table_of(topics, group).items()}
             for group, topics in table_of(stored.get("forbiddenTable"), "forbiddenTable").items()
         }
         self.version = DataVersion.from_json(stored.get("dataVersion"))

@@ -10,6 +10,7 @@ from typing import Any
 
 import attrs
 
+from ..message.numbers import int_of, long_of
 from .data_version import DataVersion
 from .json_values import table_of
 
@@ -41,7 +42,7 @@ class ConsumerOffsets:
             topic, separator, group = key.partition(_SEPARATOR)
             if separator:
                 self._queues(topic, group).update(
-                    (int(queue_id), int(offset)) for queue_id, offset in table_of(queues, key).items()
+                    (int_of(queue_id), long_of(offset)) for queue_id, offset in table_of(queues, key).items()
                 )
         self.changes += 1
 

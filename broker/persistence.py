@@ -7,6 +7,7 @@ clean stop. A value is taken on the event loop, between two requests; only its w
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 import attrs
@@ -16,6 +17,8 @@ import trio
 
 from ..store.json_file import JsonFile
 from ..world.disk import Disk
+from ..world.logs import fault_of, trace_of
+from ..world.supervision import keep_running
 from ..world.ticks import next_tick
 from ..world.workers import Workers
 from .errors import BadTable
@@ -69,7 +72,7 @@ class Table:
             await trio.sleep(min((trio.current_time() - began) * BREATHER, BREATHER_SECONDS_MAX))
 
     async def write(self, workers: Workers) -> bool:
-        """Write the file if it is behind; False if the disk refused."""
+        """Write the file if it is behind; False if the disk refused, or if the table could not be encoded."""
         async with self._writing:
             changes = self.changes()
             if changes == self.written:
@@ -78,6 +81,15 @@ class Table:
                 await workers.run(self.file.save, self.take())
             except OSError as error:
                 log.error("table_not_written", table=self.name, path=self.file.path, reason=error.strerror or str(error))
+                return False
+            except Exception as error:  # noqa: BLE001 - a table that cannot be encoded must not end the broker
+                log.error(
+                    "table_not_written",
+                    table=self.name,
+                    path=self.file.path,
+                    reason=fault_of(error),
+                    trace=trace_of(error),
+                )
                 return False
             self.written = changes
             return True
@@ -120,7 +132,7 @@ class Persistence:
     def start(self, nursery: trio.Nursery) -> None:
         """Start the tasks that write."""
         for table in self.tables.values():
-            nursery.start_soon(table.keep, self._workers)
+            nursery.start_soon(keep_running, f"table {table.name}", partial(table.keep, self._workers))
 
     async def write_all(self) -> None:
         """Write every file that is behind."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import attrs
@@ -25,6 +26,7 @@ from ..remoting.command import RemotingCommand, wire_fields
 from ..remoting.errors import RemotingError
 from ..remoting.server import ServerConnection
 from ..world.network import Address
+from ..world.supervision import keep_running
 from .json_values import object_of
 
 if TYPE_CHECKING:
@@ -101,7 +103,7 @@ class Registration:
         with self._scope:
             async with trio.open_nursery() as nursery:
                 for link in self._links:
-                    nursery.start_soon(self._keep, link)
+                    nursery.start_soon(keep_running, f"registration with {link.address}", partial(self._keep, link))
                 with trio.move_on_after(START_SECONDS):
                     for link in self._links:
                         await link.tried.wait()

@@ -14,6 +14,7 @@ import trio
 from ..message.errors import BadMessageId, JsonError
 from ..message.json import dumps, loads, message_queue_of
 from ..message.message import MessageId, MessageQueue
+from ..message.numbers import long_of
 from ..remoting.codes import RequestCode, ResponseCode
 from ..remoting.command import RemotingCommand
 from ..remoting.errors import CallTimeout, ConnectionLost, RequestRefused
@@ -110,8 +111,8 @@ class Relay:
             answer = await member.connection.call(command, CALL_SECONDS)
             body = cast("dict[str, Any]", loads(answer.body) if answer.code == ResponseCode.SUCCESS and answer.body else {})
             offsets = cast("dict[str, Any]", body.get("messageQueueTable") or {})
-            tables[member.client_id] = {message_queue_of(key): offset for key, offset in offsets.items()}
-        except (CallTimeout, ConnectionLost, JsonError, AttributeError) as error:
+            tables[member.client_id] = {message_queue_of(key): long_of(offset) for key, offset in offsets.items()}
+        except (CallTimeout, ConnectionLost, JsonError, AttributeError, TypeError, ValueError) as error:
             log.warning("consumer_status_missing", group=group, client_id=member.client_id, reason=str(error))
 
     def reset_offsets(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:

@@ -19,6 +19,7 @@ from ..store.append_log import AppendLog
 from ..store.commitlog import LocalLog
 from ..world.network import Address
 from ..world.real import World
+from ..world.supervision import keep_running
 from .config import SYNC_MASTER, BrokerConfig
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ class Replication:
         """
         if self.config.is_slave:
             self.sync = ConfigSync(SlavesTables(broker), broker.network)
-            nursery.start_soon(self.sync.run)
+            nursery.start_soon(keep_running, "copying of the master's tables", self.sync.run)
             broker.on_master.append(self._follow)
         await nursery.start(self.node.run, broker.store)
 

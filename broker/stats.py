@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 
 import attrs
 
+from ..message.numbers import int_of
 from ..store.config import SCHEDULE_TOPIC
 
 # RocketMQ's three windows: length of a slot, and how many whole slots lie in the window.
@@ -305,7 +306,10 @@ class Stats:
     def gets_of_queue(self, key: str) -> list[Counter]:
         topic, _, rest = key.partition("@")
         queue_id, _, group = rest.partition("@")
-        counter = self._gets.get(topic, {}).get(group, {}).get(int(queue_id)) if queue_id.isdecimal() else None
+        try:
+            counter = self._gets.get(topic, {}).get(group, {}).get(int_of(queue_id))
+        except ValueError:  # the key of the request names no queue
+            counter = None
         return [] if counter is None else [counter]
 
     def send_backs_of(self, key: str) -> list[Counter]:

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 import attrs
 
+from ..message.numbers import int_of, long_of
 from ..message.strings import string_hash
 
 ALL = "*"
@@ -61,12 +62,12 @@ class Subscription:
         Raises:
             KeyError, TypeError, ValueError: no topic, or hashes that are no numbers.
         """
-        codes = frozenset(int(code) for code in value.get("codeSet") or ())
+        codes = frozenset(int_of(code) for code in value.get("codeSet") or ())
         return cls(
             str(value["topic"]),
             str(value.get("subString") or ALL),
             str(value.get("expressionType") or TAG),
-            int(value.get("subVersion") or 0),
+            long_of(value.get("subVersion") or 0),
             tuple(str(tag) for tag in value.get("tagsSet") or ()),
             codes or None,
         )

@@ -14,6 +14,7 @@ import orjson
 
 from ..message.flags import PERM_INHERIT, PERM_READ_WRITE, PERM_WRITE
 from ..message.message import DLQ_PREFIX, RETRY_PREFIX
+from ..message.numbers import int_of
 from ..store.config import SCHEDULE_TOPIC
 from .config import BrokerConfig
 from .data_version import DataVersion
@@ -94,11 +95,11 @@ class TopicConfig:
         """
         return cls(
             str(value["topicName"]),
-            int(value.get("readQueueNums", 16)),
-            int(value.get("writeQueueNums", 16)),
-            int(value.get("perm", PERM_READ_WRITE)),
+            int_of(value.get("readQueueNums", 16)),
+            int_of(value.get("writeQueueNums", 16)),
+            int_of(value.get("perm", PERM_READ_WRITE)),
             str(value.get("topicFilterType") or SINGLE_TAG),
-            int(value.get("topicSysFlag", 0)),
+            int_of(value.get("topicSysFlag", 0)),
             bool(value.get("order")),
             {key: str(text) for key, text in object_of(value.get("attributes")).items()},
         )

@@ -19,6 +19,8 @@ import click
 import structlog
 import trio
 
+from ..world.clock import SystemClock
+from ..world.logs import RateLimit, readable, without_variables
 from ..world.memory import bound_freed_memory
 from .reasons import output_lost, reason_of
 
@@ -54,11 +56,11 @@ def log_to_stderr(level: str) -> None:
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso"),
+        without_variables,
+        RateLimit(SystemClock().monotonic),
+        readable,
+        structlog.dev.ConsoleRenderer() if sys.stderr.isatty() else structlog.processors.JSONRenderer(),
     ]
-    if sys.stderr.isatty():
-        processors.append(structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback))
-    else:
-        processors += (structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer())
     structlog.configure(
         processors=processors,
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),

@@ -17,6 +17,7 @@ import orjson
 
 from .errors import JsonError
 from .message import MessageQueue
+from .numbers import int_of
 from .units import QueueId
 
 DEPTH_MAX = 100
@@ -87,7 +88,7 @@ def message_queue_of(key: str) -> MessageQueue:
     """
     try:
         value = orjson.loads(key)
-        return MessageQueue(str(value["topic"]), str(value["brokerName"]), QueueId(int(value["queueId"])))
+        return MessageQueue(str(value["topic"]), str(value["brokerName"]), QueueId(int_of(value["queueId"])))
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
         raise JsonError(f"a key is not a message queue (got {key[:200]!r})", 0) from error
 

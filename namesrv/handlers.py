@@ -14,6 +14,7 @@ import structlog
 import trio
 
 from ..message.json import OF_STRANGERS_BYTES_MAX, dumps, dumps_strict, loads
+from ..message.numbers import int_of
 from ..remoting.codes import RequestCode, ResponseCode
 from ..remoting.command import FRAME_SIZE_MAX, RemotingCommand
 from ..remoting.dispatcher import Dispatcher
@@ -185,10 +186,10 @@ class Handlers:
                 (
                     str(queue["brokerName"]),
                     TopicConfig(
-                        int(queue["readQueueNums"]),
-                        int(queue["writeQueueNums"]),
-                        int(queue["perm"]),
-                        int(queue.get("topicSysFlag", 0)),
+                        int_of(queue["readQueueNums"]),
+                        int_of(queue["writeQueueNums"]),
+                        int_of(queue["perm"]),
+                        int_of(queue.get("topicSysFlag", 0)),
                     ),
                 )
                 for queue in loads(request.body, loose_bytes_max=OF_STRANGERS_BYTES_MAX).get("queueDatas") or ()

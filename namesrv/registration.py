@@ -9,13 +9,14 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import attrs
 import msgspec
 
 from ..message.errors import JsonError
 from ..message.json import OF_STRANGERS_BYTES_MAX, loads
+from ..message.numbers import INT_MAX, INT_MIN, LONG_MAX, LONG_MIN, int_of, long_of
 from ..remoting.codes import ResponseCode
 from ..remoting.errors import RequestRefused
 
@@ -63,17 +64,21 @@ class RegisteredTopics:
     topics: Mapping[str, TopicConfig]
 
 
+_Int = Annotated[int, msgspec.Meta(ge=INT_MIN, le=INT_MAX)]
+_Long = Annotated[int, msgspec.Meta(ge=LONG_MIN, le=LONG_MAX)]
+
+
 class _Version(msgspec.Struct, rename="camel", gc=False):
-    counter: int = 0
-    timestamp: int = 0
-    state_version: int = 0
+    counter: _Long = 0
+    timestamp: _Long = 0
+    state_version: _Long = 0
 
 
 class _Topic(msgspec.Struct, rename="camel", gc=False):
-    read_queue_nums: int = 16
-    write_queue_nums: int = 16
-    perm: int = 6
-    topic_sys_flag: int = 0
+    read_queue_nums: _Int = 16
+    write_queue_nums: _Int = 16
+    perm: _Int = 6
+    topic_sys_flag: _Int = 0
 
 
 class _Wrapper(msgspec.Struct, rename="camel"):
@@ -124,7 +129,7 @@ def read_data_version(value: Any) -> DataVersion:
     if value is None:
         return DataVersion()
     fields = cast("Mapping[str, Any]", value)
-    return DataVersion(int(fields.get("counter", 0)), int(fields.get("timestamp", 0)), int(fields.get("stateVersion", 0)))
+    return DataVersion(*(long_of(fields.get(name, 0)) for name in ("counter", "timestamp", "stateVersion")))
 
 
 def _expand(body: bytes) -> bytes:
@@ -185,7 +190,7 @@ def _read_compressed(expanded: bytes) -> RegisteredTopics:
         if config is None:
             # Read queues, write queues, perm, filter type and, from 5.x, attributes: one space between them.
             reads, writes, perm = words.decode().split(" ", 3)[:3]
-            config = configs[words] = TopicConfig(int(reads), int(writes), int(perm))
+            config = configs[words] = TopicConfig(int_of(reads), int_of(writes), int_of(perm))
         topics[name.decode()] = config
     # Filter servers and static-topic mappings follow; neither is ours to serve.
     return RegisteredTopics(read_data_version(loads(version, loose_bytes_max=VERSION_BYTES_MAX)), topics)

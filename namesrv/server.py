@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import attrs
 import structlog
@@ -16,6 +17,7 @@ from ..remoting.tls import open_tls
 from ..world.files import read_file
 from ..world.network import Address
 from ..world.real import World
+from ..world.supervision import keep_running
 from .config import NamesrvConfig
 from .handlers import Handlers
 from .kv_config import KvConfig
@@ -71,7 +73,7 @@ async def open_namesrv(config: NamesrvConfig, world: World) -> AsyncGenerator[Na
         dispatcher.nursery = nursery
         handlers.on_min_id_change.append(Notices(network, nursery).send)
         await nursery.start(server.serve, listeners)
-        nursery.start_soon(_expire, handlers, server)
+        nursery.start_soon(keep_running, "expiry of brokers", partial(_expire, handlers, server))
         yield Namesrv(Address(_ANYWHERE.get(config.bind_address, config.bind_address), port), handlers)
         nursery.cancel_scope.cancel()
 

@@ -158,13 +158,16 @@ def encode_header(head: Head, remark: str | None, fields: Mapping[str, str]) -> 
     """Write a header.
 
     Raises:
-        LocalProtocolError: the code does not fit 16 bits.
+        LocalProtocolError: the code, or the length of a field's name, does not fit 16 bits.
     """
     code, language, version, opaque, flag = head
     if not -0x8000 <= code <= 0x7FFF:
         raise LocalProtocolError(f"code {code} does not fit the 16 bits of a binary header")
     text = (remark or "").encode()
-    block = b"".join(encode_field(name, value.encode()) for name, value in fields.items())
+    try:
+        block = b"".join(encode_field(name, value.encode()) for name, value in fields.items())
+    except struct.error as error:
+        raise LocalProtocolError(f"the name of a field does not fit the 16 bits of its length: {error}") from error
     return b"".join((_HEAD.pack(code, language, version, opaque, flag, len(text)), text, _SIZE.pack(len(block)), block))
 
 

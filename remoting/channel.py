@@ -18,6 +18,7 @@ import structlog
 import trio
 from trio.abc import Stream
 
+from ..world.logs import fault_of, trace_of
 from ..world.network import Address, Network
 from .command import ONEWAY_FLAG, RemotingCommand, encode_frame
 from .connection import Connection
@@ -204,6 +205,15 @@ class Channel:
         except* RemoteProtocolError as group:
             self.close_reason = str(group.exceptions[0])
             log.warning("malformed_frame_received", remote=str(self.address), reason=self.close_reason)
+        except* Exception as group:  # noqa: BLE001 - as in a server, one peer must not end the others
+            # What the server sent has met a fault of ours: the connection ends, and not what the nursery belongs to.
+            self.close_reason = fault_of(group.exceptions[0])
+            log.error(
+                "connection_failed",
+                remote=str(self.address),
+                reason=self.close_reason,
+                trace=trace_of(group.exceptions[0]),
+            )
         finally:
             self._close()
             on_close(self)

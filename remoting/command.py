@@ -14,6 +14,8 @@ from typing import Annotated, Any, cast
 import msgspec
 import orjson
 
+from ..message.numbers import INT_MAX, INT_MIN, long_of
+from ..world.logs import shortened
 from .binary_header import decode_header, encode_header
 from .codes import ResponseCode
 from .errors import LocalProtocolError, RemoteProtocolError, RequestRefused
@@ -26,6 +28,9 @@ PROTOCOL_VERSION = 409
 
 FRAME_SIZE_MAX = 16 * 1024 * 1024
 """Java's `frameMaxLength`: whole frame with its length prefix, both directions."""
+
+REMARK_CHARACTERS_MAX = 1000
+"""Longer remarks are truncated: most repeat something of the request, which may be megabytes."""
 
 
 class Wire(IntEnum):
@@ -83,6 +88,8 @@ class RemotingCommand(msgspec.Struct, eq=False, gc=False, rename={"ext": "extFie
         remark: str | None = None,
     ) -> RemotingCommand:
         """Make the answer to this request; values of `ext` become text, None is left out."""
+        if remark is not None and len(remark) > REMARK_CHARACTERS_MAX:
+            remark = shortened(remark, REMARK_CHARACTERS_MAX)
         return RemotingCommand(code, wire_fields(ext or {}), body, self.opaque, RESPONSE_FLAG, remark, wire=self.wire)
 
     def text(self, name: str, default: str | None = None) -> str:
@@ -97,10 +104,10 @@ class RemotingCommand(msgspec.Struct, eq=False, gc=False, rename={"ext": "extFie
         return value
 
     def integer(self, name: str, default: int | None = None) -> int:
-        """An int or long field.
+        """An int or long field, which is bounded to 64 bits here for all requests.
 
         Raises:
-            RequestRefused: not a number, or absent without a default.
+            RequestRefused: not a number of 64 bits, or absent without a default.
         """
         value = self.ext.get(name)
         if value is None:
@@ -108,10 +115,11 @@ class RemotingCommand(msgspec.Struct, eq=False, gc=False, rename={"ext": "extFie
                 raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"request {self.code} lacks the field {name!r}")
             return default
         try:
-            return int(value)
+            return long_of(value)
         except ValueError:
             raise RequestRefused(
-                ResponseCode.SYSTEM_ERROR, f"request {self.code}: the field {name!r} is not a number (got {value!r})"
+                ResponseCode.SYSTEM_ERROR,
+                f"request {self.code}: the field {name!r} is not a number of 64 bits (got {shortened(repr(value), 50)})",
             ) from None
 
     def boolean(self, name: str, *, default: bool = False) -> bool:
@@ -186,8 +194,7 @@ def decode_command(wire: int, header: bytes, body: bytes) -> RemotingCommand:
     raise RemoteProtocolError(f"header encoding {wire} is neither JSON (0) nor binary (1)")
 
 
-_INT_MIN, _INT_MAX = -(1 << 31), (1 << 31) - 1
-_JavaInt = Annotated[int, msgspec.Meta(ge=_INT_MIN, le=_INT_MAX)]
+_JavaInt = Annotated[int, msgspec.Meta(ge=INT_MIN, le=INT_MAX)]
 
 
 class _Received(RemotingCommand):
@@ -226,7 +233,7 @@ def _decode_leniently(header: bytes) -> RemotingCommand:
     if ext is not None and not isinstance(ext, dict):
         raise RemoteProtocolError(f"extFields is not a JSON object but {type(ext).__name__}")
     code, opaque, flag, version = (get(name, 0) for name in ("code", "opaque", "flag", "version"))
-    if not all(type(number) is int and _INT_MIN <= number <= _INT_MAX for number in (code, opaque, flag, version)):
+    if not all(type(number) is int and INT_MIN <= number <= INT_MAX for number in (code, opaque, flag, version)):
         raise RemoteProtocolError("code, opaque, flag and version of a header are integers of 32 bits")
     remark, language = get("remark"), get("language")
     if type(language) is int:  # fastjson takes the position in the enumeration

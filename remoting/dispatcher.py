@@ -13,9 +13,10 @@ import structlog
 import trio
 
 from ..message.errors import JsonError
+from ..world.logs import fault_of, trace_of
 from .codes import ResponseCode
 from .command import RemotingCommand, encode_frame
-from .errors import RequestRefused
+from .errors import LocalProtocolError, RequestRefused
 from .server import ServerConnection
 
 log = structlog.get_logger()
@@ -95,11 +96,9 @@ class Dispatcher:
             )
         elif handler is not None:
             try:
-                answer = handler(connection, request)
+                _send_answer(connection, request, handler(connection, request))
             except Exception as error:  # noqa: BLE001 - answered to the peer, and logged unless it was meant
                 _answer_failure(connection, request, error)
-            else:
-                _send_answer(connection, request, answer)
         elif request.code not in self._waiting:
             connection.answer(
                 request,
@@ -119,11 +118,9 @@ class Dispatcher:
 
     async def _wait(self, connection: ServerConnection, request: RemotingCommand) -> None:
         try:
-            answer = await self._waiting[request.code](connection, request)
+            _send_answer(connection, request, await self._waiting[request.code](connection, request))
         except Exception as error:  # noqa: BLE001 - answered to the peer, and logged unless it was meant
             _answer_failure(connection, request, error)
-        else:
-            _send_answer(connection, request, answer)
         finally:
             self._waiting_now -= 1
 
@@ -140,5 +137,9 @@ def _answer_failure(connection: ServerConnection, request: RemotingCommand, erro
     if isinstance(error, JsonError):  # the peer's mistake
         connection.answer(request, ResponseCode.SYSTEM_ERROR, remark=f"the body of request {request.code} is {error}")
         return
-    log.error("request_failed", code=request.code, remote=str(connection.remote), exc_info=error)
-    connection.answer(request, ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
+    if isinstance(error, LocalProtocolError):  # the answer does not fit a frame
+        connection.answer(request, ResponseCode.SYSTEM_ERROR, remark=f"the answer to request {request.code}: {error}")
+        return
+    reason = fault_of(error)
+    log.error("request_failed", code=request.code, remote=str(connection.remote), reason=reason, trace=trace_of(error))
+    connection.answer(request, ResponseCode.SYSTEM_ERROR, remark=reason)

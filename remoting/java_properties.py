@@ -63,7 +63,11 @@ def _key_end(line: str) -> int:
 def _unescape(text: str) -> str:
     if "\\" not in text:
         return text
-    return _ESCAPE.sub(lambda match: chr(int(match[1][1:], 16)) if len(match[1]) > 1 else _PLAIN.get(match[1], match[1]), text)
+    unescaped = _ESCAPE.sub(
+        lambda match: chr(int(match[1][1:], 16)) if len(match[1]) > 1 else _PLAIN.get(match[1], match[1]), text
+    )
+    # Two escapes may be the halves of one character; half a character alone could not be written again.
+    return unescaped.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _escape(text: str, special: str) -> str:

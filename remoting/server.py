@@ -18,6 +18,7 @@ import trio
 from trio.abc import Listener, Stream
 
 from ..world.clock import Clock
+from ..world.logs import fault_of, trace_of
 from ..world.network import Address, Network, send_now
 from ..world.ticks import next_tick
 from ..world.tls import TLS_HANDSHAKE, TlsAcceptor, TlsFailed
@@ -303,9 +304,8 @@ class RemotingServer:
                 log.warning("tls_handshake_failed", remote=str(connection.remote), reason=str(error), count=count)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             pass
-        except Exception:
-            # What one peer sent has met a fault of ours: it loses its connection, the others must not lose the server.
-            log.exception("connection_failed", remote=str(connection.remote))
+        except Exception as error:  # noqa: BLE001 - what one peer sent has met a fault of ours; the others keep the server
+            log.error("connection_failed", remote=str(connection.remote), reason=fault_of(error), trace=trace_of(error))
 
     async def _begin(self, connection: ServerConnection, tls: TlsAcceptor, first: bytes) -> bytes | bytearray:
         """See from a connection's first bytes what it speaks; the bytes to begin with, none if it is not taken."""

@@ -16,10 +16,12 @@ import trio
 
 from ...message.errors import JsonError
 from ...message.json import loads
+from ...message.numbers import int_of, long_of
 from ...remoting.channel import Channel, connected
 from ...remoting.codes import RequestCode, ResponseCode
 from ...remoting.command import RemotingCommand
 from ...remoting.errors import CallTimeout, RemotingError
+from ...world.logs import fault_of
 from ...world.network import Address, Network
 
 log = structlog.get_logger()
@@ -139,8 +141,12 @@ class ConfigSync:
                 for name, step in self._steps():
                     try:
                         await step(channel)
-                    except (_Unanswered, CallTimeout, JsonError, KeyError, TypeError, ValueError, AttributeError) as error:
-                        failed[name] = str(error) or repr(error)
+                    except RemotingError as error:
+                        if not isinstance(error, CallTimeout):
+                            raise
+                        failed[name] = str(error)
+                    except Exception as error:  # noqa: BLE001 - whatever a master says must not end its slave
+                        failed[name] = str(error) if isinstance(error, _Unanswered | JsonError) else fault_of(error)
         except* RemotingError as group:
             failed["connection"] = str(group.exceptions[0])
         if failed:  # what the log has of a topic that the master has not come to tell of can be read nowhere else now
@@ -204,7 +210,7 @@ async def _ask(channel: Channel, code: RequestCode) -> dict[str, Any]:
 
 def _differs(stored: Mapping[str, Any], own: Mapping[str, int]) -> bool:
     version: Mapping[str, Any] = stored["dataVersion"]
-    return any(int(version.get(key) or 0) != own.get(key, 0) for key in ("counter", "timestamp", "stateVersion"))
+    return any(long_of(version.get(key) or 0) != own.get(key, 0) for key in ("counter", "timestamp", "stateVersion"))
 
 
 def _offsets_of(stored: Mapping[str, Any]) -> Offsets:
@@ -213,7 +219,7 @@ def _offsets_of(stored: Mapping[str, Any]) -> Offsets:
     for key, queues in table.items():
         topic, separator, group = key.partition("@")
         if separator:
-            offsets[topic, group] = {int(queue_id): int(offset) for queue_id, offset in queues.items()}
+            offsets[topic, group] = {int_of(queue_id): long_of(offset) for queue_id, offset in queues.items()}
     return offsets
 
 

@@ -92,7 +92,6 @@ def judging() -> Generator[None]:
 
 
 def _take(_logger: object, _method: str, event: MutableMapping[str, Any]) -> str:
-    error: object = event.get("exc_info")
-    if isinstance(error, Exception):
-        raise error
+    if "trace" in event:
+        raise Finding(f"{event.get('event')}: {event.get('reason')} at {event['trace']}")
     raise structlog.DropEvent

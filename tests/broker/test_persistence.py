@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import orjson
 import pytest
 import trio
 
 from ledgermq.broker.errors import BadTable
 from ledgermq.broker.groups import GroupConfig
-from ledgermq.broker.persistence import Persistence
+from ledgermq.broker.persistence import Persistence, encoded
 from ledgermq.broker.topics import TopicConfig
 from ledgermq.message.json import loads
 from ledgermq.world.real import real_world
@@ -151,3 +152,47 @@ async def test_a_file_is_written_only_when_its_table_has_changed(tmp_path: Path)
         nursery.cancel_scope.cancel()
 
     assert taken == [1]
+
+
+async def test_a_table_that_cannot_be_encoded_does_not_end_the_broker(tmp_path: Path) -> None:
+    """Whatever got into it: the other tables are written, and this one once it can be."""
+    async with open_desk(tmp_path, flush_consumer_offset_interval=1) as desk:
+        desk.broker.offsets.commit("g", "T1", 0, 10**40)
+        desk.broker.topics.put(TopicConfig("T2"))
+        path = tmp_path / "config" / "topics.json"
+        await until(lambda: path.exists() and b'"T2"' in path.read_bytes())
+        await trio.sleep(0.05)
+        assert desk.peer().send("T2").code == 0
+
+        desk.broker.offsets.commit("g", "T1", 0, 1)
+
+
+@pytest.mark.parametrize("number", [1 << 63, 1 << 64, -(1 << 63) - 1, 10**40])
+async def test_no_request_brings_a_number_beyond_64_bits_into_a_table(tmp_path: Path, number: int) -> None:
+    """Offsets, queue ids, fields of topics and groups: each request is refused, and the tables can be written."""
+    async with open_desk(tmp_path) as desk:
+        peer = desk.peer()
+        desk.broker.topics.put(TopicConfig("T1", 3, 3))
+        commit = {"consumerGroup": "g", "topic": "T1", "queueId": 0, "commitOffset": 0}
+        group: dict[str, object] = {"groupName": "g"}
+        topic: dict[str, object] = {"topicName": "T3"}
+        answers = [peer.ask(15, {**commit, name: number}) for name in ("queueId", "commitOffset")]
+        answers += [
+            peer.ask(200, None, orjson_like({**group, name: str(number)}))
+            for name in ("retryQueueNums", "retryMaxTimes", "brokerId", "whichBrokerWhenConsumeSlowly")
+        ]
+        answers += [
+            peer.ask(18, None, orjson_like({"topicConfigList": [{**topic, name: str(number)}]}))
+            for name in ("readQueueNums", "writeQueueNums", "perm", "topicSysFlag")
+        ]
+        peer.answer(peer.pull("T1", sysFlag=5, commitOffset=number))
+        peer.answer(peer.pull("T1", queueOffset=number))
+
+        assert all(answer.code != 0 for answer in answers)
+        for table in desk.broker.persistence.tables.values():
+            encoded(table.take())
+
+
+def orjson_like(value: object) -> bytes:
+    """A strict JSON body."""
+    return orjson.dumps(value)

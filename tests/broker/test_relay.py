@@ -17,7 +17,7 @@ from ledgermq.message.layout import decode_records
 from ledgermq.message.message import MessageId, MessageQueue
 from ledgermq.message.units import PhysicalOffset, QueueId
 from ledgermq.remoting.codes import RequestCode, ResponseCode
-from ledgermq.remoting.command import ONEWAY_FLAG, RemotingCommand, encode_frame
+from ledgermq.remoting.command import ONEWAY_FLAG, RemotingCommand, Wire, encode_frame
 
 from .admin_desk import Desk, RecordedConnection, next_sent, open_desk, sent
 
@@ -314,3 +314,20 @@ async def test_group_is_reset_on_every_queue_that_is_read(desk: Desk) -> None:
     desk.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset())
 
     assert desk.broker.offsets.of("g1", "T1") == {0: 0, 1: 0, 2: 0}
+
+
+@pytest.mark.parametrize("code", [(1 << 31) - 1, -(1 << 31)])
+async def test_a_client_whose_answer_does_not_fit_is_no_reason_to_end(desk: Desk, code: int) -> None:
+    """A code that no binary header can carry, or a body and remark that fill two frames: the administrator is refused."""
+    client = Answering(desk.consumer("g1", "T1"), code=code, body=bytes(9 << 20))
+    asked = {"consumerGroup": "g1", "clientId": "client-1"}
+    request = RemotingCommand(RequestCode.GET_CONSUMER_RUNNING_INFO, asked, opaque=7, wire=Wire.BINARY)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(client.run)
+        desk.broker.dispatcher.handle(desk.connection, [request])
+        answer = await next_sent(desk.connection)
+
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert "does not fit" in (answer.remark or "")
+    assert desk.read(RequestCode.GET_BROKER_RUNTIME_INFO)

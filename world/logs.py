@@ -1,0 +1,124 @@
+"""What a server's log may hold of what strangers sent: no values of local variables, no control characters, no flood.
+
+`trace_of` describes an exception by the places it passed; it renders no variable, because a frame may hold a whole table or a
+signature. `RateLimit` and `readable` are processors of structlog: the commands put them before whatever writes the lines.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import attrs
+import structlog
+
+TRACE_FRAMES_MAX = 12
+"""The innermost frames of a trace; those further out are the same for every request."""
+TEXT_CHARACTERS_MAX = 400
+"""Longer texts are truncated, with the number of characters that are missing."""
+ITEMS_MAX = 50
+"""Longer lists and tables are truncated, with the number of items that are missing."""
+BURST_LINES = 20
+"""Lines of one event that are written at once; after them one a second."""
+LINES_PER_SECOND = 1.0
+
+
+def trace_of(error: BaseException) -> list[str]:
+    """The places that an exception passed, innermost last, and before them those of the exception that caused it."""
+    lines: list[str] = []
+    if error.__cause__ is not None:
+        lines += [*trace_of(error.__cause__)[-TRACE_FRAMES_MAX:], f"caused {shortened(str(error.__cause__))}"]
+    for frame, line in list(traceback.walk_tb(error.__traceback__))[-TRACE_FRAMES_MAX:]:
+        path = "/".join(frame.f_code.co_filename.rsplit("/", 2)[-2:])
+        lines.append(f"{path}:{line} {frame.f_code.co_name}")
+    return lines
+
+
+def fault_of(error: BaseException) -> str:
+    """An exception in one short line: its type and its text."""
+    return shortened(f"{type(error).__name__}: {error}")
+
+
+def shortened(text: str, characters_max: int = TEXT_CHARACTERS_MAX) -> str:
+    """A text with at most so many characters of the original; the number of those left out follows."""
+    if len(text) <= characters_max:
+        return text
+    return f"{text[:characters_max]}... ({len(text) - characters_max} more characters)"
+
+
+def printable(text: str) -> str:
+    """A text in which whatever a terminal would act on is written as an escape sequence of Python."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+
+
+def readable(_logger: Any, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """Bound and escape every value of a line; a processor of structlog."""
+    return {key: _bounded(value) for key, value in event.items()}
+
+
+def _bounded(value: Any) -> Any:
+    if isinstance(value, str):
+        return printable(shortened(value))
+    if isinstance(value, list | tuple | set | frozenset):
+        items = _members(value)  # pyright: ignore[reportUnknownArgumentType]
+        left_out = [f"... ({len(items) - ITEMS_MAX} more)"] if len(items) > ITEMS_MAX else []
+        return [*map(_bounded, items[:ITEMS_MAX]), *left_out]
+    if isinstance(value, dict):
+        table = _items(value)  # pyright: ignore[reportUnknownArgumentType]
+        bounded = {_bounded(key): _bounded(item) for key, item in table[:ITEMS_MAX]}
+        return bounded | ({"...": f"{len(table) - ITEMS_MAX} more"} if len(table) > ITEMS_MAX else {})
+    return value if value is None or isinstance(value, bool | int | float) else printable(shortened(str(value)))
+
+
+def _members(value: Iterable[Any]) -> list[Any]:
+    return list(value)
+
+
+def _items(value: Mapping[Any, Any]) -> list[tuple[Any, Any]]:
+    return list(value.items())
+
+
+def without_variables(_logger: Any, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """Replace an exception by `reason` and `trace`; a processor of structlog."""
+    error = event.pop("exc_info", None)
+    if isinstance(error, BaseException):
+        event.setdefault("reason", fault_of(error))
+        event["trace"] = trace_of(error)
+    return event
+
+
+@attrs.define
+class _Bucket:
+    lines: float
+    at: float
+    left_out: int = 0
+
+
+@attrs.define(eq=False)
+class RateLimit:
+    """Writes at most one line a second of each event once `BURST_LINES` were written; a processor of structlog.
+
+    The next line that is written says in `not_logged` how many were not. Strangers can cause most events, so that a log that
+    wrote them all would fill the disk.
+    """
+
+    now: Callable[[], float]
+    """Seconds of a monotonic clock."""
+    _buckets: dict[str, _Bucket] = attrs.field(factory=dict[str, _Bucket])
+    """By event; the names of events are literals, so there are only so many."""
+
+    def __call__(self, _logger: Any, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+        now = self.now()
+        bucket = self._buckets.setdefault(str(event.get("event")), _Bucket(BURST_LINES, now))
+        bucket.lines = min(BURST_LINES, bucket.lines + (now - bucket.at) * LINES_PER_SECOND)
+        bucket.at = now
+        if bucket.lines < 1:
+            bucket.left_out += 1
+            raise structlog.DropEvent
+        bucket.lines -= 1
+        if bucket.left_out:
+            event["not_logged"], bucket.left_out = bucket.left_out, 0
+        return event
