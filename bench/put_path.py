@@ -18,7 +18,6 @@ from typing import Any, cast
 import attrs
 import trio
 from servers import QUEUES, TOPIC
-from trio.abc import Stream
 from wire import SEND_MESSAGE_V2, send_fields
 
 from harness import python_text
@@ -26,7 +25,7 @@ from ledgermq.broker.broker import open_broker
 from ledgermq.broker.config import config_of
 from ledgermq.remoting.command import RemotingCommand, Wire, encode_frame
 from ledgermq.remoting.server import ServerConnection
-from ledgermq.world.network import Address
+from ledgermq.world.network import Address, Stream
 
 _BODY = b"x" * 1024
 _SENDS = 20_480
@@ -112,6 +111,9 @@ class _Reader:
 
     async def send_all(self, _data: bytes) -> None:
         await trio.lowlevel.checkpoint()
+
+    def send_now(self, _data: bytes) -> int:
+        return 0
 
 
 def batches(wire: Wire, size: int, cycle: int) -> list[bytes]:

@@ -15,7 +15,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 import attrs
 import structlog
 import trio
-from trio.abc import Listener, Stream
+from trio.abc import Listener
 
 from ..remoting.codes import RequestCode
 from ..remoting.dispatcher import Dispatcher
@@ -23,7 +23,7 @@ from ..remoting.server import RemotingServer
 from ..remoting.tls import open_tls
 from ..store.message_store import MessageStore
 from ..store.opening import open_message_store
-from ..world.network import Network
+from ..world.network import Network, Stream
 from ..world.real import World, real_world
 from ..world.supervision import keep_running
 from ..world.ticks import next_tick

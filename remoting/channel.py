@@ -16,10 +16,9 @@ import attrs
 import outcome
 import structlog
 import trio
-from trio.abc import Stream
 
 from ..world.logs import fault_of, trace_of
-from ..world.network import Address, Network
+from ..world.network import Address, Network, Stream
 from .command import ONEWAY_FLAG, RemotingCommand, encode_frame
 from .connection import Connection
 from .errors import CallTimeout, ConnectionLost, RemoteProtocolError
@@ -248,7 +247,7 @@ async def open_channel(
         raise ConnectionLost(str(address), f"not connected within {connect_seconds} s") from error
     except OSError as error:
         raise ConnectionLost(str(address), f"could not connect: {_cause(error)}") from error
-    channel = Channel(address, network.local_address(stream), stream, on_request, received_at=trio.current_time())
+    channel = Channel(address, stream.local, stream, on_request, received_at=trio.current_time())
     nursery.start_soon(channel.run, on_close)
     return channel
 

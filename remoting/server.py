@@ -15,11 +15,11 @@ from typing import Any, Protocol
 import attrs
 import structlog
 import trio
-from trio.abc import Listener, Stream
+from trio.abc import Listener
 
 from ..world.clock import Clock
 from ..world.logs import fault_of, trace_of
-from ..world.network import Address, Network, send_now
+from ..world.network import Address, Network, Stream
 from ..world.ticks import next_tick
 from ..world.tls import TLS_HANDSHAKE, TlsAcceptor, TlsFailed
 from .command import ONEWAY_FLAG, RemotingCommand, encode_frame
@@ -93,7 +93,7 @@ class ServerConnection:
             return
         if not self._sending and not self._handling and not self._outgoing:
             # Whoever answers later (a flush, a slave, an arrival) answers whole batches: the writer would only add its turn.
-            sent = send_now(self.stream, frame)
+            sent = self.stream.send_now(frame)
             if sent:
                 self.last_activity = self._clock.monotonic()
                 if sent == len(frame):
@@ -246,7 +246,7 @@ class RemotingServer:
                     self.close_connection(connection)
 
     async def _serve_stream(self, stream: Stream) -> None:
-        connection = ServerConnection(stream, self.network.peer_address(stream), self.clock, self.limits)
+        connection = ServerConnection(stream, stream.peer, self.clock, self.limits)
         connection.last_activity = self.clock.monotonic()
         if len(self.connections) >= self.limits.connections_max:
             log.warning("connection_refused", remote=str(connection.remote), connections_max=self.limits.connections_max)

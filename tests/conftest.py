@@ -10,9 +10,9 @@ import pytest
 import trio
 import trio.testing
 from hypothesis import HealthCheck, settings
-from trio.abc import Listener, Stream
+from trio.abc import Listener
 
-from ledgermq.world.network import Address
+from ledgermq.world.network import Address, PlainStream, Stream
 from ledgermq.world.self_signed import self_signed
 
 # A busy machine must not turn a slow example into a failure: hangs are found by the limits of the tests themselves.
@@ -29,6 +29,9 @@ class TrioClock:
 
     def monotonic(self) -> float:
         return trio.current_time()
+
+
+PEER = Address("127.0.0.1", 40000)
 
 
 @attrs.define(eq=False)
@@ -61,18 +64,12 @@ class MemoryNetwork:
         ours, theirs = trio.testing.memory_stream_pair()
         if self._stalled:
             theirs.send_stream.send_all_hook = trio.sleep_forever
-        await self._send.send(theirs)
-        return ours
+        await self._send.send(PlainStream(theirs, PEER, PEER))
+        return PlainStream(ours, PEER, PEER)
 
     async def open_listeners(self, host: str, port: int) -> Sequence[Listener[Stream]]:
         self._send, receive = trio.open_memory_channel[Stream](100)
         return [MemoryListener(receive)]
-
-    def peer_address(self, stream: Stream) -> Address:
-        return Address("127.0.0.1", 40000)
-
-    def local_address(self, stream: Stream) -> Address:
-        return Address("127.0.0.1", 40000)
 
     def listener_port(self, listener: Listener[Stream]) -> int:
         return 9876

@@ -1,17 +1,18 @@
-"""Connections as the rest of the project sees them: trio's stream and listener interfaces, made by a `Network`.
+"""Connections as the rest of the project sees them: a `Stream` with trio's interface and a fast path, made by a `Network`.
 
-A peer's address is asked of the stream through `peer_address`; simulated streams carry one too.
+Real sockets and simulated ones implement the same fast path, so that the simulator runs what production runs.
 """
 
 from __future__ import annotations
 
 import socket
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Protocol
 
 import attrs
 import trio
-from trio.abc import HalfCloseableStream, Listener, Stream
+from trio.abc import HalfCloseableStream, Listener
 
 BACKLOG = 1024  # RocketMQ's SO_BACKLOG
 RECEIVE_BYTES = 64 * 1024
@@ -40,6 +41,92 @@ class Address:
         return cls(host, int(port))
 
 
+class Stream(trio.abc.Stream, ABC):
+    """One end of a connection.
+
+    The methods below are the fast path. What they do without an override is right for every stream and saves nothing; a stream
+    that can receive in place, send several pieces at once or tell what can be done without waiting overrides them.
+    """
+
+    @property
+    @abstractmethod
+    def local(self) -> Address:
+        """The address of our end."""
+
+    @property
+    @abstractmethod
+    def peer(self) -> Address:
+        """The address of the other end; port 0 when it is gone already."""
+
+    async def receive_into(self, buffer: memoryview) -> int:
+        """Wait for data and put it into `buffer`, as much as fits; returns how much, 0 at the peer's end of sending.
+
+        Raises:
+            trio.BrokenResourceError, trio.ClosedResourceError: as `receive_some`.
+        """
+        received = await self.receive_some(len(buffer))
+        buffer[: len(received)] = received
+        return len(received)
+
+    def receive_now(self, buffer: memoryview) -> int | None:  # noqa: ARG002 - for those that can
+        """Put what has already arrived into `buffer`, without waiting; returns how much, 0 at the peer's end of sending.
+
+        None: nothing has arrived, or only a receive that waits can know, or the next receive that waits will raise.
+        No other task may be receiving.
+        """
+        return None
+
+    async def send_parts(self, parts: Sequence[bytes | memoryview]) -> None:
+        """Send all of `parts`, none of them empty, in order.
+
+        Raises:
+            trio.BrokenResourceError, trio.ClosedResourceError: as `send_all`.
+        """
+        await self.send_all(b"".join(parts))
+
+    def send_now(self, data: bytes) -> int:  # noqa: ARG002 - for those that can
+        """Send the part of `data` that can go out without waiting; returns its size in bytes.
+
+        It is 0, too, if the next send that waits will raise. No other task may be sending.
+        """
+        return 0
+
+    def keep_unsent(self, size: int) -> None:
+        """Let up to `size` bytes wait in the send buffer before it counts as full, where that can be set.
+
+        The 16 KiB that trio sets notice early that a peer is slow, and wake whoever sends in bulk for every few of them.
+        """
+
+
+@attrs.define(eq=False)
+class PlainStream(Stream):
+    """A stream of trio's own kinds, TLS or memory: it has no fast path, and its addresses are given."""
+
+    inner: trio.abc.Stream
+    _local: Address
+    _peer: Address
+
+    @property
+    def local(self) -> Address:
+        return self._local
+
+    @property
+    def peer(self) -> Address:
+        return self._peer
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        await self.inner.send_all(data)
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await self.inner.wait_send_all_might_not_block()
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
+        return await self.inner.receive_some(max_bytes)
+
+    async def aclose(self) -> None:
+        await self.inner.aclose()
+
+
 class Network(Protocol):
     """Opens connections and listeners."""
 
@@ -59,14 +146,6 @@ class Network(Protocol):
         """
         ...
 
-    def peer_address(self, stream: Stream) -> Address:
-        """Where the other end of `stream` is; port 0 when it is gone already."""
-        ...
-
-    def local_address(self, stream: Stream) -> Address:
-        """Where our end of `stream` is."""
-        ...
-
     def listener_port(self, listener: Listener[Stream]) -> int:
         """The port that `listener` is bound to."""
         ...
@@ -77,7 +156,7 @@ class Network(Protocol):
 
 
 @attrs.define(eq=False)
-class TcpStream(HalfCloseableStream):
+class TcpStream(Stream, HalfCloseableStream):
     """A TCP connection whose receives are exactly one checkpoint and whose sends are none unless the peer is slow.
 
     Trio's own stream takes a turn of the scheduler for every send and for every receive, and tries a receive before it waits. A
@@ -87,6 +166,17 @@ class TcpStream(HalfCloseableStream):
 
     socket: socket.socket
     """Not blocking."""
+
+    @property
+    def local(self) -> Address:
+        return _address(self.socket.getsockname())
+
+    @property
+    def peer(self) -> Address:
+        try:
+            return _address(self.socket.getpeername())
+        except OSError:
+            return Address("0.0.0.0", 0)
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
         """Wait for data and take it; b"" at the peer's end of sending."""
@@ -100,7 +190,6 @@ class TcpStream(HalfCloseableStream):
                 raise self._broken(error) from error
 
     async def receive_into(self, buffer: memoryview) -> int:
-        """Wait for data and take it straight into `buffer`, as much as fits; 0 at the peer's end of sending."""
         while True:
             try:
                 await trio.lowlevel.wait_readable(self.socket)
@@ -111,7 +200,6 @@ class TcpStream(HalfCloseableStream):
                 raise self._broken(error) from error
 
     def receive_now(self, buffer: memoryview) -> int | None:
-        """Take what is there at once; None if that is nothing, or if the next receive that waits will raise."""
         try:
             return self.socket.recv_into(buffer)
         except OSError:
@@ -134,11 +222,13 @@ class TcpStream(HalfCloseableStream):
                 rest[0] = memoryview(rest[0])[sent:]
 
     def send_now(self, data: bytes) -> int:
-        """Send what the socket takes at once; returns how many bytes that was, 0 too if the next send will raise."""
         try:
             return self.socket.send(data)
         except OSError:
             return 0
+
+    def keep_unsent(self, size: int) -> None:
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, size)
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         """Send all of `data`."""
@@ -179,56 +269,6 @@ class TcpStream(HalfCloseableStream):
         return trio.BrokenResourceError(f"connection broken: {error.strerror or error}")
 
 
-async def receive_into(stream: Stream, buffer: memoryview) -> int:
-    """Wait for data and put it into `buffer`, as much as fits; returns how much, 0 at the peer's end of sending.
-
-    Raises:
-        trio.BrokenResourceError, trio.ClosedResourceError: as `receive_some`.
-    """
-    if isinstance(stream, TcpStream):
-        return await stream.receive_into(buffer)
-    received = await stream.receive_some(len(buffer))
-    buffer[: len(received)] = received
-    return len(received)
-
-
-def receive_now(stream: Stream, buffer: memoryview) -> int | None:
-    """Put what has arrived already into `buffer`, without waiting; returns how much, 0 at the peer's end of sending.
-
-    None: nothing has, or that cannot be told without waiting. No other task may be receiving.
-    """
-    return stream.receive_now(buffer) if isinstance(stream, TcpStream) else None
-
-
-async def send_parts(stream: Stream, parts: Sequence[bytes | memoryview]) -> None:
-    """Send all of `parts`, none empty, one behind the other, without joining them where the stream can do that.
-
-    Raises:
-        trio.BrokenResourceError, trio.ClosedResourceError: as `send_all`.
-    """
-    if isinstance(stream, TcpStream):
-        await stream.send_parts(parts)
-    else:
-        await stream.send_all(b"".join(parts))
-
-
-def send_now(stream: Stream, data: bytes) -> int:
-    """Send what of `data` can go out at once, without waiting; returns how many bytes that was.
-
-    No other task may be sending. An error shows in the next send that waits.
-    """
-    return stream.send_now(data) if isinstance(stream, TcpStream) else 0
-
-
-def keep_unsent(stream: Stream, size: int) -> None:
-    """Let up to `size` bytes wait in the socket of `stream`, where there is one, before it counts as full.
-
-    Trio's 16 KiB tell at once that a peer is slow. Whoever sends in bulk would then be woken for every few of them.
-    """
-    if isinstance(stream, TcpStream):
-        stream.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, size)
-
-
 @attrs.define(eq=False)
 class TcpListener(Listener[Stream]):
     """Accepts connections as `TcpStream`s."""
@@ -262,15 +302,6 @@ class TcpNetwork:
             raise OSError(error.errno, f"cannot listen on {host or '*'}:{port}: {error.strerror}") from error
         return [TcpListener(listener) for listener in listeners]
 
-    def peer_address(self, stream: Stream) -> Address:
-        try:
-            return _address(_socket_of(stream).getpeername())
-        except OSError:
-            return Address("0.0.0.0", 0)
-
-    def local_address(self, stream: Stream) -> Address:
-        return _address(_socket_of(stream).getsockname())
-
     def listener_port(self, listener: Listener[Stream]) -> int:
         assert isinstance(listener, TcpListener)
         return int(listener.listener.socket.getsockname()[1])
@@ -282,11 +313,6 @@ class TcpNetwork:
             except OSError:
                 return "127.0.0.1"
             return str(probe.getsockname()[0])
-
-
-def _socket_of(stream: Stream) -> socket.socket:
-    assert isinstance(stream, TcpStream)
-    return stream.socket
 
 
 def _address(name: tuple[str, int]) -> Address:

@@ -11,14 +11,14 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Literal, cast
+from typing import Any, Literal
 
 import attrs
 import structlog
 import trio
-from trio.abc import Listener, Stream
+from trio.abc import Listener
 
-from .network import Address, Network, Socket, TcpSockets
+from .network import Address, Network, PlainStream, Socket, Stream, TcpSockets
 from .workers import Workers
 
 log = structlog.get_logger()
@@ -153,12 +153,12 @@ class TlsAcceptor:
             TlsFailed: no handshake came about within `HANDSHAKE_SECONDS`. The caller closes `stream`.
         """
         context = await self._workers.run(self._contexts.current)
-        return await _shake_hands(
-            trio.SSLStream(_Resumed(stream, received), context, server_side=True, https_compatible=True), _reason
-        )
+        encrypted = trio.SSLStream(_Resumed(stream, received), context, server_side=True, https_compatible=True)
+        await _shake_hands(encrypted, _reason)
+        return PlainStream(encrypted, stream.local, stream.peer)
 
 
-async def _shake_hands(stream: trio.SSLStream[Stream], reason_of: Callable[[BaseException], str]) -> Stream:
+async def _shake_hands(stream: trio.SSLStream[Any], reason_of: Callable[[BaseException], str]) -> None:
     try:
         with trio.fail_after(HANDSHAKE_SECONDS):
             await stream.do_handshake()
@@ -166,7 +166,6 @@ async def _shake_hands(stream: trio.SSLStream[Stream], reason_of: Callable[[Base
         raise TlsFailed(f"TLS handshake not done within {HANDSHAKE_SECONDS:.0f} s") from error
     except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
         raise TlsFailed(f"TLS handshake failed ({reason_of(error.__cause__ or error)})") from error
-    return stream
 
 
 def _reason(error: BaseException) -> str:
@@ -186,7 +185,7 @@ def _client_reason(error: BaseException) -> str:
 
 
 @attrs.define(eq=False)
-class _Resumed(Stream):
+class _Resumed(trio.abc.Stream):
     """A stream whose first bytes were received already."""
 
     _stream: Stream
@@ -268,7 +267,9 @@ class TlsNetwork:
         context = await self._workers.run(self._contexts.current)
         plain = await self._network.open_stream(address)
         try:
-            return await _shake_hands(trio.SSLStream(plain, context, https_compatible=True), _client_reason)
+            encrypted = trio.SSLStream(plain, context, https_compatible=True)
+            await _shake_hands(encrypted, _client_reason)
+            return PlainStream(encrypted, plain.local, plain.peer)
         except BaseException:
             await trio.aclose_forcefully(plain)
             raise
@@ -276,21 +277,11 @@ class TlsNetwork:
     async def open_listeners(self, host: str, port: int) -> Sequence[Listener[Stream]]:
         return await self._network.open_listeners(host, port)
 
-    def peer_address(self, stream: Stream) -> Address:
-        return self._network.peer_address(_plain(stream))
-
-    def local_address(self, stream: Stream) -> Address:
-        return self._network.local_address(_plain(stream))
-
     def listener_port(self, listener: Listener[Stream]) -> int:
         return self._network.listener_port(listener)
 
     def own_host(self) -> str:
         return self._network.own_host()
-
-
-def _plain(stream: Stream) -> Stream:
-    return cast("trio.SSLStream[Stream]", stream).transport_stream if isinstance(stream, trio.SSLStream) else stream
 
 
 @attrs.define(eq=False)

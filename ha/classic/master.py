@@ -12,12 +12,12 @@ from collections.abc import Hashable, Sequence
 import attrs
 import structlog
 import trio
-from trio.abc import Listener, Stream
+from trio.abc import Listener
 
 from ...message.checksum import crc32
 from ...store.append_log import AppendLog
 from ...world.clock import Clock
-from ...world.network import Address, Network, keep_unsent, send_now, send_parts
+from ...world.network import Address, Network, Stream
 from ...world.randomness import Randomness
 from ...world.ticks import next_tick
 from ...world.workers import Workers
@@ -176,7 +176,7 @@ class HAConnection:
             while len(parts) < 2 * FRAMES_TOGETHER and (body := service.log.slice_from(core.next_offset, core.next_size())):
                 parts += (core.frame(len(body), 0, service.clock.monotonic()), body)
             service.sent_end = max(service.sent_end, core.next_offset)
-        await send_parts(stream, parts)
+        await stream.send_parts(parts)
         return True
 
     def transfer_now(self) -> bool:
@@ -195,7 +195,7 @@ class HAConnection:
         crc = crc32(body) if core.checksummed else 0
         frame = core.frame(len(body), crc, self.service.clock.monotonic()) + body
         self.service.sent_end = max(self.service.sent_end, core.next_offset)
-        self._rest = frame[send_now(self.stream, frame) :]
+        self._rest = frame[self.stream.send_now(frame) :]
         return len(body) == size and not self._rest
 
     async def _checksum(self, body: memoryview) -> int:
@@ -279,8 +279,8 @@ class HAService:
         return True
 
     async def _accept(self, stream: Stream) -> None:
-        keep_unsent(stream, UNSENT_BYTES_MAX)
-        remote = self.network.peer_address(stream)
+        stream.keep_unsent(UNSENT_BYTES_MAX)
+        remote = stream.peer
         connection = HAConnection(self, stream, remote, self._core())
         strangers = [one for one in self.connections if one.slave is None]
         if len(strangers) >= STRANGERS_MAX:

@@ -11,12 +11,11 @@ from typing import Protocol
 import attrs
 import structlog
 import trio
-from trio.abc import Stream
 
 from ...store.append_log import RawAppendLog
 from ...store.errors import StoreError
 from ...world.clock import Clock
-from ...world.network import Address, Network, receive_into, receive_now
+from ...world.network import Address, Network, Stream
 from ...world.randomness import Randomness
 from ...world.workers import Workers
 from ..errors import HaError, WrongDialect
@@ -241,9 +240,9 @@ class HAClient:
         in_turn = 0
         while True:
             room = buffer[filled : _room(core.wanted, core.held)]
-            count = receive_now(stream, room) if 0 < in_turn < RECEIVES_AT_ONCE else None
+            count = stream.receive_now(room) if 0 < in_turn < RECEIVES_AT_ONCE else None
             if count is None:
-                in_turn, count = 0, await receive_into(stream, room)
+                in_turn, count = 0, await stream.receive_into(room)
             if count == 0:
                 return
             self.last_read = self.clock.monotonic()

@@ -23,7 +23,7 @@ from ledgermq.remoting.server import ServerConnection, ServerLimits
 from ledgermq.testing.embedded import open_virtual
 from ledgermq.testing.sim.world import sim_world
 from ledgermq.world.clock import Clock
-from ledgermq.world.network import Address
+from ledgermq.world.network import Address, PlainStream
 
 BROKER_CODES = frozenset(
     (
@@ -41,8 +41,9 @@ def _request(data: bytes) -> RemotingCommand:
 
 
 def _ask(dispatcher: Dispatcher, clock: Clock, request: RemotingCommand) -> None:
-    stream, _ = trio.testing.memory_stream_pair()
-    connection = ServerConnection(stream, Address("10.0.0.9", 40_000), clock, ServerLimits())
+    ours, _ = trio.testing.memory_stream_pair()
+    remote = Address("10.0.0.9", 40_000)
+    connection = ServerConnection(PlainStream(ours, remote, remote), remote, clock, ServerLimits())
     dispatcher.handle(connection, [request])
     connection.mark_closed()
     dispatcher.connection_closed(connection)

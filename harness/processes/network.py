@@ -19,9 +19,8 @@ from pathlib import Path
 
 import attrs
 import trio
-from trio.abc import Stream
 
-from ledgermq.world.network import Address, Network, TcpNetwork, TcpStream
+from ledgermq.world.network import Address, Network, Stream, TcpNetwork, TcpStream
 
 ROUTER = "router"
 SUBNETS = "10.213"

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 
 import attrs
 import trio
-from trio.abc import Listener, Stream
+from trio.abc import Listener
 
-from ...world.network import BACKLOG, Address
+from ...world.network import BACKLOG, Address, Stream
 
 SEND_BUFFER_BYTES = 65_536
 LONG_DELAY_SECONDS = 0.01
@@ -85,8 +85,8 @@ class SimStream(Stream):
     """One end of a connection."""
 
     fabric: SimFabric
-    local: Address
-    peer: Address
+    _local: Address
+    _peer: Address
     incoming: _Direction
     outgoing: _Direction
     other: SimStream | None = None
@@ -97,6 +97,14 @@ class SimStream(Stream):
     _sending: bool = False
     _receiving: bool = False
 
+    @property
+    def local(self) -> Address:
+        return self._local
+
+    @property
+    def peer(self) -> Address:
+        return self._peer
+
     def _check(self) -> None:
         if self.closed:
             raise trio.ClosedResourceError
@@ -106,37 +114,54 @@ class SimStream(Stream):
         if self.broken or self.vanished:
             raise trio.BrokenResourceError("the simulated connection is lost")
 
+    # As with `TcpStream`, a send takes no turn of the scheduler unless the peer is slow, and a receive that waits takes one.
+
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         if self._sending:
             raise trio.BusyResourceError("another task is sending")
         self._sending = True
         try:
-            await trio.lowlevel.checkpoint()
             rest = bytes(data)
             self._check()
             while rest:
                 self._check_peer()
-                room = self.fabric.send_buffer_bytes - self.outgoing.buffered
-                if room > 0:
-                    if room < len(rest):
-                        self.fabric.count("short_write")
-                    self.outgoing.put(rest[:room])
-                    rest = rest[room:]
+                if sent := self._put(rest):
+                    rest = rest[sent:]
                 else:
                     await self._wait(self.outgoing, None)
         finally:
             self._sending = False
 
+    async def send_parts(self, parts: Sequence[bytes | memoryview]) -> None:
+        await self.send_all(b"".join(parts))
+
+    def send_now(self, data: bytes) -> int:
+        assert not self._sending, "another task is sending"
+        try:
+            self._check()
+            self._check_peer()
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            return 0
+        return self._put(self.fabric.part_to_send(data))
+
+    def _put(self, data: bytes) -> int:
+        """Put what the send buffer has room for on its way."""
+        room = self.fabric.send_buffer_bytes - self.outgoing.buffered
+        if room <= 0 or not data:
+            return 0
+        if room < len(data):
+            self.fabric.count("short_write")
+        self.outgoing.put(data[:room])
+        return min(room, len(data))
+
     def _check_peer(self) -> None:
         other = self.other
         assert other is not None
-        if other.vanished and self.outgoing.doomed_at is None:
-            # A machine that is back answers bytes of a connection it does not know; one that is off, nothing.
+        if (other.vanished or (other.closed and not self.outgoing.blocked)) and self.outgoing.doomed_at is None:
+            # A machine that does not know the connection, or has closed it, resets it; one that is off answers nothing.
             wait = self.fabric.delay() if self.peer.host in self.fabric.machines_on else GIVE_UP_SECONDS
             self.outgoing.doomed_at = trio.current_time() + wait
             self.incoming.notify()
-        if other.closed and not self.outgoing.blocked:
-            self.broken = True
         self._check()
 
     async def wait_send_all_might_not_block(self) -> None:
@@ -146,23 +171,55 @@ class SimStream(Stream):
             await self._wait(self.outgoing, None)
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        await self._wait_readable()
+        return self._take(max_bytes or SEND_BUFFER_BYTES)
+
+    async def receive_into(self, buffer: memoryview) -> int:
+        await self._wait_readable()
+        received = self._take(len(buffer))
+        buffer[: len(received)] = received
+        return len(received)
+
+    def receive_now(self, buffer: memoryview) -> int | None:
+        assert not self._receiving, "another task is receiving"
+        try:
+            self._check()
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            return None
+        if not self._readable:
+            return None
+        received = self._take(len(buffer))
+        buffer[: len(received)] = received
+        return len(received)
+
+    @property
+    def _readable(self) -> bool:
+        """Whether data, or the end of it, has arrived."""
+        incoming = self.incoming
+        if incoming.blocked:
+            return False
+        return incoming.chunks[0][0] <= trio.current_time() if incoming.chunks else incoming.finished
+
+    def _take(self, size_max: int) -> bytes:
+        """Data that has arrived; b"" at its end."""
+        chunks = self.incoming.chunks
+        if not chunks:
+            return b""
+        size = self.fabric.piece(size_max)
+        if size < len(chunks[0][1]):
+            self.fabric.count("short_read")
+        return self.incoming.take(size)
+
+    async def _wait_readable(self) -> None:
         if self._receiving:
             raise trio.BusyResourceError("another task is receiving")
         self._receiving = True
         try:
             await trio.lowlevel.checkpoint()
+            self._check()
             incoming = self.incoming
-            while True:
-                self._check()
+            while not self._readable:
                 ready_at = incoming.chunks[0][0] if incoming.chunks else None
-                if not incoming.blocked:
-                    if ready_at is not None and ready_at <= trio.current_time():
-                        size = self.fabric.piece(max_bytes or SEND_BUFFER_BYTES)
-                        if size < len(incoming.chunks[0][1]):
-                            self.fabric.count("short_read")
-                        return incoming.take(size)
-                    if ready_at is None and incoming.finished:
-                        return b""
                 await self._wait(incoming, None if incoming.blocked else ready_at)
         finally:
             self._receiving = False
@@ -228,6 +285,8 @@ class SimFabric:
     delay_seconds: tuple[float, float] = (0.0001, 0.001)
     short_reads: float = 0.1
     """How often a read gives less than has arrived."""
+    short_sends: float = 0.05
+    """How often a send that may not wait takes less than there is room for."""
     send_buffer_bytes: int = SEND_BUFFER_BYTES
     """A send of more goes in parts, each when the receiver has taken what is under way."""
     cuts: set[tuple[str, str]] = attrs.field(factory=set[tuple[str, str]])
@@ -252,6 +311,13 @@ class SimFabric:
 
     def piece(self, size_max: int) -> int:
         return 1 + self.lots.randrange(min(size_max, 100)) if self.lots.random() < self.short_reads else size_max
+
+    def part_to_send(self, data: bytes) -> bytes:
+        """What of `data` a send that may not wait takes: at times only a part."""
+        if not data or self.lots.random() >= self.short_sends:
+            return data
+        self.count("short_send")
+        return data[: self.lots.randrange(len(data))]
 
     def free_port(self) -> int:
         self._next_port += 1
@@ -369,14 +435,6 @@ class SimNetwork:
         send, receive = trio.open_memory_channel[SimStream](BACKLOG)
         listener = self.fabric.listeners[address] = SimListener(self.fabric, address, send, receive)
         return [listener]
-
-    def peer_address(self, stream: Stream) -> Address:
-        assert isinstance(stream, SimStream)
-        return stream.peer
-
-    def local_address(self, stream: Stream) -> Address:
-        assert isinstance(stream, SimStream)
-        return stream.local
 
     def listener_port(self, listener: Listener[Stream]) -> int:
         assert isinstance(listener, SimListener)

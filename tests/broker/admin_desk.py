@@ -23,7 +23,7 @@ from ledgermq.message.properties import encode_properties
 from ledgermq.remoting.command import RemotingCommand, decode_command
 from ledgermq.remoting.frame import FrameReader
 from ledgermq.remoting.server import ServerConnection, ServerLimits
-from ledgermq.world.network import Address
+from ledgermq.world.network import Address, PlainStream
 from ledgermq.world.real import real_world
 
 
@@ -93,8 +93,9 @@ class Desk:
 
 def connection_from(port: int) -> RecordedConnection:
     """A connection without a network."""
-    stream, _ = trio.testing.memory_stream_pair()
-    return RecordedConnection(stream, Address("127.0.0.1", port), real_world().clock, ServerLimits())
+    ours, _ = trio.testing.memory_stream_pair()
+    remote = Address("127.0.0.1", port)
+    return RecordedConnection(PlainStream(ours, remote, remote), remote, real_world().clock, ServerLimits())
 
 
 def sent(connection: RecordedConnection) -> list[RemotingCommand]:

@@ -21,7 +21,7 @@ from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.remoting.command import RemotingCommand, decode_command
 from ledgermq.remoting.frame import FrameReader
 from ledgermq.remoting.server import ServerConnection, ServerLimits
-from ledgermq.world.network import Address
+from ledgermq.world.network import Address, PlainStream
 from ledgermq.world.real import World, real_world
 
 BORN = 1_700_000_000_000
@@ -145,8 +145,9 @@ class Desk:
     def peer(self) -> Peer:
         """A new client."""
         self._port += 1
-        stream, _ = trio.testing.memory_stream_pair()
+        ours, _ = trio.testing.memory_stream_pair()
         remote = Address("127.0.0.1", self._port)
+        stream = PlainStream(ours, remote, remote)
         return Peer(self.broker, ServerConnection(stream, remote, self.broker.world.clock, ServerLimits()))
 
     def put(self, topic: str, body: bytes = b"hello", queue_id: int = 0, **properties: str) -> int:

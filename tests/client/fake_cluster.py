@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import attrs
 import trio
 import trio.testing
-from trio.abc import Listener, Stream
+from trio.abc import Listener
 
 from ledgermq.message.batch import decode_batch
 from ledgermq.message.errors import JsonError
@@ -23,7 +23,7 @@ from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.remoting.command import RemotingCommand, encode_frame
 from ledgermq.remoting.dispatcher import Dispatcher
 from ledgermq.remoting.server import RemotingServer, ServerConnection
-from ledgermq.world.network import Address
+from ledgermq.world.network import Address, PlainStream, Stream
 from ledgermq.world.real import RealDisk, World
 from ledgermq.world.workers import ThreadWorkers
 
@@ -71,7 +71,6 @@ class FakeNetwork:
     stalled: set[Address] = attrs.field(factory=set[Address])
     """What is sent to them does not go out."""
     opened: list[Address] = attrs.field(factory=list[Address])
-    _peers: dict[Stream, Address] = attrs.field(factory=dict[Stream, Address])
 
     async def open_stream(self, address: Address) -> Stream:
         await trio.lowlevel.checkpoint()
@@ -83,22 +82,16 @@ class FakeNetwork:
         if address in self.stalled:
             ours.send_stream.send_all_hook = trio.sleep_forever
         self.opened.append(address)
-        self._peers[ours] = address
+        client = Address(CLIENT_HOST, 40000)
         if address not in self.silent:
-            await self.listeners[address].send(theirs)
-        return ours
+            await self.listeners[address].send(PlainStream(theirs, address, client))
+        return PlainStream(ours, client, address)
 
     async def open_listeners(self, host: str, port: int) -> Sequence[Listener[Stream]]:
         address = Address(host, port)
         send, receive = trio.open_memory_channel[Stream](100)
         self.listeners[address] = send
         return [_Listener(address, receive)]
-
-    def peer_address(self, stream: Stream) -> Address:
-        return self._peers.get(stream, Address(CLIENT_HOST, 40000))
-
-    def local_address(self, stream: Stream) -> Address:
-        return Address(CLIENT_HOST, 40000)
 
     def own_host(self) -> str:
         return CLIENT_HOST

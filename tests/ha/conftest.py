@@ -11,7 +11,7 @@ import attrs
 import pytest
 import trio
 import trio.testing
-from trio.abc import Listener, Stream
+from trio.abc import Listener
 
 from ledgermq.ha.classic.authenticated import AuthenticatedSlave
 from ledgermq.ha.classic.epochs import EpochList
@@ -27,7 +27,7 @@ from ledgermq.store.opening import open_message_store
 from ledgermq.testing.sim.clock import SimClock
 from ledgermq.testing.sim.disk import SimDisk
 from ledgermq.testing.sim.workers import SimWorkers
-from ledgermq.world.network import Address
+from ledgermq.world.network import Address, Stream
 from ledgermq.world.real import World
 
 SEGMENT = 16 * 1024
@@ -45,7 +45,7 @@ class Line:
     """Nothing arrives any more, and nobody is told."""
     piece_max: int = 1 << 20
     """Bytes that one receive gives at most."""
-    ends: list[Stream] = attrs.field(factory=list[Stream])
+    ends: list[trio.abc.Stream] = attrs.field(factory=list[trio.abc.Stream])
     changed: trio.Event = attrs.field(factory=trio.Event)
 
     def release(self) -> None:
@@ -62,7 +62,17 @@ class LineEnd(Stream):
     """One end of a line."""
 
     line: Line
-    inner: Stream
+    inner: trio.abc.Stream
+    _local: Address
+    _peer: Address
+
+    @property
+    def local(self) -> Address:
+        return self._local
+
+    @property
+    def peer(self) -> Address:
+        return self._peer
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         while self.line.stalled:
@@ -130,21 +140,15 @@ class Lines:
         line = Line(self.stalled, piece_max=self.piece_max)
         line.ends += [ours, theirs]
         self.lines.append(line)
-        await self.listening[address.port].send(LineEnd(line, theirs))
-        return LineEnd(line, ours)
+        slave = Address("slave", len(self.lines) - 1)
+        await self.listening[address.port].send(LineEnd(line, theirs, MASTER_ADDRESS, slave))
+        return LineEnd(line, ours, MASTER_ADDRESS, slave)
 
     async def open_listeners(self, host: str, port: int) -> Sequence[Listener[Stream]]:
         send, receive = trio.open_memory_channel[Stream](100)
         self.listening[port] = send
         await trio.lowlevel.checkpoint()
         return [LineListener(self, port, receive)]
-
-    def peer_address(self, stream: Stream) -> Address:
-        assert isinstance(stream, LineEnd)
-        return Address("slave", self.lines.index(stream.line))
-
-    def local_address(self, stream: Stream) -> Address:
-        return MASTER_ADDRESS
 
     def own_host(self) -> str:
         return "127.0.0.1"

@@ -10,13 +10,13 @@ import pytest
 import structlog
 import trio
 import trio.testing
-from trio.abc import Listener, Stream
+from trio.abc import Listener
 
 from ledgermq.remoting.channel import Channel, connected, open_channel
 from ledgermq.remoting.command import RemotingCommand, encode_frame
 from ledgermq.remoting.connection import Connection
 from ledgermq.remoting.errors import CallTimeout, ConnectionLost
-from ledgermq.world.network import Address, Network
+from ledgermq.world.network import Address, Network, Stream
 
 SOMEWHERE = Address("server", 9876)
 
@@ -253,12 +253,6 @@ async def test_a_server_that_never_accepts_is_given_up(
 
         async def open_listeners(self, host: str, port: int) -> list[Listener[Stream]]:
             return []
-
-        def peer_address(self, stream: Stream) -> Address:
-            return SOMEWHERE
-
-        def local_address(self, stream: Stream) -> Address:
-            return SOMEWHERE
 
         def listener_port(self, listener: Listener[Stream]) -> int:
             return 0

@@ -11,7 +11,7 @@ import pytest
 import structlog
 import trio
 import trio.testing
-from trio.abc import Listener, Stream
+from trio.abc import Listener
 
 from ledgermq.message.errors import JsonError
 from ledgermq.remoting.codes import RequestCode, ResponseCode
@@ -21,7 +21,7 @@ from ledgermq.remoting.errors import CallTimeout, ConnectionLost, RequestRefused
 from ledgermq.remoting.frame import FrameReader
 from ledgermq.remoting.server import RemotingServer, ServerConnection, ServerLimits
 from ledgermq.world.clock import Clock
-from ledgermq.world.network import Address, Network
+from ledgermq.world.network import Address, Network, Stream
 
 SOMEWHERE = Address("server", 9876)
 

@@ -8,9 +8,10 @@ from contextlib import asynccontextmanager
 
 import trio
 import trio.testing
-from trio.abc import Stream
 
-from ledgermq.world.network import Address, TcpNetwork, TcpStream, keep_unsent, receive_into, receive_now
+from ledgermq.world.network import Address, PlainStream, Stream, TcpNetwork, TcpStream
+
+NOWHERE = Address("0.0.0.0", 0)
 
 
 @asynccontextmanager
@@ -29,24 +30,24 @@ async def test_what_has_arrived_is_received_without_waiting() -> None:
     """What has not is None, which is not the end; that is 0."""
     async with pair() as (near, far):
         buffer = memoryview(bytearray(100))
-        assert receive_now(far, buffer) is None
+        assert far.receive_now(buffer) is None
         await near.send_all(b"first")
         with trio.fail_after(5):
-            assert await receive_into(far, buffer[:2]) == 2
-        assert receive_now(far, buffer[2:]) == 3
+            assert await far.receive_into(buffer[:2]) == 2
+        assert far.receive_now(buffer[2:]) == 3
         assert buffer[:5] == b"first"
 
         await near.aclose()
         with trio.fail_after(5):
-            assert await receive_into(far, buffer) == 0
-        assert receive_now(far, buffer) == 0
+            assert await far.receive_into(buffer) == 0
+        assert far.receive_now(buffer) == 0
 
 
-async def test_of_other_streams_nothing_is_received_without_waiting() -> None:
-    """TLS and simulated ones cannot tell what has arrived."""
+async def test_a_stream_without_a_fast_path_receives_nothing_without_waiting() -> None:
+    """TLS cannot tell what has arrived."""
     near, far = trio.testing.memory_stream_pair()
     await near.send_all(b"first")
-    assert receive_now(far, memoryview(bytearray(100))) is None
+    assert PlainStream(far, NOWHERE, NOWHERE).receive_now(memoryview(bytearray(100))) is None
 
 
 async def test_a_socket_for_bulk_takes_more_before_it_is_full() -> None:
@@ -54,5 +55,5 @@ async def test_a_socket_for_bulk_takes_more_before_it_is_full() -> None:
     async with pair() as (near, _):
         assert isinstance(near, TcpStream)
         near.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
-        keep_unsent(near, 1 << 19)
+        near.keep_unsent(1 << 19)
         assert near.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT) == 1 << 19

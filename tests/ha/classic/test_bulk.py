@@ -213,11 +213,14 @@ class Arriving:
     last_read: float = 0.0
     copied: int = 0
 
-    async def receive_some(self, size: int) -> memoryview:
+    async def receive_into(self, buffer: memoryview) -> int:
         await trio.lowlevel.checkpoint()
-        size, self.first = min(size, self.first), 1 << 30
-        piece, self.rest = self.rest[:size], self.rest[size:]
-        return piece
+        size, self.first = min(len(buffer), self.first, len(self.rest)), 1 << 30
+        buffer[:size], self.rest = self.rest[:size], self.rest[size:]
+        return size
+
+    def receive_now(self, _: memoryview) -> int | None:
+        return None
 
     async def _take(self, _: object, core: BareSlave, received: memoryview, *, bulk: bool) -> None:
         core.receive(received, 0.0)

@@ -5,11 +5,10 @@ import random
 import pytest
 import trio
 import trio.testing
-from trio.abc import Stream
 
 from ledgermq.testing.sim.network import GIVE_UP_SECONDS, SimFabric, SimNetwork
 from ledgermq.testing.sim.scheduler import seeded_run
-from ledgermq.world.network import Address
+from ledgermq.world.network import Address, Stream
 
 A, B = "10.0.0.1", "10.0.0.2"
 SERVER = Address(B, 10911)
@@ -47,10 +46,9 @@ def test_bytes_arrive_whole_and_in_order_however_they_are_cut() -> None:
 def test_both_ends_know_each_other() -> None:
     async def main() -> None:
         fabric = SimFabric()
-        network = fabric.machine(A)
         client, server = await connected(fabric)
-        assert network.peer_address(client) == SERVER
-        assert network.peer_address(server) == network.local_address(client)
+        assert client.peer == SERVER
+        assert server.peer == client.local
 
     seeded_run(main, seed=1)
 
@@ -138,13 +136,46 @@ def test_a_machine_that_is_back_answers_old_connections_at_once() -> None:
 
 
 def test_a_killed_process_ends_its_connections() -> None:
+    """The first send is taken, and lost: the other machine's reset comes later."""
+
     async def main() -> None:
         fabric = SimFabric()
         client, _ = await connected(fabric)
         fabric.end_process(B)
         assert await client.receive_some() == b""
+        await client.send_all(b"x")
+        await trio.sleep(1)
         with pytest.raises(trio.BrokenResourceError):
             await client.send_all(b"x")
+
+    seeded_run(main, seed=1)
+
+
+def test_the_fast_path_takes_what_is_there_and_no_more() -> None:
+    """A send that may not wait takes a part at times; a receive that may not wait has nothing before bytes have arrived."""
+
+    async def main() -> None:
+        fabric = SimFabric(random.Random(3), short_sends=0.5, short_reads=0.5)
+        client, server = await connected(fabric)
+        data, sent, got, buffer = random.Random(4).randbytes(5000), 0, b"", memoryview(bytearray(1000))
+        sizes = set[int]()
+        assert server.receive_now(buffer) is None
+        while len(got) < len(data):
+            sizes.add(size := client.send_now(data[sent : sent + 100]))
+            sent += size
+            count = server.receive_now(buffer)
+            if count is None and sent > len(got):
+                count = await server.receive_into(buffer)
+            got += bytes(buffer[: count or 0])
+        assert got == data
+        assert len(sizes) > 2
+
+        await client.send_parts([b"one ", memoryview(b"two")])
+        assert await received(server, 7) == b"one two"
+        await client.aclose()
+        await trio.sleep(1)
+        assert server.receive_now(buffer) == 0
+        assert client.send_now(b"x") == 0
 
     seeded_run(main, seed=1)
 
