@@ -36,7 +36,7 @@ _STAGES = {
     "requests to messages": "broker.send.SendHandler.handle",
     "queue offsets, what is derived": "store.message_store.MessageStore.put",
     "records": "store.message_store.encode_records",
-    "log": "store.commitlog.LocalLog.append",
+    "log": "store.local_commitlog.LocalCommitLog.append",
     "answers": "broker.send.SendHandler._answer_all",
     "queues": "store.dispatch.Dispatcher.round",
     "key index": "store.index.IndexFiles.put_batch",

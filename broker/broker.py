@@ -194,11 +194,9 @@ class Broker:
         """Leave the routes, take no more messages, answer what waits, write the tables."""
         await self.registration.unregister()
         self.store.writability.shut_down = True
-        store_log = self.store.log
-        if store_log.waits:
+        if self.store.waits:
             settled = trio.Event()
-            deadline = self.world.clock.monotonic() + SETTLE_SECONDS
-            store_log.when_done(store_log.max_offset, deadline, lambda _: settled.set())
+            self.store.when_all_stored(lambda _: settled.set())
             with trio.move_on_after(SETTLE_SECONDS):
                 await settled.wait()
         await trio.lowlevel.checkpoint()  # the writers send what has been answered
@@ -229,7 +227,9 @@ async def open_broker(config: BrokerConfig, world: World | None = None) -> Async
         replication = Replication.of(config, world, port)
         store_host = (_numeric(host, world), port)
         store_config = attrs.evolve(config.store_config(), memory_bytes=world.memory_bytes)
-        async with open_message_store(world, store_config, store_host=store_host, wrap_log=replication.wrap_log) as store:
+        async with open_message_store(
+            world, store_config, store_host=store_host, open_commit_log=replication.open_commit_log
+        ) as store:
             store.writability.slave = config.is_slave
             broker = _assemble(config, world, store, host, port, replication, network, tls)
             async with trio.open_nursery() as nursery:

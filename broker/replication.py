@@ -15,8 +15,8 @@ from ..ha.classic.node import ClassicNode
 from ..ha.classic.protocol import TransferLimits
 from ..ha.classic.settings import HaSettings
 from ..ha.classic.sync import ConfigSync, Offsets
-from ..store.append_log import AppendLog
-from ..store.commitlog import LocalLog
+from ..store.commitlog import CommitLog
+from ..store.config import StoreConfig
 from ..world.network import Address
 from ..world.real import World
 from ..world.supervision import keep_running
@@ -108,9 +108,9 @@ class Replication:
             node.follow(Address.parse(config.ha_master_address))
         return cls(config, node)
 
-    def wrap_log(self, local: LocalLog) -> AppendLog:
-        """The log that the store is to use."""
-        return self.node.wrap_log(local)
+    def open_commit_log(self, world: World, config: StoreConfig) -> CommitLog:
+        """Open the log that the store is to use."""
+        return self.node.open_commit_log(world, config)
 
     @property
     def ha_port(self) -> int:

@@ -93,9 +93,9 @@ class SendBack:
         broker.stats.send_back(name, original_topic)
         if message.topic == dlq_topic(name):
             broker.stats.dead_letter_put(name, original_topic)
-        if not broker.store.log.waits:
+        if not broker.store.waits:
             return request.response()
-        broker.store.log.when_done(batch.end, broker.store.put_deadline(), _answer_later(connection, request))
+        broker.store.when_stored(batch, _answer_later(connection, request))
         return None
 
     def _copy(self, group: GroupConfig, stored: StoredMessage, request: RemotingCommand) -> IncomingMessage:

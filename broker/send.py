@@ -85,7 +85,18 @@ _CODES = {
     PutStatus.MESSAGE_ILLEGAL: ResponseCode.MESSAGE_ILLEGAL,
     PutStatus.PROPERTIES_SIZE_EXCEEDED: ResponseCode.MESSAGE_ILLEGAL,
     PutStatus.OS_PAGE_CACHE_BUSY: ResponseCode.SYSTEM_BUSY,
+    PutStatus.CREATE_MAPPED_FILE_FAILED: ResponseCode.SYSTEM_ERROR,
+    PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH: ResponseCode.SYSTEM_ERROR,
+    PutStatus.UNKNOWN_ERROR: ResponseCode.SYSTEM_ERROR,
 }
+assert _CODES.keys() == set(PutStatus), "every outcome of a put has an answer"
+_UNKNOWN_REMARK = "the log was truncated or closed while the message waited; whether it is stored is unknown"
+
+
+def response_code(status: PutStatus) -> ResponseCode:
+    """What a producer is told of a put that ended so."""
+    return _CODES[status]
+
 
 _PUT_OK = PutStatus.PUT_OK
 _NO_WAIT_MARK = f"{WAIT}{NAME_END}false"
@@ -262,15 +273,16 @@ class SendHandler:
         self._count(messages, batch)
 
         def answer(status: PutStatus) -> None:
-            code = _CODES.get(status, ResponseCode.SYSTEM_ERROR)
+            code = response_code(status)
             if not status.stored:
-                connection.answer(request, code, remark=batch.remark)
+                connection.answer(request, code, remark=batch.remark or _UNKNOWN_REMARK)
                 return
             ids = ",".join(map(self._answers.message_id, batch.physical_offsets))
             connection.answer(request, code, self._answers.fields(ids, queue_id, batch.queue_offsets[0]))
 
-        if batch.statuses[0] is _PUT_OK and self.store.log.waits and outer.get(WAIT) != "false":
-            self.store.log.when_done(batch.end, self.store.put_deadline(), answer)
+        early = self.store.may_answer_early and outer.get(WAIT) == "false"
+        if batch.statuses[0] is _PUT_OK and self.store.waits and not early:
+            self.store.when_stored(batch, answer)
         else:
             answer(batch.statuses[0])
 
@@ -296,18 +308,16 @@ class SendHandler:
         store = self.store
         batch = store.put(messages)
         self._count(messages, batch)
-        if not store.log.waits or not batch.end:
+        if not store.waits or not batch.end:
             self._answer_all(connection, sent, batch, _PUT_OK)
             return
-        statuses = batch.statuses
-        later = [one for one in sent if _waits(messages[one[1]], statuses[one[1]])]
+        statuses, early = batch.statuses, store.may_answer_early
+        later = [one for one in sent if _waits(messages[one[1]], statuses[one[1]], early=early)]
         if len(later) < len(sent):
-            at_once = [one for one in sent if not _waits(messages[one[1]], statuses[one[1]])]
+            at_once = [one for one in sent if not _waits(messages[one[1]], statuses[one[1]], early=early)]
             self._answer_all(connection, at_once, batch, _PUT_OK)
         if later:
-            store.log.when_done(
-                batch.end, store.put_deadline(), lambda status: self._answer_all(connection, later, batch, status)
-            )
+            store.when_stored(batch, lambda status: self._answer_all(connection, later, batch, status))
 
     def _count(self, messages: list[IncomingMessage], batch: PutBatch) -> None:
         statuses, sizes = batch.statuses, batch.sizes
@@ -322,17 +332,18 @@ class SendHandler:
 
     def _answer_all(self, connection: ServerConnection, sent: list[_Sent], batch: PutBatch, status: PutStatus) -> None:
         """Answer requests whose messages were appended with `status`, and the others with their own."""
-        code, frame = int(_CODES[status]), self._answers.frame
+        code, frame = int(response_code(status)), self._answers.frame
         statuses, physical_offsets, queue_offsets = batch.statuses, batch.physical_offsets, batch.queue_offsets
         answers: list[bytes] = []
         for request, at, queue_id in sent:
             if request.flag & ONEWAY_FLAG:
                 continue
-            if statuses[at] is _PUT_OK:
+            if statuses[at] is not _PUT_OK:
+                answers.append(encode_frame(request.response(response_code(statuses[at]), remark=batch.remark)))
+            elif status.stored:
                 answers.append(frame(request, code, physical_offsets[at], queue_id, queue_offsets[at]))
             else:
-                refusal = _CODES.get(statuses[at], ResponseCode.SYSTEM_ERROR)
-                answers.append(encode_frame(request.response(refusal, remark=batch.remark)))
+                answers.append(encode_frame(request.response(code, remark=_UNKNOWN_REMARK)))
         if answers:
             connection.push(b"".join(answers))
 
@@ -345,9 +356,11 @@ def born_host(connection: ServerConnection) -> bytes:
     return host
 
 
-def _waits(message: IncomingMessage, status: PutStatus) -> bool:
+def _waits(message: IncomingMessage, status: PutStatus, *, early: bool) -> bool:
+    """Whether the answer waits for more than the append; with `early`, a message with WAIT=false does not."""
     properties = message.properties
-    return status is _PUT_OK and (_NO_WAIT_MARK not in properties or find_property(properties, WAIT) != "false")
+    no_wait = early and _NO_WAIT_MARK in properties and find_property(properties, WAIT) == "false"
+    return status is _PUT_OK and not no_wait
 
 
 def _bad_field(request: RemotingCommand, error: Exception) -> str:

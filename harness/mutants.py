@@ -23,13 +23,13 @@ from ledgermq.broker import delay, retry
 from ledgermq.broker.hold import HeldPulls
 from ledgermq.broker.offsets import ConsumerOffsets
 from ledgermq.ha.classic.acks import Acknowledgements
-from ledgermq.ha.classic.commitlog import ClassicLog
+from ledgermq.ha.classic.commitlog import ClassicCommitLog
 from ledgermq.message.layout import decode_record
-from ledgermq.store import message_store, opening, recovery
-from ledgermq.store.commitlog import LocalLog
+from ledgermq.store import local_recovery, message_store, opening, recovery
 from ledgermq.store.consumequeue import ConsumeQueue
 from ledgermq.store.index import IndexFile, IndexFiles
 from ledgermq.store.index_slots import SlotTable
+from ledgermq.store.local_commitlog import LocalCommitLog
 from ledgermq.store.segments import Segments
 from ledgermq.store.statuses import PutStatus
 
@@ -64,8 +64,8 @@ class Mutant:
             setattr(self.owner, self.attribute, original)
 
 
-def _ack_before_sync(_: Any) -> Callable[[Any, Any, Any, Any], Any]:
-    return lambda self, end, deadline, done: done(PutStatus.PUT_OK)
+def _ack_before_sync(_: Any) -> Callable[[Any, Any, Any], Any]:
+    return lambda self, end, done: done(PutStatus.PUT_OK)
 
 
 def _ignore_a_failed_sync(_: Any) -> Callable[[Any, Any], Any]:
@@ -77,8 +77,8 @@ def _reuse_queue_offsets(original: Any) -> Callable[[Any], Any]:
 
 
 def _lose_the_tail(original: Any) -> Any:
-    def read_back(local: Any, dispatcher: Any, start: int, synced: int, order: Any, **options: Any) -> Any:
-        end, count = original(local, dispatcher, start, synced, order, **options)
+    def read_back(commit_log: Any, dispatcher: Any, start: int, evidence: Any, order: Any) -> Any:
+        end, count = original(commit_log, dispatcher, start, evidence, order)
         return (start, 0) if count else (end, count)
 
     return read_back
@@ -105,20 +105,22 @@ def _no_sync_after_recovery(_: Any) -> Callable[[Any, Any, Any], Any]:
 
 
 def _trust_every_body(original: Any) -> Any:
-    def read_back(local: Any, dispatcher: Any, start: int, synced: int, order: Any, *, check_crc: bool) -> Any:
-        return original(local, dispatcher, start, synced, order, check_crc=False)
+    def read_back(self: Any, start: int, evidence: Any) -> Any:
+        return original(self, start, attrs.evolve(evidence, check_crc=False))
 
     return read_back
 
 
 def _trust_every_end(_: Any) -> Callable[[Any, Any, Any], Any]:
-    return lambda local, offset, size: False
+    return lambda segments, offset, size: False
 
 
 def _miss_properties_that_are_not_there(original: Any) -> Callable[[Any, Any, Any], Any]:
-    def lacks_a_sector(local: Any, offset: int, size: int) -> Any:
-        beyond = (offset + size) % recovery.SECTOR
-        return original(local, offset, size) or (beyond in (1, 2) and not any(local.record(offset, size)[-beyond:]))
+    def lacks_a_sector(segments: Any, offset: int, size: int) -> Any:
+        beyond = (offset + size) % local_recovery.SECTOR
+        segment = segments.find(offset)
+        end = segment.view[: offset - segment.start + size][-beyond:]
+        return original(segments, offset, size) or (beyond in (1, 2) and not any(end))
 
     return lacks_a_sector
 
@@ -218,8 +220,8 @@ def _show_what_the_master_may_lose(_: Any) -> Any:
     return property(lambda self: self.flushed_offset if self.sync_flush else self.max_offset)
 
 
-def _answer_without_slaves(_: Any) -> Callable[[Any, Any, Any, Any], Any]:
-    return lambda self, end, deadline, done: self.local.when_done(end, deadline, done)
+def _answer_without_slaves(_: Any) -> Callable[[Any, Any, Any], Any]:
+    return lambda self, end, done: self.local.when_stored(end, done)
 
 
 def _drop_dead_letters(original: Any) -> Any:
@@ -262,19 +264,19 @@ def _skip_a_message(original: Any) -> Any:
 
 
 MUTANTS = (
-    Mutant("ack before sync", LocalLog, "when_done", _ack_before_sync),
-    Mutant("go on after a failed sync", LocalLog, "_stop", _ignore_a_failed_sync),
+    Mutant("ack before sync", LocalCommitLog, "when_stored", _ack_before_sync),
+    Mutant("go on after a failed sync", LocalCommitLog, "_stop", _ignore_a_failed_sync),
     Mutant("reuse a queue offset after restart", opening, "queue_offsets_of", _reuse_queue_offsets),
     Mutant("lose the tail on recovery", recovery, "_read_back", _lose_the_tail),
-    Mutant("serve bytes not yet on the medium", LocalLog, "readable_offset", _serve_unsynced_bytes),
-    Mutant("trust bodies without their CRC", recovery, "_read_back", _trust_every_body),
-    Mutant("trust the end of a record without looking", recovery, "_lacks_a_sector", _trust_every_end),
-    Mutant("miss properties that are not there", recovery, "_lacks_a_sector", _miss_properties_that_are_not_there),
-    Mutant("do not sync what recovery read back", LocalLog, "rewrite", _no_sync_after_recovery),
+    Mutant("serve bytes not yet on the medium", LocalCommitLog, "readable_offset", _serve_unsynced_bytes),
+    Mutant("trust bodies without their CRC", LocalCommitLog, "read_back", _trust_every_body),
+    Mutant("trust the end of a record without looking", local_recovery, "_lacks_a_sector", _trust_every_end),
+    Mutant("miss properties that are not there", local_recovery, "_lacks_a_sector", _miss_properties_that_are_not_there),
+    Mutant("do not sync what recovery read back", LocalCommitLog, "rewrite", _no_sync_after_recovery),
     Mutant("do not sync directories", Segments, "sync", _no_sync_of_directories),
     Mutant("do not sync consume queues", ConsumeQueue, "sync", _no_sync_of_queues),
     Mutant("keep queue units behind the mark", ConsumeQueue, "truncate", _keep_torn_queues),
-    Mutant("leave the bytes of a failed append", LocalLog, "_clear_withdrawn", _leave_a_failed_append),
+    Mutant("leave the bytes of a failed append", LocalCommitLog, "_clear_withdrawn", _leave_a_failed_append),
     Mutant("keep the queue offsets of a failed append", message_store.MessageStore, "_take_back", _keep_queue_offsets),
     Mutant("forget a key of a batch", IndexFiles, "put_batch", _forget_a_key),
     Mutant("forget a changed page of the index", SlotTable, "_look_through", _forget_a_page),
@@ -286,8 +288,10 @@ MUTANTS = (
     Mutant("drop a waiter when another connection closes", HeldPulls, "drop", _drop_a_stranger, simulate_cores),
     Mutant("keep the waiters of a closed connection", HeldPulls, "drop", _keep_waiters_of_the_closed, simulate_cores),
     Mutant("deliver a delayed message early", vars(delay)["_Level"], "due_of", _deliver_early, simulate_cluster),
-    Mutant("show what the master may lose", LocalLog, "readable_offset", _show_what_the_master_may_lose, simulate_cluster),
-    Mutant("answer before slaves hold it", ClassicLog, "when_done", _answer_without_slaves, simulate_cluster),
+    Mutant(
+        "show what the master may lose", LocalCommitLog, "readable_offset", _show_what_the_master_may_lose, simulate_cluster
+    ),
+    Mutant("answer before slaves hold it", ClassicCommitLog, "when_stored", _answer_without_slaves, simulate_cluster),
     Mutant("ask the fastest of three nodes", Acknowledgements, "hold", _confirm_beyond_the_slowest, simulate_cluster),
     Mutant("forget all offsets on restart", ConsumerOffsets, "load", _forget_offsets, simulate_cluster),
     Mutant("drop dead letters", retry.SendBack, "handle", _drop_dead_letters, simulate_cluster),

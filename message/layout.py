@@ -308,12 +308,13 @@ def _decoded_topic(encoded: bytes) -> str:
     return str(encoded, "utf-8", "replace")
 
 
-def derived_parts(buffer: Buffer, position: int, limit: int) -> tuple[int, int, int, int, int, int, str, str] | None:
-    """What queues and index are made of, without the rest: for the loop that reads every record of a slave's log.
+DerivedParts = tuple[int, int, int, int, int, int, str, str]
+"""What queues and index need of a record: size, queue id, queue offset, physical offset, sys flag, store timestamp, topic and
+properties. A plain tuple: one is created for every record that is read back."""
 
-    Returns: size, queue id, queue offset, physical offset, sys flag, store timestamp, topic and properties of the record at
-    `position`; None where `span_of` gives None.
-    """
+
+def derived_parts(buffer: Buffer, position: int, limit: int) -> DerivedParts | None:
+    """Read what queues and index need of the record at `position`; None where `span_of` returns None."""
     if limit - position < RECORD_SIZE_MIN:
         return None
     size, magic, queue_id, queue_offset, physical_offset, sys_flag, timestamp, body_size = _unpack_derived_v4(buffer, position)

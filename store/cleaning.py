@@ -12,7 +12,6 @@ import attrs
 import structlog
 
 from ..world.ticks import next_tick
-from .commitlog import LocalLog
 from .message_store import MessageStore
 from .retention import MANUAL_ROUNDS, FileAge, Reason, RetentionRules, disk_full, due
 
@@ -24,7 +23,6 @@ class Cleaner:
     """Carries out retention on one store."""
 
     store: MessageStore
-    local: LocalLog
     _manual_rounds: int = 0
 
     async def run(self) -> None:
@@ -47,7 +45,7 @@ class Cleaner:
         Raises:
             OSError: a file could not be deleted or looked at; the next round tries again.
         """
-        rules = RetentionRules.of(self.store.config)
+        rules, commit_log = RetentionRules.of(self.store.config), self.store.log
         now_ms = self.store.world.clock.wall_ms()
         ratio = self.store.disk_ratio()
         deletion = due(
@@ -60,11 +58,11 @@ class Cleaner:
         )
         self._manual_rounds = max(self._manual_rounds - 1, 0)
         for name in deletion.names:
-            segment = self.local.segments.files[0]
+            segment = commit_log.files()[0]
             assert segment.path.endswith(name)
-            if segment.end > min(self.local.flushed_offset, self.store.dispatcher.dispatched_offset):
-                break  # not yet safe or not yet in the queues: never ahead of those who still read it
-            self.local.segments.remove(segment)
+            if segment.end > min(commit_log.flushed_offset, self.store.dispatcher.dispatched_offset):
+                break  # not yet on the medium or not yet in the queues, which are derived from it
+            commit_log.remove_oldest()
             if deletion.reason is Reason.FORCED:
                 # Before its time: somebody may still have wanted to read it.
                 log.warning("unexpired_segment_deleted", path=segment.path, used_ratio=round(ratio, 4))
@@ -78,7 +76,7 @@ class Cleaner:
         disk = self.store.world.disk
         return [
             FileAge(segment.path.rpartition("/")[2], disk.modified_ms(segment.path), segment.size)
-            for segment in self.local.segments.files
+            for segment in self.store.log.files()
         ]
 
     def follow_log(self) -> None:
@@ -87,7 +85,7 @@ class Cleaner:
         Raises:
             OSError: a file could not be deleted; the next round tries again.
         """
-        low = self.local.min_offset
+        low = self.store.log.min_offset
         for queue in self.store.queues.table.values():
             queue.expire(low)
         if self.store.index is not None:

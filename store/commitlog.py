@@ -1,400 +1,272 @@
-"""The local commit log: segments, the records in them, and group commit (RocketMQ CommitLog, GroupCommitService).
+"""The interface that makes the commit log swappable: the local, the classic HA and the DLedger log all implement it.
 
-Invariant: `flushed_offset <= max_offset`; a record never spans two segments and never touches the last 8 bytes of one, which
-hold the filler. Where fsync is decided: here, in `run`. A sync that fails stops the log: it takes nothing until `heal` has read
-the unsynced bytes back, found them whole, and written and synced them again.
+Positions are known when `append` returns; completion (flush, slaves, a majority) comes later through `when_stored`. A log owns
+its framing: whoever reads walks `records` and never meets fillers, entry headers or entries that are no message. Readers see
+nothing at or beyond `readable_offset`. `append` is synchronous, so that queue offsets given out just before it cannot be
+overtaken. The contract suite in `ledgermq.testing.contracts` says what every implementation must do.
 """
 
 from __future__ import annotations
 
-import errno
-from collections.abc import Callable, Sequence
-from itertools import accumulate
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
 
 import attrs
-import structlog
 import trio
 
 from ..message.fields import Buffer
-from ..message.layout import (
-    BLANK,
-    MAGIC_BLANK,
-    MAGIC_V1,
-    MAGIC_V2,
-    PHYSICAL_OFFSET_AT,
-    Check,
-    check_record,
-    put_physical_offset,
-)
-from ..world.clock import Clock
-from ..world.disk import Disk
-from ..world.ticks import next_tick
-from ..world.workers import Workers
-from .append_log import Appended
-from .errors import AppendUnclear, NotWritable, OffsetGap
-from .expiry import Expiry
-from .pending import PendingPuts
-from .segments import Segment, Segments
+from ..message.layout import DerivedParts
+from ..world.real import World
+from .config import StoreConfig
 from .statuses import PutStatus
 
-log = structlog.get_logger()
-
-HEAL_SECONDS = 1.0
-"""Pause between attempts to bring a log back whose disk failed."""
+Done = Callable[[PutStatus], None]
+"""Receives the outcome of a put, once; must not raise."""
 
 
 @attrs.define(eq=False)
-class LocalLog:
-    """The log of one broker on one disk; satisfies `RawAppendLog`."""
+class Appended:
+    """Where an append put its records; not frozen, which takes thrice as long to make and is made for every put."""
 
-    segments: Segments
-    _clock: Clock
-    _workers: Workers
-    sync_flush: bool = False
-    flush_interval_seconds: float = 0.5
-    flushed_offset: int = 0
-    max_offset: int = 0
-    failure: str | None = None
-    """Why the log takes nothing, after a failed sync."""
-    on_syncing: list[Callable[[], None]] = attrs.field(factory=list[Callable[[], None]])
-    """Called when a sync begins: until it ends, the event loop has time for what nobody waits for."""
-    on_flushed: list[Callable[[int], None]] = attrs.field(factory=list[Callable[[int], None]])
-    _pending: PendingPuts = attrs.field(factory=lambda: PendingPuts(PutStatus.FLUSH_DISK_TIMEOUT))
-    _wake: trio.Event = attrs.field(factory=trio.Event)
-    _expiry: Expiry = attrs.field(init=False)
-    _sync_lock: trio.Lock = attrs.field(factory=trio.Lock)
-    suspect_until: int = 0
-    """Bytes before it that are not flushed were written by a process that was killed: a sync of theirs may have failed, so they
-    are written anew when they are flushed."""
-    readable_max: int | None = None
-    """On a slave: up to where its master lets consumers see, at most the log's end. What lies behind, a power cut may still
-    take from the master, and then the offset is given to another message. None where nobody else has a say."""
-    _unclear: bool = False
-    """A failed append has left bytes behind the end."""
-    _withdrawn: list[Segment] = attrs.field(factory=list[Segment])
-    """Segments that a failed append has made."""
-    _raw: bool = False
-    """It is a slave's: bytes come as the network cut them."""
+    start: int
+    """End of the log before the append; a filler may separate it from the first record."""
+    offsets: list[int]
+    """Physical offset of each record."""
+    end: int
+    """End of the log after the append: the position that a waiter waits for."""
 
-    def __attrs_post_init__(self) -> None:
-        self._expiry = Expiry(self._pending.__len__, self._pending.expire, self._clock)
+
+@attrs.frozen
+class LogFile:
+    """One file of a log, for retention."""
+
+    path: str
+    start: int
+    end: int
+    """Behind its last written byte."""
+    size: int
+
+
+@attrs.frozen
+class Evidence:
+    """What a start knows about how the log was left."""
+
+    clean_exit: bool
+    page_cache_intact: bool
+    """No written byte can have been lost, and no older state of one can have come back."""
+    synced_offset: int
+    """The recovery mark says that everything before it is on the medium; -1 without a mark."""
+    verified_offset: int
+    """The same, and the record that the mark names was found whole; -1 if the mark does not hold."""
+    check_crc: bool
+    """Whether bodies are checked against their CRC."""
+
+
+class CommitLog(Protocol):
+    """An endless log of message records."""
+
+    @property
+    def on_syncing(self) -> list[Callable[[], None]]:
+        """Called when a sync begins: until it ends, the event loop has time for work that nobody waits for."""
+        ...
+
+    @property
+    def on_readable(self) -> list[Callable[[], None]]:
+        """Called when `readable_offset` may have grown by something other than an append."""
+        ...
+
+    @property
+    def directory(self) -> str:
+        """Where its files are, for messages to the operator."""
+        ...
 
     @property
     def waits(self) -> bool:
-        return self.sync_flush
+        """Whether a put must wait for more than the append itself."""
+        ...
 
     @property
-    def header_size(self) -> int:
-        return 0
+    def may_answer_early(self) -> bool:
+        """Whether a message that asks for it (WAIT=false) may be answered as soon as it is appended.
+
+        False where an appended record may still disappear without a crash of this node.
+        """
+        ...
+
+    @property
+    def failure(self) -> str | None:
+        """Why the log takes nothing now; None while it does."""
+        ...
+
+    @property
+    def empty(self) -> bool:
+        """Whether no file of the log exists."""
+        ...
 
     @property
     def min_offset(self) -> int:
-        return self.segments.min_offset
+        """Where the oldest segment begins."""
+        ...
+
+    @property
+    def max_offset(self) -> int:
+        """End of what has been appended: where the next byte goes."""
+        ...
+
+    @property
+    def flushed_offset(self) -> int:
+        """End of what is known to be on the medium."""
+        ...
 
     @property
     def readable_offset(self) -> int:
-        # A consumer that saw a record before its sync would, after a power cut, be ahead of the log.
-        end = self.flushed_offset if self.sync_flush else self.max_offset
-        return end if self.readable_max is None else min(end, self.readable_max)
+        """End of what consumers may see."""
+        ...
+
+    @property
+    def readable_limit(self) -> int | None:
+        """Up to where other nodes let consumers see; None where this node alone decides.
+
+        While there is a limit, bytes behind it may be truncated by another node.
+        """
+        ...
 
     def append(self, records: Sequence[bytes], *, together: bool = False) -> Appended:
-        if self.failure is not None:
-            raise NotWritable(self.failure)
-        start = self.max_offset
-        if self._unclear:
-            self._clear_withdrawn()
-        sizes = list(map(len, records))
-        total = sum(sizes)
-        if total > self.segments.segment_size - BLANK.size:
-            self._check_fit(total if together else max(sizes))
-        try:
-            segment = self.segments.last(self.max_offset)
-            free = segment.size - segment.wrote - BLANK.size
-            if total <= free:
-                offsets = self._write_run(segment, records, sizes)
-            elif together:
-                offsets = self._write_run(self._roll(segment), records, sizes)
-            else:
-                offsets = self._write_over_segments(segment, records, sizes, free)
-        except BaseException as error:
-            self._withdraw(start, error)
-            raise
-        self.max_offset = self.segments.max_offset
-        if self.sync_flush:
-            self._wake.set()
-        return Appended(start, offsets, self.max_offset)
+        """Append encoded records in order, writing each one's physical offset into it; does no network I/O.
 
-    def _check_fit(self, size: int) -> None:
-        # Before anything is written: a filler taken back again may outlast a power cut and hide the records written over it.
-        room = self.segments.segment_size - BLANK.size
-        if size > room:
-            raise NotWritable(f"{size} bytes do not fit a segment of {self.segments.segment_size}")
-
-    def _write_run(self, segment: Segment, records: Sequence[bytes], sizes: list[int]) -> list[int]:
-        buffer = bytearray().join(records)
-        first = segment.start + segment.wrote
-        *offsets, _ = accumulate(sizes, initial=first)
-        to_field = PHYSICAL_OFFSET_AT - first
-        for offset in offsets:
-            put_physical_offset(buffer, offset + to_field, offset)
-        if self.sync_flush:
-            segment.prepare(len(buffer))
-        segment.append(buffer)
-        return offsets
-
-    def _write_over_segments(self, segment: Segment, records: Sequence[bytes], sizes: list[int], free: int) -> list[int]:
-        offsets: list[int] = []
-        first = 0
-        for index, size in enumerate(sizes):
-            if size > free:
-                if index > first:
-                    offsets += self._write_run(segment, records[first:index], sizes[first:index])
-                segment = self._roll(segment)
-                first, free = index, segment.size - BLANK.size
-            free -= size
-        return offsets + self._write_run(segment, records[first:], sizes[first:])
-
-    def _roll(self, segment: Segment) -> Segment:
-        remaining = segment.size - segment.wrote
-        segment.file.write(BLANK.codec.pack(remaining, MAGIC_BLANK), segment.wrote)
-        segment.wrote = segment.size
-        return self.segments.last()
-
-    def _withdraw(self, end: int, reason: BaseException) -> None:
-        """Take back what a failed append has written behind `end`.
-
-        It may be whole records: a restart would find them, although their producer was told that they were not stored.
+        Args:
+            records: made by `encode_record`; at least one.
+            together: all in one segment, as a client's batch must be.
 
         Raises:
-            AppendUnclear: the disk does not let it be taken back now; the next append tries again first.
+            NotWritable: see its text. Nothing was appended.
+            OSError: the disk refused. Nothing was appended; bytes behind the end of the log do not count.
+        Durability: see `when_stored`.
         """
-        files = self.segments.files
-        while files and files[-1].start > end:
-            self._withdrawn.append(files.pop())
-        holder = self.segments.find(end)
-        if holder is not None:
-            holder.wrote = end - holder.start
-        self._unclear = True
-        try:
-            self._clear_withdrawn()
-        except OSError as error:
-            raise AppendUnclear(error.errno, error.strerror) from reason
+        ...
 
-    def _clear_withdrawn(self) -> None:
-        while self._withdrawn:
-            segment = self._withdrawn[-1]
-            segment.file.clear(0)
-            self.segments.disk.remove(segment.path)
-            self._withdrawn.pop().close()
-        holder = self.segments.find(self.max_offset)
-        if holder is not None:
-            holder.file.clear(holder.wrote)
-        self._unclear = False
-
-    def append_raw(self, offset: int, data: Buffer) -> None:
-        if self.failure is not None:
-            raise NotWritable(self.failure)
-        if self.segments.files and offset != self.max_offset:
-            raise OffsetGap(offset, self.max_offset)
-        self._raw = True
-        empty = not self.segments.files
-        segment = self.segments.last(offset)
-        if empty:
-            segment.wrote = offset - segment.start
-        if segment.wrote + len(data) > segment.size:
-            raise OffsetGap(offset + len(data), segment.start + segment.size)
-        if self.sync_flush:
-            segment.prepare(len(data))
-        segment.append(data)
-        if empty:
-            self.flushed_offset = offset
-        self.max_offset = segment.end
-        if self.sync_flush:
-            self._wake.set()
-
-    async def reserve(self, end: int) -> None:
-        if self.segments.reservable:
-            await self._workers.run(self.segments.reserve, end)
-
-    async def truncate(self, offset: int) -> None:
-        async with self._sync_lock:
-            self._pending.fail(PutStatus.UNKNOWN_ERROR)
-            self.segments.truncate(offset)
-            self.max_offset = self.segments.max_offset
-            self.flushed_offset = min(self.flushed_offset, self.max_offset)
-
-    async def clear(self) -> None:
-        async with self._sync_lock:
-            self._pending.fail(PutStatus.UNKNOWN_ERROR)
-            self.segments.clear()
-            self.max_offset = self.flushed_offset = 0
-
-    def when_done(self, end: int, deadline: float, done: Callable[[PutStatus], None]) -> None:
-        if not self.sync_flush or end <= self.flushed_offset:
-            done(PutStatus.PUT_OK)
-        else:
-            self._pending.add(end, deadline, done)
-            self._expiry.wake()
+    def when_stored(self, end: int, done: Done) -> None:
+        """Call `done` once: when everything before `end` is as safe as the mode promises, or when the mode's time is up."""
+        ...
 
     def record(self, offset: int, size: int) -> memoryview | None:
-        segments = self.segments
-        files = segments.files
-        if not files:
-            return None
-        index = (offset - files[0].start) // segments.segment_size
-        if not 0 <= index < len(files):
-            return None
-        segment = files[index]
-        at = offset - segment.start
-        if at + size > segment.wrote:
-            return None
-        return segment.view[at : at + size]
+        """Bytes of one record, or None if they are not in the log (any more)."""
+        ...
 
     def slice_from(self, offset: int, size_max: int) -> memoryview:
-        segment = self.segments.find(offset)
-        if segment is None:
-            return memoryview(b"")
-        at = offset - segment.start
-        return segment.view[at : min(segment.wrote, at + size_max)]
+        """Raw bytes from `offset` on, of one segment, appended and at most `size_max`; empty when there are none."""
+        ...
+
+    def records(self, start: int, end: int) -> Iterator[tuple[int, DerivedParts | None]]:
+        """Walk over [start, end): yields the position behind each whole record and what queues and index need of it.
+
+        Yields (position, None) behind what is no message: a filler, an entry without a message. `start` is 0 or a position
+        that this walk or `append` has given. Stops at the first position without a whole, sound record.
+        """
+        ...
 
     def segment_end(self, offset: int) -> int:
-        return offset - offset % self.segments.segment_size + self.segments.segment_size
+        """Where the segment that holds `offset` ends and the next one begins."""
+        ...
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._expiry.run)
-            task_status.started()
-            while True:
-                if self.sync_flush:
-                    await self._wake.wait()
-                    self._wake = trio.Event()
-                else:
-                    await next_tick(self.flush_interval_seconds)
-                if self.failure is None:
-                    await self.flush()
-                else:
-                    await trio.sleep(HEAL_SECONDS)
-                    await self.heal()
+        """Flush, replicate, complete waiters, until cancelled."""
+        ...
 
     async def flush(self) -> None:
         """Sync what has been appended and complete its waiters.
 
         Durability: on return, everything appended before the call is on the medium, unless `failure` says otherwise.
         """
-        async with self._sync_lock:
-            start, target = self.flushed_offset, self.max_offset
-            if start >= target or self.failure is not None:
-                return
-            for listener in self.on_syncing:
-                listener()
-            try:
-                if start < self.suspect_until:
-                    await self._workers.run(self.rewrite, start, target)
-                else:
-                    await self._workers.run(self.segments.sync, start, target)
-            except OSError as error:
-                self._stop(f"the disk failed to sync [{start}, {target}): {error.strerror or error}")
-                return
-            self._reach(target)
+        ...
 
-    def _reach(self, target: int) -> None:
-        assert self.flushed_offset <= target <= self.max_offset
-        self.flushed_offset = target
-        self._pending.reach(target)
-        for listener in self.on_flushed:
-            listener(target)
+    def close(self) -> None:
+        """Close the files; blocks, and syncs nothing."""
+        ...
 
-    def _stop(self, reason: str) -> None:
-        # What the failed sync covered may or may not be on the medium, and a second sync of the same pages can succeed
-        # without having written them: nobody waiting may be told PUT_OK on the strength of it.
-        log.error("log_sync_failed", reason=reason, flushed_offset=self.flushed_offset, max_offset=self.max_offset)
-        self.failure = reason
-        self._pending.fail(PutStatus.FLUSH_DISK_TIMEOUT)
-        self._wake.set()
+    # ---------------------------------------------------------------- recovery: blocking, before anybody else uses the log
 
-    async def heal(self) -> None:
-        """Bring a log back whose sync failed: verify the unsynced bytes, write and sync them anew.
+    def start_below(self, acceptable: Callable[[int, int], bool]) -> int:
+        """Where to read back from when no mark holds: the newest segment whose first record is sound and acceptable.
 
-        Of a slave's log, a last record that has come in part only is dropped: nothing could tell whether it is damaged, and the
-        master sends it again.
+        Args:
+            acceptable: judges physical offset and store timestamp of that record.
+
+        Returns: the start of the segment, `min_offset` if there is none.
         """
-        async with self._sync_lock:
-            start, end = self.flushed_offset, self.max_offset
-            try:
-                whole = max(await self._workers.run(self._whole_until, start, end), start)
-                if whole < end:
-                    self.segments.truncate(whole)
-                    self.max_offset = end = whole
-                await self._workers.run(self.rewrite, start, end)
-            except OSError as error:
-                log.warning("log_still_failing", reason=str(error.strerror or error))
-                self._wake.set()
-                return
-            log.info("log_healed", rewritten_bytes=end - start)
-            self.failure = None
-            self._reach(end)
+        ...
 
-    def rewrite(self, start: int, end: int) -> None:
-        """Write [start, end) anew and sync it: after a failed sync, syncing alone would leave it off the medium; blocks.
+    def read_back(self, start: int, evidence: Evidence) -> Iterator[tuple[int, DerivedParts | None]]:
+        """Walk from `start` to the end of what is whole and belongs to this log, as `records` does."""
+        ...
 
-        The caller has read these bytes back and found them whole.
+    def end_at(self, end: int, read_from: int, evidence: Evidence) -> bool:
+        """Let the log end at `end`, truncate what follows, and bring to the medium what may not be there.
+
+        Args:
+            read_from: everything from there to `end` was read back by `read_back` and found whole.
+
+        Returns: whether something other than zeros followed.
 
         Raises:
+            DamagedLog: a record that had been synced is no longer whole. Nothing was truncated.
             OSError: the disk refused.
         """
-        self.segments.rewrite(start, end)
-        self.segments.created = True
-        self.segments.sync(start, end)
+        ...
 
-    def _whole_until(self, start: int, end: int) -> int:
-        """Read [start, end) back; returns where its last whole record ends: before `end` on a slave only.
+    def limit_readable(self, offset: int) -> None:
+        """Let consumers see no more than lies before `offset`, if another node has a say in it."""
+        ...
+
+    # ---------------------------------------------------------------- retention
+
+    def files(self) -> list[LogFile]:
+        """Its files, oldest first."""
+        ...
+
+    def remove_oldest(self) -> None:
+        """Delete the oldest file.
 
         Raises:
-            OSError: a record is damaged.
+            OSError: the disk refused; the file may be tried again.
         """
-        # What a slave receives and flushes does not keep to records; the next border known for certain is that of a segment.
-        position = start - start % self.segments.segment_size if self._raw else start
-        while position < end:
-            segment = self.segments.find(position)
-            assert segment is not None
-            at, stop = position - segment.start, min(segment.wrote, end - segment.start)
-            check, span = check_record(segment.view, at, stop, check_crc=False)
-            if span is not None and position + span.size > start:
-                check, span = check_record(segment.view, at, stop)
-            if check is Check.BLANK:
-                position = segment.start + segment.size
-            elif span is not None:
-                position += span.size
-            elif self._raw and _is_beginning(segment.view[at:stop]) and segment.start + stop == self.max_offset:
-                return position
-            else:
-                raise OSError(errno.EIO, f"unsynced record at {position} reads back damaged")
-        return end
+        ...
+
+    # ---------------------------------------------------------------- truncation
+
+    async def truncate(self, offset: int) -> None:
+        """Drop everything from `offset` on; what is truncated reads as zeros and is synced before this returns.
+
+        Raises:
+            OSError: the disk refused; the log takes nothing until it is reopened.
+        """
+        ...
+
+    async def clear(self) -> None:
+        """Drop everything: the log is empty and begins wherever the next raw bytes do.
+
+        Raises:
+            OSError: the disk refused; the log takes nothing until it is reopened.
+        """
+        ...
 
 
-def _is_beginning(view: memoryview) -> bool:
-    """Whether this may be what has come so far of a longer record or of a filler."""
-    if len(view) < BLANK.size:
-        return True
-    size, magic = BLANK.codec.unpack_from(view)
-    return magic in (MAGIC_V1, MAGIC_V2) and size > len(view)
+class RawCommitLog(CommitLog, Protocol):
+    """A log that can follow another one byte for byte."""
+
+    def append_raw(self, offset: int, data: Buffer) -> None:
+        """Append bytes of a master's log; an empty log begins at the segment that holds `offset`.
+
+        Raises:
+            OffsetGap: `offset` is not the end of this log, or the bytes cross a segment border.
+            OSError: the disk refused. Nothing was appended.
+        """
+        ...
+
+    async def reserve(self, end: int) -> None:
+        """Reserve space on the medium, if there is none yet, for raw bytes that are known to come, up to `end` at most."""
+        ...
 
 
-def open_local_log(
-    disk: Disk,
-    clock: Clock,
-    workers: Workers,
-    *,
-    directory: str,
-    segment_size: int,
-    sync_flush: bool,
-    flush_interval_seconds: float = 0.5,
-) -> LocalLog:
-    """Load the segments of `directory`; every byte counts as written until recovery has said where the log ends.
-
-    Raises:
-        WrongSegmentSize: a file has another size. Nothing stays open.
-    """
-    segments = Segments(disk, directory, segment_size)
-    segments.load()
-    return LocalLog(segments, clock, workers, sync_flush, flush_interval_seconds)
+OpenCommitLog = Callable[[World, StoreConfig], CommitLog]
+"""Opens the log of a store, blocking, before recovery. If it raises, nothing stays open."""

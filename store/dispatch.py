@@ -8,7 +8,7 @@ bytes, an overrun) is read back from the log. Both ways end in the same `derive`
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from math import inf
 from typing import Protocol
@@ -18,10 +18,10 @@ import structlog
 import trio
 
 from ..message.flags import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_ROLLBACK
-from ..message.layout import Check, check_record, derived_parts
+from ..message.layout import DerivedParts
 from ..message.properties import DELAY_MARK, KEYS_MARK, TAGS_MARK, UNIQUE_KEY_MARK, find_marked
 from ..message.strings import string_hash
-from .append_log import AppendLog
+from .commitlog import CommitLog
 from .config import SCHEDULE_TOPIC
 from .consumequeue import ConsumeQueue
 
@@ -89,51 +89,25 @@ class TagsCodes:
         return self.delay_levels_ms[min(level, len(self.delay_levels_ms)) - 1] if level > 0 else 1000
 
 
-def scan(
-    log: AppendLog, start: int, end: int, tags_codes: TagsCodes, *, check_crc: bool = False
-) -> Iterator[tuple[int, Derivable | None]]:
-    """Read records of [start, end) back from the log.
-
-    Yields (position behind the record, its parts); (position, None) where a filler leads to the next segment. Stops at the
-    first position without a whole, sound record.
-    """
-    header = log.header_size
-    position = start
-    while position < end:
-        view = log.slice_from(position, end - position)
-        at, limit = 0, len(view)
-        while at < limit:
-            parts = derived_parts(view, at + header, limit)
-            if parts is None or (check_crc and check_record(view, at + header, limit)[0] is not Check.RECORD):
-                if check_record(view, at + header, limit)[0] is not Check.BLANK:
-                    return
-                at = log.segment_end(position) - position
-                yield position + at, None
-                break
-            size, queue_id, queue_offset, physical_offset, sys_flag, timestamp, topic, properties = parts
-            at += header + size
-            tags_code = 0
-            if topic == SCHEDULE_TOPIC or TAGS_MARK in properties:  # or not: other properties may hold the mark
-                delay = find_marked(properties, DELAY_MARK) if topic == SCHEDULE_TOPIC else ""
-                tags_code = tags_codes.of(topic, find_marked(properties, TAGS_MARK), delay, timestamp)
-            yield (
-                position + at,
-                (
-                    topic,
-                    queue_id,
-                    queue_offset,
-                    physical_offset,
-                    size,
-                    tags_code,
-                    timestamp,
-                    sys_flag,
-                    find_marked(properties, UNIQUE_KEY_MARK),
-                    find_marked(properties, KEYS_MARK) if KEYS_MARK in properties else "",
-                ),
-            )
-        if at == 0:
-            return
-        position += at
+def derivable_of(parts: DerivedParts, tags_codes: TagsCodes) -> Derivable:
+    """What is derived from a record that was read back."""
+    size, queue_id, queue_offset, physical_offset, sys_flag, timestamp, topic, properties = parts
+    tags_code = 0
+    if topic == SCHEDULE_TOPIC or TAGS_MARK in properties:  # the mark may also be part of another property's value
+        delay = find_marked(properties, DELAY_MARK) if topic == SCHEDULE_TOPIC else ""
+        tags_code = tags_codes.of(topic, find_marked(properties, TAGS_MARK), delay, timestamp)
+    return (
+        topic,
+        queue_id,
+        queue_offset,
+        physical_offset,
+        size,
+        tags_code,
+        timestamp,
+        sys_flag,
+        find_marked(properties, UNIQUE_KEY_MARK),
+        find_marked(properties, KEYS_MARK) if KEYS_MARK in properties else "",
+    )
 
 
 def records_at_once(since_bulk: float) -> int:
@@ -156,7 +130,7 @@ def pause_after(took: float, since_bulk: float, *, wanted: bool) -> float:
 class Dispatcher:
     """Drives the derivation and says where it stands."""
 
-    log: AppendLog
+    log: CommitLog
     tags_codes: TagsCodes
     queue_of: Callable[[str, int], ConsumeQueue]
     index: KeyIndex | None
@@ -279,10 +253,11 @@ class Dispatcher:
                 records += batch
         if not records:
             stop = min(readable, offered[0][0]) if offered else readable
-            for after, record in scan(self.log, start, stop, self.tags_codes):
+            tags_codes = self.tags_codes
+            for after, parts in self.log.records(start, stop):
                 position = after
-                if record is not None:
-                    records.append(record)
+                if parts is not None:
+                    records.append(derivable_of(parts, tags_codes))
                     if len(records) >= records_max:
                         break
         if position == start:
@@ -303,6 +278,10 @@ class Dispatcher:
             finally:
                 self._telling = False
         return True
+
+    def derivable(self, parts: DerivedParts) -> Derivable:
+        """What `derive` takes, of a record that was read back."""
+        return derivable_of(parts, self.tags_codes)
 
     def derive(self, records: list[Derivable]) -> list[Derivable]:
         """Put records into their queues and the index, and write those down; returns those that are new in a queue."""

@@ -21,13 +21,13 @@ from ..message.layout import TOPIC_BYTES_MAX, encode_records, span_of, topic_fie
 from ..message.message import IncomingMessage
 from ..message.properties import DELAY_MARK, KEYS_MARK, PROPERTIES_BYTES_MAX, TAGS_MARK, UNIQUE_KEY_MARK, find_marked
 from ..world.real import World
-from .append_log import AppendLog, RawAppendLog
+from .commitlog import CommitLog, Done
 from .config import SCHEDULE_TOPIC, StoreConfig
 from .consumequeue import UNIT, UNIT_SIZE, ConsumeQueue, ConsumeQueues, Unit
 from .dispatch import Derivable, Dispatcher
 from .errors import AppendUnclear, NotWritable
 from .index import IndexFiles
-from .recovery import SECTOR
+from .local_recovery import SECTOR
 from .statuses import GetStatus, PutStatus
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ class MessageStore:
 
     config: StoreConfig
     world: World
-    log: AppendLog
+    log: CommitLog
     store_host: bytes
     dispatcher: Dispatcher
     queues: ConsumeQueues
@@ -143,8 +143,8 @@ class MessageStore:
             together: all or none, in one segment, as the items of a client's batch.
 
         Returns:
-            One status per message. PUT_OK means appended; whether that is enough is what `log.when_done(batch.end, ...)` tells,
-            to be asked if `log.waits` and the message does not carry WAIT=false.
+            One status per message. PUT_OK means appended; whether it is also as safe as the mode promises is what
+            `when_stored` answers.
         """
         batch = _unsettled(len(messages))
         refusal = self.writability.refusal
@@ -333,16 +333,34 @@ class MessageStore:
                 outcome.append(result)
                 finished.set()
 
-            self.log.when_done(batch.end, self.put_deadline(), done)
+            self.when_stored(batch, done)
             await finished.wait()
             status = outcome[0]
         else:
             await trio.lowlevel.checkpoint()
         return PutResult(status, batch.queue_offsets[0], batch.physical_offsets[0], batch.remark)
 
-    def put_deadline(self) -> float:
-        """When a put that is made now gives up waiting, by the monotonic clock."""
-        return self.world.clock.monotonic() + self.config.sync_flush_timeout / 1000
+    @property
+    def waits(self) -> bool:
+        """Whether a put must wait for more than the append itself."""
+        return self.log.waits
+
+    @property
+    def may_answer_early(self) -> bool:
+        """Whether a message that asks for it (WAIT=false) may be answered as soon as it is appended."""
+        return self.log.may_answer_early
+
+    def when_stored(self, batch: PutBatch, done: Done) -> None:
+        """Call `done` once, with the outcome for those messages of a batch that were appended.
+
+        PUT_OK: they are as safe as the mode promises. Other outcomes say what is known when the mode's time is up or when the
+        log stops; see `PutStatus`.
+        """
+        self.log.when_stored(batch.end, done)
+
+    def when_all_stored(self, done: Done) -> None:
+        """Call `done` once, with the outcome for everything that has been appended so far."""
+        self.log.when_stored(self.log.max_offset, done)
 
     # ---------------------------------------------------------------- get
 
@@ -523,7 +541,7 @@ class MessageStore:
 
     # ---------------------------------------------------------------- following a master
 
-    async def cut(self, log_: RawAppendLog, offset: int) -> None:
+    async def cut(self, offset: int) -> None:
         """Drop every record at or behind `offset`, from the log and from the queues: the master does not have it.
 
         Raises:
@@ -531,7 +549,7 @@ class MessageStore:
         """
         if self.forget_mark is not None:
             await self.forget_mark()
-        await log_.truncate(offset)
+        await self.log.truncate(offset)
         self.dispatcher.cut(offset)
         if self.index is not None:
             self.index.cut(offset)
@@ -540,7 +558,7 @@ class MessageStore:
                 queue.truncate(offset)
                 self.next_offsets[key] = queue.max_offset
 
-    async def clear(self, log_: RawAppendLog) -> None:
+    async def clear(self) -> None:
         """Drop every record; the log begins anew with the next raw bytes.
 
         Raises:
@@ -548,7 +566,7 @@ class MessageStore:
         """
         if self.forget_mark is not None:
             await self.forget_mark()
-        await log_.clear()
+        await self.log.clear()
         self.dispatcher.cut(0)
         for topic in self.topics():  # the queues of another stretch of the log need not begin where these did
             self.delete_topic(topic)
@@ -574,6 +592,13 @@ class MessageStore:
     def dispatch_behind_bytes(self) -> int:
         """Bytes of the log that consumers are not shown yet: not derived, not flushed, or not yet allowed to a slave."""
         return max(self.log.max_offset - self.dispatcher.dispatched_offset, 0)
+
+    def close_files(self) -> None:
+        """Close log, queues and index; blocks, and syncs nothing."""
+        self.log.close()
+        self.queues.close()
+        if self.index is not None:
+            self.index.close()
 
     @property
     def writable(self) -> bool:

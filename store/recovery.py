@@ -1,15 +1,16 @@
-"""Finding the end of a log after any kind of exit, and making queues and index agree with it, in numbered passes.
+"""Making queues and index agree with the log after any kind of exit, in numbered passes.
 
 1. Queues: each finds its own end (`ConsumeQueue.recover`), without looking at the log.
 2. Start: where the log has to be read from. Our own mark (`RecoveryMark`) says up to where log and queues are known to be on
-   the medium; it counts only if the record it names is still there, whole. Else RocketMQ's rule: the newest segment whose
-   first record is sound and old enough for the checkpoint (after a crash) or held by the queues (after a clean stop).
-   While the machine has not been started anew, a note takes the mark's place: the same of what was written, synced or not.
-3. Queues forget whatever lies at or behind the start: they are derived again, not trusted.
-4. The log is read from the start; every sound record is derived; the first unsound one is the end.
-5. The log is cut at the end, and what is cut reads as zeros, so that no later scan takes old bytes for new records.
+   the medium; it counts only if the record it names is still there, whole. Otherwise RocketMQ's rule applies: the newest
+   segment whose first record is sound and old enough for the checkpoint (after a crash) or held by the queues (after a clean
+   stop). Until the machine restarts, a note takes the mark's place: it says the same of what was written, synced or not.
+3. Queues forget whatever is at or behind the start: it is derived again, not trusted.
+4. The log is read back from the start; every record that it vouches for is derived, as far as consumers may see it.
+5. The log ends behind the last such record (`CommitLog.end_at`); what follows is truncated.
 
-It blocks, so it runs on a worker thread, before anybody else uses the store.
+What makes a record whole, and how a log is truncated, is decided by the log. This runs on a worker thread, before anybody else
+uses the store.
 """
 
 from __future__ import annotations
@@ -17,24 +18,18 @@ from __future__ import annotations
 import zlib
 
 import attrs
-import structlog
 
 from ..message.fields import Field, Layout
 from ..message.flags import TRANSACTION_COMMIT, TRANSACTION_MASK
-from ..message.layout import BLANK, MAGIC_V1, MAGIC_V2, Check, body_size_of, check_record, span_of, topic_of
+from ..message.layout import Check, DerivedParts, check_record, span_of, topic_of
 from .checkpoint import Checkpoint
-from .commitlog import LocalLog
+from .commitlog import CommitLog, Evidence
 from .consumequeue import PRE_BLANK_SIZE, ConsumeQueue
-from .dispatch import Derivable, Dispatcher, scan
-from .errors import DamagedLog, MissingLog
-
-log = structlog.get_logger()
+from .dispatch import Derivable, Dispatcher
+from .errors import MissingLog
 
 DERIVE_AT_ONCE = 4096
-SECTOR = 512
-"""What the medium writes whole or not at all; a multiple of it on most."""
-LEFTOVER_BYTES = 64 * 1024
-"""How far behind the end is looked for something that was cut off."""
+"""Records that are derived together while the log is read back."""
 
 
 MARK = Layout(
@@ -97,18 +92,18 @@ class Recovered:
     records: int
     """Records read back between the two."""
     torn: bool
-    """Whether something other than zeros lay behind the end."""
+    """Whether something other than zeros followed the end."""
 
 
 def recover(
-    local: LocalLog,
+    log: CommitLog,
     queues: list[ConsumeQueue],
     dispatcher: Dispatcher,
     checkpoint: Checkpoint,
     mark: RecoveryMark | None,
     *,
     clean_exit: bool,
-    kept_all: bool,
+    page_cache_intact: bool,
     check_crc: bool,
     note: RecoveryMark | None = None,
     index_lost_from: int | None = None,
@@ -116,78 +111,62 @@ def recover(
     """Run passes 2 to 5 (pass 1 happened when the queues were opened).
 
     Args:
-        kept_all: no written byte can have been lost, nor an older state of one have come back.
-        note: what had been written, as far as anybody wrote that down; counts only with `kept_all`.
-        index_lost_from: records from there on have to be indexed anew.
+        page_cache_intact: no written byte can have been lost, and no older state of one can have come back.
+        note: what had been written, as far as it was noted; counts only if the page cache is intact.
+        index_lost_from: records from there on have to be indexed again.
 
     Raises:
         MissingLog: there is no log, though there was one. Nothing was changed.
-        DamagedLog: a record that had been synced is no longer whole. Nothing was cut.
+        DamagedLog: a record that had been synced is no longer whole. Nothing was truncated.
         OSError: the disk refused.
     """
-    files = local.segments.files
-    if not files:
+    if log.empty:
         if mark is not None and mark.flushed_offset:
-            raise MissingLog(local.segments.directory, mark.flushed_offset)
+            raise MissingLog(log.directory, mark.flushed_offset)
         for queue in queues:
             queue.truncate(0)
         return Recovered(0, 0, 0, torn=False)
-    trusted = mark if mark is not None and _is_there(local, mark, queues) else None
-    start = _start(local, queues, checkpoint, trusted, clean_exit=clean_exit)
+    trusted = mark if mark is not None and _is_there(log, mark, queues) else None
+    evidence = Evidence(
+        clean_exit=clean_exit,
+        page_cache_intact=page_cache_intact,
+        synced_offset=mark.flushed_offset if mark is not None else -1,
+        verified_offset=trusted.flushed_offset if trusted is not None else -1,
+        check_crc=check_crc,
+    )
+    start = _start(log, queues, checkpoint, trusted, clean_exit=clean_exit)
     if mark is not None and start < mark.dispatched_offset:
         # The mark does not hold, or no longer will: a crash during what follows must not find it.
         checkpoint.forget()
-    if kept_all and trusted is not None and note is not None and _is_there(local, note, queues):
+    if page_cache_intact and trusted is not None and note is not None and _is_there(log, note, queues):
         start = max(start, note.start)
     for queue in queues:
-        if not kept_all or queue.physical_end > start:
-            _forget_from(local, queue, start)
+        if not page_cache_intact or queue.physical_end > start:
+            _forget_from(log, queue, start)
         if trusted is not None and queue.physical_end > trusted.start and queue.doubt_from(trusted.start):
             dispatcher.dirty[queue] = None
     log_start = start
     if index_lost_from is not None:
-        start = max(min(start, index_lost_from), local.min_offset)
-    order = None if kept_all or mark is None else _Order(mark.flushed_offset, queues)
-    belongs = _Belongs(local, trusted.flushed_offset if trusted is not None else -1, kept_all=kept_all)
-    end, records = _read_back(local, dispatcher, start, belongs, order, check_crc=check_crc)
-    if mark is not None and end < mark.flushed_offset and _damaged_at(local, end, mark.flushed_offset):
-        raise DamagedLog(local.segments.directory, end, mark.flushed_offset)
-    torn = _cut(local, end, clean_exit=clean_exit)
-    local.max_offset = local.flushed_offset = end
-    if not clean_exit:
-        _make_durable(local, trusted, log_start, kept_all=kept_all)
-    if local.readable_max is None:
+        start = max(min(start, index_lost_from), log.min_offset)
+    order = None if page_cache_intact or mark is None else _Order(mark.flushed_offset, queues)
+    end, records = _read_back(log, dispatcher, start, evidence, order)
+    torn = log.end_at(end, log_start, evidence)
+    if log.readable_limit is None:
         dispatcher.dispatched_offset = end
     for queue in queues:
-        queue.correct_min_offset(local.min_offset)
+        queue.correct_min_offset(log.min_offset)
     return Recovered(start, end, records, torn)
 
 
-def _make_durable(local: LocalLog, trusted: RecoveryMark | None, log_start: int, *, kept_all: bool) -> None:
-    """Bring what was read back to the medium: it may be in the page cache only, written by a process that was killed.
-
-    If a sync of that process had failed, another one would not help: what is not known to be on the medium is written anew.
-    Where nobody was promised more than the page cache, and that still holds everything, it is left to the next flush.
-    """
-    end = local.max_offset
-    if trusted is None:
-        local.segments.sync(local.min_offset, log_start)
-    start = log_start if trusted is None else min(max(trusted.flushed_offset, local.min_offset), end)
-    if kept_all and not local.sync_flush:
-        local.flushed_offset, local.suspect_until = start, end
-    else:
-        local.rewrite(start, end)
-
-
-def _forget_from(local: LocalLog, queue: ConsumeQueue, start: int) -> None:
+def _forget_from(log: CommitLog, queue: ConsumeQueue, start: int) -> None:
     queue.truncate(start)
-    # A unit may lie across two sectors of which a power cut took one: then its offset is anything, and no search by it holds.
-    while queue.max_offset > queue.min_offset and not _points_to_its_record(local, queue):
+    # A unit may span two sectors of which a power cut took one: then its offset is anything, and no search by it holds.
+    while queue.max_offset > queue.min_offset and not _points_to_its_record(log, queue):
         queue.drop_last()
         queue.truncate(start)
 
 
-def _points_to_its_record(local: LocalLog, queue: ConsumeQueue) -> bool:
+def _points_to_its_record(log: CommitLog, queue: ConsumeQueue) -> bool:
     """Whether the last unit of a queue is what it must be, as far as the log still tells."""
     number = queue.max_offset - 1
     unit, before = queue.unit(number), queue.unit(number - 1)
@@ -196,9 +175,9 @@ def _points_to_its_record(local: LocalLog, queue: ConsumeQueue) -> bool:
     offset, size, _ = unit
     if before is not None and before[1] != PRE_BLANK_SIZE and before[0] + before[1] > offset:
         return False
-    if offset < local.min_offset:
+    if offset < log.min_offset:
         return True
-    view = local.record(offset, size)
+    view = log.record(offset, size)
     span = span_of(view, 0, size) if view is not None else None
     return (
         view is not None
@@ -209,7 +188,7 @@ def _points_to_its_record(local: LocalLog, queue: ConsumeQueue) -> bool:
 
 
 def _start(
-    local: LocalLog,
+    log: CommitLog,
     queues: list[ConsumeQueue],
     checkpoint: Checkpoint,
     mark: RecoveryMark | None,
@@ -217,29 +196,25 @@ def _start(
     clean_exit: bool,
 ) -> int:
     if mark is not None:
-        return max(mark.start, local.min_offset)
-    queues_end = _queues_end(queues)
-    for segment in reversed(local.segments.files):
-        check, span = check_record(segment.view, 0, segment.size)
-        if check is not Check.RECORD or span is None or span.store_timestamp == 0:
-            continue
-        if clean_exit and span.physical_offset <= queues_end:
-            return segment.start
-        if not clean_exit and span.store_timestamp <= checkpoint.recovery_time:
-            return segment.start
-    return local.min_offset
+        return max(mark.start, log.min_offset)
+    queues_end, recovery_time = _queues_end(queues), checkpoint.recovery_time
+
+    def acceptable(physical_offset: int, store_timestamp: int) -> bool:
+        return physical_offset <= queues_end if clean_exit else store_timestamp <= recovery_time
+
+    return log.start_below(acceptable)
 
 
 def _queues_end(queues: list[ConsumeQueue]) -> int:
     return max((queue.physical_end for queue in queues), default=-1)
 
 
-def _is_there(local: LocalLog, mark: RecoveryMark, queues: list[ConsumeQueue]) -> bool:
+def _is_there(log: CommitLog, mark: RecoveryMark, queues: list[ConsumeQueue]) -> bool:
     if mark.record_offset < 0 or not mark.record_offset + mark.record_size <= mark.start:
         return False
     if _queues_end(queues) < mark.record_offset + mark.record_size:
-        return False  # somebody took the queues away to have them built anew
-    view = local.slice_from(mark.record_offset, mark.record_size)
+        return False  # somebody took the queues away to have them built again
+    view = log.slice_from(mark.record_offset, mark.record_size)
     check, span = check_record(view, 0, len(view))
     return (
         check is Check.RECORD
@@ -251,10 +226,10 @@ def _is_there(local: LocalLog, mark: RecoveryMark, queues: list[ConsumeQueue]) -
 
 @attrs.define(eq=False)
 class _Order:
-    """What each queue expects next, to tell where the log jumps.
+    """What each queue expects next, to notice where the log jumps.
 
-    A filler may be taken back and be written over by records: then a power cut may bring the filler back, and behind it what
-    came after those records. Nothing tells that from a log as it should be, except the queue offsets that are left out.
+    A filler may be withdrawn and overwritten by records: then a power cut may bring the filler back, and behind it what came
+    after those records. Only the queue offsets that are left out distinguish that from a log as it should be.
     """
 
     synced: int
@@ -265,71 +240,30 @@ class _Order:
     def __attrs_post_init__(self) -> None:
         self._next.update({(queue.topic, queue.queue_id): queue.max_offset for queue in self.queues if queue.max_offset})
 
-    def follows(self, record: Derivable) -> bool:
+    def follows(self, record: DerivedParts) -> bool:
         """Whether no record of the same queue was left out before this one."""
-        if record[7] & TRANSACTION_MASK not in (0, TRANSACTION_COMMIT):
+        _, queue_id, offset, physical_offset, sys_flag, _, topic, _ = record
+        if sys_flag & TRANSACTION_MASK not in (0, TRANSACTION_COMMIT):
             return True
-        key, offset = (record[0], record[1]), record[2]
-        expected = self._next.get(key, offset)
-        if offset > expected and record[3] >= self.synced:
+        expected = self._next.get((topic, queue_id), offset)
+        if offset > expected and physical_offset >= self.synced:
             return False
-        self._next[key] = max(expected, offset + 1)
+        self._next[topic, queue_id] = max(expected, offset + 1)
         return True
 
 
-@attrs.define(eq=False)
-class _Belongs:
-    """Whether what looks like a record is one of this log, and all there."""
-
-    local: LocalLog
-    synced: int
-    """Records that end before it are."""
-    kept_all: bool
-
-    def judge(self, record: Derivable, position: int) -> bool:
-        offset, size = record[3], record[4]
-        if offset != position - size:  # it says that it lies elsewhere: left over from another log
-            return False
-        if position <= self.synced:
-            return True
-        if _ends_early(self.local, offset, size):
-            return False
-        return self.kept_all or not _lacks_a_sector(self.local, offset, size)
-
-
-def _ends_early(local: LocalLog, offset: int, size: int) -> bool:
-    """Whether the end of a record was never written: a slave's bytes may end anywhere, and the CRC covers the body only.
-
-    What was not written reads as zeros, and neither a topic nor properties end with one.
-    """
-    view = local.record(offset, size)
-    if view is not None and view[size - 1] != 0:
-        return False
-    span = span_of(view, 0, size) if view is not None else None
-    if view is None or span is None or span.properties_at < span.end:
-        return True
-    return 0 in view[span.topic_at : span.properties_at - 2]
-
-
-def _read_back(
-    local: LocalLog, dispatcher: Dispatcher, start: int, belongs: _Belongs, order: _Order | None, *, check_crc: bool
-) -> tuple[int, int]:
+def _read_back(log: CommitLog, dispatcher: Dispatcher, start: int, evidence: Evidence, order: _Order | None) -> tuple[int, int]:
     end, count = start, 0
     batch: list[Derivable] = []
-    limit = local.segments.max_offset
-    readable = limit if local.readable_max is None else local.readable_max
+    limit = log.readable_limit
     dispatcher.dispatched_offset = start
-    for position, record in scan(local, start, limit, dispatcher.tags_codes, check_crc=check_crc):
-        if record is None:
-            # A filler leads on only if there is a file for it to lead to: else the log ends where the filler begins.
-            if local.segments.find(position) is None:
+    for position, record in log.read_back(start, evidence):
+        if record is not None:
+            if order is not None and not order.follows(record):
                 break
-        elif not belongs.judge(record, position) or (order is not None and not order.follows(record)):
-            break
-        else:
             count += 1
-            if position <= readable:
-                batch.append(record)
+            if limit is None or position <= limit:
+                batch.append(dispatcher.derivable(record))
                 dispatcher.dispatched_offset = position
         end = position
         if len(batch) >= DERIVE_AT_ONCE:
@@ -337,39 +271,3 @@ def _read_back(
             batch = []
     dispatcher.derive(batch)
     return end, count
-
-
-def _lacks_a_sector(local: LocalLog, offset: int, size: int) -> bool:
-    """Whether a sector of the record's end reads as zeros: a power cut took it, and the CRC covers the body only."""
-    segment, view = local.segments.find(offset), local.record(offset, size)
-    span = span_of(view, 0, size) if view is not None else None
-    if segment is None or view is None or span is None:
-        return True
-    at = span.body_at + body_size_of(view, span)
-    at += -(offset - segment.start + at) % SECTOR
-    # The length of no properties is zeros by right, and may have come to lie in a sector of its own.
-    end = size if span.properties_at < span.end else span.properties_at - 2
-    return any(not any(view[start : min(start + SECTOR, end)]) for start in range(at, end, SECTOR))
-
-
-def _damaged_at(local: LocalLog, end: int, synced: int) -> bool:
-    """Whether a synced record is no longer whole; nothing, and the beginning of one that a slave was receiving, is none."""
-    view = local.slice_from(end, LEFTOVER_BYTES)
-    if not any(view) or synced - end < BLANK.size:
-        return False
-    size, magic = BLANK.codec.unpack_from(view)
-    return magic not in (MAGIC_V1, MAGIC_V2) or size <= synced - end
-
-
-def _cut(local: LocalLog, end: int, *, clean_exit: bool) -> bool:
-    segment = local.segments.find(end)
-    if segment is None:  # the log ends exactly where its last segment does
-        return False
-    at = end - segment.start
-    leftover = any(segment.view[at : at + LEFTOVER_BYTES]) or local.segments.files[-1] is not segment
-    if leftover:
-        log.warning("torn_tail_truncated", physical_offset=end, segment=segment.path)
-    if leftover or not clean_exit:
-        local.segments.truncate(end)
-    segment.wrote = at
-    return leftover

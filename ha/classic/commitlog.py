@@ -6,12 +6,14 @@ side, and a replication result other than PUT_OK replaces the flush's (RocketMQ 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import attrs
 import trio
 
-from ...store.append_log import Appended, AppendLog
+from ...message.fields import Buffer
+from ...message.layout import DerivedParts
+from ...store.commitlog import Appended, Done, Evidence, LogFile, RawCommitLog
 from ...store.expiry import Expiry
 from ...store.statuses import PutStatus
 from ...world.clock import Clock
@@ -19,35 +21,55 @@ from ..errors import InSyncReplicasNotEnough
 from .acks import Acknowledgements
 from .settings import HaSettings
 
-Done = Callable[[PutStatus], None]
-
 
 def _nobody() -> None:
     """Nobody replicates yet."""
 
 
 @attrs.define(eq=False)
-class ClassicLog:
-    """A master's log; satisfies `AppendLog`."""
+class ClassicCommitLog:
+    """Implements `RawCommitLog`."""
 
-    local: AppendLog
+    local: RawCommitLog
     acks: Acknowledgements
     settings: HaSettings
     clock: Clock
-    on_grown: Callable[[], None] = _nobody
-    """Called after every append: there is more to send."""
+    on_appended: Callable[[], None] = _nobody
+    """Called after every append: there is more to send. Must do no I/O."""
+    on_awaited: Callable[[], None] = _nobody
+    """Called when a put begins to wait for slaves: what there is to send should leave now."""
     _expiry: Expiry = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self._expiry = Expiry(lambda: self.acks.waiting, self.acks.expire, self.clock)
 
     @property
+    def on_syncing(self) -> list[Callable[[], None]]:
+        return self.local.on_syncing
+
+    @property
+    def on_readable(self) -> list[Callable[[], None]]:
+        return self.local.on_readable
+
+    @property
+    def directory(self) -> str:
+        return self.local.directory
+
+    @property
     def waits(self) -> bool:
         return self.settings.sync_master or self.local.waits
 
     @property
-    def header_size(self) -> int:
-        return self.local.header_size
+    def may_answer_early(self) -> bool:
+        return True
+
+    @property
+    def failure(self) -> str | None:
+        return self.local.failure
+
+    @property
+    def empty(self) -> bool:
+        return self.local.empty
 
     @property
     def min_offset(self) -> int:
@@ -65,6 +87,10 @@ class ClassicLog:
     def readable_offset(self) -> int:
         return self.local.readable_offset
 
+    @property
+    def readable_limit(self) -> int | None:
+        return self.local.readable_limit
+
     def append(self, records: Sequence[bytes], *, together: bool = False) -> Appended:
         least = self.settings.min_in_sync_replicas
         if self.settings.sync_master and least > 1:
@@ -72,22 +98,23 @@ class ClassicLog:
             if found < least:
                 raise InSyncReplicasNotEnough(found, least)
         appended = self.local.append(records, together=together)
-        self.on_grown()
+        self.on_appended()
         return appended
 
-    def when_done(self, end: int, deadline: float, done: Done) -> None:
+    def when_stored(self, end: int, done: Done) -> None:
         if not self.settings.sync_master:
-            self.local.when_done(end, deadline, done)
+            self.local.when_stored(end, done)
             return
-        # slaveTimeout is shorter than the flush's, and the same for all, which keeps the waiting puts in order of deadline.
+        # The time-out is the same for all, which keeps the waiting puts in order of deadline.
         replicated_by = self.clock.monotonic() + self.settings.slave_timeout_seconds
         if self.local.waits:
             both = _Both(done)
-            self.local.when_done(end, deadline, both.flushed)
+            self.local.when_stored(end, both.flushed)
             self.acks.wait(end, replicated_by, both.replicated)
         else:
             self.acks.wait(end, replicated_by, done)
         self._expiry.wake()
+        self.on_awaited()
 
     def record(self, offset: int, size: int) -> memoryview | None:
         return self.local.record(offset, size)
@@ -97,6 +124,45 @@ class ClassicLog:
 
     def segment_end(self, offset: int) -> int:
         return self.local.segment_end(offset)
+
+    def records(self, start: int, end: int) -> Iterator[tuple[int, DerivedParts | None]]:
+        return self.local.records(start, end)
+
+    async def flush(self) -> None:
+        await self.local.flush()
+
+    def close(self) -> None:
+        self.local.close()
+
+    def start_below(self, acceptable: Callable[[int, int], bool]) -> int:
+        return self.local.start_below(acceptable)
+
+    def read_back(self, start: int, evidence: Evidence) -> Iterator[tuple[int, DerivedParts | None]]:
+        return self.local.read_back(start, evidence)
+
+    def end_at(self, end: int, read_from: int, evidence: Evidence) -> bool:
+        return self.local.end_at(end, read_from, evidence)
+
+    def limit_readable(self, offset: int) -> None:
+        self.local.limit_readable(offset)
+
+    def files(self) -> list[LogFile]:
+        return self.local.files()
+
+    def remove_oldest(self) -> None:
+        self.local.remove_oldest()
+
+    async def truncate(self, offset: int) -> None:
+        await self.local.truncate(offset)
+
+    async def clear(self) -> None:
+        await self.local.clear()
+
+    def append_raw(self, offset: int, data: Buffer) -> None:
+        self.local.append_raw(offset, data)
+
+    async def reserve(self, end: int) -> None:
+        await self.local.reserve(end)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         async with trio.open_nursery() as nursery:
@@ -129,6 +195,6 @@ class _Both:
             self.done(status if status is not PutStatus.PUT_OK else self._first)
 
 
-def classic_log(local: AppendLog, settings: HaSettings, clock: Clock) -> ClassicLog:
-    """A master's log around `local`, with empty books."""
-    return ClassicLog(local, Acknowledgements(settings.replicas, settings.gap_max), settings, clock)
+def classic_log(local: RawCommitLog, settings: HaSettings, clock: Clock) -> ClassicCommitLog:
+    """A master's log around `local`, with no acknowledgement yet."""
+    return ClassicCommitLog(local, Acknowledgements(settings.replicas, settings.gap_max), settings, clock)

@@ -15,7 +15,7 @@ import trio
 from trio.abc import Listener
 
 from ...message.checksum import crc32
-from ...store.append_log import AppendLog
+from ...store.commitlog import CommitLog
 from ...world.clock import Clock
 from ...world.network import Address, Network, Stream
 from ...world.randomness import Randomness
@@ -209,7 +209,7 @@ class HAConnection:
 class HAService:
     """All slaves of one master."""
 
-    log: AppendLog
+    log: CommitLog
     network: Network
     clock: Clock
     workers: Workers
@@ -335,9 +335,13 @@ class HAService:
             self.growth.unpark_all()
 
     def log_grew(self) -> None:
-        """The log has more to send."""
-        if not (self.settings.sync_master and all(connection.transfer_now() for connection in self._owners.values())):
-            self.growth.unpark_all()
+        """The log has more to send: every writer sends it in its own turn."""
+        self.growth.unpark_all()
+
+    def transfer_now(self) -> None:
+        """Send what there is to send at once: a put waits for the slaves' acknowledgement."""
+        for connection in self._owners.values():
+            connection.transfer_now()
 
     def joined(self, connection: HAConnection, fact: SlaveJoined) -> None:
         """A slave has said who it is and from where on it needs the log."""

@@ -1,6 +1,7 @@
 """One node of a classic broker group, as the broker starts it: the log around the local one, then the HA service or the client.
 
-Order: `wrap_log` while the store is being opened; `run` once it is open, for an epoch begins at the recovered end of the log.
+Order: `open_commit_log` while the store is being opened; `run` once it is open, for an epoch begins at the recovered end of the
+log.
 """
 
 from __future__ import annotations
@@ -8,12 +9,13 @@ from __future__ import annotations
 import attrs
 import trio
 
-from ...store.append_log import AppendLog
-from ...store.commitlog import LocalLog
+from ...store.commitlog import CommitLog
+from ...store.config import StoreConfig
+from ...store.local_commitlog import LocalCommitLog, open_local_commit_log
 from ...store.message_store import MessageStore
 from ...world.network import Address
 from ...world.real import World
-from .commitlog import ClassicLog, classic_log
+from .commitlog import ClassicCommitLog, classic_log
 from .files import EpochFile, load_node
 from .layout import NodeIdentity
 from .master import HAService
@@ -26,7 +28,7 @@ class StoreFollower:
     """A message store behind the `Follower` interface."""
 
     store: MessageStore
-    log: LocalLog
+    log: LocalCommitLog
 
     def log_grew(self, *, more: bool) -> None:
         self.store.dispatcher.wake(more_coming=more)
@@ -34,21 +36,21 @@ class StoreFollower:
     def may_show(self, readable: int) -> None:
         # Only of what is here: behind it, a master that has lost power may send other bytes than those it spoke of.
         readable = min(readable, self.log.max_offset)
-        if readable != self.log.readable_max:
-            self.log.readable_max = readable
+        if readable != self.log.readable_limit:
+            self.log.readable_limit = readable
             self.store.dispatcher.wake()
 
     async def cut(self, offset: int) -> None:
-        self._show_no_more_than(offset)
-        await self.store.cut(self.log, offset)
+        self._lower_limit(offset)
+        await self.store.cut(offset)
 
     async def clear(self) -> None:
-        self._show_no_more_than(0)
-        await self.store.clear(self.log)
+        self._lower_limit(0)
+        await self.store.clear()
 
-    def _show_no_more_than(self, end: int) -> None:
-        if self.log.readable_max is not None:
-            self.log.readable_max = min(self.log.readable_max, end)
+    def _lower_limit(self, end: int) -> None:
+        if self.log.readable_limit is not None:
+            self.log.readable_limit = min(self.log.readable_limit, end)
 
 
 @attrs.define(eq=False)
@@ -65,16 +67,16 @@ class ClassicNode:
     """On a master that runs."""
     client: HAClient | None = None
     """On a slave that runs."""
-    _log: ClassicLog | None = None
-    _local: LocalLog | None = None
+    _log: ClassicCommitLog | None = None
+    _local: LocalCommitLog | None = None
     _master: Address | None = None
 
-    def wrap_log(self, local: LocalLog) -> AppendLog:
-        """The log that the store is to use: a slave's own, or a master's that waits for slaves."""
-        self._local = local
+    def open_commit_log(self, world: World, config: StoreConfig) -> CommitLog:
+        """Open the log that the store is to use: a slave's own, or a master's that waits for slaves."""
+        self._local = local = open_local_commit_log(world, config)
         if self.slave:
             if self.settings.protocol == OURS:
-                local.readable_max = 0  # a bare master says nothing of the kind
+                local.readable_limit = 0  # a bare master says nothing of the kind
             return local
         self._log = classic_log(local, self.settings, self.world.clock)
         return self._log
@@ -103,20 +105,20 @@ class ClassicNode:
 
     async def _run_master(self, identity: NodeIdentity, epoch_file: EpochFile, task_status: trio.TaskStatus[None]) -> None:
         world, log, local = self.world, self._log, self._local
-        assert log is not None, "wrap_log comes first"
+        assert log is not None, "open_commit_log comes first"
         assert local is not None
         self.service = service = HAService(
             log, world.network, world.clock, world.workers, world.secrets, self.settings, identity, epoch_file, log.acks
         )
-        log.on_grown = self.service.log_grew
-        local.on_flushed.append(lambda _: service.log_grew())
+        log.on_appended, log.on_awaited = service.log_grew, service.transfer_now
+        local.on_readable.append(service.log_grew)
         await self.service.run(task_status=task_status)
 
     async def _run_slave(
         self, store: MessageStore, identity: NodeIdentity, epoch_file: EpochFile, task_status: trio.TaskStatus[None]
     ) -> None:
         world, local = self.world, self._local
-        assert local is not None, "wrap_log comes first"
+        assert local is not None, "open_commit_log comes first"
         self.client = HAClient(
             StoreFollower(store, local),
             world.network,

@@ -12,7 +12,7 @@ import attrs
 import structlog
 import trio
 
-from ...store.append_log import RawAppendLog
+from ...store.commitlog import RawCommitLog
 from ...store.errors import StoreError
 from ...world.clock import Clock
 from ...world.network import Address, Network, Stream
@@ -57,7 +57,7 @@ class Follower(Protocol):
     """What of a store follows a master."""
 
     @property
-    def log(self) -> RawAppendLog: ...
+    def log(self) -> RawCommitLog: ...
 
     def log_grew(self, *, more: bool) -> None:
         """Raw bytes were appended; queues and index can be derived from them.

@@ -19,7 +19,7 @@ from ledgermq.message.message import IncomingMessage, StoredMessage
 from ledgermq.message.properties import decode_properties
 from ledgermq.store.config import StoreConfig
 from ledgermq.store.errors import DamagedLog
-from ledgermq.store.message_store import MessageStore
+from ledgermq.store.message_store import MessageStore, PutBatch
 from ledgermq.store.opening import open_message_store
 from ledgermq.store.statuses import PutStatus
 from ledgermq.testing.checkers import check_history
@@ -337,7 +337,7 @@ class StoreRun:
                 put.refused = batch.statuses[at] in _REFUSALS
                 put.withdrawn = "could not be written" in batch.remark
             if any(stored):
-                status = await self._finished(store, batch.end)
+                status = await self._finished(store, batch)
                 self.say(f"producer {producer} put {[put.number for put in puts]} at {batch.physical_offsets}: {status.name}")
                 if self._alive and status is PutStatus.PUT_OK:
                     for put, kept in zip(puts, stored, strict=True):
@@ -346,8 +346,8 @@ class StoreRun:
                 self.say(f"producer {producer} put {[put.number for put in puts]}: refused: {batch.remark}")
             await trio.sleep(lots.choice((0.0, 0.001, 0.02, 0.2)))
 
-    async def _finished(self, store: MessageStore, end: int) -> PutStatus:
-        if not store.log.waits:
+    async def _finished(self, store: MessageStore, batch: PutBatch) -> PutStatus:
+        if not store.waits:
             return PutStatus.PUT_OK
         finished = trio.Event()
         outcome: list[PutStatus] = []
@@ -357,7 +357,7 @@ class StoreRun:
             outcome.append(status)
             finished.set()
 
-        store.log.when_done(end, store.put_deadline(), done)
+        store.when_stored(batch, done)
         await finished.wait()
         return outcome[0]
 

@@ -8,7 +8,7 @@ import attrs
 import pytest
 
 from ledgermq.broker.topics import TopicConfig
-from ledgermq.ha.classic.commitlog import ClassicLog
+from ledgermq.ha.classic.commitlog import ClassicCommitLog
 from ledgermq.message.layout import encode_host
 from ledgermq.message.message import IncomingMessage
 from ledgermq.store.config import SCHEDULE_TOPIC
@@ -207,7 +207,7 @@ async def test_positions_are_written_only_behind_flushed_deliveries(tmp_path: Pa
 
         before = delay.durable_changes()
         assert delay.durable_json()["offsetTable"][1] == 0
-        assert isinstance(log, ClassicLog)
+        assert isinstance(log, ClassicCommitLog)
         log.local.flushed_offset = log.max_offset  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
 
         assert delay.durable_changes() > before

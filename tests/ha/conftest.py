@@ -287,7 +287,10 @@ def open_node(lines: Lines) -> OpenNode:
         node = ClassicNode(world, ha, "cluster", "broker", number, slave)
         if slave:
             node.follow(MASTER_ADDRESS)
-        async with open_message_store(world, config, wrap_log=node.wrap_log) as store, trio.open_nursery() as nursery:
+        async with (
+            open_message_store(world, config, open_commit_log=node.open_commit_log) as store,
+            trio.open_nursery() as nursery,
+        ):
             store.writability.slave = slave
             await nursery.start(node.run, store)
             yield Running(node, store, world)

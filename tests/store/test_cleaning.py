@@ -7,7 +7,7 @@ from pathlib import Path
 from structlog.testing import capture_logs
 
 from ledgermq.store.cleaning import Cleaner
-from ledgermq.store.commitlog import LocalLog
+from ledgermq.store.local_commitlog import LocalCommitLog
 from ledgermq.testing.sim.disk import SimDisk
 
 from .stores import derive_all, incoming, small_store
@@ -17,7 +17,7 @@ async def test_files_that_go_before_their_time_are_told_as_a_warning(tmp_path: P
     """A disk that is nearly full is cleaned as RocketMQ cleans it; who runs the broker must be able to see what that took."""
     disk = SimDisk()
     async with small_store(tmp_path, disk=disk) as store:
-        assert isinstance(store.log, LocalLog)
+        assert isinstance(store.log, LocalCommitLog)
         for _ in range(8):
             store.put([incoming(b"x" * 1500)])
         derive_all(store)
@@ -26,7 +26,7 @@ async def test_files_that_go_before_their_time_are_told_as_a_warning(tmp_path: P
         disk.faults.capacity = disk.allocated_bytes() * 10 // 9
 
         with capture_logs() as told:
-            Cleaner(store, store.log).clean()
+            Cleaner(store).clean()
 
         assert store.log.min_offset > 0
         assert told[0] == {

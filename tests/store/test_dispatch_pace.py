@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from ledgermq.store.commitlog import LocalLog
 from ledgermq.store.dispatch import (
     BULK_ROUND_RECORDS_MAX,
     BULK_SECONDS,
@@ -22,6 +21,7 @@ from ledgermq.store.dispatch import (
     pause_after,
     records_at_once,
 )
+from ledgermq.store.local_commitlog import LocalCommitLog
 from ledgermq.store.message_store import MessageStore
 
 from .stores import incoming, small_store
@@ -54,7 +54,7 @@ async def test_a_sync_ends_the_pause_unless_bulk_data_arrives(tmp_path: Path, mo
     """No time passes here: what comes after a round waits, until the loop has nothing to do but wait for the disk."""
     assert mock_clock.rate == 0
     async with small_store(tmp_path) as store:
-        assert isinstance(store.log, LocalLog)
+        assert isinstance(store.log, LocalCommitLog)
         if bulk:
             store.dispatcher.wake(more_coming=True)
         store.put([incoming()])

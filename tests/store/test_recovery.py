@@ -12,9 +12,9 @@ import trio
 from structlog.testing import capture_logs
 
 from ledgermq.message.layout import decode_record
-from ledgermq.store.commitlog import LocalLog
 from ledgermq.store.cutting import cut_log
 from ledgermq.store.errors import DamagedLog, MissingLog, NoSuchOffset, StoreInUse, WrongSegmentSize
+from ledgermq.store.local_commitlog import LocalCommitLog
 from ledgermq.store.message_store import MessageStore
 from ledgermq.store.opening import open_message_store
 from ledgermq.store.statuses import GetStatus
@@ -263,7 +263,7 @@ async def test_a_slave_that_stopped_inside_a_record_takes_that_record_again(tmp_
     third = len(raw) // 3 * 2
 
     async with small_store(tmp_path / "slave") as slave:
-        assert isinstance(slave.log, LocalLog)
+        assert isinstance(slave.log, LocalCommitLog)
         slave.log.append_raw(0, raw[:-missing])
         slave.dispatcher.wake()
         await slave.log.flush()
@@ -271,7 +271,7 @@ async def test_a_slave_that_stopped_inside_a_record_takes_that_record_again(tmp_
         shutil.copytree(tmp_path / "slave", tmp_path / "killed", ignore=shutil.ignore_patterns("lock"))
 
     async with small_store(tmp_path / ("slave" if clean else "killed")) as slave:
-        assert isinstance(slave.log, LocalLog)
+        assert isinstance(slave.log, LocalCommitLog)
         assert (slave.log.max_offset, slave.max_offset("TopicTest", 1)) == (third, 2)
         slave.log.append_raw(third, raw[third:])
         derive_all(slave)

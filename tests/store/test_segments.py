@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ledgermq.message.layout import encode_host, encode_record
-from ledgermq.store.commitlog import open_local_log
+from ledgermq.store.local_commitlog import LocalCommitLog
 from ledgermq.store.segments import PREPARED_BYTES, Segment, Segments
 from ledgermq.testing.sim.clock import SimClock
 from ledgermq.testing.sim.disk import SECTOR, SimDisk, SimDiskFile
@@ -80,7 +80,7 @@ def test_only_a_log_that_syncs_every_put_prepares_its_segments() -> None:
     """Elsewhere nobody waits for a sync, and zeros would be written for nothing."""
     for sync_flush, expected in ((True, PREPARED_BYTES), (False, SECTOR)):
         disk, clock = SimDisk(), SimClock()
-        local = open_local_log(disk, clock, SimWorkers(), directory="log", segment_size=SEGMENT, sync_flush=sync_flush)
+        local = LocalCommitLog(Segments(disk, "log", SEGMENT), clock, SimWorkers(), sync_flush=sync_flush)
 
         local.append([encode_record(b"T", 0, 0, b"body", b"", 0, 0, 0, HOST, 0, HOST)])
 
@@ -153,7 +153,7 @@ def test_a_nearly_full_disk_keeps_its_last_place_for_whoever_comes_first(
 
 def test_a_log_without_files_reserves_nothing(reserved: list[tuple[int, int]]) -> None:
     """There is no file yet to do it for."""
-    local = open_local_log(SimDisk(), SimClock(), SimWorkers(), directory="log", segment_size=SEGMENT, sync_flush=False)
+    local = LocalCommitLog(Segments(SimDisk(), "log", SEGMENT), SimClock(), SimWorkers())
 
     trio.run(local.reserve, SEGMENT)
 

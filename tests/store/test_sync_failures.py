@@ -5,8 +5,8 @@ import random
 import pytest
 
 from ledgermq.message.layout import encode_host, encode_record
-from ledgermq.store.commitlog import LocalLog, open_local_log
 from ledgermq.store.consumequeue import ConsumeQueue
+from ledgermq.store.local_commitlog import LocalCommitLog
 from ledgermq.store.segments import Segments
 from ledgermq.testing.sim.clock import SimClock
 from ledgermq.testing.sim.disk import SimDisk
@@ -84,9 +84,9 @@ def test_a_queue_that_lost_more_than_its_last_three_files_ends_before_them() -> 
 HOST = encode_host("10.0.0.1", 1)
 
 
-def _log_of(disk: SimDisk) -> LocalLog:
+def _log_of(disk: SimDisk) -> LocalCommitLog:
     clock, workers = SimClock(lambda: 0.0), SimWorkers(random.Random(1))
-    return open_local_log(disk, clock, workers, directory="log", segment_size=8192, sync_flush=False)
+    return LocalCommitLog(Segments(disk, "log", 8192), clock, workers)
 
 
 def _records_of_a_master(count: int) -> tuple[bytes, int]:

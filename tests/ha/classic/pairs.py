@@ -40,7 +40,7 @@ class Log:
 
     start: int = 0
     content: bytearray = attrs.field(factory=bytearray)
-    readable_max: int | None = None
+    readable_limit: int | None = None
 
     @classmethod
     def of(cls, size: int, *, seed: int = 1, start: int = 0) -> Log:
@@ -60,7 +60,7 @@ class Log:
 
     @property
     def readable_offset(self) -> int:
-        return self.max_offset if self.readable_max is None else min(self.max_offset, self.readable_max)
+        return self.max_offset if self.readable_limit is None else min(self.max_offset, self.readable_limit)
 
     def slice_from(self, offset: int, size_max: int) -> memoryview:
         end = min(self.max_offset, offset + size_max, offset - offset % SEGMENT + SEGMENT)

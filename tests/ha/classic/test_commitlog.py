@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import attrs
 import pytest
@@ -12,43 +12,30 @@ import trio.testing
 from ledgermq.ha.classic.commitlog import classic_log
 from ledgermq.ha.classic.settings import HaSettings
 from ledgermq.ha.errors import InSyncReplicasNotEnough
-from ledgermq.store.append_log import Appended
+from ledgermq.message.layout import encode_host, encode_record
+from ledgermq.store.local_commitlog import LocalCommitLog
+from ledgermq.store.segments import Segments
 from ledgermq.store.statuses import PutStatus
 from ledgermq.testing.sim.clock import SimClock
+from ledgermq.testing.sim.disk import SimDisk
+from ledgermq.testing.sim.workers import SimWorkers
 
 
-@attrs.define
-class Local:
-    """A log that waits for a flush which the test decides."""
+@attrs.define(eq=False)
+class Local(LocalCommitLog):
+    """A local log that waits for a flush which the test decides."""
 
-    waits: bool = True
-    max_offset: int = 0
-    header_size: int = 0
-    min_offset: int = 0
-    flushed_offset: int = 0
-    readable_offset: int = 0
     flushes: list[Callable[[PutStatus], None]] = attrs.field(factory=list[Callable[[PutStatus], None]])
 
-    def append(self, records: Sequence[bytes], *, together: bool = False) -> Appended:
-        self.max_offset += sum(map(len, records))
-        return Appended(0, [0], self.max_offset)
-
-    def when_done(self, end: int, deadline: float, done: Callable[[PutStatus], None]) -> None:
+    def when_stored(self, end: int, done: Callable[[PutStatus], None]) -> None:
         self.flushes.append(done)
 
-    def record(self, offset: int, size: int) -> memoryview | None:
-        return None
 
-    def slice_from(self, offset: int, size_max: int) -> memoryview:
-        return memoryview(b"")
+def local_log(*, waits: bool = True) -> Local:
+    return Local(Segments(SimDisk(), "log", 4096), SimClock(now=lambda: 0.0), SimWorkers(), sync_flush=waits)
 
-    def segment_end(self, offset: int) -> int:
-        return 4096
 
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        task_status.started()
-        await trio.sleep_forever()
-
+RECORD = encode_record(b"T", 0, 0, b"body", b"", 0, 0, 0, encode_host("10.0.0.1", 1), 0, encode_host("10.0.0.1", 1))
 
 OK, DISK, SLAVE = PutStatus.PUT_OK, PutStatus.FLUSH_DISK_TIMEOUT, PutStatus.FLUSH_SLAVE_TIMEOUT
 
@@ -61,12 +48,12 @@ def test_both_waits_run_side_by_side_and_a_failed_replication_wins(
     flush: PutStatus, replicated: bool, told: PutStatus, flush_first: bool
 ) -> None:
     """The put is answered once, after both; replication other than PUT_OK replaces the flush result."""
-    local, clock = Local(), SimClock(now=lambda: 0.0)
+    local, clock = local_log(), SimClock(now=lambda: 0.0)
     log = classic_log(local, HaSettings(sync_master=True), clock)
     log.acks.hold("slave", 0)
-    end = log.append([b"x" * 10]).end
+    end = log.append([RECORD]).end
     answers: list[PutStatus] = []
-    log.when_done(end, 5.0, answers.append)
+    log.when_stored(end, answers.append)
 
     def end_flush() -> None:
         local.flushes[0](flush)
@@ -83,16 +70,16 @@ def test_both_waits_run_side_by_side_and_a_failed_replication_wins(
 
 def test_without_a_slave_the_put_is_stored_and_says_so_once_it_is_flushed() -> None:
     """SLAVE_NOT_AVAILABLE replaces the flush result; the message is in the log."""
-    local = Local()
+    local = local_log()
     log = classic_log(local, HaSettings(sync_master=True), SimClock(now=lambda: 0.0))
-    end = log.append([b"x"]).end
+    end = log.append([RECORD]).end
     answers: list[PutStatus] = []
 
-    log.when_done(end, 5.0, answers.append)
+    log.when_stored(end, answers.append)
     local.flushes[0](OK)
 
     assert answers == [PutStatus.SLAVE_NOT_AVAILABLE]
-    assert local.max_offset == 1
+    assert local.max_offset == len(RECORD)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +87,9 @@ def test_without_a_slave_the_put_is_stored_and_says_so_once_it_is_flushed() -> N
 )
 def test_a_put_waits_if_either_promise_asks_for_it(sync_master: bool, sync_flush: bool, waits: bool) -> None:
     """An ASYNC_MASTER waits for what its disk promises only."""
-    assert classic_log(Local(sync_flush), HaSettings(sync_master=sync_master), SimClock(now=lambda: 0.0)).waits is waits
+    assert (
+        classic_log(local_log(waits=sync_flush), HaSettings(sync_master=sync_master), SimClock(now=lambda: 0.0)).waits is waits
+    )
 
 
 @pytest.mark.parametrize(("asked", "replicas"), [(1, 2), (2, 2), (3, 3)])
@@ -112,22 +101,22 @@ def test_a_sync_master_never_waits_for_less_than_one_slave(asked: int, replicas:
 
 def test_too_few_copies_within_reach_refuse_the_append() -> None:
     """Nothing is appended, and the numbers are on the error."""
-    local = Local()
+    local = local_log()
     log = classic_log(local, HaSettings(sync_master=True, min_in_sync_replicas=2), SimClock(now=lambda: 0.0))
 
     with pytest.raises(InSyncReplicasNotEnough, match="1 copies are within reach, minInSyncReplicas asks for 2"):
-        log.append([b"x"])
+        log.append([RECORD])
     assert local.max_offset == 0
 
 
 async def test_a_stopping_master_answers_who_still_waits(autojump_clock: trio.testing.MockClock) -> None:
     """Nobody is left without an answer when the log stops."""
-    log = classic_log(Local(waits=False), HaSettings(sync_master=True), SimClock())
+    log = classic_log(local_log(waits=False), HaSettings(sync_master=True), SimClock())
     log.acks.hold("slave", 0)
     answers: list[PutStatus] = []
     async with trio.open_nursery() as nursery:
         await nursery.start(log.run)
-        log.when_done(10, 5.0, answers.append)
+        log.when_stored(10, answers.append)
         nursery.cancel_scope.cancel()
 
     assert answers == [SLAVE]

@@ -168,12 +168,12 @@ def test_a_master_says_at_once_when_consumers_may_see_more() -> None:
     """The bytes go before they are flushed; the flush alone is told by a frame without bytes, and once."""
     pair = joined_pair()
     assert isinstance(pair.slave, AuthenticatedSlave)
-    pair.master_log.readable_max = 100
+    pair.master_log.readable_limit = 100
     pair.master_log.content += bytes(200)
     pair.settle()
     assert pair.slave.readable == 100
 
-    pair.master_log.readable_max = 300
+    pair.master_log.readable_limit = 300
     pair.to_slave += pair.master.heartbeat(pair.now)
     pair.settle()
 

@@ -106,7 +106,7 @@ async def test_many_puts_wait_at_once_and_one_report_answers_them(
         statuses: list[PutStatus] = []
         for _ in range(1000):
             end = master.put()
-            master.store.log.when_done(end, master.store.put_deadline(), statuses.append)
+            master.store.log.when_stored(end, statuses.append)
         assert statuses == []
 
         await master.until(lambda: len(statuses) == 1000)

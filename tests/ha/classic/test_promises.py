@@ -39,7 +39,7 @@ def put_waiting(master: Running) -> tuple[int, list[PutStatus]]:
     """Append a message whose answer waits; return where it ends, and where its status will be."""
     statuses: list[PutStatus] = []
     end = master.put()
-    master.store.log.when_done(end, master.store.put_deadline(), statuses.append)
+    master.store.log.when_stored(end, statuses.append)
     return end, statuses
 
 

@@ -82,7 +82,7 @@ async def test_a_slave_stopped_cleanly_shows_alone_what_it_showed_last(
 
     async with open_node("s", slave=True, disk=disk) as slave:
         assert slave.store.max_offset("T", 0) == 39
-        assert kept_bound(disk) == slave.store.log.readable_max == end
+        assert kept_bound(disk) == slave.store.log.readable_limit == end
 
 
 async def test_what_takes_the_place_of_cut_messages_is_not_shown_on_their_account(
@@ -152,7 +152,7 @@ async def test_a_slave_keeps_no_word_about_bytes_that_it_lost(
 
     async with open_node("s", slave=True, disk=disk) as slave:
         left = slave.store.log.max_offset
-        assert slave.store.log.readable_max == left < end
+        assert slave.store.log.readable_limit == left < end
         disk = slave.disk.power_cut(1)
 
     assert kept_bound(disk) == left

@@ -1,0 +1,477 @@
+"""The commit log of one broker on one disk: segments, the records in them, and group commit (RocketMQ CommitLog).
+
+Invariant: `flushed_offset <= max_offset`; a record never spans two segments and never touches the last 8 bytes of one, which
+hold the filler. This module decides when fsync is called, in `run` (RocketMQ GroupCommitService). A sync that fails stops the
+log: it takes nothing until `heal` has read the unsynced bytes back, found them whole, and written and synced them again.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
+
+import attrs
+import structlog
+import trio
+
+from ..message.fields import Buffer
+from ..message.layout import (
+    BLANK,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    PHYSICAL_OFFSET_AT,
+    Check,
+    DerivedParts,
+    check_record,
+    derived_parts,
+    put_physical_offset,
+)
+from ..world.clock import Clock
+from ..world.real import World
+from ..world.ticks import next_tick
+from ..world.workers import Workers
+from . import local_recovery
+from .commitlog import Appended, Evidence, LogFile
+from .config import StoreConfig
+from .errors import AppendUnclear, NotWritable, OffsetGap
+from .expiry import Expiry
+from .pending import PendingPuts
+from .segments import Segment, Segments
+from .statuses import PutStatus
+
+log = structlog.get_logger()
+
+HEAL_SECONDS = 1.0
+"""Pause between attempts to bring a log back whose disk failed."""
+
+
+@attrs.define(eq=False)
+class LocalCommitLog:
+    """Implements `RawCommitLog`."""
+
+    segments: Segments
+    _clock: Clock
+    _workers: Workers
+    sync_flush: bool = False
+    flush_interval_seconds: float = 0.5
+    flush_timeout_seconds: float = 5.0
+    """How long a put waits for its sync before it is answered FLUSH_DISK_TIMEOUT."""
+    flushed_offset: int = 0
+    max_offset: int = 0
+    failure: str | None = None
+    """Why the log takes nothing, after a failed sync."""
+    on_syncing: list[Callable[[], None]] = attrs.field(factory=list[Callable[[], None]])
+    on_readable: list[Callable[[], None]] = attrs.field(factory=list[Callable[[], None]])
+    _pending: PendingPuts = attrs.field(factory=lambda: PendingPuts(PutStatus.FLUSH_DISK_TIMEOUT))
+    _wake: trio.Event = attrs.field(factory=trio.Event)
+    _expiry: Expiry = attrs.field(init=False)
+    _sync_lock: trio.Lock = attrs.field(factory=trio.Lock)
+    rewrite_below: int = 0
+    """Unflushed bytes before this position were written by a process that was killed. A sync of theirs may have failed, so the
+    next flush writes them again before it syncs."""
+    readable_limit: int | None = None
+    """On a slave: up to where its master lets consumers see, at most `max_offset`. A power cut may still take the bytes behind
+    it from the master, which then gives their offset to another message. None where no other node has a say."""
+    _unclear: bool = False
+    """A failed append has left bytes behind the end."""
+    _withdrawn: list[Segment] = attrs.field(factory=list[Segment])
+    """Segments that a failed append has created."""
+    _raw: bool = False
+    """The log follows a master: appended bytes need not end with a record."""
+
+    def __attrs_post_init__(self) -> None:
+        self._expiry = Expiry(self._pending.__len__, self._pending.expire, self._clock)
+
+    @property
+    def waits(self) -> bool:
+        return self.sync_flush
+
+    @property
+    def may_answer_early(self) -> bool:
+        return True
+
+    @property
+    def directory(self) -> str:
+        return self.segments.directory
+
+    @property
+    def empty(self) -> bool:
+        return not self.segments.files
+
+    @property
+    def min_offset(self) -> int:
+        return self.segments.min_offset
+
+    @property
+    def readable_offset(self) -> int:
+        # A consumer that saw a record before its sync would, after a power cut, be ahead of the log.
+        end = self.flushed_offset if self.sync_flush else self.max_offset
+        return end if self.readable_limit is None else min(end, self.readable_limit)
+
+    def append(self, records: Sequence[bytes], *, together: bool = False) -> Appended:
+        if self.failure is not None:
+            raise NotWritable(self.failure)
+        start = self.max_offset
+        if self._unclear:
+            self._clear_withdrawn()
+        sizes = list(map(len, records))
+        total = sum(sizes)
+        if total > self.segments.segment_size - BLANK.size:
+            self._check_fit(total if together else max(sizes))
+        try:
+            segment = self.segments.last(self.max_offset)
+            free = segment.size - segment.wrote - BLANK.size
+            if total <= free:
+                offsets = self._write_run(segment, records, sizes)
+            elif together:
+                offsets = self._write_run(self._roll(segment), records, sizes)
+            else:
+                offsets = self._write_over_segments(segment, records, sizes, free)
+        except BaseException as error:
+            self._withdraw(start, error)
+            raise
+        self.max_offset = self.segments.max_offset
+        if self.sync_flush:
+            self._wake.set()
+        return Appended(start, offsets, self.max_offset)
+
+    def _check_fit(self, size: int) -> None:
+        # Before anything is written: a filler taken back again may outlast a power cut and hide the records written over it.
+        room = self.segments.segment_size - BLANK.size
+        if size > room:
+            raise NotWritable(f"{size} bytes do not fit a segment of {self.segments.segment_size}")
+
+    def _write_run(self, segment: Segment, records: Sequence[bytes], sizes: list[int]) -> list[int]:
+        buffer = bytearray().join(records)
+        first = segment.start + segment.wrote
+        *offsets, _ = accumulate(sizes, initial=first)
+        to_field = PHYSICAL_OFFSET_AT - first
+        for offset in offsets:
+            put_physical_offset(buffer, offset + to_field, offset)
+        if self.sync_flush:
+            segment.prepare(len(buffer))
+        segment.append(buffer)
+        return offsets
+
+    def _write_over_segments(self, segment: Segment, records: Sequence[bytes], sizes: list[int], free: int) -> list[int]:
+        offsets: list[int] = []
+        first = 0
+        for index, size in enumerate(sizes):
+            if size > free:
+                if index > first:
+                    offsets += self._write_run(segment, records[first:index], sizes[first:index])
+                segment = self._roll(segment)
+                first, free = index, segment.size - BLANK.size
+            free -= size
+        return offsets + self._write_run(segment, records[first:], sizes[first:])
+
+    def _roll(self, segment: Segment) -> Segment:
+        remaining = segment.size - segment.wrote
+        segment.file.write(BLANK.codec.pack(remaining, MAGIC_BLANK), segment.wrote)
+        segment.wrote = segment.size
+        return self.segments.last()
+
+    def _withdraw(self, end: int, reason: BaseException) -> None:
+        """Take back what a failed append has written behind `end`.
+
+        It may be whole records: a restart would find them, although their producer was told that they were not stored.
+
+        Raises:
+            AppendUnclear: the disk does not let it be taken back now; the next append tries again first.
+        """
+        files = self.segments.files
+        while files and files[-1].start > end:
+            self._withdrawn.append(files.pop())
+        holder = self.segments.find(end)
+        if holder is not None:
+            holder.wrote = end - holder.start
+        self._unclear = True
+        try:
+            self._clear_withdrawn()
+        except OSError as error:
+            raise AppendUnclear(error.errno, error.strerror) from reason
+
+    def _clear_withdrawn(self) -> None:
+        while self._withdrawn:
+            segment = self._withdrawn[-1]
+            segment.file.clear(0)
+            self.segments.disk.remove(segment.path)
+            self._withdrawn.pop().close()
+        holder = self.segments.find(self.max_offset)
+        if holder is not None:
+            holder.file.clear(holder.wrote)
+        self._unclear = False
+
+    def append_raw(self, offset: int, data: Buffer) -> None:
+        if self.failure is not None:
+            raise NotWritable(self.failure)
+        if self.segments.files and offset != self.max_offset:
+            raise OffsetGap(offset, self.max_offset)
+        self._raw = True
+        empty = not self.segments.files
+        segment = self.segments.last(offset)
+        if empty:
+            segment.wrote = offset - segment.start
+        if segment.wrote + len(data) > segment.size:
+            raise OffsetGap(offset + len(data), segment.start + segment.size)
+        if self.sync_flush:
+            segment.prepare(len(data))
+        segment.append(data)
+        if empty:
+            self.flushed_offset = offset
+        self.max_offset = segment.end
+        if self.sync_flush:
+            self._wake.set()
+
+    async def reserve(self, end: int) -> None:
+        if self.segments.reservable:
+            await self._workers.run(self.segments.reserve, end)
+
+    async def truncate(self, offset: int) -> None:
+        async with self._sync_lock:
+            self._pending.fail(PutStatus.UNKNOWN_ERROR)
+            self.segments.truncate(offset)
+            self.max_offset = self.segments.max_offset
+            self.flushed_offset = min(self.flushed_offset, self.max_offset)
+
+    async def clear(self) -> None:
+        async with self._sync_lock:
+            self._pending.fail(PutStatus.UNKNOWN_ERROR)
+            self.segments.clear()
+            self.max_offset = self.flushed_offset = 0
+
+    def when_stored(self, end: int, done: Callable[[PutStatus], None]) -> None:
+        if not self.sync_flush or end <= self.flushed_offset:
+            done(PutStatus.PUT_OK)
+        else:
+            self._pending.add(end, self._clock.monotonic() + self.flush_timeout_seconds, done)
+            self._expiry.wake()
+
+    def record(self, offset: int, size: int) -> memoryview | None:
+        segments = self.segments
+        files = segments.files
+        if not files:
+            return None
+        index = (offset - files[0].start) // segments.segment_size
+        if not 0 <= index < len(files):
+            return None
+        segment = files[index]
+        at = offset - segment.start
+        if at + size > segment.wrote:
+            return None
+        return segment.view[at : at + size]
+
+    def slice_from(self, offset: int, size_max: int) -> memoryview:
+        segment = self.segments.find(offset)
+        if segment is None:
+            return memoryview(b"")
+        at = offset - segment.start
+        return segment.view[at : min(segment.wrote, at + size_max)]
+
+    def segment_end(self, offset: int) -> int:
+        return offset - offset % self.segments.segment_size + self.segments.segment_size
+
+    def records(self, start: int, end: int) -> Iterator[tuple[int, DerivedParts | None]]:
+        return self._walk(start, end, check_crc=False)
+
+    def _walk(self, start: int, end: int, *, check_crc: bool) -> Iterator[tuple[int, DerivedParts | None]]:
+        position = start
+        while position < end:
+            view = self.slice_from(position, end - position)
+            at, limit = 0, len(view)
+            while at < limit:
+                parts = derived_parts(view, at, limit)
+                if parts is None or (check_crc and check_record(view, at, limit)[0] is not Check.RECORD):
+                    if check_record(view, at, limit)[0] is not Check.BLANK:
+                        return
+                    at = self.segment_end(position) - position
+                    yield position + at, None
+                    break
+                at += parts[0]
+                yield position + at, parts
+            if at == 0:
+                return
+            position += at
+
+    def files(self) -> list[LogFile]:
+        return [LogFile(segment.path, segment.start, segment.end, segment.size) for segment in self.segments.files]
+
+    def remove_oldest(self) -> None:
+        self.segments.remove(self.segments.files[0])
+
+    def close(self) -> None:
+        self.segments.close()
+
+    # ---------------------------------------------------------------- recovery
+
+    def start_below(self, acceptable: Callable[[int, int], bool]) -> int:
+        return local_recovery.start_below(self.segments, acceptable)
+
+    def read_back(self, start: int, evidence: Evidence) -> Iterator[tuple[int, DerivedParts | None]]:
+        walk = self._walk(start, self.segments.max_offset, check_crc=evidence.check_crc)
+        return local_recovery.belonging(self.segments, walk, evidence)
+
+    def end_at(self, end: int, read_from: int, evidence: Evidence) -> bool:
+        torn = local_recovery.truncate_torn_tail(self.segments, end, evidence)
+        self.max_offset = self.flushed_offset = end
+        if not evidence.clean_exit:
+            self._make_durable(read_from, evidence)
+        return torn
+
+    def _make_durable(self, read_from: int, evidence: Evidence) -> None:
+        """Bring what was read back to the medium: it may be in the page cache only, written by a process that was killed.
+
+        If a sync of that process had failed, another one would not help: what is not known to be on the medium is written
+        again. Where nobody was promised more than the page cache, and that is intact, it is left to the next flush.
+        """
+        end = self.max_offset
+        if evidence.verified_offset < 0:
+            self.segments.sync(self.min_offset, read_from)
+            start = read_from
+        else:
+            start = min(max(evidence.verified_offset, self.min_offset), end)
+        if evidence.page_cache_intact and not self.sync_flush:
+            self.flushed_offset, self.rewrite_below = start, end
+        else:
+            self.rewrite(start, end)
+
+    def limit_readable(self, offset: int) -> None:
+        if self.readable_limit is not None:
+            self.readable_limit = offset
+
+    # ---------------------------------------------------------------- syncing
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._expiry.run)
+            task_status.started()
+            while True:
+                if self.sync_flush:
+                    await self._wake.wait()
+                    self._wake = trio.Event()
+                else:
+                    await next_tick(self.flush_interval_seconds)
+                if self.failure is None:
+                    await self.flush()
+                else:
+                    await trio.sleep(HEAL_SECONDS)
+                    await self.heal()
+
+    async def flush(self) -> None:
+        async with self._sync_lock:
+            start, target = self.flushed_offset, self.max_offset
+            if start >= target or self.failure is not None:
+                return
+            for listener in self.on_syncing:
+                listener()
+            try:
+                if start < self.rewrite_below:
+                    await self._workers.run(self.rewrite, start, target)
+                else:
+                    await self._workers.run(self.segments.sync, start, target)
+            except OSError as error:
+                self._stop(f"the disk failed to sync [{start}, {target}): {error.strerror or error}")
+                return
+            self._reach(target)
+
+    def _reach(self, target: int) -> None:
+        assert self.flushed_offset <= target <= self.max_offset
+        self.flushed_offset = target
+        self._pending.reach(target)
+        for listener in self.on_readable:
+            listener()
+
+    def _stop(self, reason: str) -> None:
+        # What the failed sync covered may or may not be on the medium, and a second sync of the same pages can succeed
+        # without having written them: nobody waiting may be told PUT_OK on the strength of it.
+        log.error("log_sync_failed", reason=reason, flushed_offset=self.flushed_offset, max_offset=self.max_offset)
+        self.failure = reason
+        self._pending.fail(PutStatus.FLUSH_DISK_TIMEOUT)
+        self._wake.set()
+
+    async def heal(self) -> None:
+        """Bring a log back whose sync failed: verify the unsynced bytes, write and sync them anew.
+
+        Of a slave's log, a last record that has come in part only is dropped: nothing could tell whether it is damaged, and the
+        master sends it again.
+        """
+        async with self._sync_lock:
+            start, end = self.flushed_offset, self.max_offset
+            try:
+                whole = max(await self._workers.run(self._whole_until, start, end), start)
+                if whole < end:
+                    self.segments.truncate(whole)
+                    self.max_offset = end = whole
+                await self._workers.run(self.rewrite, start, end)
+            except OSError as error:
+                log.warning("log_still_failing", reason=str(error.strerror or error))
+                self._wake.set()
+                return
+            log.info("log_healed", rewritten_bytes=end - start)
+            self.failure = None
+            self._reach(end)
+
+    def rewrite(self, start: int, end: int) -> None:
+        """Write [start, end) anew and sync it: after a failed sync, syncing alone would leave it off the medium; blocks.
+
+        The caller has read these bytes back and found them whole.
+
+        Raises:
+            OSError: the disk refused.
+        """
+        self.segments.rewrite(start, end)
+        self.segments.created = True
+        self.segments.sync(start, end)
+
+    def _whole_until(self, start: int, end: int) -> int:
+        """Read [start, end) back; returns where its last whole record ends: before `end` on a slave only.
+
+        Raises:
+            OSError: a record is damaged.
+        """
+        # What a slave receives and flushes does not keep to records; the next border known for certain is that of a segment.
+        position = start - start % self.segments.segment_size if self._raw else start
+        while position < end:
+            segment = self.segments.find(position)
+            assert segment is not None
+            at, stop = position - segment.start, min(segment.wrote, end - segment.start)
+            check, span = check_record(segment.view, at, stop, check_crc=False)
+            if span is not None and position + span.size > start:
+                check, span = check_record(segment.view, at, stop)
+            if check is Check.BLANK:
+                position = segment.start + segment.size
+            elif span is not None:
+                position += span.size
+            elif self._raw and _is_beginning(segment.view[at:stop]) and segment.start + stop == self.max_offset:
+                return position
+            else:
+                raise OSError(errno.EIO, f"unsynced record at {position} reads back damaged")
+        return end
+
+
+def _is_beginning(view: memoryview) -> bool:
+    """Whether this may be what has come so far of a longer record or of a filler."""
+    if len(view) < BLANK.size:
+        return True
+    size, magic = BLANK.codec.unpack_from(view)
+    return magic in (MAGIC_V1, MAGIC_V2) and size > len(view)
+
+
+def open_local_commit_log(world: World, config: StoreConfig) -> LocalCommitLog:
+    """Load the segments of `config.commit_log_directory`; every byte counts as written until recovery has ended the log.
+
+    Raises:
+        WrongSegmentSize: a file has another size. Nothing stays open.
+    """
+    segments = Segments(world.disk, config.commit_log_directory, config.mapped_file_size_commit_log)
+    segments.load()
+    return LocalCommitLog(
+        segments,
+        world.clock,
+        world.workers,
+        sync_flush=config.sync_flush,
+        flush_interval_seconds=config.flush_interval_commit_log / 1000,
+        flush_timeout_seconds=config.sync_flush_timeout / 1000,
+    )

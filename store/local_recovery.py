@@ -1,0 +1,126 @@
+"""What the local commit log believes of its own bytes after a crash: which records belong to it, and where it ends.
+
+Neither the size nor the CRC of a record proves it whole: the CRC covers the body only, and a power cut may take any unsynced
+sector, leave what an older log had written there, or bring a filler back. Blocking; used before anybody else uses the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import structlog
+
+from ..message.layout import BLANK, MAGIC_V1, MAGIC_V2, Check, DerivedParts, body_size_of, check_record, span_of
+from .commitlog import Evidence
+from .errors import DamagedLog
+from .segments import Segments
+
+log = structlog.get_logger()
+
+SECTOR = 512
+"""What the medium writes whole or not at all, in bytes; most media write a multiple of it."""
+LEFTOVER_BYTES = 64 * 1024
+"""How far behind the end of the log recovery looks for bytes that are not zero."""
+
+
+def start_below(segments: Segments, acceptable: Callable[[int, int], bool]) -> int:
+    """See `CommitLog.start_below`."""
+    for segment in reversed(segments.files):
+        check, span = check_record(segment.view, 0, segment.size)
+        if check is not Check.RECORD or span is None or span.store_timestamp == 0:
+            continue
+        if acceptable(span.physical_offset, span.store_timestamp):
+            return segment.start
+    return segments.min_offset
+
+
+def belonging(
+    segments: Segments, walk: Iterator[tuple[int, DerivedParts | None]], evidence: Evidence
+) -> Iterator[tuple[int, DerivedParts | None]]:
+    """The part of a walk that belongs to this log and is whole."""
+    for position, parts in walk:
+        if parts is None:
+            # A filler leads on only if a file follows it; otherwise the log ends where the filler begins.
+            if segments.find(position) is None:
+                return
+        elif not _belongs(segments, parts, position, evidence):
+            return
+        yield position, parts
+
+
+def _belongs(segments: Segments, parts: DerivedParts, position: int, evidence: Evidence) -> bool:
+    size, offset = parts[0], parts[3]
+    if offset != position - size:  # its own offset names another place: it is left over from another log
+        return False
+    if position <= evidence.verified_offset:
+        return True
+    if _ends_early(segments, offset, size):
+        return False
+    return evidence.page_cache_intact or not _lacks_a_sector(segments, offset, size)
+
+
+def _record(segments: Segments, offset: int, size: int) -> memoryview | None:
+    segment = segments.find(offset)
+    if segment is None:
+        return None
+    at = offset - segment.start
+    return segment.view[at : at + size] if at + size <= segment.wrote else None
+
+
+def _ends_early(segments: Segments, offset: int, size: int) -> bool:
+    """Whether the end of a record was never written: a slave's bytes may end anywhere, and the CRC covers the body only.
+
+    What was not written reads as zeros, and neither a topic nor properties end with one.
+    """
+    view = _record(segments, offset, size)
+    if view is not None and view[size - 1] != 0:
+        return False
+    span = span_of(view, 0, size) if view is not None else None
+    if view is None or span is None or span.properties_at < span.end:
+        return True
+    return 0 in view[span.topic_at : span.properties_at - 2]
+
+
+def _lacks_a_sector(segments: Segments, offset: int, size: int) -> bool:
+    """Whether a sector of the record's end reads as zeros: a power cut took it, and the CRC covers the body only."""
+    segment, view = segments.find(offset), _record(segments, offset, size)
+    span = span_of(view, 0, size) if view is not None else None
+    if segment is None or view is None or span is None:
+        return True
+    at = span.body_at + body_size_of(view, span)
+    at += -(offset - segment.start + at) % SECTOR
+    # The length of empty properties is zero, and may be in a sector of its own.
+    end = size if span.properties_at < span.end else span.properties_at - 2
+    return any(not any(view[start : min(start + SECTOR, end)]) for start in range(at, end, SECTOR))
+
+
+def truncate_torn_tail(segments: Segments, end: int, evidence: Evidence) -> bool:
+    """Make everything from `end` on read as zeros; returns whether something other than zeros was there.
+
+    Raises:
+        DamagedLog: a record at `end` had been synced and is no longer whole. Nothing was truncated.
+        OSError: the disk refused.
+    """
+    if end < evidence.synced_offset and _damaged_at(segments, end, evidence.synced_offset):
+        raise DamagedLog(segments.directory, end, evidence.synced_offset)
+    segment = segments.find(end)
+    if segment is None:  # the log ends exactly where its last segment does
+        return False
+    at = end - segment.start
+    leftover = any(segment.view[at : at + LEFTOVER_BYTES]) or segments.files[-1] is not segment
+    if leftover:
+        log.warning("torn_tail_truncated", physical_offset=end, segment=segment.path)
+    if leftover or not evidence.clean_exit:
+        segments.truncate(end)
+    segment.wrote = at
+    return leftover
+
+
+def _damaged_at(segments: Segments, end: int, synced: int) -> bool:
+    """Whether a synced record is no longer whole; zeros, and the beginning of one that a slave was receiving, do not count."""
+    segment = segments.find(end)
+    view = segment.view[end - segment.start : end - segment.start + LEFTOVER_BYTES] if segment is not None else memoryview(b"")
+    if not any(view) or synced - end < BLANK.size:
+        return False
+    size, magic = BLANK.codec.unpack_from(view)
+    return magic not in (MAGIC_V1, MAGIC_V2) or size <= synced - end
