@@ -1,0 +1,28 @@
+"""Decides what is committed (SOFA-JRaft `BallotBox`): what a majority has stored, through entries of the current term only.
+
+Invariant: the commit index never decreases, and a leader moves it only to an entry of its own term (Raft §5.4.2).
+"""
+
+from __future__ import annotations
+
+from . import membership
+from .progress import Mode
+from .quorum import committed_index
+from .state import Leadership, State
+
+
+def advance_commit(state: State, led: Leadership) -> None:
+    """Commit whatever a majority has made durable by now; this node counts with what it has made durable itself."""
+    match = {replicator.peer: replicator.match_index for replicator in led.group if replicator.mode is not Mode.REGRESSED}
+    match[state.id] = state.log.durable_index
+    index = committed_index(match, state.configuration)
+    # Raft §5.4.2: an entry of an earlier term may be on a majority and still be replaced (Figure 8).
+    if index > state.commit_index and index >= led.term_start_index:
+        state.commit_index = index
+        state.verified_index = max(state.verified_index, index)
+        membership.on_commit(state, led)
+
+
+def follow_commit(state: State, leader_commit: int) -> None:
+    """Take over the leader's commit index, but never beyond what is verified to be the leader's log."""
+    state.commit_index = max(state.commit_index, min(leader_commit, state.verified_index))

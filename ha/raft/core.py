@@ -1,0 +1,381 @@
+"""The door of the Raft core: ticks, messages and proposals come in, a `Ready` goes out (SOFA-JRaft `Node`).
+
+`Raft` is one member of one group and owns all its state. It does no I/O, knows no clock, and draws lots only through a function
+that is given to it: the same inputs always give the same outputs. Several groups in one process are several `Raft` objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import attrs
+
+from . import ballot_box, election, following, membership, reading, replication, transfer
+from .batch import LogReader
+from .errors import LeaderNotReady, NotLeader, TermChanged, TransferInProgress
+from .log import LogState, RaftLog
+from .messages import (
+    Append,
+    AppendResponse,
+    Heartbeat,
+    HeartbeatResponse,
+    InstallSnapshot,
+    Message,
+    PreVoteRequest,
+    PreVoteResponse,
+    ReadIndexRequest,
+    ReadIndexResponse,
+    TimeoutNow,
+    VoteRequest,
+    VoteResponse,
+)
+from .quorum import Configuration, quorum_value
+from .ready import CommittedRange, HardState, Ready, SoftState, SyncPoint
+from .roles import Input, Role
+from .settings import Settings
+from .state import Draw, Leadership, State
+from .units import NO_INDEX, LogIndex, PeerId, Term
+
+_NO_HARD_STATE = HardState()
+
+
+@attrs.frozen
+class Assignment:
+    """Where the next entries of this leader go."""
+
+    first_index: LogIndex
+    term: Term
+
+
+@attrs.define(eq=False)
+class Raft(State):
+    """One member of a group. See `Ready` for what its owner must do, and in which order."""
+
+    _told_hard: HardState = attrs.field(default=_NO_HARD_STATE, init=False)
+    _told_soft: SoftState | None = attrs.field(default=None, init=False)
+    _outstanding: Ready | None = attrs.field(default=None, init=False)
+
+    @classmethod
+    def start(
+        cls,
+        peer: PeerId,
+        *,
+        settings: Settings,
+        reader: LogReader,
+        draw: Draw,
+        log: LogState | None = None,
+        hard_state: HardState = _NO_HARD_STATE,
+        commit_index: LogIndex = NO_INDEX,
+        applied_index: LogIndex = NO_INDEX,
+    ) -> Raft:
+        """Start a node with what its storage holds.
+
+        Args:
+            draw: draws a number between two bounds, both included; gives the time-outs of elections.
+            log: everything in it must be durable. A new group begins with the same configuration at `NO_INDEX` on every node.
+            commit_index: a value of `checkpoint_index` that was remembered, if there is one.
+            applied_index: how far the state machine was saved; entries behind it are handed out (again).
+        """
+        raft_log = RaftLog.of(log if log is not None else LogState())
+        commit_index = max(min(commit_index, raft_log.last_index), raft_log.boundary_index)
+        node = cls(
+            peer,
+            settings,
+            reader,
+            draw,
+            raft_log,
+            hard_state.term,
+            hard_state.vote,
+            commit_index,
+            max(min(applied_index, commit_index), raft_log.boundary_index),
+            commit_index,
+        )
+        node._told_hard = hard_state
+        if raft_log.last_term > node.term:
+            node.term, node.vote = raft_log.last_term, None
+        node.timers.election.start(node.draw_election_ticks())
+        node.timers.snapshot.start(settings.snapshot_ticks)
+        return node
+
+    # ---------------------------------------------------------------- time
+
+    def tick(self, count: int = 1) -> None:
+        """Let `count` ticks pass."""
+        for _ in range(count):
+            self._tick()
+
+    def _tick(self) -> None:
+        self.now += 1
+        timers = self.timers
+        if timers.snapshot.tick():
+            self.snapshot_due = True
+            timers.snapshot.start(self.settings.snapshot_ticks)
+        if self.leadership is not None:
+            self._tick_leader(self.leadership)
+        elif timers.vote.tick():
+            election.on_vote_timeout(self)
+        elif timers.election.tick():
+            election.on_election_timeout(self)
+
+    def _tick_leader(self, led: Leadership) -> None:
+        timers, settings = self.timers, self.settings
+        if timers.step_down.tick():
+            timers.step_down.start(settings.heartbeat_ticks)
+            contacts = {replicator.peer: replicator.contact_tick for replicator in led.group}
+            contacts[self.id] = self.now
+            if self.now - quorum_value(contacts, self.configuration) > settings.election_ticks_max:
+                election.become_follower(self, Input.QUORUM_LOST, self.term, None)
+                return
+        if timers.transfer.tick():
+            transfer.abort(led)
+        if timers.preferred.tick():
+            timers.preferred.start(settings.preferred_check_ticks)
+            transfer.look_for_preferred(self, led)
+        if timers.heartbeat.tick():
+            replication.start_round(self, led)
+        replication.tick_replicators(led)
+
+    @property
+    def ticks_until_due(self) -> int:
+        """How many ticks may pass at once before one of them has something to do; the shell may sleep so long."""
+        running = [
+            timer.ticks_left
+            for timer in (
+                self.timers.election,
+                self.timers.vote,
+                self.timers.step_down,
+                self.timers.snapshot,
+                self.timers.heartbeat,
+                self.timers.transfer,
+                self.timers.preferred,
+            )
+            if timer.running
+        ]
+        return min(running, default=self.settings.election_ticks_max)
+
+    # ---------------------------------------------------------------- messages
+
+    def step(self, message: Message) -> None:
+        """Take a message of a peer. Whatever a stale or unknown peer sends is ignored or answered, never an error.
+
+        Raises:
+            Diverged: the leader contradicts committed entries. Nothing was changed; the node must not go on.
+        """
+        if isinstance(message, PreVoteRequest):
+            election.on_pre_vote_request(self, message)
+            return
+        if isinstance(message, PreVoteResponse) and message.granted:
+            election.on_pre_vote_response(self, message)
+            return
+        if message.term > self.term:
+            if isinstance(message, VoteRequest) and self.bound_to_leader and not message.transfer:
+                # Thesis §4.2.3: a removed or returning node must not depose a leader that is alive.
+                return
+            from_leader = isinstance(message, Append | Heartbeat | InstallSnapshot | TimeoutNow)
+            election.become_follower(self, Input.HIGHER_TERM, message.term, message.sender if from_leader else None)
+        elif message.term < self.term:
+            self._answer_stale(message)
+            return
+        self._dispatch(message)
+
+    def _answer_stale(self, message: Message) -> None:
+        """Let the sender of an older term know the current one."""
+        if isinstance(message, Append | InstallSnapshot):
+            self.send(AppendResponse(self.id, message.sender, self.term, NO_INDEX, NO_INDEX))
+        elif isinstance(message, Heartbeat):
+            self.send(HeartbeatResponse(self.id, message.sender, self.term, message.round, NO_INDEX))
+        elif isinstance(message, VoteRequest):
+            self.send(VoteResponse(self.id, message.sender, self.term, granted=False))
+
+    def _dispatch(self, message: Message) -> None:
+        """Handle a message of the current term."""
+        if isinstance(message, Append | Heartbeat | InstallSnapshot):
+            self._from_leader(message)
+        elif isinstance(message, VoteRequest):
+            election.on_vote_request(self, message)
+        elif isinstance(message, VoteResponse):
+            election.on_vote_response(self, message)
+        elif isinstance(message, PreVoteResponse):
+            election.on_pre_vote_response(self, message)
+        elif isinstance(message, TimeoutNow):
+            election.on_timeout_now(self, message)
+        elif isinstance(message, ReadIndexRequest):
+            reading.on_read_index_request(self, message)
+        elif isinstance(message, ReadIndexResponse):
+            reading.on_read_index_response(self, message)
+        elif self.leadership is not None:
+            if isinstance(message, AppendResponse):
+                replication.on_append_response(self, self.leadership, message)
+            elif isinstance(message, HeartbeatResponse):
+                replication.on_heartbeat_response(self, self.leadership, message)
+                reading.confirm_reads(self, self.leadership)
+
+    def _from_leader(self, message: Append | Heartbeat | InstallSnapshot) -> None:
+        assert self.role is not Role.LEADER, f"{message.sender} and {self.id} both lead term {self.term}"
+        self.heard_tick = self.now
+        if self.role is not Role.FOLLOWER or self.leader != message.sender:
+            election.become_follower(self, Input.LEADER_SEEN, self.term, message.sender)
+        else:
+            self.timers.election.start(self.draw_election_ticks())
+        if isinstance(message, Append):
+            following.on_append(self, message)
+        elif isinstance(message, Heartbeat):
+            following.on_heartbeat(self, message)
+        else:
+            following.on_install_snapshot(self, message)
+
+    # ---------------------------------------------------------------- proposals
+
+    def admit(self, expected_term: Term | None = None) -> Assignment:
+        """Where the next entries would go, without adding any; raises what `propose` would raise.
+
+        The owner writes the entries there, then calls `propose`: a write that fails has changed nothing here.
+        """
+        if self.leadership is None:
+            raise NotLeader(self.leader)
+        if expected_term is not None and expected_term != self.term:
+            raise TermChanged(expected_term, self.term)
+        if self.leadership.transfer_to is not None:
+            raise TransferInProgress(self.leadership.transfer_to)
+        if self.log.written_index != self.log.last_index:
+            raise LeaderNotReady(self.log.written_index, self.log.last_index)
+        return Assignment(self.log.last_index + 1, self.term)
+
+    def propose(
+        self, count: int = 1, *, expected_term: Term | None = None, configuration: Configuration | None = None
+    ) -> Assignment:
+        """Add `count` entries of this leader, which its owner has written, and returns where they are.
+
+        Args:
+            expected_term: refuse in any other term; None takes every term.
+            configuration: the entry (exactly one) is this configuration, which takes effect at once. It comes from
+                `plan_change` or from `SoftState.configuration_wanted`.
+
+        Raises:
+            NotLeader, TermChanged, TransferInProgress, LeaderNotReady, ChangeRefused: nothing was added.
+        """
+        assignment = self.admit(expected_term)
+        led = self.leadership
+        assert led is not None
+        configurations: tuple[tuple[LogIndex, Configuration], ...] = ()
+        if configuration is not None:
+            assert count == 1, "a configuration is one entry"
+            membership.check_change(self, led, configuration)
+            configurations = ((assignment.first_index, configuration),)
+        self.log.append_own(count, self.term, configurations)
+        self.verified_index = self.log.last_index
+        if configuration is not None:
+            led.configuration_wanted = None
+            membership.follow_configuration(self, led)
+        return assignment
+
+    def plan_change(self, voters: Iterable[PeerId], learners: Iterable[PeerId] = ()) -> Configuration:
+        """The configuration to write and propose so that the group becomes `voters` and `learners`.
+
+        Raises:
+            NotLeader, ChangeRefused: nothing was changed.
+        """
+        if self.leadership is None:
+            raise NotLeader(self.leader)
+        return membership.plan_change(self, self.leadership, voters, learners)
+
+    def transfer_leadership(self, target: PeerId) -> None:
+        """Hand leadership to `target`; until that succeeds or is given up, proposals are refused.
+
+        Raises:
+            NotLeader, ChangeRefused: nothing was changed.
+        """
+        if self.leadership is None:
+            raise NotLeader(self.leader)
+        transfer.start(self, self.leadership, target)
+
+    def read_index(self, context: Any, *, lease: bool = False) -> None:
+        """Ask for an index up to which the log must be applied before a read that begins now may be answered.
+
+        The answer is a `ReadState` with this context in a later Ready. A follower asks its leader; that answer may get lost.
+
+        Raises:
+            NotLeader: no leader is known.
+        """
+        reading.request_read(self, context, lease=lease)
+
+    def snapshot_failed(self, peer: PeerId) -> None:
+        """A snapshot could not be delivered to a follower."""
+        if self.leadership is not None:
+            replication.snapshot_failed(self.leadership, peer)
+
+    def compact(self, boundary_index: LogIndex) -> None:
+        """The storage forgets entries up to and including `boundary_index`, all of them applied."""
+        self.log.compact(min(boundary_index, self.applied_index))
+
+    # ---------------------------------------------------------------- the to-do list
+
+    def ready(self) -> Ready | None:
+        """What is to be done now, or None. The owner does it and calls `advance` before it asks again."""
+        if self._outstanding is not None:
+            return None
+        if self.leadership is not None:
+            if self.leadership.round_due:
+                replication.start_round(self, self.leadership)
+            replication.send_entries(self, self.leadership)
+        else:
+            following.acknowledge(self)
+        hard, soft = self.hard_state, self._soft_state()
+        truncate_from, appends = self.log.hand_out()
+        last = min(self.commit_index, self.log.handed_index)
+        committed = CommittedRange(self.applied_index + 1, last) if last > self.applied_index else None
+        ready = Ready(
+            hard_state=hard if hard != self._told_hard else None,
+            snapshot=self.snapshot,
+            truncate_from=truncate_from,
+            appends=appends,
+            messages=tuple(self.messages),
+            committed=committed,
+            soft_state=soft if soft != self._told_soft else None,
+            read_states=tuple(self.read_states),
+            snapshot_due=self.snapshot_due,
+        )
+        if ready == _NOTHING:
+            return None
+        self._told_hard, self._told_soft = hard, soft
+        self.messages.clear()
+        self.read_states.clear()
+        self.snapshot_due = False
+        if committed is not None:
+            self.applied_index = committed.last_index
+        self._outstanding = ready
+        return ready
+
+    def _soft_state(self) -> SoftState:
+        wanted = self.leadership.configuration_wanted if self.leadership is not None else None
+        return SoftState(self.role, self.term, self.leader, self.barrier_wanted, wanted)
+
+    def advance(self, ready: Ready) -> None:
+        """Everything of the Ready was done: its hard state and snapshot are durable, its entries are written."""
+        assert ready is self._outstanding, "advance takes the Ready that was given out last"
+        self._outstanding = None
+        self.log.mark_written()
+        if ready.snapshot is not None and ready.snapshot is self.snapshot:
+            self.snapshot = None
+            self.ack_due = self.ack_at_once = True
+        hard = ready.hard_state
+        if hard is not None and hard.term == self.term and hard.vote == self.id and self.role is Role.CANDIDATE:
+            election.count_vote(self, self.id, granted=True)
+
+    def sync_point(self) -> SyncPoint:
+        """How far the log is written now; take it before a sync and give it to `persisted` after it."""
+        return self.log.sync_point()
+
+    def persisted(self, point: SyncPoint) -> None:
+        """A sync that began at `point` has succeeded."""
+        if self.log.mark_durable(point) and self.leadership is not None:
+            ballot_box.advance_commit(self, self.leadership)
+
+    @property
+    def checkpoint_index(self) -> LogIndex:
+        """What may be remembered across a restart as committed: it is durable here, so a restart finds the same entries."""
+        return min(self.commit_index, self.log.durable_index)
+
+
+_NOTHING = Ready()

@@ -1,0 +1,166 @@
+"""Elections: pre-vote, vote, and what it means to become a follower or a leader (Raft §5.2, thesis §9.6 and §4.2.3)."""
+
+from __future__ import annotations
+
+from . import membership, reading, replication
+from .messages import PreVoteRequest, PreVoteResponse, TimeoutNow, VoteRequest, VoteResponse
+from .quorum import Ballot
+from .roles import Input, Role
+from .state import Leadership, State
+from .units import PeerId, Term
+
+
+def become_follower(state: State, cause: Input, term: Term, leader: PeerId | None) -> None:
+    """Follow `leader`, or nobody yet, in `term`."""
+    led = state.leadership
+    if led is not None:
+        reading.refuse_all(state, led)
+        state.leadership = None
+        # A former leader is bound to nobody: the group needs its vote at once.
+        state.heard_tick = state.now - state.settings.election_ticks_min
+    state.change_role(cause)
+    if term > state.term or state.leader != leader:
+        forget_leader(state)
+    if term > state.term:
+        state.term, state.vote = term, None
+    state.leader = leader
+    state.ballot = None
+    timers = state.timers
+    for timer in (timers.vote, timers.step_down, timers.heartbeat, timers.transfer, timers.preferred):
+        timer.stop()
+    timers.election.start(state.draw_election_ticks())
+
+
+def forget_leader(state: State) -> None:
+    """What was agreed with a leader holds for its term only; what is committed agrees with every leader."""
+    state.leader = None
+    state.verified_index = state.commit_index
+    state.acked_index = -1
+    state.ack_due = state.ack_at_once = False
+
+
+def on_election_timeout(state: State) -> None:
+    """The election timer of a follower expired (Raft §5.2)."""
+    if state.promotable:
+        start_pre_vote(state, Input.ELECTION_TIMEOUT)
+    else:
+        state.timers.election.start(state.draw_election_ticks())
+
+
+def on_vote_timeout(state: State) -> None:
+    """A vote was not decided in time: ask again, beginning with a pre-vote, so that the term does not grow in vain."""
+    if not state.promotable:
+        become_follower(state, Input.VOTE_LOST if state.role is Role.CANDIDATE else Input.PRE_VOTE_LOST, state.term, None)
+    else:
+        start_pre_vote(state, Input.VOTE_TIMEOUT if state.role is Role.CANDIDATE else Input.ELECTION_TIMEOUT)
+
+
+def start_pre_vote(state: State, cause: Input) -> None:
+    """Ask whether an election could be won, without raising the term."""
+    state.change_role(cause)
+    forget_leader(state)
+    state.timers.election.stop()
+    state.timers.vote.start(state.draw_election_ticks())
+    state.ballot = Ballot(state.configuration)
+    state.ballot.record(state.id, granted=True)
+    for peer in _other_voters(state):
+        state.send(PreVoteRequest(state.id, peer, state.term + 1, state.log.last_index, state.log.last_term))
+    if state.ballot.won:
+        start_election(state, Input.PRE_VOTE_WON)
+
+
+def start_election(state: State, cause: Input) -> None:
+    """Raise the term and ask for votes; the own vote counts once it is durable."""
+    state.change_role(cause)
+    forget_leader(state)
+    state.term += 1
+    state.vote = state.id
+    state.timers.election.stop()
+    state.timers.vote.start(state.draw_election_ticks())
+    state.ballot = Ballot(state.configuration)
+    transfer = cause is Input.TIMEOUT_NOW
+    for peer in _other_voters(state):
+        state.send(VoteRequest(state.id, peer, state.term, state.log.last_index, state.log.last_term, transfer))
+
+
+def _other_voters(state: State) -> list[PeerId]:
+    configuration = state.configuration
+    return sorted(peer for peer in configuration.members if peer != state.id and configuration.votes(peer))
+
+
+def on_pre_vote_request(state: State, request: PreVoteRequest) -> None:
+    """Grant if this node would vote for the sender, were there an election."""
+    granted = (
+        request.term > state.term
+        and not state.bound_to_leader
+        and state.log.is_up_to_date(request.last_index, request.last_term)
+        and bool(state.configuration.voters)
+    )
+    state.send(PreVoteResponse(state.id, request.sender, request.term if granted else state.term, granted))
+
+
+def on_pre_vote_response(state: State, response: PreVoteResponse) -> None:
+    """Count an answer to the pre-vote of this term."""
+    if state.role is not Role.PRE_CANDIDATE or state.ballot is None:
+        return
+    if response.granted and response.term != state.term + 1:
+        return
+    state.ballot.record(response.sender, response.granted)
+    if state.ballot.won:
+        start_election(state, Input.PRE_VOTE_WON)
+    elif state.ballot.lost:
+        become_follower(state, Input.PRE_VOTE_LOST, state.term, None)
+
+
+def on_vote_request(state: State, request: VoteRequest) -> None:
+    """Vote for at most one candidate of a term, first come first served, if its log is not behind (Raft §5.2, §5.4.1).
+
+    A node without any configuration is new, or has lost its disk: it does not know what it has promised and grants nothing.
+    """
+    granted = (
+        state.vote in {None, request.sender}
+        and state.leader is None
+        and state.log.is_up_to_date(request.last_index, request.last_term)
+        and bool(state.configuration.voters)
+    )
+    if granted:
+        state.vote = request.sender
+        if state.role is Role.PRE_CANDIDATE:
+            become_follower(state, Input.VOTE_GRANTED, state.term, None)
+        state.timers.election.start(state.draw_election_ticks())
+    state.send(VoteResponse(state.id, request.sender, state.term, granted))
+
+
+def on_vote_response(state: State, response: VoteResponse) -> None:
+    """Count a vote of this term."""
+    if state.role is Role.CANDIDATE:
+        count_vote(state, response.sender, response.granted)
+
+
+def count_vote(state: State, voter: PeerId, granted: bool) -> None:
+    """Count the vote of a peer, or the durable one of this node itself."""
+    assert state.ballot is not None
+    state.ballot.record(voter, granted)
+    if state.ballot.won:
+        become_leader(state)
+    elif state.ballot.lost:
+        become_follower(state, Input.VOTE_LOST, state.term, None)
+
+
+def become_leader(state: State) -> None:
+    """Lead the term: heartbeats leave at once, followers are probed, and the owner is asked for a barrier."""
+    state.change_role(Input.VOTE_WON)
+    state.leader = state.id
+    state.ballot = None
+    state.leadership = Leadership(state.log.last_index + 1)
+    state.timers.vote.stop()
+    state.timers.step_down.start(state.settings.heartbeat_ticks)
+    state.timers.preferred.start(state.settings.preferred_check_ticks)
+    membership.follow_configuration(state, state.leadership)
+    replication.start_round(state, state.leadership)
+
+
+def on_timeout_now(state: State, message: TimeoutNow) -> None:
+    """The leader wants this node to lead: campaign at once, without a pre-vote (thesis §3.10)."""
+    if state.role in {Role.FOLLOWER, Role.PRE_CANDIDATE} and state.leader in {None, message.sender} and state.promotable:
+        start_election(state, Input.TIMEOUT_NOW)

@@ -1,0 +1,99 @@
+"""Errors of the Raft core.
+
+RaftError
+├── Refused                  the request was not accepted; nothing was changed
+│   ├── NotLeader            `leader` names the leader, if this node knows one
+│   ├── TermChanged          the node leads, but in another term than the caller expected
+│   ├── LeaderNotReady       the leader's own log is not written yet; the Ready that makes it so is due
+│   ├── TransferInProgress   the leader is handing leadership to `target`
+│   ├── ReadsNotReady        no entry of the current term is committed yet
+│   └── ChangeRefused        the change of membership is not allowed now; the text says why
+└── Diverged                 committed entries would have to be removed: a disk or a peer broke its promise
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from .units import LogIndex, PeerId, Term
+
+
+class RaftError(Exception):
+    """Base of all errors of the core."""
+
+
+class Refused(RaftError):
+    """The request was not accepted and nothing was changed."""
+
+
+@attrs.define(eq=False)
+class NotLeader(Refused):
+    """Only a leader can do this, and this node does not lead; `leader` does, if it is known."""
+
+    leader: PeerId | None
+
+    def __str__(self) -> str:
+        return f"this node is not the leader; the leader is {self.leader or 'unknown'}. Nothing was proposed"
+
+
+@attrs.define(eq=False)
+class TermChanged(Refused):
+    """The node leads in another term than the caller expected."""
+
+    expected: Term
+    current: Term
+
+    def __str__(self) -> str:
+        return f"the proposal was meant for term {self.expected}, the current term is {self.current}. Nothing was proposed"
+
+
+@attrs.define(eq=False)
+class LeaderNotReady(Refused):
+    """The node has just been elected and what it received as a follower is not written yet."""
+
+    written_index: LogIndex
+    last_index: LogIndex
+
+    def __str__(self) -> str:
+        return (
+            f"the log is written up to {self.written_index} of {self.last_index}; process the Ready first. Nothing was proposed"
+        )
+
+
+@attrs.define(eq=False)
+class TransferInProgress(Refused):
+    """Leadership is being handed to another node, so no entry may be added."""
+
+    target: PeerId
+
+    def __str__(self) -> str:
+        return f"leadership is being transferred to {self.target}. Nothing was proposed"
+
+
+@attrs.define(eq=False)
+class ReadsNotReady(Refused):
+    """The leader has not committed an entry of its term yet and does not know what is committed."""
+
+    term: Term
+
+    def __str__(self) -> str:
+        return f"no entry of term {self.term} is committed yet, so a read could miss committed entries. Nothing was read"
+
+
+class ChangeRefused(Refused):
+    """The change of membership or leadership is not allowed in the present state."""
+
+
+@attrs.define(eq=False)
+class Diverged(RaftError):
+    """A message of the leader contradicts entries that are committed here."""
+
+    first_index: LogIndex
+    commit_index: LogIndex
+    leader: PeerId
+
+    def __str__(self) -> str:
+        return (
+            f"leader {self.leader} would remove entries from index {self.first_index} on, but entries up to "
+            f"{self.commit_index} are committed here. Nothing was removed"
+        )

@@ -1,0 +1,82 @@
+"""The follower's side of replication: check, truncate, append, acknowledge what is durable (Raft §5.3)."""
+
+from __future__ import annotations
+
+from . import ballot_box
+from .errors import Diverged
+from .messages import Append, AppendResponse, Heartbeat, HeartbeatResponse, InstallSnapshot, Rejection
+from .state import State
+from .units import LogIndex
+
+
+def on_append(state: State, message: Append) -> None:
+    """Take over the leader's entries if they follow an entry that both logs have."""
+    log = state.log
+    if message.prev_index >= log.boundary_index and not log.matches(message.prev_index, message.prev_term):
+        hint_index, hint_term = log.last_index_at_most(message.prev_index, message.prev_term)
+        rejection = Rejection(message.prev_index, hint_index, hint_term)
+        matched = _durable_match(state)
+        state.send(AppendResponse(state.id, message.sender, state.term, matched, state.verified_index, rejection))
+        return
+    # An Append that begins before the boundary covers snapshotted entries, which are committed and so agree.
+    last_index = message.prev_index
+    appended = False
+    if message.batch is not None:
+        last_index = message.batch.last_index
+        conflict = log.find_conflict(message.batch)
+        if conflict <= last_index:
+            if conflict <= log.last_index:
+                _remove_from(state, conflict, message)
+            log.append_received(message.batch, conflict)
+            appended = True
+    state.verified_index = max(state.verified_index, last_index)
+    ballot_box.follow_commit(state, message.commit_index)
+    state.ack_due = True
+    state.ack_at_once |= not appended
+
+
+def _remove_from(state: State, first_index: LogIndex, message: Append) -> None:
+    if first_index <= state.commit_index:
+        raise Diverged(first_index, state.commit_index, message.sender)
+    state.log.truncate(first_index)
+
+
+def on_heartbeat(state: State, message: Heartbeat) -> None:
+    """Confirm the leader."""
+    ballot_box.follow_commit(state, message.commit_index)
+    state.send(HeartbeatResponse(state.id, message.sender, state.term, message.round, _durable_match(state)))
+
+
+def on_install_snapshot(state: State, message: InstallSnapshot) -> None:
+    """Replace the log by a snapshot, unless it holds nothing new."""
+    snapshot = message.snapshot
+    if snapshot.last_index > state.commit_index:
+        if state.log.matches(snapshot.last_index, snapshot.last_term):
+            state.verified_index = max(state.verified_index, snapshot.last_index)
+            state.commit_index = snapshot.last_index
+        else:
+            state.log.restore(snapshot)
+            state.snapshot = snapshot
+            state.commit_index = state.applied_index = state.verified_index = snapshot.last_index
+    state.ack_due = state.ack_at_once = True
+
+
+def _durable_match(state: State) -> LogIndex:
+    """How much of the leader's log is durable here. While a snapshot replaces the log, what was acknowledged stays true."""
+    if state.snapshot is not None:
+        return state.acked_index
+    return max(state.acked_index, min(state.verified_index, state.log.durable_index))
+
+
+def acknowledge(state: State) -> None:
+    """Answer the Appends since the last answer: at once what needs no sync, and entries when they are durable."""
+    if not state.ack_due or state.leader is None:
+        return
+    matched = _durable_match(state)
+    if not state.ack_at_once and matched <= state.acked_index:
+        return
+    state.acked_index = matched
+    received = state.verified_index if state.snapshot is None else matched
+    state.send(AppendResponse(state.id, state.leader, state.term, matched, max(matched, received)))
+    state.ack_at_once = False
+    state.ack_due = matched < state.verified_index

@@ -1,0 +1,85 @@
+"""Changes of the group: learners directly, voters through a joint configuration (Raft §6, thesis §4.3).
+
+One change at a time: the next one is refused until the present one, and an entry of the leader's own term, are committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from . import election, reading, transfer
+from .errors import ChangeRefused
+from .quorum import Configuration
+from .roles import Input
+from .state import Leadership, State
+from .units import PeerId
+
+
+def plan_change(state: State, led: Leadership, voters: Iterable[PeerId], learners: Iterable[PeerId]) -> Configuration:
+    """The configuration to propose so that the group becomes `voters` and `learners`."""
+    present = state.configuration
+    target = Configuration(tuple(voters), (), tuple(learners))
+    planned = target if target.voters == present.voters else Configuration(target.voters, present.voters, target.learners)
+    check_change(state, led, planned)
+    return planned
+
+
+def check_change(state: State, led: Leadership, configuration: Configuration) -> None:
+    """Refuse a configuration that may not follow the present one now."""
+    present = state.configuration
+    if state.commit_index < led.term_start_index:
+        raise ChangeRefused(f"no entry of term {state.term} is committed yet; membership was not changed")
+    if state.log.configuration_index > state.commit_index:
+        raise ChangeRefused(
+            f"the change at index {state.log.configuration_index} is not committed yet; membership was not changed"
+        )
+    if present.joint:
+        if configuration != present.left():
+            raise ChangeRefused("the joint configuration must be left first; membership was not changed")
+        return
+    if not configuration.voters:
+        raise ChangeRefused("a group needs at least one voter; membership was not changed")
+    if configuration.joint:
+        if configuration.outgoing != present.voters:
+            raise ChangeRefused("the old voters of a joint configuration must be the present ones; membership was not changed")
+    elif configuration.voters != present.voters:
+        raise ChangeRefused("voters change only through a joint configuration; membership was not changed")
+    _check_caught_up(state, led, frozenset(configuration.voters) - frozenset(present.voters))
+
+
+def _check_caught_up(state: State, led: Leadership, promoted: frozenset[PeerId]) -> None:
+    """A new voter must be a learner that has the present configuration and nearly everything else (thesis §4.2.1)."""
+    for peer in sorted(promoted):
+        replicator = led.group.get(peer)
+        match_index = replicator.match_index if replicator is not None else -1
+        lacking = state.log.last_index - match_index
+        if replicator is None or match_index < state.log.configuration_index:
+            raise ChangeRefused(f"{peer} must be added as a learner and catch up first; membership was not changed")
+        if lacking > state.settings.caught_up_entries:
+            raise ChangeRefused(f"{peer} lacks {lacking} entries and must catch up first; membership was not changed")
+
+
+def follow_configuration(state: State, led: Leadership) -> None:
+    """A configuration takes effect when it is appended: feed exactly its members.
+
+    Those who leave are fed until the change is committed, so that they learn of it and do not campaign.
+    """
+    leaving = frozenset[PeerId]()
+    if state.log.configuration_index > state.commit_index and len(state.log.configurations) > 1:
+        leaving = state.log.configurations[-2][1].members
+    next_index = state.log.last_index + 1
+    led.group.follow(state.configuration.members, state.id, next_index, state.now, leaving)
+
+
+def on_commit(state: State, led: Leadership) -> None:
+    """The commit index has advanced: see whether the present configuration is committed with it."""
+    if state.log.configuration_index <= state.commit_index:
+        configuration = state.configuration
+        led.configuration_wanted = configuration.left() if configuration.joint else None
+        if not configuration.votes(state.id):
+            # Raft §6: a leader that is not in the new configuration leads until that is committed.
+            transfer.nominate_successor(state, led)
+            election.become_follower(state, Input.REMOVED, state.term, None)
+            return
+        follow_configuration(state, led)
+    reading.confirm_reads(state, led)

@@ -1,0 +1,168 @@
+"""The leader's side of replication: what to send to each follower, and what its answers mean (Raft §5.3)."""
+
+from __future__ import annotations
+
+from . import ballot_box, transfer
+from .messages import Append, AppendResponse, Heartbeat, HeartbeatResponse, InstallSnapshot, Rejection
+from .progress import Mode, Replicator
+from .state import Leadership, State
+from .units import PeerId
+
+# ---------------------------------------------------------------- sending
+
+
+def send_entries(state: State, led: Leadership) -> None:
+    """Send to each follower whatever its state allows.
+
+    Called once for a Ready, so that everything since the last one travels in as few batches as possible.
+    """
+    for replicator in led.group:
+        while replicator.may_send(state.settings) and _send_next(state, replicator):
+            pass
+
+
+def _send_next(state: State, replicator: Replicator) -> bool:
+    """Send one Append; returns whether another one may follow."""
+    log, settings = state.log, state.settings
+    prev_index = replicator.next_index - 1
+    prev_term = log.term_at(prev_index)
+    if prev_term is None:
+        _send_snapshot(state, replicator)
+        return False
+    probing = replicator.mode is Mode.PROBE
+    batch = None
+    if replicator.next_index <= log.written_index:
+        bytes_max = settings.probe_bytes_max if probing else settings.append_bytes_max
+        batch = state.reader.batch(replicator.next_index, log.written_index, bytes_max)
+    elif not probing and replicator.commit_sent >= state.commit_index:
+        return False
+    state.send(Append(state.id, replicator.peer, state.term, prev_index, prev_term, state.commit_index, batch))
+    replicator.commit_sent = state.commit_index
+    if probing:
+        replicator.probe_sent = True
+        return False
+    if batch is not None:
+        replicator.sent(batch.last_index, batch.size_bytes)
+    return batch is not None
+
+
+def _send_snapshot(state: State, replicator: Replicator) -> None:
+    """The follower lacks entries that this log no longer holds."""
+    replicator.probe_from(replicator.next_index)
+    snapshot = state.reader.snapshot(replicator.peer)
+    if snapshot is None:
+        replicator.probe_sent = True
+        return
+    replicator.mode = Mode.SNAPSHOT
+    replicator.snapshot_index = snapshot.last_index
+    replicator.snapshot_ticks_left = state.settings.snapshot_retry_ticks
+    state.send(InstallSnapshot(state.id, replicator.peer, state.term, snapshot))
+
+
+def start_round(state: State, led: Leadership) -> None:
+    """Send one round of heartbeats to everybody."""
+    led.round += 1
+    led.round_due = False
+    led.round_ticks.append((led.round, state.now))
+    while state.now - led.round_ticks[0][1] > state.settings.election_ticks_max:
+        led.round_ticks.popleft()
+    for replicator in led.group:
+        state.send(Heartbeat(state.id, replicator.peer, state.term, state.commit_index, led.round))
+    state.timers.heartbeat.start(state.settings.heartbeat_ticks)
+
+
+# ---------------------------------------------------------------- answers
+
+
+def on_append_response(state: State, led: Leadership, response: AppendResponse) -> None:
+    """A follower has stored entries, or rejected them because they do not follow its own."""
+    replicator = led.group.get(response.sender)
+    if replicator is None or replicator.mode is Mode.REGRESSED:
+        return
+    replicator.contact_tick = state.now
+    if response.rejection is not None:
+        _on_rejection(state, replicator, response.rejection)
+        return
+    if response.match_index > replicator.match_index:
+        replicator.match_index = response.match_index
+        replicator.match_round = led.round
+        ballot_box.advance_commit(state, led)
+    if state.leadership is not led:
+        return  # the commit removed this leader
+    replicator.received(response.received_index)
+    if replicator.mode is Mode.PIPELINE:
+        replicator.next_index = max(replicator.next_index, response.received_index + 1)
+    elif replicator.mode is Mode.PROBE or response.received_index >= replicator.snapshot_index:
+        replicator.mode = Mode.PIPELINE
+        replicator.next_index = max(response.received_index, replicator.match_index) + 1
+    transfer.on_progress(state, led, replicator)
+
+
+def _on_rejection(state: State, replicator: Replicator, rejection: Rejection) -> None:
+    """Find an earlier point where the logs may agree, skipping whole terms; ignore what answers an older Append."""
+    if replicator.mode is Mode.SNAPSHOT:
+        return
+    if replicator.mode is Mode.PROBE and rejection.prev_index != replicator.next_index - 1:
+        return
+    if rejection.prev_index <= replicator.match_index:
+        return
+    index = min(rejection.hint_index, rejection.prev_index - 1)
+    if index > state.log.boundary_index:
+        index, _ = state.log.last_index_at_most(index, rejection.hint_term)
+    replicator.probe_from(index + 1)
+
+
+def on_heartbeat_response(state: State, led: Leadership, response: HeartbeatResponse) -> None:
+    """A follower confirms that this node led when it sent the round."""
+    replicator = led.group.get(response.sender)
+    if replicator is None or replicator.mode is Mode.REGRESSED:
+        return
+    replicator.contact_tick = state.now
+    if response.round > replicator.confirmed_round:
+        replicator.confirmed_round = response.round
+        replicator.confirmed_tick = next((tick for number, tick in led.round_ticks if number == response.round), -1)
+    if response.round > replicator.match_round and response.match_index < replicator.match_index:
+        _on_regress(state, replicator, response)
+        return
+    _probe_if_stalled(state, replicator)
+
+
+def _on_regress(state: State, replicator: Replicator, response: HeartbeatResponse) -> None:
+    """The follower has less than it once acknowledged as durable: it lost its disk, or does not sync."""
+    if state.settings.trust_regressed:
+        replicator.match_index = response.match_index
+        replicator.probe_from(response.match_index + 1)
+    else:
+        replicator.mode = Mode.REGRESSED
+
+
+def _probe_if_stalled(state: State, replicator: Replicator) -> None:
+    """Without progress between two heartbeats something may be lost: the probe, or the last Append of the pipeline.
+
+    An empty Append behind everything that was sent finds out: it is rejected if something before it is missing.
+    """
+    if replicator.mode is Mode.PROBE:
+        replicator.probe_sent = False
+    elif replicator.mode is Mode.PIPELINE and replicator.match_index < state.log.last_index:
+        prev_index = replicator.next_index - 1
+        prev_term = state.log.term_at(prev_index)
+        if replicator.stalled_match == replicator.match_index and prev_term is not None:
+            state.send(Append(state.id, replicator.peer, state.term, prev_index, prev_term, state.commit_index))
+        replicator.stalled_match = replicator.match_index
+
+
+def tick_replicators(led: Leadership) -> None:
+    """Send a snapshot again that nobody answers."""
+    for replicator in led.group:
+        if replicator.mode is Mode.SNAPSHOT:
+            replicator.snapshot_ticks_left -= 1
+            if replicator.snapshot_ticks_left <= 0:
+                replicator.probe_from(replicator.next_index)
+
+
+def snapshot_failed(led: Leadership, peer: PeerId) -> None:
+    """The shell could not deliver a snapshot: try again after the next heartbeat."""
+    replicator = led.group.get(peer)
+    if replicator is not None and replicator.mode is Mode.SNAPSHOT:
+        replicator.probe_from(replicator.next_index)
+        replicator.probe_sent = True

@@ -1,0 +1,67 @@
+"""Leadership transfer and preferred leaders (thesis §3.10, DLedger's preferred leader)."""
+
+from __future__ import annotations
+
+from .errors import ChangeRefused
+from .messages import TimeoutNow
+from .progress import Mode, Replicator
+from .state import Leadership, State
+from .units import PeerId
+
+
+def start(state: State, led: Leadership, target: PeerId) -> None:
+    """Hand leadership to `target`: no new entries until it has everything and campaigns, or until time is up."""
+    if target == state.id:
+        raise ChangeRefused(f"{target} is the leader already; nothing was transferred")
+    if not state.configuration.votes(target):
+        raise ChangeRefused(f"{target} has no vote in this group; nothing was transferred")
+    if led.transfer_to is not None and led.transfer_to != target:
+        raise ChangeRefused(f"leadership is being transferred to {led.transfer_to} already; nothing was transferred")
+    replicator = led.group.get(target)
+    assert replicator is not None
+    lacking = state.log.last_index - replicator.match_index
+    if replicator.mode in {Mode.SNAPSHOT, Mode.REGRESSED} or lacking > state.settings.caught_up_entries:
+        raise ChangeRefused(f"{target} lacks {lacking} entries; nothing was transferred")
+    led.transfer_to = target
+    state.timers.transfer.start(state.settings.transfer_ticks)
+    on_progress(state, led, replicator)
+
+
+def on_progress(state: State, led: Leadership, replicator: Replicator) -> None:
+    """The target has acknowledged entries; once it has all of them, it may campaign."""
+    if replicator.peer == led.transfer_to and replicator.match_index == state.log.last_index:
+        led.timeout_now_sent = True
+        state.send(TimeoutNow(state.id, replicator.peer, state.term))
+
+
+def abort(led: Leadership) -> None:
+    """The transfer took too long: this node leads on and accepts entries again. There is no lease until the next term."""
+    led.transfer_to = None
+
+
+def nominate_successor(state: State, led: Leadership) -> None:
+    """Let the voter that has most of the log campaign without waiting for its time-out, because this leader leaves."""
+    candidates = [replicator for replicator in led.group if replicator.peer in state.configuration.voters]
+    if candidates:
+        best = max(candidates, key=lambda replicator: (replicator.match_index, replicator.peer))
+        led.timeout_now_sent = True
+        state.send(TimeoutNow(state.id, best.peer, state.term))
+
+
+def look_for_preferred(state: State, led: Leadership) -> None:
+    """Transfer to the preferred voter that lacks least, if this node is not preferred itself (DLedger)."""
+    preferred = state.settings.preferred
+    if state.id in preferred or led.transfer_to is not None or state.commit_index < led.term_start_index:
+        return
+    heard_since = state.now - state.settings.election_ticks_max
+    ready = [
+        replicator
+        for replicator in led.group
+        if replicator.peer in preferred
+        and state.configuration.votes(replicator.peer)
+        and replicator.mode is Mode.PIPELINE
+        and replicator.contact_tick >= heard_since
+        and state.log.last_index - replicator.match_index <= state.settings.caught_up_entries
+    ]
+    if ready:
+        start(state, led, max(ready, key=lambda replicator: (replicator.match_index, replicator.peer)).peer)

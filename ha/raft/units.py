@@ -1,0 +1,23 @@
+"""Names of the integers and strings that the core counts and addresses with.
+
+An index and a term are plain integers, because nearly every line of the core does arithmetic with them.
+"""
+
+from __future__ import annotations
+
+from typing import NewType, TypeAlias
+
+LogIndex: TypeAlias = int
+"""Number of an entry in the log. The first entry of a fresh group has index 0, as in DLedger."""
+
+Term: TypeAlias = int
+"""Number of a term. Terms of elections begin at 1; DLedger's Java nodes may also lead in term 0."""
+
+PeerId = NewType("PeerId", str)
+"""Name of one member of a group, for example `n0` (SOFA-JRaft's `PeerId`). Its address is the shell's business."""
+
+NO_INDEX: LogIndex = -1
+"""The index before the first entry of a fresh group."""
+
+NO_TERM: Term = -1
+"""The term of `NO_INDEX`; it is lower than the term of any entry."""

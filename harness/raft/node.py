@@ -1,0 +1,114 @@
+"""One node of a group without a world: the real core, a memory storage, and the loop that obeys `Ready`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+
+from ledgermq.ha.raft.core import Raft
+from ledgermq.ha.raft.messages import Message
+from ledgermq.ha.raft.quorum import Configuration
+from ledgermq.ha.raft.ready import Ready, SyncPoint
+from ledgermq.ha.raft.settings import Settings
+from ledgermq.ha.raft.units import NO_INDEX, LogIndex, PeerId
+
+from .storage import Entry, MemoryStorage
+
+BARRIER = "barrier"
+"""The value of the entry that opens a term."""
+
+
+@attrs.define(eq=False)
+class Node:
+    """Owns one core. It does everything of a Ready at once, except the sync, which whoever drives it orders."""
+
+    id: PeerId
+    settings: Settings
+    draw: Callable[[int, int], int]
+    storage: MemoryStorage
+    raft: Raft = attrs.field(init=False)
+    applied: list[tuple[LogIndex, Entry]] = attrs.field(factory=list[tuple[LogIndex, Entry]])
+    """What this life of the node applied, in order."""
+    reads: dict[Any, LogIndex | None] = attrs.field(factory=dict[Any, LogIndex | None])
+    """Answers to reads, by context."""
+    sync_wanted: bool = False
+
+    def __attrs_post_init__(self) -> None:
+        self.start()
+
+    def start(self) -> None:
+        """Start from what the storage holds."""
+        self.applied.clear()
+        self.sync_wanted = False
+        self.raft = Raft.start(
+            self.id,
+            settings=self.settings,
+            reader=self.storage,
+            draw=self.draw,
+            log=self.storage.log_state(),
+            hard_state=self.storage.hard_state,
+        )
+
+    def process(self) -> list[Message]:
+        """Obey every Ready there is now; returns what is to be sent."""
+        messages: list[Message] = []
+        while (ready := self.raft.ready()) is not None:
+            self.obey(ready)
+            messages.extend(ready.messages)
+            self.raft.advance(ready)
+            self.own_proposals()
+        return messages
+
+    def obey(self, ready: Ready) -> None:
+        """Do what a Ready asks for, in its order."""
+        storage = self.storage
+        if ready.hard_state is not None:
+            storage.hard_state = ready.hard_state
+        if ready.snapshot is not None:
+            storage.install(ready.snapshot)
+        if ready.truncate_from is not None:
+            storage.truncate(ready.truncate_from)
+        for piece in ready.appends:
+            storage.write(piece)
+        self.sync_wanted |= ready.must_sync
+        if ready.committed is not None:
+            for index in range(ready.committed.first_index, ready.committed.last_index + 1):
+                self.applied.append((index, storage.entry(index)))
+        for read in ready.read_states:
+            self.reads[read.context] = read.index
+
+    def own_proposals(self) -> None:
+        """Propose what the core asks of its owner: the barrier of a new term, and leaving a joint configuration."""
+        raft = self.raft
+        if raft.leadership is None or raft.leadership.transfer_to is not None:
+            return
+        if raft.barrier_wanted:
+            self.propose(BARRIER)
+        wanted = raft.leadership.configuration_wanted
+        if wanted is not None:
+            self.propose(wanted)
+
+    def propose(self, *values: Any) -> LogIndex:
+        """Write entries behind the log and propose them; returns the first index."""
+        assignment = self.raft.admit()
+        configuration = values[0] if isinstance(values[0], Configuration) else None
+        self.raft.propose(len(values), configuration=configuration)
+        self.storage.append(tuple((assignment.term, value) for value in values))
+        self.sync_wanted = True
+        return assignment.first_index
+
+    def begin_sync(self) -> SyncPoint:
+        self.sync_wanted = False
+        return self.raft.sync_point()
+
+    def sync(self) -> None:
+        """Sync to the end and report it."""
+        point = self.begin_sync()
+        self.storage.sync()
+        self.raft.persisted(point)
+
+    @property
+    def last_applied(self) -> LogIndex:
+        return self.applied[-1][0] if self.applied else NO_INDEX

@@ -1,0 +1,126 @@
+"""A log in memory that forgets in a crash what was not synced, as a disk does.
+
+An entry is a `(term, value)` pair; a value that is a `Configuration` changes the group. Operations since the last sync may
+survive a crash up to any point, in order, because a disk writes them when it likes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import attrs
+
+from ledgermq.ha.raft.batch import Batch, Slice, Snapshot, TermRun
+from ledgermq.ha.raft.log import LogState
+from ledgermq.ha.raft.quorum import Configuration
+from ledgermq.ha.raft.ready import HardState
+from ledgermq.ha.raft.units import NO_INDEX, NO_TERM, LogIndex, PeerId, Term
+
+Entry: TypeAlias = tuple[Term, Any]
+
+
+def batch_of(first_index: LogIndex, entries: tuple[Entry, ...]) -> Batch:
+    """A batch that holds these entries."""
+    runs: list[TermRun] = []
+    configurations: list[tuple[LogIndex, Configuration]] = []
+    for index, (term, value) in enumerate(entries, first_index):
+        if not runs or runs[-1].term != term:
+            runs.append(TermRun(index, term))
+        if isinstance(value, Configuration):
+            configurations.append((index, value))
+    last_index = first_index + len(entries) - 1
+    return Batch(first_index, last_index, tuple(runs), len(entries), entries, tuple(configurations))
+
+
+@attrs.define(eq=False)
+class MemoryStorage:
+    """The disk of one node: what is written, and what a crash would leave."""
+
+    configuration: Configuration = attrs.field(factory=Configuration)
+    """The configuration at the boundary."""
+    boundary: tuple[LogIndex, Term] = (NO_INDEX, NO_TERM)
+    entries: list[Entry] = attrs.field(factory=list[Entry])
+    hard_state: HardState = attrs.field(factory=HardState)
+    synced_entries: tuple[Entry, ...] = ()
+    unsynced: list[tuple[str, Any]] = attrs.field(factory=list[tuple[str, Any]])
+    """Operations since the last sync, in order: `truncate` to a length, or `append` entries."""
+
+    # ---------------------------------------------------------------- LogReader
+
+    def batch(self, first_index: LogIndex, last_index: LogIndex, bytes_max: int) -> Batch:
+        first = first_index - self.boundary[0] - 1
+        last = min(last_index - self.boundary[0], first + max(bytes_max, 1))
+        return batch_of(first_index, tuple(self.entries[first:last]))
+
+    def snapshot(self, peer: PeerId) -> Snapshot | None:  # noqa: ARG002 - one snapshot for everybody
+        return Snapshot(*self.boundary, self.configuration)
+
+    # ---------------------------------------------------------------- writing
+
+    @property
+    def last_index(self) -> LogIndex:
+        return self.boundary[0] + len(self.entries)
+
+    def append(self, entries: tuple[Entry, ...]) -> None:
+        self.entries.extend(entries)
+        self.unsynced.append(("append", entries))
+
+    def truncate(self, first_index: LogIndex) -> None:
+        length = first_index - self.boundary[0] - 1
+        del self.entries[length:]
+        self.unsynced.append(("truncate", length))
+
+    def write(self, piece: Slice) -> None:
+        """Write a slice of a received batch behind the end of the log."""
+        assert piece.first_index == self.last_index + 1, f"{piece.first_index} does not follow {self.last_index}"
+        first = piece.first_index - piece.batch.first_index
+        self.append(piece.batch.payload[first : first + piece.last_index - piece.first_index + 1])
+
+    def install(self, snapshot: Snapshot) -> None:
+        """Replace the log; durable at once."""
+        self.boundary, self.configuration = (snapshot.last_index, snapshot.last_term), snapshot.configuration
+        self.entries.clear()
+        self.sync()
+
+    def compact(self, boundary_index: LogIndex) -> None:
+        """Forget entries up to and including `boundary_index`, durably."""
+        count = boundary_index - self.boundary[0]
+        if count <= 0:
+            return
+        self.sync()
+        for _, value in self.entries[:count]:
+            if isinstance(value, Configuration):
+                self.configuration = value
+        self.boundary = (boundary_index, self.entries[count - 1][0])
+        del self.entries[:count]
+        self.sync()
+
+    def sync(self) -> None:
+        self.synced_entries = tuple(self.entries)
+        self.unsynced.clear()
+
+    def crash(self, survive: int = 0) -> None:
+        """Lose what was not synced, but for the first `survive` operations."""
+        entries = list(self.synced_entries)
+        for kind, what in self.unsynced[:survive]:
+            if kind == "truncate":
+                del entries[what:]
+            else:
+                entries.extend(what)
+        self.entries = entries
+        self.sync()
+
+    # ---------------------------------------------------------------- starting
+
+    def log_state(self) -> LogState:
+        """What a node finds here when it starts."""
+        configurations: tuple[tuple[LogIndex, Configuration], ...] = ((self.boundary[0], self.configuration),)
+        runs: tuple[TermRun, ...] = ()
+        if self.entries:
+            whole = batch_of(self.boundary[0] + 1, tuple(self.entries))
+            configurations += whole.configurations
+            runs = whole.runs
+        return LogState(*self.boundary, self.last_index, runs, configurations)
+
+    def entry(self, index: LogIndex) -> Entry:
+        return self.entries[index - self.boundary[0] - 1]
