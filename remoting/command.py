@@ -29,6 +29,10 @@ PROTOCOL_VERSION = 409
 FRAME_SIZE_MAX = 16 * 1024 * 1024
 """Java's `frameMaxLength`: whole frame with its length prefix, both directions."""
 
+HEADER_SIZE_MAX = 256 * 1024
+"""The header of a frame, both directions. It is decoded in one turn of the event loop; the longest that clients send hold the
+properties of a message, of at most 32 KiB, each character of which JSON may write with six."""
+
 REMARK_CHARACTERS_MAX = 1000
 """Longer remarks are truncated: most repeat something of the request, which may be megabytes."""
 

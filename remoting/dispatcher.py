@@ -65,9 +65,12 @@ class Dispatcher:
         """Let `handler` answer requests with `code`, and at most `BODY_BYTES_MAX` of body, in a task of its own."""
         self._waiting[code] = handler
 
-    def handle(self, connection: ServerConnection, requests: list[RemotingCommand]) -> None:
+    def handle(self, connection: ServerConnection, requests: list[RemotingCommand]) -> int:
         at, count = 0, len(requests)
+        began = connection.clock.monotonic()
         while at < count:
+            if at and (connection.is_given_up or connection.is_turn_over(began)):
+                return count if connection.is_given_up else at
             run_handler = self._runs.get(requests[at].code)
             if run_handler is None:
                 self._handle_one(connection, requests[at])
@@ -81,6 +84,7 @@ class Dispatcher:
             except Exception as error:  # noqa: BLE001 - answered to the peer, and logged unless it was meant
                 for request in requests[start:at]:
                     _answer_failure(connection, request, error)
+        return count
 
     def connection_closed(self, connection: ServerConnection) -> None:
         for forget in self.on_close:

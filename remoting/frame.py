@@ -9,7 +9,7 @@ import struct
 
 import attrs
 
-from .command import FRAME_SIZE_MAX
+from .command import FRAME_SIZE_MAX, HEADER_SIZE_MAX
 from .errors import RemoteProtocolError
 
 _HEAD = struct.Struct(">iI")
@@ -64,8 +64,10 @@ class FrameReader:
             stop = position + _LENGTH_SIZE + length
             header_at = position + _HEAD_SIZE
             body_at = header_at + (word & 0xFFFFFF)
-            if body_at > stop:
-                raise RemoteProtocolError(f"a header of {word & 0xFFFFFF} bytes in a frame of {length}")
+            if body_at > stop or body_at > header_at + HEADER_SIZE_MAX:
+                raise RemoteProtocolError(
+                    f"a header of {word & 0xFFFFFF} bytes in a frame of {length}; {HEADER_SIZE_MAX} are allowed"
+                )
             if stop > end:
                 self._needed = stop - position
                 break

@@ -1,15 +1,15 @@
 """The trio shell of a remoting server: accept, receive, hand over as one batch, write answers, close.
 
-One `receive_some` is one batch: it is decoded, handed to the handler in one call, and answered in one write. Answers that come
-later (flush, long polling) are pushed from elsewhere and gathered by the connection's writer. Bounds: bytes of incomplete
-frames over all connections (`partial_bytes_max`), connections (`connections_max`), unread answers of one peer
-(`unsent_bytes_max`).
+One `receive_some` is one batch: it is decoded, handed to the handler, and answered in one write. A handler that has answered
+`TURN_BYTES` or worked for `TURN_SECONDS` leaves the rest for later: it gets it when those answers are sent and every other task
+has had its turn. Answers that come later (flush, long polling) are pushed from elsewhere and gathered by the connection's
+writer. Bounds: connections (`connections_max`), bytes of incomplete frames (`partial_bytes_max`) and of unread answers
+(`all_unsent_bytes_max`) over all connections, and unread answers of one peer (`unsent_bytes_max`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from math import inf
 from typing import Any, Protocol
 
 import attrs
@@ -18,6 +18,7 @@ import trio
 from trio.abc import Listener
 
 from ..world.clock import Clock
+from ..world.descriptors import descriptors_max
 from ..world.logs import fault_of, trace_of
 from ..world.network import Address, Network, Stream
 from ..world.ticks import next_tick
@@ -32,13 +33,24 @@ RECEIVE_BYTES = 96 * 1024
 """Some seventy messages of 1 KiB. Buffers of 128 KiB and more would be mapped, faulted in and unmapped anew each time."""
 IDLE_SECONDS = 120.0  # RocketMQ closes a connection without traffic after this
 SWEEP_SECONDS = 5.0
+TURN_BYTES = 1024 * 1024
+"""Answers to one peer in one turn of the event loop. The next requests of its batch wait until these have been sent."""
+TURN_SECONDS = 0.01
+"""Time of one turn that requests of one batch may take before other tasks get theirs."""
+STORE_DESCRIPTORS_SHARE = 2
+"""One in so many descriptors of the process is left to the store: each queue and each file of the log takes one."""
+CONNECTIONS_MAX = 20_000
+"""Each costs some 20 KiB and a descriptor."""
 
 
 class BatchHandler(Protocol):
     """What a server does with requests; called on the event loop, must not block."""
 
-    def handle(self, connection: ServerConnection, requests: list[RemotingCommand]) -> None:
-        """Take all requests of one receive, in order; answer through `connection`, now or later."""
+    def handle(self, connection: ServerConnection, requests: list[RemotingCommand]) -> int:
+        """Take requests of one receive, in order; answer through `connection`, now or later.
+
+        Returns how many were taken, at least one. The others are handed over again when other tasks have had their turn.
+        """
         ...
 
     def connection_closed(self, connection: ServerConnection) -> None:
@@ -46,17 +58,32 @@ class BatchHandler(Protocol):
         ...
 
 
+def _nothing() -> None:
+    pass
+
+
 @attrs.frozen
 class ServerLimits:
     """Bounds of a server."""
 
-    connections_max: int = 20_000
-    """More are closed at once; each costs some 20 KiB and a descriptor."""
+    connections_max: int = attrs.field(factory=lambda: min(CONNECTIONS_MAX, descriptors_max() // STORE_DESCRIPTORS_SHARE))
+    """More are closed at once."""
     partial_bytes_max: int = 256 * 1024 * 1024
-    """Incomplete frames of all connections together; whoever passes it is closed."""
+    """Incomplete frames of all connections together; beyond it the connection that holds most of them is closed."""
     unsent_bytes_max: int = 64 * 1024 * 1024
-    """Answers that one peer has not read; beyond it the peer is closed rather than remembered."""
+    """Answers that one peer has not read; beyond it the peer is closed."""
+    all_unsent_bytes_max: int = 256 * 1024 * 1024
+    """Answers that no peer has read, together; beyond it the peer that has read least is closed."""
     idle_seconds: float = IDLE_SECONDS
+
+
+@attrs.define(eq=False)
+class Unsent:
+    """Bytes of answers that wait in all connections of a server."""
+
+    bytes: int = 0
+    on_growth: Callable[[], None] = _nothing
+    """Called when a connection could not send at once what it was given."""
 
 
 @attrs.define(eq=False)
@@ -71,11 +98,15 @@ class ServerConnection:
 
     stream: Stream
     remote: Address
-    _clock: Clock
+    clock: Clock
     _limits: ServerLimits
+    _all_unsent: Unsent = attrs.field(factory=Unsent)
     _core: Connection[_Call] = attrs.field(factory=Connection[_Call])
     _outgoing: list[bytes] = attrs.field(factory=list[bytes])
-    _unsent: int = 0
+    unsent_bytes: int = 0
+    """Bytes that the peer has not taken yet, those that are being sent included."""
+    _sent: trio.Event = attrs.field(factory=trio.Event)
+    """Set and replaced whenever something has been sent."""
     _sending: bool = False
     _handling: bool = False
     """Requests are being handled: what that pushes goes out right behind them, and need not wake the writer."""
@@ -83,6 +114,8 @@ class ServerConnection:
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     """Cancelled to close the connection."""
     closed: bool = False
+    is_over_partial: bool = False
+    """Whether it is being closed for the incomplete frame that it holds."""
     last_activity: float = 0.0
     attachments: dict[str, Any] = attrs.field(factory=dict[str, Any])
     """What handlers keep about this connection."""
@@ -95,18 +128,40 @@ class ServerConnection:
             # Whoever answers later (a flush, a slave, an arrival) answers whole batches: the writer would only add its turn.
             sent = self.stream.send_now(frame)
             if sent:
-                self.last_activity = self._clock.monotonic()
+                self.last_activity = self.clock.monotonic()
                 if sent == len(frame):
                     return
                 frame = frame[sent:]
+        if self.scope.cancel_called:
+            return  # nobody will send it
         self._outgoing.append(frame)
-        self._unsent += len(frame)
-        if self._unsent > self._limits.unsent_bytes_max and not self.scope.cancel_called:
-            # The peer does not read; we would rather close it than remember for it.
-            log.warning("unread_answers_limit_reached", remote=str(self.remote), bytes=self._unsent)
-            self.scope.cancel()
+        self.unsent_bytes += len(frame)
+        self._all_unsent.bytes += len(frame)
+        if self.unsent_bytes > self._limits.unsent_bytes_max:
+            self.give_up_unread()
+        self._all_unsent.on_growth()
         if not self._sending and not self._handling:
             self._wake.set()
+
+    def give_up_unread(self) -> None:
+        """Close a connection whose peer does not read, and free what waits for it."""
+        log.warning("unread_answers_limit_reached", remote=str(self.remote), bytes=self.unsent_bytes)
+        self.scope.cancel()
+        self._forget_unsent()
+
+    def _forget_unsent(self) -> None:
+        self._outgoing.clear()
+        self._all_unsent.bytes -= self.unsent_bytes
+        self.unsent_bytes = 0
+
+    def is_turn_over(self, began: float) -> bool:
+        """Whether the other requests of a batch must wait; `began` is when its handling began, by the monotonic clock."""
+        return self.unsent_bytes > TURN_BYTES or self.clock.monotonic() - began > TURN_SECONDS
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether nothing more will be sent to the peer."""
+        return self.closed or self.scope.cancel_called
 
     def answer(
         self,
@@ -151,15 +206,25 @@ class ServerConnection:
         raise CallTimeout(str(self.remote), command.code, round(timeout_seconds * 1000))
 
     async def handle(
-        self, handle: Callable[[ServerConnection, list[RemotingCommand]], None], requests: list[RemotingCommand]
+        self, handle: Callable[[ServerConnection, list[RemotingCommand]], int], requests: list[RemotingCommand]
     ) -> None:
-        """Let requests be handled, and send in one write what that pushes to their sender."""
-        self._handling = True
-        try:
-            handle(self, requests)
-        finally:
-            self._handling = False
-        await self.drain()
+        """Let requests be handled, and send in one write what that pushes to their sender.
+
+        If the handler leaves some for later, they wait until the peer has read the answers to the first ones.
+        """
+        while True:
+            self._handling = True
+            try:
+                taken = handle(self, requests)
+            finally:
+                self._handling = False
+            await self.drain()
+            if taken >= len(requests):
+                return
+            requests = requests[taken:]
+            await trio.lowlevel.checkpoint()
+            while self.unsent_bytes > TURN_BYTES:  # another task is sending
+                await self._sent.wait()
 
     async def drain(self) -> None:
         """Send what is queued, unless another task is at it already (it then sends this too)."""
@@ -169,9 +234,16 @@ class ServerConnection:
         try:
             while self._outgoing:
                 frames, self._outgoing = self._outgoing, []
-                self._unsent = 0
-                await self.stream.send_all(frames[0] if len(frames) == 1 else b"".join(frames))
-                self.last_activity = self._clock.monotonic()
+                # Large answers are sent one by one: joined they would take their memory twice.
+                for part in frames if len(frames) == 1 or self.unsent_bytes > TURN_BYTES else (b"".join(frames),):
+                    await self.stream.send_all(part)
+                    if self.is_given_up:
+                        return
+                    self.last_activity = self.clock.monotonic()
+                    self.unsent_bytes -= len(part)
+                    self._all_unsent.bytes -= len(part)
+                self._sent.set()
+                self._sent = trio.Event()
         finally:
             self._sending = False
 
@@ -200,7 +272,7 @@ class ServerConnection:
         self.closed = True
         for call in self._core.calls.values():
             call.done.set()
-        self._outgoing.clear()
+        self._forget_unsent()
 
 
 @attrs.define(eq=False)
@@ -215,8 +287,10 @@ class RemotingServer:
     """Without one, connections that speak TLS are closed."""
     connections: set[ServerConnection] = attrs.field(factory=set[ServerConnection])
     _partial_bytes: int = 0
-    _strange: int = 0
-    _strange_told_at: float = -inf
+    _unsent: Unsent = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._unsent = Unsent(on_growth=self._bound_unsent)
 
     async def serve(
         self,
@@ -246,7 +320,7 @@ class RemotingServer:
                     self.close_connection(connection)
 
     async def _serve_stream(self, stream: Stream) -> None:
-        connection = ServerConnection(stream, stream.peer, self.clock, self.limits)
+        connection = ServerConnection(stream, stream.peer, self.clock, self.limits, self._unsent)
         connection.last_activity = self.clock.monotonic()
         if len(self.connections) >= self.limits.connections_max:
             log.warning("connection_refused", remote=str(connection.remote), connections_max=self.limits.connections_max)
@@ -261,22 +335,30 @@ class RemotingServer:
                     nursery.cancel_scope.cancel()
         finally:
             self.connections.discard(connection)
-            self._partial_bytes -= connection.partial_bytes
+            if not connection.is_over_partial:
+                self._partial_bytes -= connection.partial_bytes
             connection.mark_closed()
             self.handler.connection_closed(connection)
             await trio.aclose_forcefully(stream)
 
-    def _strange_untold(self) -> int:
-        """Count what a stranger did wrong; how many did since that was told last, 0 if it is too early to tell again.
+    def _bound_unsent(self) -> None:
+        while self._unsent.bytes > self.limits.all_unsent_bytes_max:
+            slowest = max(self.connections, key=lambda connection: connection.unsent_bytes)
+            if not slowest.unsent_bytes:
+                return
+            slowest.give_up_unread()
 
-        A stranger must not be able to fill the log: one line a second says how many there were.
-        """
-        self._strange += 1
-        now = self.clock.monotonic()
-        if now < self._strange_told_at + 1:
-            return 0
-        count, self._strange, self._strange_told_at = self._strange, 0, now
-        return count
+    def _bound_partial(self) -> None:
+        # Closing whoever brought the last byte would let those who hold the most stay.
+        while self._partial_bytes > self.limits.partial_bytes_max:
+            largest = max(
+                (connection for connection in self.connections if not connection.is_over_partial),
+                key=lambda connection: connection.partial_bytes,
+            )
+            log.warning("partial_frames_limit_reached", remote=str(largest.remote), bytes=largest.partial_bytes)
+            largest.is_over_partial = True
+            self._partial_bytes -= largest.partial_bytes
+            self.close_connection(largest)
 
     async def _read(self, connection: ServerConnection) -> None:
         clock, handle = self.clock, self.handler.handle
@@ -290,18 +372,17 @@ class RemotingServer:
                 held = connection.partial_bytes
                 requests = connection.receive(bytes(data))
                 self._partial_bytes += connection.partial_bytes - held
-                if self._partial_bytes > self.limits.partial_bytes_max and connection.partial_bytes:
-                    log.warning("partial_frames_limit_reached", remote=str(connection.remote), bytes=self._partial_bytes)
-                    return
+                if self._partial_bytes > self.limits.partial_bytes_max:
+                    self._bound_partial()
+                    if connection.is_over_partial:
+                        return
                 if requests:
                     await connection.handle(handle, requests)
                 data = await receive(RECEIVE_BYTES)
         except RemoteProtocolError as error:
-            if count := self._strange_untold():
-                log.warning("malformed_frame_received", remote=str(connection.remote), reason=str(error), count=count)
+            log.warning("malformed_frame_received", remote=str(connection.remote), reason=str(error))
         except TlsFailed as error:
-            if count := self._strange_untold():
-                log.warning("tls_handshake_failed", remote=str(connection.remote), reason=str(error), count=count)
+            log.warning("tls_handshake_failed", remote=str(connection.remote), reason=str(error))
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             pass
         except Exception as error:  # noqa: BLE001 - what one peer sent has met a fault of ours; the others keep the server
@@ -312,12 +393,10 @@ class RemotingServer:
         if first[0] != TLS_HANDSHAKE:
             if tls.takes_plain:
                 return first
-            if count := self._strange_untold():
-                log.warning("plain_connection_refused", remote=str(connection.remote), count=count)
+            log.warning("plain_connection_refused", remote=str(connection.remote))
             return b""
         if not tls.takes_tls:
-            if count := self._strange_untold():
-                log.warning("tls_connection_refused", remote=str(connection.remote), count=count)
+            log.warning("tls_connection_refused", remote=str(connection.remote))
             return b""
         connection.stream = await tls.accept(connection.stream, first)
         return await connection.stream.receive_some(RECEIVE_BYTES)

@@ -179,7 +179,7 @@ class FakeBroker:
             decode_record(record).body for (name, _), queue in sorted(self.queues.items()) if name == topic for record in queue
         ]
 
-    def handle(self, connection: ServerConnection, requests: list[RemotingCommand]) -> None:
+    def handle(self, connection: ServerConnection, requests: list[RemotingCommand]) -> int:
         for request in requests:
             self.requests.append(request)
             scripts = self.scripts.get(request.code)
@@ -189,6 +189,7 @@ class FakeBroker:
                     connection.push(encode_frame(answer))
             else:
                 self._handle(connection, request)
+        return len(requests)
 
     def connection_closed(self, connection: ServerConnection) -> None:
         self.members = {client_id: each for client_id, each in self.members.items() if each is not connection}

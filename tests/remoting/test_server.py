@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+import struct
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import Protocol
@@ -15,11 +17,11 @@ from trio.abc import Listener
 
 from ledgermq.message.errors import JsonError
 from ledgermq.remoting.codes import RequestCode, ResponseCode
-from ledgermq.remoting.command import RemotingCommand, decode_command, encode_frame
+from ledgermq.remoting.command import HEADER_SIZE_MAX, RemotingCommand, decode_command, encode_frame
 from ledgermq.remoting.dispatcher import BODY_BYTES_MAX, Dispatcher
 from ledgermq.remoting.errors import CallTimeout, ConnectionLost, RequestRefused
 from ledgermq.remoting.frame import FrameReader
-from ledgermq.remoting.server import RemotingServer, ServerConnection, ServerLimits
+from ledgermq.remoting.server import TURN_BYTES, TURN_SECONDS, RemotingServer, ServerConnection, ServerLimits
 from ledgermq.world.clock import Clock
 from ledgermq.world.network import Address, Network, Stream
 
@@ -28,6 +30,19 @@ SOMEWHERE = Address("server", 9876)
 
 class StallingNetwork(Network, Protocol):
     def stall(self) -> None: ...
+
+
+@attrs.define(eq=False)
+class SteppingClock:
+    """A clock that a test moves."""
+
+    seconds: float = 0.0
+
+    def wall_ms(self) -> int:
+        return round(self.seconds * 1000)
+
+    def monotonic(self) -> float:
+        return self.seconds
 
 
 @attrs.define(eq=False)
@@ -235,10 +250,10 @@ class Stumbling:
 
     inner: Dispatcher
 
-    def handle(self, connection: ServerConnection, requests: list[RemotingCommand]) -> None:
+    def handle(self, connection: ServerConnection, requests: list[RemotingCommand]) -> int:
         if requests[0].code == 666:
             raise RecursionError("deeper than anybody thought")
-        self.inner.handle(connection, requests)
+        return self.inner.handle(connection, requests)
 
     def connection_closed(self, connection: ServerConnection) -> None:
         self.inner.connection_closed(connection)
@@ -318,23 +333,140 @@ async def test_a_peer_that_reads_no_answers_is_closed(network: StallingNetwork, 
         assert not running.server.connections
 
 
-async def test_incomplete_frames_of_all_connections_are_bounded_together(network: Network, clock: Clock) -> None:
-    """Whoever passes the bound is closed; what it held is given back, and the others go on."""
-    half = encode_frame(RemotingCommand(1, body=bytes(1000)))[:600]
+async def test_the_largest_of_the_incomplete_frames_goes_when_they_are_too_many(network: Network, clock: Clock) -> None:
+    """Not that of whoever comes next: what it held is given back, and the others go on."""
+    whole = encode_frame(RemotingCommand(1, body=bytes(1000)))
     async with serving(network, clock, ServerLimits(partial_bytes_max=1000)) as running:
-        first, second = await running.connect(), await running.connect()
-        await first.stream.send_all(half)
+        holder, honest = await running.connect(), await running.connect()
+        await holder.stream.send_all(whole[:800])
         await trio.testing.wait_all_tasks_blocked()
 
         with structlog.testing.capture_logs() as logs:
-            await second.stream.send_all(half)
-            await second.wait_closed()
+            await honest.stream.send_all(whole[:600])
+            await holder.wait_closed()
 
         assert [entry["event"] for entry in logs] == ["partial_frames_limit_reached"]
+        await honest.stream.send_all(whole[600:])
+        assert len((await honest.receive()).body) == 1000
         third = await running.connect()
-        assert (await third.ask(1)).code == ResponseCode.SUCCESS
-        await first.stream.send_all(encode_frame(RemotingCommand(1, body=bytes(1000)))[600:])
-        assert len((await first.receive()).body) == 1000
+        await third.stream.send_all(whole[:900])
+        await trio.testing.wait_all_tasks_blocked()
+        await third.stream.send_all(whole[900:])
+        assert len((await third.receive()).body) == 1000
+
+
+async def test_a_batch_waits_until_its_first_answers_are_read(network: StallingNetwork, clock: Clock) -> None:
+    """Three hundred requests for large messages in one packet: few are answered before the peer reads, then all, in order."""
+    async with serving(network, clock) as running:
+        asked: list[int] = []
+
+        def large(_: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+            asked.append(request.opaque)
+            return request.response(body=bytes(TURN_BYTES // 2))
+
+        running.dispatcher.register(2, large)
+        network.stall()
+        peer = await running.connect()
+        await peer.send(*(RemotingCommand(2, opaque=n) for n in range(300)))
+        await trio.testing.wait_all_tasks_blocked()
+        unread = len(asked)
+        (connection,) = running.server.connections
+
+        assert unread <= 3
+        assert connection.unsent_bytes <= 2 * TURN_BYTES
+
+
+async def test_all_of_a_batch_is_answered_in_order(network: Network, clock: Clock) -> None:
+    """Though it takes many turns."""
+    async with serving(network, clock) as running:
+        running.dispatcher.register(2, lambda _, request: request.response(body=bytes(TURN_BYTES // 2)))
+        peer = await running.connect()
+        await peer.send(*(RemotingCommand(2, opaque=n) for n in range(20)))
+
+        answers = [await peer.receive() for _ in range(20)]
+
+        assert [answer.opaque for answer in answers] == list(range(20))
+        (connection,) = running.server.connections
+        assert connection.unsent_bytes == 0
+
+
+async def test_a_batch_ends_with_its_connection(network: StallingNetwork, clock: Clock) -> None:
+    """Once the peer has been given up its other requests are not handled."""
+    async with serving(network, clock, ServerLimits(unsent_bytes_max=1000)) as running:
+        asked: list[int] = []
+
+        def large(_: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+            asked.append(request.opaque)
+            return request.response(body=bytes(600))
+
+        running.dispatcher.register(2, large)
+        network.stall()
+        peer = await running.connect()
+        with structlog.testing.capture_logs() as logs:
+            await peer.send(*(RemotingCommand(2, opaque=n) for n in range(50)))
+            await trio.testing.wait_all_tasks_blocked()
+
+        assert asked == [0, 1]
+        assert [entry["event"] for entry in logs] == ["unread_answers_limit_reached"]
+        assert not running.server.connections
+
+
+async def test_other_peers_are_served_between_the_requests_of_a_long_batch(network: Network) -> None:
+    """A request that takes the whole time of a turn is the only one of its batch in that turn."""
+    clock = SteppingClock()
+    async with serving(network, clock) as running:
+        handled: list[int] = []
+
+        def slow(_: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+            clock.seconds += 2 * TURN_SECONDS
+            handled.append(request.opaque)
+            return request.response()
+
+        running.dispatcher.register(2, slow)
+        busy, other = await running.connect(), await running.connect()
+        await busy.send(*(RemotingCommand(2, opaque=n) for n in range(50)))
+        await other.send(RemotingCommand(2, opaque=1000))
+        for _ in range(50):
+            await busy.receive()
+
+        assert handled.index(1000) < 10
+        assert [opaque for opaque in handled if opaque != 1000] == list(range(50))
+
+
+async def test_answers_that_nobody_reads_are_bounded_over_all_peers(network: StallingNetwork, clock: Clock) -> None:
+    """The peer that has left most unread is closed; the memory is free at once."""
+    async with serving(network, clock, ServerLimits(all_unsent_bytes_max=100_000)) as running:
+        held: list[ServerConnection] = []
+        running.dispatcher.register(2, lambda connection, _: held.append(connection))
+        for _ in range(4):
+            peer = await running.connect()
+            await peer.send(RemotingCommand(2))
+            await trio.testing.wait_all_tasks_blocked()
+        network.stall()
+
+        with structlog.testing.capture_logs() as logs:
+            for size, connection in zip((10_000, 45_000, 20_000, 30_000), held, strict=True):
+                connection.push(bytes(size))
+
+        assert [entry["bytes"] for entry in logs] == [45_000]
+        assert [connection.unsent_bytes for connection in held] == [10_000, 0, 20_000, 30_000]
+        assert [connection.is_given_up for connection in held] == [False, True, False, False]
+
+
+async def test_a_header_beyond_its_bound_ends_the_connection(network: Network, clock: Clock) -> None:
+    """Before it is there: nobody waits for 15 MiB of it, or decodes them."""
+    async with serving(network, clock) as running:
+        peer = await running.connect()
+        with structlog.testing.capture_logs() as logs:
+            await peer.stream.send_all(struct.pack(">iI", 15 << 20, HEADER_SIZE_MAX + 1))
+            await peer.wait_closed()
+
+        assert [entry["event"] for entry in logs] == ["malformed_frame_received"]
+
+
+def test_connections_leave_descriptors_to_the_store() -> None:
+    """At least half of those that this process may have."""
+    assert ServerLimits().connections_max <= resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
 
 
 async def test_waiting_handlers_are_bounded(network: Network, clock: Clock) -> None:

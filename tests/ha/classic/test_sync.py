@@ -126,7 +126,7 @@ class Master:
     bodies: dict[int, Any]
     asked: list[RemotingCommand] = attrs.field(factory=list[RemotingCommand])
 
-    def handle(self, connection: ServerConnection, requests: list[RemotingCommand]) -> None:
+    def handle(self, connection: ServerConnection, requests: list[RemotingCommand]) -> int:
         for request in requests:
             self.asked.append(request)
             body = self.bodies.get(request.code)
@@ -136,6 +136,7 @@ class Master:
                 connection.answer(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark="not here")
             else:
                 connection.answer(request, body=body if isinstance(body, bytes) else dumps(body))
+        return len(requests)
 
     def connection_closed(self, connection: ServerConnection) -> None:
         pass
