@@ -16,7 +16,7 @@ from zlib_ng import zlib_ng
 _SIZES = (64, 1024, 4096, 1 << 20)
 _ROUND_BYTES = 32 << 20
 _IMPORT = """
-import time, ledgermq.world.workers, msgspec, orjson, structlog, zlib
+import time, ledgermq.world.workers, msgspec, orjson, zlib
 began = time.process_time()
 import zlib_ng.zlib_ng
 print(time.process_time() - began)

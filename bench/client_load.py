@@ -9,7 +9,6 @@ import json
 import logging
 
 import attrs
-import structlog
 import trio
 
 from ledgermq.client.consumer import open_consumer
@@ -40,7 +39,7 @@ def main() -> None:
     parser.add_argument("--group", required=True)
     parser.add_argument("--in-flight", type=int, default=256, help="sends that wait for their answers at once")
     found = parser.parse_args()
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+    logging.getLogger("ledgermq").setLevel(logging.WARNING)
     progress = Progress()
     # As the servers do: a message makes containers, but no cycles. Apache's program brings a heap of its own, too.
     gc.freeze()

@@ -17,7 +17,6 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import attrs
-import structlog
 import trio
 from processes import end_in_order
 
@@ -230,7 +229,7 @@ def main() -> int:
     found = parser.parse_args()
     end_in_order()
     # What the clients log of it would stand between the lines of the table.
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    logging.getLogger("ledgermq").setLevel(logging.ERROR)
     with tempfile.TemporaryDirectory(prefix="ledgermq-failover-") as folder:
         try:
             trio.run(_measure, found, Path(folder)).show()

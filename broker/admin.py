@@ -10,7 +10,6 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 import attrs
-import structlog
 
 from ..message.flags import PERM_INHERIT, PERM_READ_WRITE
 from ..message.json import OF_STRANGERS_BYTES_MAX, dumps, loads
@@ -19,13 +18,14 @@ from ..remoting.command import RemotingCommand
 from ..remoting.errors import RequestRefused
 from ..remoting.server import ServerConnection
 from ..store.cleaning import Cleaner
+from ..world.events import get_logger
 from .groups import GroupConfig, group_name_fault
 from .topics import SINGLE_TAG, TopicConfig, topic_name_fault
 
 if TYPE_CHECKING:
     from .broker import Broker
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 QUEUE_NUMS_MAX = 65_535
 """Each queue costs a file and a place in every route; nobody has needed more."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import attrs
-import structlog
 
 from ..message.json import dumps
 from ..remoting.codes import RequestCode, ResponseCode
@@ -18,6 +17,7 @@ from ..remoting.errors import RequestRefused
 from ..remoting.java_properties import read_properties
 from ..remoting.server import ServerConnection
 from ..store.config import StoreConfig
+from ..world.events import get_logger
 from .config import KEYS, BrokerConfig, config_of
 from .data_version import DataVersion
 from .errors import BadConfig
@@ -26,7 +26,7 @@ from .topics import TEMPLATE_TOPIC, system_topics
 if TYPE_CHECKING:
     from .broker import Broker
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 CHANGEABLE = frozenset(
     (

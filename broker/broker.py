@@ -13,7 +13,6 @@ from collections.abc import Set as AbstractSet
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import attrs
-import structlog
 import trio
 from trio.abc import Listener
 
@@ -23,6 +22,7 @@ from ..remoting.server import RemotingServer
 from ..remoting.tls import open_tls
 from ..store.message_store import MessageStore
 from ..store.opening import open_message_store
+from ..world.events import get_logger
 from ..world.network import Network, Stream
 from ..world.real import World, real_world
 from ..world.supervision import keep_running
@@ -46,7 +46,7 @@ from .slave_sync import SlaveSync
 from .stats import Stats
 from .topics import TopicTable
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 HOUSEKEEPING_SECONDS = 1.0
 SETTLE_SECONDS = 0.3

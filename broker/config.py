@@ -12,17 +12,17 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import attrs
-import structlog
 
 from ..message.units import MASTER_ID
 from ..remoting.errors import BadTlsSetting
 from ..remoting.java_properties import read_properties, write_properties
 from ..remoting.tls import TLS_KEYS, TlsSettings
 from ..store.config import DELAY_LEVELS, StoreConfig, parse_delay_levels
+from ..world.events import get_logger
 from ..world.network import Address
 from .errors import BadConfig
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 ASYNC_MASTER, SYNC_MASTER, SLAVE = "ASYNC_MASTER", "SYNC_MASTER", "SLAVE"
 ASYNC_FLUSH, SYNC_FLUSH = "ASYNC_FLUSH", "SYNC_FLUSH"

@@ -12,7 +12,6 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import attrs
-import structlog
 import trio
 
 from ..message.layout import decode_record, encode_host
@@ -21,6 +20,7 @@ from ..message.properties import DELAY, REAL_QUEUE_ID, REAL_TOPIC, WAIT
 from ..store.config import SCHEDULE_TOPIC
 from ..store.dispatch import Derivable
 from ..store.statuses import PutStatus
+from ..world.events import get_logger
 from .data_version import DataVersion
 from .divert import encode_as_found
 from .json_values import table_of
@@ -29,7 +29,7 @@ from .topics import HALF_TOPIC, OP_HALF_TOPIC
 if TYPE_CHECKING:
     from .broker import Broker
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 BATCH_MAX = 64
 """Messages delivered in one turn of the event loop."""

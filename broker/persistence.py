@@ -12,18 +12,18 @@ from typing import Any, TypeVar
 
 import attrs
 import orjson
-import structlog
 import trio
 
 from ..store.json_file import JsonFile
 from ..world.disk import Disk
+from ..world.events import get_logger
 from ..world.logs import fault_of, trace_of
 from ..world.supervision import keep_running
 from ..world.ticks import next_tick
 from ..world.workers import Workers
 from .errors import BadTable
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 Read = TypeVar("Read")
 

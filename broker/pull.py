@@ -11,7 +11,6 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 import attrs
-import structlog
 import trio
 
 from ..message.flags import PERM_READ, PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
@@ -22,6 +21,7 @@ from ..remoting.server import ServerConnection
 from ..store.dispatch import Derivable
 from ..store.message_store import GetResult
 from ..store.statuses import GetStatus
+from ..world.events import get_logger
 from .groups import GroupConfig
 from .hold import HeldPull, HeldPulls, common_deadline
 from .subscription import BadExpression, Subscription
@@ -29,7 +29,7 @@ from .subscription import BadExpression, Subscription
 if TYPE_CHECKING:
     from .broker import Broker
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 MESSAGES_MAX = 1024
 """More are never given in one answer, whatever is asked."""

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 import attrs
 import orjson
-import structlog
 import trio
 
 from ..message.errors import JsonError
@@ -25,6 +24,7 @@ from ..remoting.codes import RequestCode, ResponseCode
 from ..remoting.command import RemotingCommand, wire_fields
 from ..remoting.errors import RemotingError
 from ..remoting.server import ServerConnection
+from ..world.events import get_logger
 from ..world.network import Address
 from ..world.supervision import keep_running
 from .json_values import object_of
@@ -32,7 +32,7 @@ from .json_values import object_of
 if TYPE_CHECKING:
     from .broker import Broker
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 PERIOD_MS_MIN, PERIOD_MS_MAX = 10_000, 60_000
 FIRST_PAUSE_SECONDS = 0.5

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 import attrs
-import structlog
 import trio
 
 from ..message.errors import BadMessageId, JsonError
@@ -19,13 +18,14 @@ from ..remoting.codes import RequestCode, ResponseCode
 from ..remoting.command import RemotingCommand
 from ..remoting.errors import CallTimeout, ConnectionLost, RequestRefused
 from ..remoting.server import ServerConnection
+from ..world.events import get_logger
 from .clients import ConsumerGroup, Member
 from .inspection import not_online
 
 if TYPE_CHECKING:
     from .broker import Broker
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 CREDENTIALS = frozenset(("AccessKey", "Signature", "SecurityToken"))
 """What an administrator's tool signs with is for the broker alone."""

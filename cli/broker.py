@@ -17,7 +17,8 @@ from ..remoting.java_properties import read_properties
 from ..remoting.tls import TLS_KEYS
 from ..store.errors import StoreError
 from ..world.real import real_world
-from .serving import LOG_LEVELS, log_to_stderr, serve, text_of
+from .logs import LogFormat, log_options, log_to_stderr
+from .serving import serve, text_of
 
 _NAMES = {**KEYS, **{key: re.sub(r"\.|(?=[A-Z])", "_", key).lower() for key in TLS_KEYS}}
 """Every key and the name of its parameter."""
@@ -38,15 +39,17 @@ def _key_options(function: Callable[..., None]) -> Callable[..., None]:
 )
 @click.option("-n", "--namesrv", envvar="LEDGERMQ_NAMESRV", help="Name servers, HOST:PORT;HOST:PORT.")
 @click.option("-p", "print_config", is_flag=True, help="Print the configuration and end.")
-@click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True)
+@log_options("info")
 @_key_options
-def command(file: Path | None, namesrv: str | None, print_config: bool, log_level: str, **keys: str | None) -> None:
+def command(
+    file: Path | None, namesrv: str | None, print_config: bool, log_level: str, log_format: LogFormat | None, **keys: str | None
+) -> None:
     """Run a broker until Ctrl-C or SIGTERM.
 
     Every key of broker.conf is a flag too, in RocketMQ's spelling (--listenPort 10911) or in dashes (--listen-port 10911);
     -p shows all keys. A flag wins over the file, and the file over $LEDGERMQ_NAMESRV.
     """
-    log_to_stderr(log_level)  # first: a warning of the configuration must not stand in what -p prints
+    log_to_stderr(log_level, log_format)  # first: a warning of the configuration must not stand in what -p prints
     config = _config(file, namesrv, {name.removeprefix("key_"): value for name, value in keys.items() if value is not None})
     if print_config:
         click.echo(config.to_properties(), nl=False)

@@ -30,7 +30,8 @@ from ..remoting.errors import BadTlsSetting
 from ..remoting.java_properties import read_properties
 from ..remoting.tls import TlsSettings
 from ..world.tls import ClientTls
-from .serving import first_of, log_to_stderr, text_of
+from .logs import log_to_stderr
+from .serving import first_of, text_of
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -8,7 +8,7 @@ import os
 import sys
 from importlib import import_module
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -100,38 +100,10 @@ def _import_quickly(module: str) -> ModuleType:
         return import_module(module)
     gc.disable()
     try:
-        _import_structlog()
         return import_module(module)
     finally:
         gc.freeze()  # else the collector looks at all of it as soon as it may
         gc.enable()
-
-
-def _import_structlog() -> None:
-    """Import it without what it would take along and nobody here uses.
-
-    That is rich, for tracebacks that we print plainly, and asyncio, for loggers of another kind than ours; it comes when
-    somebody asks for it.
-    """
-    stand_ins = {"rich": None, "asyncio": _on_demand("asyncio")}
-    placed = {name: stand_in for name, stand_in in stand_ins.items() if name not in sys.modules}
-    sys.modules.update(cast("dict[str, ModuleType]", placed))  # None is the import system's word for: there is none
-    try:
-        import_module("structlog")
-    finally:
-        for name in placed:
-            del sys.modules[name]
-
-
-def _on_demand(name: str) -> ModuleType:
-    """A module that is imported when something is taken from it."""
-
-    def take(attribute: str) -> Any:
-        return getattr(import_module(name), attribute)
-
-    stand_in = ModuleType(name)
-    vars(stand_in)["__getattr__"] = take
-    return stand_in
 
 
 def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:

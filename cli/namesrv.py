@@ -13,7 +13,8 @@ from ..namesrv.errors import BadNamesrvConfig
 from ..namesrv.server import Namesrv, open_namesrv
 from ..remoting.errors import BadTlsSetting
 from ..world.real import real_world
-from .serving import LOG_LEVELS, log_to_stderr, serve, text_of
+from .logs import LogFormat, log_options, log_to_stderr
+from .serving import serve, text_of
 
 
 @click.command("namesrv")
@@ -23,10 +24,12 @@ from .serving import LOG_LEVELS, log_to_stderr, serve, text_of
 @click.option("--host", help="The address to listen on; all by default.")
 @click.option("--port", type=click.IntRange(0, 65535), help="9876 by default; 0 takes a free one.")
 @click.option("-p", "print_config", is_flag=True, help="Print the configuration and end.")
-@click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True)
-def command(file: Path | None, host: str | None, port: int | None, print_config: bool, log_level: str) -> None:
+@log_options("info")
+def command(
+    file: Path | None, host: str | None, port: int | None, print_config: bool, log_level: str, log_format: LogFormat | None
+) -> None:
     """Run a name server until Ctrl-C or SIGTERM."""
-    log_to_stderr(log_level)
+    log_to_stderr(log_level, log_format)
     config = _config(file, host, port)
     if print_config:
         click.echo(config.to_properties(), nl=False)

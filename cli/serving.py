@@ -1,26 +1,21 @@
-"""Running servers from the command line: logging, signals, the line that says they are ready."""
+"""Running servers from the command line: signals, limits of the process, and the line that says they are ready."""
 
 from __future__ import annotations
 
 import errno
 import gc
-import logging
 import resource
 import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import TextIO, TypeVar, cast
+from typing import TypeVar, cast
 
-import attrs
 import click
-import structlog
 import trio
 
-from ..world.clock import SystemClock
-from ..world.logs import RateLimit, readable, without_variables
 from ..world.memory import bound_freed_memory
 from .reasons import output_lost, reason_of
 
@@ -29,44 +24,8 @@ COLLECT_AFTER = 50_000
 SWITCH_SECONDS = 0.0001
 """How long a worker waits at most for the interpreter, to begin a sync or to tell of its end; Python's default is longer than
 most syncs."""
-LOG_LEVELS = ("debug", "info", "warning", "error")
 
 Server = TypeVar("Server")
-
-
-@attrs.frozen
-class _Unfailing:
-    """A text file that drops what it cannot write: a full disk under the log file must not end the server that says so."""
-
-    _file: TextIO
-
-    def write(self, text: str) -> int:
-        with suppress(OSError):
-            self._file.write(text)
-        return len(text)
-
-    def flush(self) -> None:
-        with suppress(OSError):
-            self._file.flush()
-
-
-def log_to_stderr(level: str) -> None:
-    """Let facts of at least `level` go to standard error: in colour on a terminal, one JSON object a line elsewhere."""
-    processors: list[structlog.typing.Processor] = [
-        structlog.contextvars.merge_contextvars,
-        structlog.processors.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso"),
-        without_variables,
-        RateLimit(SystemClock().monotonic),
-        readable,
-        structlog.dev.ConsoleRenderer() if sys.stderr.isatty() else structlog.processors.JSONRenderer(),
-    ]
-    structlog.configure(
-        processors=processors,
-        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
-        logger_factory=structlog.PrintLoggerFactory(cast("TextIO", _Unfailing(sys.stderr))),
-        cache_logger_on_first_use=True,
-    )
 
 
 def text_of(file: Path) -> str:

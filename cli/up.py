@@ -21,8 +21,9 @@ from ..namesrv.server import Namesrv, open_namesrv
 from ..remoting.errors import BadTlsSetting
 from ..store.errors import StoreError
 from ..world.real import World, real_world
+from .logs import LogFormat, log_options, log_to_stderr
 from .output import table
-from .serving import LOG_LEVELS, log_to_stderr, serve
+from .serving import serve
 
 PORTS_PER_BROKER = 10
 """A broker takes its port, the next one for slaves, and the last but one before it for clients of the VIP channel."""
@@ -107,9 +108,17 @@ class Cluster:
     show_default=True,
     help="Of the first broker, the others every 10 above it; 0 takes free ones.",
 )
-@click.option("--log-level", type=click.Choice(LOG_LEVELS), default="warning", show_default=True)
+@log_options("warning")
 def command(
-    mode: str, nodes: int | None, masters: int, store: Path | None, host: str, port: int, broker_port: int, log_level: str
+    mode: str,
+    nodes: int | None,
+    masters: int,
+    store: Path | None,
+    host: str,
+    port: int,
+    broker_port: int,
+    log_level: str,
+    log_format: LogFormat | None,
 ) -> None:
     """Run a name server and brokers until Ctrl-C.
 
@@ -125,7 +134,7 @@ def command(
         raise click.BadParameter(
             f"clients are told this address: give one that they can reach (got {host!r})", param_hint="--host"
         )
-    log_to_stderr(log_level)
+    log_to_stderr(log_level, log_format)
     with tempfile.TemporaryDirectory(prefix="ledgermq-") if store is None else nullcontext(str(store.absolute())) as folder:
         plan = Plan(mode, nodes, masters, host, port, broker_port, folder, secrets.token_hex(), kept=store is not None)
         serve(_open_cluster(plan, real_world()), _announce, BrokerError, StoreError, HaError, JsonError, BadTlsSetting)

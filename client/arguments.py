@@ -99,7 +99,7 @@ def check_choice(name: str, value: object, choices: type[Choice]) -> Choice:
 
 
 def _is_several(value: object) -> TypeGuard[Iterable[object]]:
-    return isinstance(value, Iterable) and not isinstance(value, str | bytes | bytearray | memoryview | Mapping | Message)
+    return isinstance(value, Iterable) and not isinstance(value, str | bytes | bytearray | memoryview | Message)
 
 
 def _is_mapping(value: object) -> TypeGuard[Mapping[object, object]]:

@@ -14,10 +14,10 @@ from traceback import format_exception
 from typing import Literal, get_args
 
 import attrs
-import structlog
 import trio
 
 from ..message.message import RETRY_PREFIX, MessageQueue
+from ..world.events import get_logger
 from ..world.real import World, real_world
 from ..world.tls import ClientTls
 from .arguments import (
@@ -43,7 +43,7 @@ from .send_back import SendBack
 from .session import CALL_SECONDS, FAREWELL_SECONDS, Session, background_nursery, open_session
 from .subscription import ConsumeFrom, Member, MessageModel, Subscription, subscriptions_of_member
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 COMMIT_SECONDS = 5.0
 ORDERLY_SUSPEND_SECONDS = 1.0

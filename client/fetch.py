@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import attrs
-import structlog
 import trio
 
 from ..message.errors import CorruptRecord
@@ -17,6 +16,7 @@ from ..message.flags import PULL_COMMIT_OFFSET, PULL_LITE, PULL_SUBSCRIPTION, PU
 from ..message.units import MASTER_ID
 from ..remoting.codes import RequestCode, ResponseCode
 from ..remoting.command import RemotingCommand
+from ..world.events import get_logger
 from ..world.network import Address
 from .assigned import AssignedQueue
 from .errors import BadAnswer, ClientError, NoAnswer, NoRoute, Unreachable
@@ -25,7 +25,7 @@ from .received import Origin, select_tags, split_records
 from .session import Session
 from .subscription import Subscription
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 PULL_SECONDS = 30.0
 SUSPEND_MS = 15_000

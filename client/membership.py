@@ -10,10 +10,10 @@ from collections.abc import Awaitable, Callable
 from math import inf
 
 import attrs
-import structlog
 import trio
 
 from ..message.message import MessageQueue
+from ..world.events import get_logger
 from ..world.network import Address
 from .delivery import LOCK_LOST_SECONDS, Source
 from .errors import ClientError, NoAnswer, NoRoute
@@ -23,7 +23,7 @@ from .route import TopicRoute
 from .session import Session
 from .subscription import MessageModel, Subscription
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 REBALANCE_SECONDS = 20.0
 UNRESOLVED_SECONDS = 1.0

@@ -10,19 +10,19 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 import attrs
-import structlog
 import trio
 
 from ..message.errors import JsonError
 from ..message.json import dumps, loads, message_queue_of
 from ..message.message import MessageQueue
 from ..world.disk import Disk
+from ..world.events import get_logger
 from .errors import ClientError, Refused
 from .queue_calls import commit_offset, committed_offset
 from .session import CALL_SECONDS, Session
 from .subscription import MessageModel
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 
 class Offsets(Protocol):

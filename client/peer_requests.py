@@ -11,7 +11,6 @@ from math import inf
 from typing import Any, Protocol
 
 import attrs
-import structlog
 
 from ..message.errors import JsonError, MessageError
 from ..message.json import dumps, loads, message_queue_of
@@ -20,11 +19,12 @@ from ..message.message import MessageQueue
 from ..remoting.channel import Channel
 from ..remoting.codes import RequestCode, ResponseCode
 from ..remoting.command import PROTOCOL_VERSION, RemotingCommand
+from ..world.events import get_logger
 from .delivery import Source
 from .received import ReceivedMessage, split_records
 from .subscription import Subscription
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 
 class Asked(Protocol):

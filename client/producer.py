@@ -11,7 +11,6 @@ from contextlib import asynccontextmanager
 from typing import cast
 
 import attrs
-import structlog
 import trio
 
 from ..message.message import Message, MessageQueue
@@ -22,6 +21,7 @@ from ..remoting.channel import Channel
 from ..remoting.codes import RequestCode
 from ..remoting.command import RemotingCommand
 from ..remoting.errors import CallTimeout, ConnectionLost
+from ..world.events import get_logger
 from ..world.real import World, real_world
 from ..world.tls import ClientTls
 from .arguments import (
@@ -68,7 +68,7 @@ from .sending import (
 from .session import Session, open_session
 from .unique_id import UniqueIds
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 DEFAULT_GROUP = "DEFAULT_PRODUCER"
 

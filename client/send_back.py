@@ -7,7 +7,6 @@ the message is sent to the group's retry topic as a new one; the broker decides 
 from __future__ import annotations
 
 import attrs
-import structlog
 import trio
 
 from ..message.flags import HOST_BITS
@@ -21,13 +20,14 @@ from ..message.properties import (
     encode_properties,
 )
 from ..remoting.codes import RequestCode
+from ..world.events import get_logger
 from .errors import ClientError, NoRoute, NoRouteReason
 from .queue_calls import master_of, request
 from .received import ReceivedMessage
 from .route import AUTO_CREATE_QUEUES, AUTO_CREATE_TOPIC
 from .session import CALL_SECONDS, Session
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 FIRST_RETRY_LEVEL = 3
 """RocketMQ: the first retry waits for delay level 3 (10 s), each further one a level more."""

@@ -12,13 +12,13 @@ from contextlib import asynccontextmanager
 
 import attrs
 import orjson
-import structlog
 import trio
 
 from ..remoting.channel import Channel, open_channel
 from ..remoting.codes import RequestCode, ResponseCode
 from ..remoting.command import RemotingCommand
 from ..remoting.errors import CallTimeout, ConnectionLost
+from ..world.events import get_logger
 from ..world.network import Address
 from ..world.real import World
 from ..world.tls import ClientTls, TlsNetwork
@@ -37,7 +37,7 @@ from .errors import (
 from .route import AUTO_CREATE_TOPIC, RouteTable, TopicRoute, parse_route
 from .subscription import Member, heartbeat
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 CALL_SECONDS = 3.0
 CONNECT_SECONDS = 3.0

@@ -10,7 +10,6 @@ import tempfile
 import time
 
 import click
-import structlog
 import trio
 
 from ledgermq import Message, open_admin, open_consumer, open_producer
@@ -73,5 +72,5 @@ async def go_round(namesrv: str) -> None:
 
 
 if __name__ == "__main__":
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    logging.getLogger("ledgermq").setLevel(logging.ERROR)
     trio.run(main)

@@ -8,6 +8,7 @@ A simulator that finds no planted bug is worth nothing: every mutant must be fou
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -17,7 +18,6 @@ from operator import attrgetter
 from typing import Any
 
 import attrs
-import structlog
 
 from ledgermq.broker import delay, retry
 from ledgermq.broker.hold import HeldPulls
@@ -32,6 +32,7 @@ from ledgermq.store.index_slots import SlotTable
 from ledgermq.store.local_commitlog import LocalCommitLog
 from ledgermq.store.segments import Segments
 from ledgermq.store.statuses import PutStatus
+from ledgermq.world.events import ROOT_LOGGER
 
 from .outcome import Outcome
 from .simulate.cluster import simulate_cluster
@@ -325,7 +326,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=SECONDS_MAX, help=f"or so many seconds ({SECONDS_MAX:.0f})")
     parser.add_argument("names", nargs="*", help="parts of the names of the bugs to plant (all)")
     chosen = parser.parse_args(arguments)
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger("critical"))
+    logging.getLogger(ROOT_LOGGER).setLevel(logging.CRITICAL)
     missed = 0
     for mutant in MUTANTS:
         if chosen.names and not any(name in mutant.name for name in chosen.names):

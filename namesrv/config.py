@@ -10,14 +10,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import attrs
-import structlog
 
 from ..remoting.errors import BadTlsSetting
 from ..remoting.java_properties import read_properties, write_properties
 from ..remoting.tls import TLS_KEYS, TlsSettings
+from ..world.events import get_logger
 from .errors import BadNamesrvConfig
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 
 def _no_others() -> dict[str, str]:

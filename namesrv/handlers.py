@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 import attrs
-import structlog
 import trio
 
 from ..message.json import OF_STRANGERS_BYTES_MAX, dumps, dumps_strict, loads
@@ -22,6 +21,7 @@ from ..remoting.errors import RequestRefused
 from ..remoting.java_properties import read_properties
 from ..remoting.server import ServerConnection
 from ..remoting.tls import TLS_KEYS
+from ..world.events import get_logger
 from ..world.files import replace_file
 from ..world.real import World
 from .config import NamesrvConfig
@@ -32,7 +32,7 @@ from .routes import BROKER_TIMEOUT_SECONDS, UNIT, UNIT_SUB, Broker, MinIdChange,
 
 T = TypeVar("T")
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 STRICT_JSON_VERSION = 401
 """V4_9_4: clients from here on read routes as strict JSON only."""

@@ -7,15 +7,15 @@ a notice: a broker that cannot be reached hears of the change at its next regist
 from __future__ import annotations
 
 import attrs
-import structlog
 import trio
 
 from ..remoting.codes import RequestCode
 from ..remoting.command import ONEWAY_FLAG, RemotingCommand, encode_frame
+from ..world.events import get_logger
 from ..world.network import Address, Network
 from .routes import MinIdChange
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 NOTICE_SECONDS = 3.0
 

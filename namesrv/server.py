@@ -7,13 +7,13 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 import attrs
-import structlog
 import trio
 
 from ..message.errors import JsonError
 from ..remoting.dispatcher import Dispatcher
 from ..remoting.server import RemotingServer, ServerConnection, ServerLimits
 from ..remoting.tls import open_tls
+from ..world.events import get_logger
 from ..world.files import read_file
 from ..world.network import Address
 from ..world.real import World
@@ -24,7 +24,7 @@ from .kv_config import KvConfig
 from .notices import Notices
 from .routes import RouteTable
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 _ANYWHERE = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
 

@@ -14,16 +14,16 @@ from typing import Any
 
 import attrs
 import outcome
-import structlog
 import trio
 
+from ..world.events import get_logger
 from ..world.logs import fault_of, trace_of
 from ..world.network import Address, Network, Stream
 from .command import ONEWAY_FLAG, RemotingCommand, encode_frame
 from .connection import Connection
 from .errors import CallTimeout, ConnectionLost, RemoteProtocolError
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 RECEIVE_BYTES = 256 * 1024
 CONNECT_SECONDS = 3.0

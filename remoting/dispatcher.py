@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 
 import attrs
-import structlog
 import trio
 
 from ..message.errors import JsonError
+from ..world.events import get_logger
 from ..world.logs import fault_of, trace_of
 from .codes import ResponseCode
 from .command import RemotingCommand, encode_frame
 from .errors import LocalProtocolError, RequestRefused
 from .server import ServerConnection
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 WAITING_MAX = 1024
 """Requests that wait in tasks of their own, over all connections; more are answered SYSTEM_BUSY."""

@@ -13,12 +13,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import attrs
-import structlog
 import trio
 from trio.abc import Listener
 
 from ..world.clock import Clock
 from ..world.descriptors import descriptors_max
+from ..world.events import get_logger
 from ..world.logs import fault_of, trace_of
 from ..world.network import Address, Network, Stream
 from ..world.ticks import next_tick
@@ -27,7 +27,7 @@ from .command import ONEWAY_FLAG, RemotingCommand, encode_frame
 from .connection import Connection
 from .errors import CallTimeout, ConnectionLost, RemoteProtocolError
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 RECEIVE_BYTES = 96 * 1024
 """Some seventy messages of 1 KiB. Buffers of 128 KiB and more would be mapped, faulted in and unmapped anew each time."""

@@ -6,12 +6,12 @@ A timestamp may lag behind the truth and never runs ahead of it: each is raised 
 from __future__ import annotations
 
 import attrs
-import structlog
 
 from ..message.fields import Field, Layout
 from ..world.disk import Disk
+from ..world.events import get_logger
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 FILE_SIZE = 4096
 RECOVERY_MARGIN_MS = 3000

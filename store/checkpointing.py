@@ -12,17 +12,17 @@ from collections.abc import Awaitable, Callable
 from math import inf
 
 import attrs
-import structlog
 import trio
 
 from ..message.layout import span_of
+from ..world.events import get_logger
 from ..world.ticks import next_tick
 from .checkpoint import Checkpoint
 from .consumequeue import PRE_BLANK_SIZE, ConsumeQueue
 from .message_store import MessageStore
 from .recovery import RecoveryMark
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 NOTE_SECONDS = 1.0
 """How often what has been written is noted, in seconds."""

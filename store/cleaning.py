@@ -9,13 +9,13 @@ from __future__ import annotations
 from datetime import datetime
 
 import attrs
-import structlog
 
+from ..world.events import get_logger
 from ..world.ticks import next_tick
 from .message_store import MessageStore
 from .retention import MANUAL_ROUNDS, FileAge, Reason, RetentionRules, disk_full, due
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 
 @attrs.define(eq=False)

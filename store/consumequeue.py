@@ -9,13 +9,13 @@ from __future__ import annotations
 import struct
 
 import attrs
-import structlog
 
 from ..message.fields import Field, Layout
 from ..world.disk import Disk
+from ..world.events import get_logger
 from .segments import Segment, Segments
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 UNIT = Layout(
     "consume queue unit",

@@ -14,18 +14,18 @@ from math import inf
 from typing import Protocol
 
 import attrs
-import structlog
 import trio
 
 from ..message.flags import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from ..message.layout import DerivedParts
 from ..message.properties import DELAY_MARK, KEYS_MARK, TAGS_MARK, UNIQUE_KEY_MARK, find_marked
 from ..message.strings import string_hash
+from ..world.events import get_logger
 from .commitlog import CommitLog
 from .config import SCHEDULE_TOPIC
 from .consumequeue import ConsumeQueue
 
-events = structlog.get_logger()
+events = get_logger(__name__)
 
 OFFERED_MAX = 65_536
 """Offered records that wait to become readable; beyond it they are read back from the log instead."""

@@ -10,15 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-import structlog
-
 from ..message.fields import Field, Layout
 from ..world.clock import Clock
 from ..world.disk import Disk, DiskFile
+from ..world.events import get_logger
 from .index_keys import IndexEntry, KeyHashes, key_hash
 from .index_slots import SLOT, SlotTable
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 HEADER = Layout(
     "index file, header",

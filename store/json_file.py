@@ -9,13 +9,13 @@ from __future__ import annotations
 from typing import Any
 
 import attrs
-import structlog
 
 from ..message.errors import JsonError
 from ..message.json import dumps, loads
 from ..world.disk import Disk
+from ..world.events import get_logger
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 
 @attrs.define(eq=False)

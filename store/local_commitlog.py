@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 
 import attrs
-import structlog
 import trio
 
 from ..message.fields import Buffer
@@ -29,6 +28,7 @@ from ..message.layout import (
     put_physical_offset,
 )
 from ..world.clock import Clock
+from ..world.events import get_logger
 from ..world.real import World
 from ..world.ticks import next_tick
 from ..world.workers import Workers
@@ -41,7 +41,7 @@ from .pending import PendingPuts
 from .segments import Segment, Segments
 from .statuses import PutStatus
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 HEAL_SECONDS = 1.0
 """Pause between attempts to bring a log back whose disk failed."""

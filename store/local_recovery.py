@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-import structlog
-
 from ..message.layout import BLANK, MAGIC_V1, MAGIC_V2, Check, DerivedParts, body_size_of, check_record, span_of
+from ..world.events import get_logger
 from .commitlog import Evidence
 from .errors import DamagedLog
 from .segments import Segments
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 SECTOR = 512
 """What the medium writes whole or not at all, in bytes; most media write a multiple of it."""

@@ -13,13 +13,13 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
-import structlog
 import trio
 
 from ..message.flags import TRANSACTION_PREPARED
 from ..message.layout import TOPIC_BYTES_MAX, encode_records, span_of, topic_field
 from ..message.message import IncomingMessage
 from ..message.properties import DELAY_MARK, KEYS_MARK, PROPERTIES_BYTES_MAX, TAGS_MARK, UNIQUE_KEY_MARK, find_marked
+from ..world.events import get_logger
 from ..world.real import World
 from .commitlog import CommitLog, Done
 from .config import SCHEDULE_TOPIC, StoreConfig
@@ -33,7 +33,7 @@ from .statuses import GetStatus, PutStatus
 if TYPE_CHECKING:
     from .cleaning import Cleaner
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 _SHORT_PROPERTIES = PROPERTIES_BYTES_MAX // 4
 """Characters that stay inside the limit however many bytes each takes."""

@@ -11,10 +11,10 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 import attrs
-import structlog
 import trio
 
 from ..message.layout import encode_host
+from ..world.events import get_logger
 from ..world.real import World
 from .checkpoint import Checkpoint
 from .checkpointing import CheckpointKeeper
@@ -29,7 +29,7 @@ from .local_commitlog import open_local_commit_log
 from .message_store import MessageStore, queue_offsets_of
 from .recovery import Recovered, RecoveryMark, recover
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 
 @attrs.frozen

@@ -1,7 +1,7 @@
 """What a server's log may hold of what strangers sent: no values of local variables, no control characters, no flood.
 
 `trace_of` describes an exception by the places it passed; it renders no variable, because a frame may hold a whole table or a
-signature. `RateLimit` and `readable` are processors of structlog: the commands put them before whatever writes the lines.
+signature. `readable` bounds and escapes the values of a line, and `RateLimit` decides whether a line is written.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import attrs
-import structlog
 
 TRACE_FRAMES_MAX = 12
 """The innermost frames of a trace; those further out are the same for every request."""
@@ -54,9 +53,9 @@ def printable(text: str) -> str:
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
-def readable(_logger: Any, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
-    """Bound and escape every value of a line; a processor of structlog."""
-    return {key: _bounded(value) for key, value in event.items()}
+def readable(fields: Mapping[str, object]) -> dict[str, Any]:
+    """The values of a line, bounded and escaped."""
+    return {name: _bounded(value) for name, value in fields.items()}
 
 
 def _bounded(value: Any) -> Any:
@@ -81,15 +80,6 @@ def _items(value: Mapping[Any, Any]) -> list[tuple[Any, Any]]:
     return list(value.items())
 
 
-def without_variables(_logger: Any, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
-    """Replace an exception by `reason` and `trace`; a processor of structlog."""
-    error = event.pop("exc_info", None)
-    if isinstance(error, BaseException):
-        event.setdefault("reason", fault_of(error))
-        event["trace"] = trace_of(error)
-    return event
-
-
 @attrs.define
 class _Bucket:
     lines: float
@@ -99,10 +89,9 @@ class _Bucket:
 
 @attrs.define(eq=False)
 class RateLimit:
-    """Writes at most one line a second of each event once `BURST_LINES` were written; a processor of structlog.
+    """Admits at most one line a second of each event once `BURST_LINES` were written.
 
-    The next line that is written says in `not_logged` how many were not. Strangers can cause most events, so that a log that
-    wrote them all would fill the disk.
+    Strangers can cause most events, so that a log that wrote them all would fill the disk.
     """
 
     now: Callable[[], float]
@@ -110,15 +99,15 @@ class RateLimit:
     _buckets: dict[str, _Bucket] = attrs.field(factory=dict[str, _Bucket])
     """By event; the names of events are literals, so there are only so many."""
 
-    def __call__(self, _logger: Any, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    def admit(self, event: str) -> int | None:
+        """Whether a line may be written: None if not, else how many of its event were left out before it."""
         now = self.now()
-        bucket = self._buckets.setdefault(str(event.get("event")), _Bucket(BURST_LINES, now))
+        bucket = self._buckets.setdefault(event, _Bucket(BURST_LINES, now))
         bucket.lines = min(BURST_LINES, bucket.lines + (now - bucket.at) * LINES_PER_SECOND)
         bucket.at = now
         if bucket.lines < 1:
             bucket.left_out += 1
-            raise structlog.DropEvent
+            return None
         bucket.lines -= 1
-        if bucket.left_out:
-            event["not_logged"], bucket.left_out = bucket.left_out, 0
-        return event
+        left_out, bucket.left_out = bucket.left_out, 0
+        return left_out

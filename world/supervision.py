@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-import structlog
 import trio
 
+from .events import get_logger
 from .logs import fault_of, trace_of
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 RESTART_SECONDS = 1.0
 """Pause before a task that failed is started again."""

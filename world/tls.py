@@ -14,14 +14,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import attrs
-import structlog
 import trio
 from trio.abc import Listener
 
+from .events import get_logger
 from .network import Address, Network, PlainStream, Socket, Stream, TcpSockets
 from .workers import Workers
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 TLS_HANDSHAKE = 0x16
 """The first byte of a connection that speaks TLS; of a frame it would be a length of 352 MiB."""

@@ -10,13 +10,13 @@ import contextlib
 from collections.abc import Hashable, Sequence
 
 import attrs
-import structlog
 import trio
 from trio.abc import Listener
 
 from ...message.checksum import crc32
 from ...store.commitlog import CommitLog
 from ...world.clock import Clock
+from ...world.events import get_logger
 from ...world.network import Address, Network, Stream
 from ...world.randomness import Randomness
 from ...world.ticks import next_tick
@@ -32,7 +32,7 @@ from .protocol import MasterCore, MasterFact, SlaveJoined
 from .rate import Rate
 from .settings import OURS, HaSettings
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 RECEIVE_BYTES = 64 * 1024
 UNSENT_BYTES_MAX = 2 * 1024 * 1024

@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import Protocol
 
 import attrs
-import structlog
 import trio
 
 from ...store.commitlog import RawCommitLog
 from ...store.errors import StoreError
 from ...world.clock import Clock
+from ...world.events import get_logger
 from ...world.network import Address, Network, Stream
 from ...world.randomness import Randomness
 from ...world.workers import Workers
@@ -28,7 +28,7 @@ from .protocol import EpochBegun, JoinedMaster, LogAbandoned, LogReceived, Slave
 from .rate import Rate
 from .settings import OURS, HaSettings
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 CONNECT_SECONDS = 3.0
 RETRY_SECONDS_MIN = 0.5

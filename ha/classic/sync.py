@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol, cast
 
 import attrs
-import structlog
 import trio
 
 from ...message.errors import JsonError
@@ -21,10 +20,11 @@ from ...remoting.channel import Channel, connected
 from ...remoting.codes import RequestCode, ResponseCode
 from ...remoting.command import RemotingCommand
 from ...remoting.errors import CallTimeout, RemotingError
+from ...world.events import get_logger
 from ...world.logs import fault_of
 from ...world.network import Address, Network
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 PERIOD_SECONDS = 10.0
 CALL_SECONDS = 5.0

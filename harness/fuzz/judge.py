@@ -5,14 +5,16 @@ One judgement for the fuzzer, for the replay of the corpus and for one finding b
 
 from __future__ import annotations
 
+import logging
 import time
 import tracemalloc
-from collections.abc import AsyncGenerator, Callable, Generator, MutableMapping
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import Any
 
 import attrs
-import structlog
+
+from ledgermq.world.events import ROOT_LOGGER
 
 INPUT_BYTES_MAX = 64 * 1024
 """Of what the fuzzer draws: long enough to see work that grows faster than its input."""
@@ -81,17 +83,22 @@ def judge(target: Target, decode: Decode, data: bytes) -> bool:
 @contextmanager
 def judging() -> Generator[None]:
     """Trace memory, and keep what is logged to ourselves; an unexpected error that is logged is raised instead."""
-    configured = structlog.get_config()
-    structlog.configure(processors=[_take], cache_logger_on_first_use=False)
+    logger, judge = logging.getLogger(ROOT_LOGGER), _Judge()
+    logger.addHandler(judge)
+    logger.propagate = False
     tracemalloc.start()
     try:
         yield
     finally:
         tracemalloc.stop()
-        structlog.configure(**configured)
+        logger.removeHandler(judge)
+        logger.propagate = True
 
 
-def _take(_logger: object, _method: str, event: MutableMapping[str, Any]) -> str:
-    if "trace" in event:
-        raise Finding(f"{event.get('event')}: {event.get('reason')} at {event['trace']}")
-    raise structlog.DropEvent
+class _Judge(logging.Handler):
+    """Drops what is logged; only an unexpected error, which comes with its trace, is raised."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        fields: dict[str, Any] = getattr(record, "fields", {})
+        if "trace" in fields:
+            raise Finding(f"{vars(record)['event']}: {fields.get('reason')} at {fields['trace']}")

@@ -7,12 +7,13 @@ A failure prints its seed, what the seed drew, and the line that replays it. The
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-import structlog
+from ledgermq.world.events import ROOT_LOGGER
 
 from ..outcome import Outcome
 from .cluster import simulate_cluster
@@ -75,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--floor", choices=FLOORS, help="run on this floor alone")
     parser.add_argument("--trace", action="store_true", help="print everything that happens")
     chosen = parser.parse_args(arguments)
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger("critical"))
+    logging.getLogger(ROOT_LOGGER).setLevel(logging.CRITICAL)
     seeds = [chosen.seed] if chosen.seed is not None else range(chosen.first, chosen.first + chosen.seeds)
     if chosen.floor:
         runs = [(chosen.floor, seed) for seed in seeds]

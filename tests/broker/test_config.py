@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from structlog.testing import capture_logs
 
 from ledgermq.broker.config import BrokerConfig, config_of, read_broker_conf
 from ledgermq.broker.errors import BadConfig
+from ledgermq.testing.logs import capture_logs
 from ledgermq.world.network import Address
 
 CONF = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import signal
@@ -10,11 +11,9 @@ import sys
 import time
 from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import Any
 
 import attrs
 import pytest
-import structlog
 from click.testing import CliRunner, Result
 
 from ledgermq.cli.main import main
@@ -102,15 +101,8 @@ def namesrv(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
 
 
 @pytest.fixture
-def runner(monkeypatch: pytest.MonkeyPatch) -> Generator[Run]:
+def runner() -> Generator[Run]:
     """Runs a command in this process; its standard output and standard error come apart."""
-    configure = structlog.configure
-
-    def configure_for_now(**settings: Any) -> None:
-        settings["cache_logger_on_first_use"] = False
-        configure(**settings)
-
-    monkeypatch.setattr(structlog, "configure", configure_for_now)
 
     def run(*arguments: str, status: int = 0, namesrv: str | None = None) -> Result:
         environment = {"LEDGERMQ_NAMESRV": namesrv or "127.0.0.1:1"}
@@ -118,5 +110,8 @@ def runner(monkeypatch: pytest.MonkeyPatch) -> Generator[Run]:
         assert result.exit_code == status, f"{result.output}\n{result.exception!r}"
         return result
 
+    logger = logging.getLogger("ledgermq")
+    level, handlers = logger.level, list(logger.handlers)
     yield run
-    structlog.reset_defaults()
+    logger.setLevel(level)
+    logger.handlers[:] = handlers

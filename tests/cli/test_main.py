@@ -21,7 +21,7 @@ SOURCES = Path(__file__).parents[2] / "src"
 
 def test_the_root_costs_nothing_but_click() -> None:
     """Version, help and completion do not wait for what only servers and clients need."""
-    probe = "import sys, ledgermq.cli.main; print(*{'trio', 'structlog', 'attrs', 'orjson', 'asyncio'} & set(sys.modules))"
+    probe = "import sys, ledgermq.cli.main; print(*{'trio', 'logging', 'attrs', 'orjson', 'asyncio'} & set(sys.modules))"
 
     found = subprocess.run([sys.executable, "-c", probe], env={"PYTHONPATH": str(SOURCES)}, capture_output=True, check=True)
 
@@ -29,22 +29,18 @@ def test_the_root_costs_nothing_but_click() -> None:
 
 
 def test_a_server_is_imported_without_what_it_never_uses() -> None:
-    """Half of the standard library hangs on asyncio; who does take something from it through structlog still gets it."""
+    """Half of the standard library depends on asyncio."""
     probe = """if True:
         import sys
         from ledgermq.cli.main import main
 
         command = main.get_command(None, "broker")
-        print(command.name, *{"rich", "asyncio"} & set(sys.modules))
-
-        import structlog
-
-        print(structlog.stdlib.asyncio.Queue.__module__, sys.modules["asyncio"].Queue is structlog.stdlib.asyncio.Queue)
+        print(command.name, *{"rich", "asyncio", "structlog"} & set(sys.modules))
     """
 
     found = subprocess.run([sys.executable, "-c", probe], env={"PYTHONPATH": str(SOURCES)}, capture_output=True, check=True)
 
-    assert found.stdout.decode().splitlines() == ["broker", "asyncio.queues True"]
+    assert found.stdout.decode().splitlines() == ["broker"]
 
 
 def test_the_version_is_told(runner: Run) -> None:

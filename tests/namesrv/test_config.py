@@ -7,12 +7,12 @@ import contextlib
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from structlog.testing import capture_logs
 
 from ledgermq.message.errors import JsonError
 from ledgermq.namesrv.config import NamesrvConfig, read_namesrv_conf
 from ledgermq.namesrv.errors import BadNamesrvConfig
 from ledgermq.namesrv.kv_config import KvConfig
+from ledgermq.testing.logs import capture_logs
 
 
 def test_rocketmq_s_keys_are_read_and_unknown_ones_kept() -> None:

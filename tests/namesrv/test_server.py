@@ -11,7 +11,6 @@ from typing import Any
 
 import attrs
 import pytest
-import structlog
 import trio
 import trio.testing
 
@@ -23,6 +22,7 @@ from ledgermq.remoting.channel import Channel, connected
 from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.remoting.command import RemotingCommand, decode_command
 from ledgermq.remoting.frame import FrameReader
+from ledgermq.testing.logs import capture_logs
 from ledgermq.world.clock import Clock
 from ledgermq.world.network import Network
 from ledgermq.world.real import World, real_world
@@ -187,7 +187,7 @@ async def test_a_broker_goes_when_it_says_goodbye_or_its_connection_ends(world: 
         )
         assert await topic_list(channel, RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER) == []
 
-        with structlog.testing.capture_logs() as logs:
+        with capture_logs() as logs:
             async with connected(namesrv.address, network=world.network) as broker:
                 await register(broker)
                 assert len(await topic_list(channel, RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)) == len(TOPICS)
@@ -376,7 +376,7 @@ async def test_brokers_hear_on_their_own_port_that_the_lowest_id_changed(notifie
     async with listener, connected_namesrv(world, **config) as (_, channel):
         await register(channel, broker_id=2, port=1, brokerAddr="127.0.0.1:1", enableActingMaster="true")
         await register(channel, broker_id=1, brokerAddr=slave, enableActingMaster="true")
-        with structlog.testing.capture_logs() as logs, trio.move_on_after(5 if notifies else 0.2):
+        with capture_logs() as logs, trio.move_on_after(5 if notifies else 0.2):
             await register(channel, broker_id=0, enableActingMaster="true")
             stream = await listener.accept()
             received = b""

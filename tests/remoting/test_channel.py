@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 
 import attrs
 import pytest
-import structlog
 import trio
 import trio.testing
 from trio.abc import Listener
@@ -16,6 +15,7 @@ from ledgermq.remoting.channel import Channel, connected, open_channel
 from ledgermq.remoting.command import RemotingCommand, encode_frame
 from ledgermq.remoting.connection import Connection
 from ledgermq.remoting.errors import CallTimeout, ConnectionLost
+from ledgermq.testing.logs import capture_logs
 from ledgermq.world.network import Address, Network, Stream
 
 SOMEWHERE = Address("server", 9876)
@@ -195,7 +195,7 @@ async def test_what_is_not_remoting_ends_the_connection(network: Network) -> Non
 
         nursery.start_soon(call)
         await server.receive()
-        with structlog.testing.capture_logs() as logs:
+        with capture_logs() as logs:
             await server.stream.send_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")
             await trio.testing.wait_all_tasks_blocked()
 

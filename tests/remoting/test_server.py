@@ -10,7 +10,6 @@ from typing import Protocol
 
 import attrs
 import pytest
-import structlog
 import trio
 import trio.testing
 from trio.abc import Listener
@@ -22,6 +21,7 @@ from ledgermq.remoting.dispatcher import BODY_BYTES_MAX, Dispatcher
 from ledgermq.remoting.errors import CallTimeout, ConnectionLost, RequestRefused
 from ledgermq.remoting.frame import FrameReader
 from ledgermq.remoting.server import TURN_BYTES, TURN_SECONDS, RemotingServer, ServerConnection, ServerLimits
+from ledgermq.testing.logs import capture_logs
 from ledgermq.world.clock import Clock
 from ledgermq.world.network import Address, Network, Stream
 
@@ -192,7 +192,7 @@ async def test_a_failing_handler_answers_and_harms_nobody(
         running.dispatcher.register(2, handler)
         peer = await running.connect()
 
-        with structlog.testing.capture_logs() as logs:
+        with capture_logs() as logs:
             await peer.send(RemotingCommand(2, opaque=5), RemotingCommand(1, opaque=6))
             answer, next_answer = await peer.receive(), await peer.receive()
 
@@ -235,7 +235,7 @@ async def test_a_malformed_frame_closes_that_connection_and_no_other(network: Ne
         good, bad = await running.connect(), await running.connect()
         assert (await good.ask(1)).code == ResponseCode.SUCCESS
 
-        with structlog.testing.capture_logs() as logs:
+        with capture_logs() as logs:
             await bad.stream.send_all(garbage)
             await bad.wait_closed()
 
@@ -266,7 +266,7 @@ async def test_a_fault_of_ours_costs_the_peer_that_met_it_its_connection_and_no_
         unlucky, other = await running.connect(), await running.connect()
         assert (await other.ask(1)).code == ResponseCode.SUCCESS
 
-        with structlog.testing.capture_logs() as events:
+        with capture_logs() as events:
             await unlucky.send(RemotingCommand(666))
             await unlucky.wait_closed()
 
@@ -323,7 +323,7 @@ async def test_a_peer_that_reads_no_answers_is_closed(network: StallingNetwork, 
         await trio.testing.wait_all_tasks_blocked()
         (connection,) = held
 
-        with structlog.testing.capture_logs() as logs:
+        with capture_logs() as logs:
             for _ in range(20):
                 connection.push(bytes(10_000))
             await trio.testing.wait_all_tasks_blocked()
@@ -341,7 +341,7 @@ async def test_the_largest_of_the_incomplete_frames_goes_when_they_are_too_many(
         await holder.stream.send_all(whole[:800])
         await trio.testing.wait_all_tasks_blocked()
 
-        with structlog.testing.capture_logs() as logs:
+        with capture_logs() as logs:
             await honest.stream.send_all(whole[:600])
             await holder.wait_closed()
 
@@ -402,7 +402,7 @@ async def test_a_batch_ends_with_its_connection(network: StallingNetwork, clock:
         running.dispatcher.register(2, large)
         network.stall()
         peer = await running.connect()
-        with structlog.testing.capture_logs() as logs:
+        with capture_logs() as logs:
             await peer.send(*(RemotingCommand(2, opaque=n) for n in range(50)))
             await trio.testing.wait_all_tasks_blocked()
 
@@ -444,7 +444,7 @@ async def test_answers_that_nobody_reads_are_bounded_over_all_peers(network: Sta
             await trio.testing.wait_all_tasks_blocked()
         network.stall()
 
-        with structlog.testing.capture_logs() as logs:
+        with capture_logs() as logs:
             for size, connection in zip((10_000, 45_000, 20_000, 30_000), held, strict=True):
                 connection.push(bytes(size))
 
@@ -457,7 +457,7 @@ async def test_a_header_beyond_its_bound_ends_the_connection(network: Network, c
     """Before it is there: nobody waits for 15 MiB of it, or decodes them."""
     async with serving(network, clock) as running:
         peer = await running.connect()
-        with structlog.testing.capture_logs() as logs:
+        with capture_logs() as logs:
             await peer.stream.send_all(struct.pack(">iI", 15 << 20, HEADER_SIZE_MAX + 1))
             await peer.wait_closed()
 

@@ -10,7 +10,6 @@ from typing import Any, Protocol
 
 import attrs
 import pytest
-import structlog
 import trio
 from trio.abc import HalfCloseableStream
 
@@ -21,6 +20,7 @@ from ledgermq.remoting.dispatcher import Dispatcher
 from ledgermq.remoting.errors import BadTlsSetting, ConnectionLost
 from ledgermq.remoting.server import RemotingServer
 from ledgermq.remoting.tls import TlsSettings
+from ledgermq.testing.logs import capture_logs
 from ledgermq.world import tls
 from ledgermq.world.clock import SystemClock
 from ledgermq.world.disk import RealDisk
@@ -95,7 +95,7 @@ async def test_enforcing_server_closes_plain_connections() -> None:
     """Only encrypted clients are answered; the others see a closed socket."""
     async with serving(ServerTls(mode="enforcing")) as address:
         assert await echo(address, encrypted()) == BODY
-        with structlog.testing.capture_logs() as logs:
+        with capture_logs() as logs:
             assert "closed by the server" in await refusal_of(address, TcpNetwork())
         assert [entry["event"] for entry in logs] == ["plain_connection_refused"]
 
@@ -104,7 +104,7 @@ async def test_disabled_server_closes_encrypted_connections() -> None:
     """Only plain clients are answered; the others see a closed socket, and are told what that means."""
     async with serving(ServerTls(mode="disabled")) as address:
         assert await echo(address, TcpNetwork()) == BODY
-        with structlog.testing.capture_logs() as logs:
+        with capture_logs() as logs:
             assert CLOSED in await refusal_of(address, encrypted())
             with pytest.raises(ConnectionLost, match=CLOSED):
                 await trio.to_thread.run_sync(ask_in_thread, address)
@@ -119,7 +119,7 @@ async def test_server_without_a_certificate_closes_encrypted_connections(monkeyp
 
     monkeypatch.setattr(tls, "_load_made", make_none)
     async with serving(ServerTls()) as address:
-        with structlog.testing.capture_logs() as logs:
+        with capture_logs() as logs:
             reason = await refusal_of(address, encrypted())
 
     assert str(address) in reason
@@ -164,7 +164,7 @@ async def test_server_that_authenticates_takes_only_clients_it_trusts(
     settings = ServerTls(cert_path=server.cert, key_path=server.key, client_auth=client_auth, trust_cert_path=client.cert)
     async with serving(settings) as address:
         assert await echo(address, encrypted(ClientTls(cert_path=client.cert, key_path=client.key))) == BODY
-        with structlog.testing.capture_logs() as logs:
+        with capture_logs() as logs:
             await refusal_of(address, encrypted(ClientTls(cert_path=other.cert, key_path=other.key)))
         assert {entry["event"] for entry in logs} == {"tls_handshake_failed"}
         if client_auth == "optional":
@@ -186,7 +186,7 @@ async def test_changed_certificate_is_shown_to_the_next_client(tmp_path: Path, m
         make_certificate("server")
         new_key = copy(server.key, tmp_path / "new.key")
         copy(old_key, Path(server.key))
-        with structlog.testing.capture_logs() as logs:
+        with capture_logs() as logs:
             assert await echo(address, trusting) == BODY
             assert await echo(address, trusting) == BODY
         assert [entry["event"] for entry in logs] == ["tls_files_not_reloaded"]
@@ -215,7 +215,7 @@ def copy(source: str, target: Path) -> str:
 )
 async def test_broken_handshake_costs_that_connection_alone(junk: bytes) -> None:
     """What follows 0x16 and is no ClientHello ends the connection and nothing else."""
-    with structlog.testing.capture_logs() as logs:
+    with capture_logs() as logs:
         async with serving(ServerTls()) as address, connected(address, network=encrypted()) as bystander:
             for _ in range(3):
                 stream = await TcpNetwork().open_stream(address)
@@ -246,7 +246,7 @@ async def test_handshake_that_does_not_end_is_ended(network: Network, clock: Any
         await nursery.start(server.serve, list(await network.open_listeners("", 0)))
         stream = await network.open_stream(Address("server", 1))
         await stream.send_all(b"\x16\x03\x01\x02\x00")
-        with structlog.testing.capture_logs() as logs:
+        with capture_logs() as logs:
             assert await stream.receive_some() == b""
         assert trio.current_time() == pytest.approx(HANDSHAKE_SECONDS, abs=1)
         assert "not done within" in logs[0]["reason"]
@@ -255,7 +255,7 @@ async def test_handshake_that_does_not_end_is_ended(network: Network, clock: Any
 
 async def test_connection_that_is_cut_inside_tls_ends_in_order() -> None:
     """A peer that goes without a word ends its connection as a plain one does: quietly."""
-    with structlog.testing.capture_logs() as logs:
+    with capture_logs() as logs:
         async with serving(ServerTls()) as address:
             for _ in range(2):
                 stream = await encrypted().open_stream(address)

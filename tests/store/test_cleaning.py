@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from structlog.testing import capture_logs
-
 from ledgermq.store.cleaning import Cleaner
 from ledgermq.store.local_commitlog import LocalCommitLog
+from ledgermq.testing.logs import capture_logs
 from ledgermq.testing.sim.disk import SimDisk
 
 from .stores import derive_all, incoming, small_store

@@ -3,9 +3,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from structlog.testing import capture_logs
 
 from ledgermq.store.json_file import JsonFile
+from ledgermq.testing.logs import capture_logs
 from ledgermq.world.disk import RealDisk
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import attrs
 import pytest
 import trio
-from structlog.testing import capture_logs
 
 from ledgermq.store.opening import open_message_store
+from ledgermq.testing.logs import capture_logs
 from ledgermq.testing.sim.disk import SimDisk
 from ledgermq.testing.sim.workers import SimWorkers
 from ledgermq.world.real import World

@@ -9,7 +9,6 @@ from pathlib import Path
 import attrs
 import pytest
 import trio
-from structlog.testing import capture_logs
 
 from ledgermq.message.layout import decode_record
 from ledgermq.store.cutting import cut_log
@@ -18,6 +17,7 @@ from ledgermq.store.local_commitlog import LocalCommitLog
 from ledgermq.store.message_store import MessageStore
 from ledgermq.store.opening import open_message_store
 from ledgermq.store.statuses import GetStatus
+from ledgermq.testing.logs import capture_logs
 from ledgermq.testing.sim.disk import SimDisk
 from ledgermq.testing.sim.workers import SimWorkers
 from ledgermq.world.disk import RealDisk

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import trio
-from structlog.testing import capture_logs
 
+from ledgermq.testing.logs import capture_logs
 from ledgermq.world.supervision import RESTART_SECONDS, keep_running
 
 

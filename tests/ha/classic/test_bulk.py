@@ -13,7 +13,6 @@ import pytest
 import trio
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from structlog.testing import capture_logs
 from trio.testing import MockClock
 
 from ledgermq.ha.classic.authenticated import BATCH_MAX, AuthenticatedSlave
@@ -22,6 +21,7 @@ from ledgermq.ha.classic.layout import BARE_HEADER
 from ledgermq.ha.classic.protocol import TransferLimits
 from ledgermq.ha.classic.slave import LONG_FRAME_BYTES, REPORT_BYTES, HAClient
 from ledgermq.store.dispatch import Dispatcher
+from ledgermq.testing.logs import capture_logs
 from ledgermq.testing.sim.disk import SimDiskFile
 from ledgermq.world.clock import SystemClock
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import trio
-from structlog.testing import capture_logs
 from trio.testing import MockClock
 
 from ledgermq.ha.classic.layout import BARE_REPORT, TAG, encode_report
 from ledgermq.ha.classic.master import STRANGERS_MAX
 from ledgermq.message.message import IncomingMessage
 from ledgermq.store.statuses import PutStatus
+from ledgermq.testing.logs import capture_logs
 from ledgermq.world.network import Address, Stream
 
 OpenNode = Any  # the fixtures' own classes live in conftest.py, which tests cannot import

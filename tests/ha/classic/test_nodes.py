@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import trio
-from structlog.testing import capture_logs
 from trio.testing import MockClock
 
 from ledgermq.ha.classic.epochs import Epoch, EpochList
@@ -17,6 +16,7 @@ from ledgermq.ha.classic.node import StoreFollower
 from ledgermq.ha.classic.slave import HAClient
 from ledgermq.message.message import IncomingMessage
 from ledgermq.store.statuses import GetStatus, PutStatus
+from ledgermq.testing.logs import capture_logs
 from ledgermq.world.network import Stream
 
 OpenNode = Any  # the fixtures' own classes live in conftest.py, which tests cannot import

@@ -9,13 +9,13 @@ from typing import Any
 import attrs
 import pytest
 import trio
-from structlog.testing import capture_logs
 
 from ledgermq.ha.classic.sync import ConfigSync, OffsetMerge, Offsets
 from ledgermq.message.json import dumps
 from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.remoting.command import RemotingCommand
 from ledgermq.remoting.server import RemotingServer, ServerConnection
+from ledgermq.testing.logs import capture_logs
 from ledgermq.world.clock import SystemClock
 from ledgermq.world.network import Address, TcpNetwork
 

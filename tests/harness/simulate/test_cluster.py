@@ -7,17 +7,15 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-import structlog
 
 from harness.simulate.cluster import simulate_cluster
+from ledgermq.testing.logs import logs_silenced
 
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    before = structlog.get_config()
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger("critical"))
-    yield
-    structlog.configure(**before)
+    with logs_silenced():
+        yield
 
 
 SEEDS = (1, 5, 8, 12, 18, 147, 1026)

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 
 import attrs
 import pytest
-import structlog
 
 from harness.mutants import MUTANTS, Mutant, seeds_until_found
 from harness.simulate.__main__ import main
 from harness.simulate.store import StoreDraw, simulate_store
+from ledgermq.testing.logs import logs_silenced
 
 ONCE_FAILED = {
     5: "units below the recovery mark were rewritten while only the index was lost, and a power cut took them",
@@ -40,10 +40,8 @@ MUTANTS_OF_EVERY_RUN = [mutant for mutant in MUTANTS if mutant.name.startswith(F
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    before = structlog.get_config()
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger("critical"))
-    yield
-    structlog.configure(**before)
+    with logs_silenced():
+        yield
 
 
 def _without_what_came_later(draw: StoreDraw) -> StoreDraw:
