@@ -35,6 +35,7 @@ class Namesrv:
 
     address: Address
     """Where clients of this machine reach it."""
+    dispatcher: Dispatcher
     _handlers: Handlers
 
     @property
@@ -74,7 +75,7 @@ async def open_namesrv(config: NamesrvConfig, world: World) -> AsyncGenerator[Na
         handlers.on_min_id_change.append(Notices(network, nursery).send)
         await nursery.start(server.serve, listeners)
         nursery.start_soon(keep_running, "expiry of brokers", partial(_expire, handlers, server))
-        yield Namesrv(Address(_ANYWHERE.get(config.bind_address, config.bind_address), port), handlers)
+        yield Namesrv(Address(_ANYWHERE.get(config.bind_address, config.bind_address), port), dispatcher, handlers)
         nursery.cancel_scope.cancel()
 
 

@@ -65,6 +65,11 @@ class Dispatcher:
         """Let `handler` answer requests with `code`, and at most `BODY_BYTES_MAX` of body, in a task of its own."""
         self._waiting[code] = handler
 
+    @property
+    def codes(self) -> frozenset[int]:
+        """Every request code that has a handler."""
+        return frozenset((*self._handlers, *self._runs, *self._waiting))
+
     def handle(self, connection: ServerConnection, requests: list[RemotingCommand]) -> int:
         at, count = 0, len(requests)
         began = connection.clock.monotonic()

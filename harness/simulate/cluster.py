@@ -1,7 +1,7 @@
-"""Whole nodes under seeded faults: a name server, brokers and clients, on machines that fail and a network that breaks.
+"""Whole nodes under seeded faults: name servers, brokers and clients, on machines that fail and a network that breaks.
 
 Safety first: while machines lose power and paths are cut, what is acknowledged must not be lost. Then liveness: everything is
-healed, and consumers must see every acknowledged message, and retries must end. The clients are in `clients`.
+healed, and every workload must find what it expects. What clients do is in `workloads`.
 """
 
 from __future__ import annotations
@@ -14,28 +14,27 @@ from math import inf
 import attrs
 import trio
 
-from ledgermq.broker.broker import Broker, open_broker
+from ledgermq.broker.broker import Broker
 from ledgermq.broker.config import ASYNC_MASTER, BrokerConfig
 from ledgermq.message.layout import decode_record
-from ledgermq.namesrv.config import NamesrvConfig
-from ledgermq.namesrv.server import open_namesrv
 from ledgermq.store.message_store import MessageStore
 from ledgermq.store.opening import open_message_store
 from ledgermq.testing.checkers import CLUSTER_CHECKERS, check_history
 from ledgermq.testing.embedded import broker_configs
 from ledgermq.testing.history import End, History, Queue, Snapshot, Stored
-from ledgermq.testing.sim.clock import SimClock
 from ledgermq.testing.sim.network import SEND_BUFFER_BYTES, SimFabric
 from ledgermq.testing.sim.scheduler import seeded_run
-from ledgermq.testing.sim.world import Machine
-from ledgermq.world.real import World
 
 from ..outcome import Outcome, describe_error
-from .clients import CLIENT_HOSTS, DELAY_LEVELS, NAMESRV, TOPIC, Clients, number_in
+from .scene import BROKER_PORT, NAMESRV, Node, Scene
+from .workloads.delayed import DELAY_LEVELS
+from .workloads.registry import ALWAYS_DRAWN, WORKLOADS
+from .workloads.workload import Workload, number_in
 
-BROKER_PORT = 10911
 CONVERGE_SECONDS = 300.0
 """Virtual time in which healed nodes must have given every acknowledged message to the consumer."""
+WORKLOAD_SHARE = 0.4
+"""How often each workload is drawn."""
 PERSIST_SLACK_SECONDS = 5.0
 """How much longer than its interval the writing of a table may take."""
 
@@ -69,6 +68,7 @@ class ClusterDraw:
     clock_drift: float
     commit_seconds: int
     retries_max: int
+    workloads: tuple[str, ...]
 
     @classmethod
     def of(cls, seed: int) -> ClusterDraw:
@@ -99,60 +99,8 @@ class ClusterDraw:
             clock_drift=lots.choice((-0.01, -0.0001, 0.0001, 0.01)) if lots.random() < 0.2 else 0.0,
             commit_seconds=lots.choice((1, 5)),
             retries_max=lots.randint(1, 2),
+            workloads=tuple(name for name in WORKLOADS if name in ALWAYS_DRAWN or lots.random() < WORKLOAD_SHARE),
         )
-
-
-@attrs.define(eq=False)
-class Node:
-    """A broker on its machine: it runs until it is ended, and may be run again."""
-
-    machine: Machine
-    config: BrokerConfig
-    on_start: Callable[[Broker], None]
-    broker: Broker | None = None
-    """While it serves."""
-    _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
-    _ended: trio.Event = attrs.field(factory=trio.Event)
-    _dead: bool = False
-
-    @property
-    def host(self) -> str:
-        return self.machine.host
-
-    @property
-    def clock(self) -> SimClock:
-        return self.machine.clock
-
-    @property
-    def is_slave(self) -> bool:
-        return self.config.is_slave
-
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Start, serve and end."""
-        self._scope, self._ended, self._dead = trio.CancelScope(), trio.Event(), False
-        try:
-            with self._scope:
-                async with open_broker(self.config, self.machine.world()) as self.broker:
-                    self.on_start(self.broker)
-                    task_status.started()
-                    await trio.sleep_forever()
-        except BaseException:
-            if not self._dead:  # of a process that is gone, nobody hears
-                raise
-        finally:
-            self.broker = None
-            self._ended.set()
-
-    async def end(self, end: End) -> None:
-        """End the process: in order, by a signal, or with the machine."""
-        self._dead = end is not End.CLEAN
-        self.broker = None  # also of one that stops in order: what it still does is of no life that counts
-        if end is End.POWER:
-            self.machine.power_cut()
-        elif end is End.KILL:
-            self.machine.kill()
-        self._scope.cancel()
-        await self._ended.wait()
 
 
 @attrs.define(eq=False)
@@ -160,16 +108,12 @@ class ClusterRun:
     """The run of one seed."""
 
     draw: ClusterDraw
-    lots: random.Random
-    fabric: SimFabric
-    history: History
-    nodes: list[Node] = attrs.field(factory=list[Node])
-    trace: list[str] = attrs.field(factory=list[str])
+    scene: Scene
+    workloads: list[Workload] = attrs.field(init=False)
     slave_is_prefix: bool = True
-    clients: Clients = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.clients = Clients(self.history, self.lots, self.draw.life_seconds, [], self._world, self.say)
+        self.workloads = [WORKLOADS[name](self.scene) for name in self.draw.workloads]
 
     @classmethod
     def of(cls, draw: ClusterDraw) -> ClusterRun:
@@ -185,22 +129,19 @@ class ClusterRun:
             commit_seconds=inf if draw.disk_errors else draw.commit_seconds + PERSIST_SLACK_SECONDS,
             retries_max=draw.retries_max,
         )
-        return cls(draw, lots, fabric, history)
-
-    def say(self, what: str) -> None:
-        self.trace.append(f"{trio.current_time():10.4f} {what}")
+        return cls(draw, Scene(lots, fabric, history, draw.life_seconds, draw.sync_seconds_max))
 
     @property
-    def epoch(self) -> int:
-        return len(self.history.ends)
+    def lots(self) -> random.Random:
+        return self.scene.lots
 
-    def _machine(self, host: str) -> Machine:
-        machine = Machine.of(host, self.fabric, random.Random(self.lots.getrandbits(64)))  # noqa: S311 - never secrets
-        machine.worker_seconds_max = self.draw.sync_seconds_max
-        return machine
+    @property
+    def history(self) -> History:
+        return self.scene.history
 
-    def _world(self, host: str) -> World:
-        return self._machine(host).world()
+    @property
+    def nodes(self) -> list[Node]:
+        return self.scene.nodes
 
     def _configs(self) -> list[BrokerConfig]:
         draw = self.draw
@@ -210,7 +151,7 @@ class ClusterRun:
             "flushDiskType": "SYNC_FLUSH" if draw.sync_flush else "ASYNC_FLUSH",
             "maxHashSlotNum": "10",
             "maxIndexNum": "1000",
-            "namesrvAddr": str(NAMESRV),
+            "namesrvAddr": self.scene.namesrv,
             "defaultTopicQueueNums": "2",
             "messageDelayLevel": DELAY_LEVELS,
             "inSyncReplicas": str(draw.in_sync_replicas),
@@ -230,54 +171,62 @@ class ClusterRun:
 
     async def run(self) -> None:
         """All lives, then healing, then a look at what is there."""
-        self.nodes = [Node(self._machine(config.broker_ip1), config, self._started) for config in self._configs()]
+        scene = self.scene
+        scene.name_servers.append(scene.name_server(NAMESRV.host))
+        scene.nodes += [Node(scene.machine(config.broker_ip1), config, self._started) for config in self._configs()]
         for node in self.nodes:
             node.clock.drift = self.draw.clock_drift * self.lots.choice((0, 1))
-        self.clients.members += self.nodes
         async with trio.open_nursery() as nursery:
-            await nursery.start(self._serve_names)
+            for process in scene.name_servers:
+                await nursery.start(process.run)
             for node in self.nodes:
-                await nursery.start(node.run)
+                await nursery.start(node.process.run)
             clients = trio.CancelScope()
-            await nursery.start(self.clients.run, clients)
+            await nursery.start(self._run_workloads, clients)
             for end, outage in zip(self.draw.ends, self.draw.outage_seconds, strict=True):
                 await self._live(nursery, end, outage)
             self._heal()
-            self.clients.healed = True
-            self.say("healed")
+            scene.healed = True
+            scene.say("healed")
             await self._must_converge()
             clients.cancel()
             for node in reversed(self.nodes):
-                await node.end(End.CLEAN)
+                await node.process.end(End.CLEAN)
             nursery.cancel_scope.cancel()
         await self._look()
 
-    def _started(self, broker: Broker) -> None:
-        if broker.config.broker_id == 0:
-            self.clients.note_commits(broker)
+    async def _run_workloads(
+        self, scope: trio.CancelScope, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Run all of them until cancelled; a client that finds no name server when it starts ends, so they start first."""
+        with scope:
+            async with trio.open_nursery() as nursery:
+                for workload in self.workloads:
+                    await nursery.start(workload.run)
+                task_status.started()
 
-    async def _serve_names(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        config = NamesrvConfig(listen_port=NAMESRV.port, bind_address=NAMESRV.host)
-        async with open_namesrv(config, self._world(NAMESRV.host)):
-            task_status.started()
-            await trio.sleep_forever()
+    def _started(self, node: Node, broker: Broker) -> None:
+        self.scene.count_requests(broker.dispatcher)
+        for workload in self.workloads:
+            workload.started(node, broker)
 
     async def _live(self, nursery: trio.Nursery, end: End, outage_seconds: float) -> None:
+        scene = self.scene
         with trio.move_on_after(self.draw.life_seconds * (0.3 + self.lots.random())):
             await self._strike()
-        slaves = self.nodes[1:] if self.draw.slave_fails and self.lots.random() < 0.5 else []
-        victim = self.lots.choice(slaves or self.nodes[:1])
-        self.say(f"{victim.host} ends by {end.value}")
+        slaves = scene.slaves if self.draw.slave_fails and self.lots.random() < 0.5 else []
+        victim = self.lots.choice(slaves or [scene.master])
+        scene.say(f"{victim.host} ends by {end.value}")
         self.history.ends.append(end)
         self.history.ended_at.append(trio.current_time())
-        await victim.end(end)
+        await victim.process.end(end)
         await trio.sleep(outage_seconds)
         self._heal()
-        await nursery.start(victim.run)
-        self.say(f"{victim.host} is back")
+        await nursery.start(victim.process.run)
+        scene.say(f"{victim.host} is back")
 
     def _heal(self) -> None:
-        self.fabric.heal()
+        self.scene.fabric.heal()
         for node in self.nodes:
             node.machine.disk.faults.calm()
 
@@ -298,8 +247,12 @@ class ClusterRun:
             self._heal()
 
     def _strike_network(self) -> None:
-        draw, lots, fabric = self.draw, self.lots, self.fabric
-        hosts = [NAMESRV.host, *(node.host for node in self.nodes), *CLIENT_HOSTS]
+        draw, lots, fabric = self.draw, self.lots, self.scene.fabric
+        hosts = [
+            *(process.host for process in self.scene.name_servers),
+            *(node.host for node in self.nodes),
+            *self.scene.client_hosts,
+        ]
         if draw.connection_losses:
             fabric.lose_connection()
         if draw.half_open:
@@ -311,27 +264,17 @@ class ClusterRun:
             fabric.part(some, [host for host in hosts if host not in some])
 
     async def _must_converge(self) -> None:
-        # A consumer that is ahead of a log that lost its unsynced tail passes over what comes in its place.
-        whole = self.history.survives(0, self.epoch)
-        puts, trials = self.history.puts, self.history.trials
-        wanted = {put.number for put in puts if put.acknowledged and whole}
+        puts = self.history.puts
         before = sum(put.acknowledged for put in puts)
 
         def lacking() -> str:
-            missing = sorted(wanted - self.clients.seen)
-            if missing:
-                return f"the consumer lacks {len(missing)} messages: {missing[:5]}"
-            broker = self.nodes[0].broker
-            assert broker is not None
-            self.clients.look_at_letters(broker.store)
-            tried = [trial for trial in trials if trial.acknowledged and whole]
-            open_ones = [trial.number for trial in tried if not trial.done and not trial.dead]
-            if open_ones:
-                return f"messages {open_ones[:5]} were neither taken nor are they dead letters"
+            for workload in self.workloads:
+                if missing := workload.lacking():
+                    return f"{workload.name}: {missing}"
             if sum(put.acknowledged for put in puts) == before:
                 return "no message is taken"
             # A slave that is ahead of a master that lost its unsynced tail goes back when it has joined again.
-            stores = [node.broker.store for node in self.nodes if node.broker is not None]
+            stores = [node.broker.store for node in (self.scene.master, *self.scene.slaves) if node.broker is not None]
             logs = [_whole_log(store.log.slice_from, store.log.min_offset, store.log.max_offset) for store in stores]
             return "" if all(logs[0].startswith(log) for log in logs[1:]) else "a slave's log is not its master's"
 
@@ -345,24 +288,21 @@ class ClusterRun:
     async def _look(self) -> None:
         """Open the stores once more and read everything in them."""
         logs: list[bytes] = []
-        for node in self.nodes:
+        for node in (self.scene.master, *self.scene.slaves):
             config = node.config.store_config()
             async with open_message_store(node.machine.world(), config) as store:
-                if node is self.nodes[0]:
+                if node is self.scene.master:
                     self.history.snapshots.append(self._snapshot(store))
-                    self.clients.look_at_letters(store)
+                    for workload in self.workloads:
+                        workload.look(store)
                 logs.append(_whole_log(store.log.slice_from, store.log.min_offset, store.log.max_offset))
         self.slave_is_prefix = all(logs[0].startswith(log) for log in logs[1:])
 
     def faults(self) -> Counter[str]:
         """What was injected, and how much of the work that only this floor has was done."""
-        trials = self.history.trials
-        faults = Counter(self.fabric.injected)
-        faults["delayed"] = self.clients.delayed
-        faults["dead_letters"] = sum(len(trial.dead) for trial in trials)
-        faults["retries"] = sum(len(trial.attempts - {0}) for trial in trials)
-        faults["copies_checked"] = sum(put.copies is not None for put in self.history.puts)
-        faults["commits_checked"] = len(self.history.commits)
+        faults = Counter(self.scene.fabric.injected)
+        for workload in self.workloads:
+            faults.update(workload.counts())
         for node in self.nodes:
             faults.update(node.machine.disk.faults.injected)
             faults.update(node.clock.injected)
@@ -371,15 +311,15 @@ class ClusterRun:
     def _snapshot(self, store: MessageStore) -> Snapshot:
         queues: dict[Queue, list[Stored]] = {}
         bounds: dict[Queue, tuple[int, int]] = {}
-        for queue_id in store.queue_ids(TOPIC):
-            queue = (TOPIC, queue_id)
+        topics = sorted({put.queue[0] for put in self.history.puts})
+        for queue in [(topic, queue_id) for topic in topics for queue_id in store.queue_ids(topic)]:
             offset, high = bounds[queue] = (store.min_offset(*queue), store.max_offset(*queue))
             found = queues[queue] = []
             while offset < high:
                 result = store.get(*queue, offset, 32)
                 found += map(_stored, result.slices)
                 offset = result.next_offset
-        return Snapshot(self.epoch + 1, queues, bounds, {})
+        return Snapshot(self.scene.epoch + 1, queues, bounds, {})
 
 
 def _stored(record: memoryview) -> Stored:
@@ -409,7 +349,7 @@ def simulate_cluster(seed: int) -> Outcome:
         violations.append(describe_error(error))
     run.history.ends.append(End.CLEAN)
     violations += check_history(run.history, CLUSTER_CHECKERS)
-    violations += run.clients.early
+    violations += [f"{workload.name}: {violation}" for workload in run.workloads for violation in workload.violations()]
     if not run.slave_is_prefix:
         violations.append("the slave's log is not a prefix of its master's")
-    return Outcome(run.history, violations, Counter(run.faults()), str(draw), run.trace)
+    return Outcome(run.history, violations, run.faults(), str(draw), run.scene.trace)

@@ -1,0 +1,218 @@
+"""What a simulated run of whole nodes consists of: machines, the processes on them, and what clients share.
+
+A process runs until it is ended, in order, by a signal or with its machine, and may be run again on what its disk holds then.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Generic, TypeVar
+
+import attrs
+import trio
+
+from ledgermq.broker.broker import Broker, open_broker
+from ledgermq.broker.config import BrokerConfig
+from ledgermq.namesrv.config import NamesrvConfig
+from ledgermq.namesrv.server import Namesrv, open_namesrv
+from ledgermq.remoting.codes import RequestCode
+from ledgermq.remoting.command import RemotingCommand
+from ledgermq.remoting.dispatcher import Dispatcher, Handler, RunHandler, WaitingHandler
+from ledgermq.remoting.server import ServerConnection
+from ledgermq.testing.history import End, History
+from ledgermq.testing.sim.clock import SimClock
+from ledgermq.testing.sim.network import SimFabric
+from ledgermq.testing.sim.world import Machine
+from ledgermq.world.network import Address
+from ledgermq.world.real import World
+
+NAMESRV = Address("10.0.0.1", 9876)
+BROKER_PORT = 10911
+
+Server = TypeVar("Server")
+
+
+@attrs.define(eq=False)
+class Process(Generic[Server]):
+    """A server on its machine."""
+
+    machine: Machine
+    serve: Callable[[World], AbstractAsyncContextManager[Server]]
+    on_start: Callable[[Server], None] = lambda _: None
+    server: Server | None = None
+    """The server, while it serves in a life that counts."""
+    _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+    _ended: trio.Event = attrs.field(factory=trio.Event)
+    _dead: bool = False
+
+    @property
+    def host(self) -> str:
+        return self.machine.host
+
+    @property
+    def clock(self) -> SimClock:
+        return self.machine.clock
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Start, serve and end."""
+        self._scope, self._ended, self._dead = trio.CancelScope(), trio.Event(), False
+        try:
+            with self._scope:
+                async with self.serve(self.machine.world()) as self.server:
+                    self.on_start(self.server)
+                    task_status.started()
+                    await trio.sleep_forever()
+        except BaseException:
+            if not self._dead:  # nobody sees the error of a process that has been killed
+                raise
+        finally:
+            self.server = None
+            self._ended.set()
+
+    async def end(self, end: End) -> None:
+        """End the process: in order, by a signal, or with the machine."""
+        self._dead = end is not End.CLEAN
+        self.server = None  # what a process still does while it stops in order belongs to no life that counts
+        if end is End.POWER:
+            self.machine.power_cut()
+        elif end is End.KILL:
+            self.machine.kill()
+        self._scope.cancel()
+        await self._ended.wait()
+
+
+@attrs.define(eq=False)
+class Node:
+    """A broker: its configuration, and the process that runs with it."""
+
+    machine: Machine
+    config: BrokerConfig
+    on_start: Callable[[Node, Broker], None]
+    process: Process[Broker] = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.process = Process(
+            self.machine,
+            lambda world: open_broker(self.config, world),
+            lambda broker: self.on_start(self, broker),
+        )
+
+    @property
+    def broker(self) -> Broker | None:
+        """The broker, while it serves."""
+        return self.process.server
+
+    @property
+    def host(self) -> str:
+        return self.machine.host
+
+    @property
+    def clock(self) -> SimClock:
+        return self.machine.clock
+
+    @property
+    def address(self) -> Address:
+        return Address(self.host, BROKER_PORT)
+
+
+@attrs.define(eq=False)
+class Scene:
+    """All machines of one run, what happens on them, and what its clients have in common."""
+
+    lots: random.Random
+    fabric: SimFabric
+    history: History
+    life_seconds: float
+    worker_seconds_max: float = 0.0
+    nodes: list[Node] = attrs.field(factory=list[Node])
+    name_servers: list[Process[Namesrv]] = attrs.field(factory=list[Process[Namesrv]])
+    client_hosts: list[str] = attrs.field(factory=list[str])
+    trace: list[str] = attrs.field(factory=list[str])
+    healed: bool = False
+    """Nothing fails any more."""
+    requests: Counter[str] = attrs.field(factory=Counter[str])
+    """Requests that servers handled without refusing them, by the name of their code."""
+    _number: int = 0
+
+    @property
+    def epoch(self) -> int:
+        """The number of lives of nodes that have ended."""
+        return len(self.history.ends)
+
+    @property
+    def master(self) -> Node:
+        """The node that is, or was last, started as the master."""
+        return next(node for node in self.nodes if node.config.broker_id == 0)
+
+    @property
+    def slaves(self) -> list[Node]:
+        return [node for node in self.nodes if node.config.broker_id != 0]
+
+    @property
+    def namesrv(self) -> str:
+        """The list of name servers, as clients and brokers are given it."""
+        return ";".join(str(Address(process.host, NAMESRV.port)) for process in self.name_servers)
+
+    def say(self, what: str) -> None:
+        self.trace.append(f"{trio.current_time():10.4f} {what}")
+
+    def next_number(self) -> int:
+        """A number that no other message of this run has."""
+        self._number += 1
+        return self._number
+
+    def machine(self, host: str) -> Machine:
+        machine = Machine.of(host, self.fabric, random.Random(self.lots.getrandbits(64)))  # noqa: S311 - never secrets
+        machine.worker_seconds_max = self.worker_seconds_max
+        return machine
+
+    def client_world(self) -> World:
+        """The world of a client, on a machine of its own."""
+        host = f"10.0.2.{len(self.client_hosts)}"
+        self.client_hosts.append(host)
+        return self.machine(host).world()
+
+    def name_server(self, host: str) -> Process[Namesrv]:
+        """A name server on a new machine; it keeps its KV configuration on its disk."""
+        config = NamesrvConfig(listen_port=NAMESRV.port, bind_address=host, kv_config_path="kv.json")
+        process = Process(self.machine(host), lambda world: open_namesrv(config, world))
+        process.on_start = lambda server: self.count_requests(server.dispatcher)
+        return process
+
+    def count_requests(self, dispatcher: Dispatcher) -> None:
+        """Count the requests that a server handles from now on without refusing them."""
+        handlers: dict[int, Handler] = dispatcher._handlers  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+        runs: dict[int, RunHandler] = dispatcher._runs  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+        waiting: dict[int, WaitingHandler] = dispatcher._waiting  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+        for code, handler in handlers.items():
+            handlers[code] = self._counted(code, handler)
+        for code, run in runs.items():
+            runs[code] = self._counted_run(run)
+        for code, wait in waiting.items():
+            waiting[code] = self._counted_wait(code, wait)
+
+    def _counted(self, code: int, handler: Handler) -> Handler:
+        def handle(connection: ServerConnection, request: RemotingCommand) -> RemotingCommand | None:
+            answer = handler(connection, request)
+            self.requests[RequestCode(code).name] += 1
+            return answer
+
+        return handle
+
+    def _counted_run(self, run: RunHandler) -> RunHandler:
+        def handle(connection: ServerConnection, requests: list[RemotingCommand]) -> None:
+            run(connection, requests)
+            self.requests.update(RequestCode(request.code).name for request in requests)
+
+        return handle
+
+    def _counted_wait(self, code: int, wait: WaitingHandler) -> WaitingHandler:
+        async def handle(connection: ServerConnection, request: RemotingCommand) -> RemotingCommand | None:
+            answer = await wait(connection, request)
+            self.requests[RequestCode(code).name] += 1
+            return answer
+
+        return handle

@@ -1,0 +1,69 @@
+"""Delayed messages, and a look at when they come."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import ClassVar
+
+import attrs
+import trio
+
+from ledgermq.client.consumer import open_consumer
+from ledgermq.client.errors import ClientError
+from ledgermq.client.producer import Producer, open_producer
+from ledgermq.client.subscription import ConsumeFrom
+from ledgermq.message.message import Message
+from ledgermq.remoting.codes import RequestCode
+
+from .plain import SEND_SECONDS
+from .workload import Workload
+
+TOPIC = "D"
+DELAY_LEVELS = "1s 5s 1s 2s 2s 4s"
+"""The third and those after it are for failed messages."""
+DELAYS_MS = (1000, 5000)
+"""What the first delay levels mean."""
+
+
+@attrs.define(eq=False)
+class Delayed(Workload):
+    """A delayed message never comes before its time, by the clock of the broker."""
+
+    name: ClassVar[str] = "delayed"
+    codes: ClassVar[frozenset[RequestCode]] = frozenset({RequestCode.SEND_MESSAGE_V2})
+    came: int = 0
+    early: list[str] = attrs.field(factory=list[str])
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        scene = self.scene
+        world = scene.client_world()
+        async with (
+            open_producer(scene.namesrv, "d", world=world, send_timeout_seconds=SEND_SECONDS) as producer,
+            open_consumer(scene.namesrv, "dg", TOPIC, consume_from=ConsumeFrom.FIRST, world=world) as consumer,
+            trio.open_nursery() as nursery,
+        ):
+            nursery.start_soon(self._send, producer)
+            task_status.started()
+            async for message in consumer:
+                host, due_ms, jumps_back = message.body.decode().split(";")
+                clock = scene.master.clock
+                self.came += 1
+                same_clock = host == scene.master.host and int(jumps_back) == clock.jumps_back
+                if same_clock and (now_ms := clock.wall_ms()) < int(due_ms):
+                    self.early.append(f"a message that is due at {due_ms} ms came at {now_ms} ms")
+
+    async def _send(self, producer: Producer) -> None:
+        scene = self.scene
+        while True:
+            level, node = scene.lots.randint(1, len(DELAYS_MS)), scene.master
+            due_ms = node.clock.wall_ms() + DELAYS_MS[level - 1]
+            with contextlib.suppress(ClientError):
+                body = f"{node.host};{due_ms};{node.clock.jumps_back}".encode()
+                await producer.send(Message(TOPIC, body, delay_level=level))
+            await trio.sleep(scene.life_seconds * scene.lots.random() * 0.2)
+
+    def violations(self) -> list[str]:
+        return self.early
+
+    def counts(self) -> dict[str, int]:
+        return {"delayed": self.came}

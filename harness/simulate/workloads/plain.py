@@ -1,0 +1,184 @@
+"""Producers and a consumer of plain messages, a group that leaves early, and readers on slaves.
+
+All are the project's own clients but the last, which ask a slave's store as a pull would.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import attrs
+import trio
+
+from ledgermq.broker.broker import Broker
+from ledgermq.client.consumer import open_consumer
+from ledgermq.client.errors import ClientError
+from ledgermq.client.producer import open_producer
+from ledgermq.client.sending import SendResult
+from ledgermq.client.subscription import ConsumeFrom
+from ledgermq.message.layout import decode_record
+from ledgermq.message.message import Message
+from ledgermq.remoting.codes import RequestCode
+from ledgermq.testing.history import Commit, Put, Queue, Read
+
+from ..scene import Node
+from .workload import Workload, number_in
+
+TOPIC = "T"
+GROUP, LEAVING_GROUP = "g", "lg"
+PRODUCERS = 2
+SEND_SECONDS = 3.0
+LOOK_SECONDS = 0.5
+READ_AT_ONCE = 32
+LEAVES_AFTER = 5
+"""Messages after which the group that leaves has seen enough."""
+
+
+@attrs.define(eq=False)
+class Plain(Workload):
+    """At-least-once of the simplest kind."""
+
+    name: ClassVar[str] = "plain"
+    codes: ClassVar[frozenset[RequestCode]] = frozenset(
+        {
+            RequestCode.SEND_MESSAGE_V2,
+            RequestCode.PULL_MESSAGE,
+            RequestCode.UPDATE_CONSUMER_OFFSET,
+            RequestCode.HEART_BEAT,
+            RequestCode.UNREGISTER_CLIENT,
+            RequestCode.REGISTER_BROKER,
+            RequestCode.UNREGISTER_BROKER,
+        }
+    )
+    seen: set[int] = attrs.field(factory=set[int])
+    _epochs: dict[int, int] = attrs.field(factory=dict[int, int])
+    """In which life each message was sent."""
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        async with trio.open_nursery() as nursery:
+            for producer in range(PRODUCERS):
+                await nursery.start(self._produce, producer)
+            await nursery.start(self._consume)
+            await nursery.start(self._leave)
+            for node in self.scene.nodes:
+                nursery.start_soon(self._read_slave, node)
+            nursery.start_soon(self._look_at_commits)
+            task_status.started()
+
+    def lacking(self) -> str:
+        history = self.scene.history
+        # A consumer that is ahead of a log that lost its unsynced tail passes over what comes in its place.
+        if not history.survives(0, self.scene.epoch):
+            return ""
+        missing = sorted({put.number for put in history.puts if put.acknowledged and put.queue[0] == TOPIC} - self.seen)
+        return f"the consumer lacks {len(missing)} messages: {missing[:5]}" if missing else ""
+
+    def started(self, node: Node, broker: Broker) -> None:
+        if node.config.broker_id == 0:
+            self._note_commits(broker)
+
+    def counts(self) -> dict[str, int]:
+        history = self.scene.history
+        copies = sum(put.copies is not None for put in history.puts)
+        return {"copies_checked": copies, "commits_checked": len(history.commits)}
+
+    # ---------------------------------------------------------------- messages
+
+    async def _produce(self, producer: int, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        scene = self.scene
+        lots, world = scene.lots, scene.client_world()
+        async with open_producer(scene.namesrv, f"p{producer}", world=world, send_timeout_seconds=SEND_SECONDS) as client:
+            task_status.started()
+            while True:
+                put = Put(scene.next_number(), producer, (TOPIC, 0), scene.epoch)
+                self._epochs[put.number] = put.epoch
+                scene.history.puts.append(put)
+                try:
+                    result = await client.send(Message(TOPIC, b"%d;" % put.number + lots.randbytes(lots.randrange(600))))
+                except ClientError as error:
+                    scene.say(f"producer {producer} put {put.number}: {type(error).__name__}")
+                else:
+                    self._answered(put, result)
+                await trio.sleep(scene.life_seconds * lots.random() * 0.05)
+
+    def _answered(self, put: Put, result: SendResult) -> None:
+        scene = self.scene
+        put.queue, put.queue_offset = (TOPIC, int(result.queue.queue_id)), result.queue_offset
+        # An answer that came after a failure was given before it, so it counts as of the life it was asked in.
+        put.acknowledged = result.status.name == "SEND_OK"
+        put.answered = scene.epoch
+        put.physical_offset = int(result.offset_message_id[-16:], 16)
+        if put.answered == put.epoch and scene.history.copies > 1:
+            put.copies = sum(self._holds(node, put) for node in scene.nodes)
+        scene.say(f"producer {put.producer} put {put.number} at {put.queue}@{put.queue_offset}: {result.status.name}")
+
+    def _holds(self, node: Node, put: Put) -> bool:
+        if node.broker is None:
+            return False
+        log = node.broker.store.log
+        if not log.min_offset <= put.physical_offset < log.max_offset:
+            return False
+        view = log.slice_from(put.physical_offset, log.max_offset - put.physical_offset)
+        return b"%d;" % put.number in bytes(view[:200])
+
+    async def _consume(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        scene = self.scene
+        world = scene.client_world()
+        async with open_consumer(scene.namesrv, GROUP, TOPIC, consume_from=ConsumeFrom.FIRST, world=world) as consumer:
+            task_status.started()
+            async for message in consumer:
+                number = number_in(message.body)
+                self.seen.add(number)
+                # It may have been under way for a while, but no longer than since it was sent.
+                queue = (TOPIC, int(message.queue.queue_id))
+                scene.history.reads.append(Read(queue, message.queue_offset, number, self._epochs[number], GROUP))
+
+    async def _read_slave(self, node: Node) -> None:
+        """Read whatever a slave makes readable, as a consumer does that its master sends there, or that is cut off from it."""
+        scene = self.scene
+        offsets: dict[int, int] = {}
+        while True:
+            await trio.sleep(scene.life_seconds * scene.lots.random() * 0.01)
+            store = None if node.broker is None or node.config.broker_id == 0 else node.broker.store
+            for queue_id in store.queue_ids(TOPIC) if store is not None else ():
+                assert store is not None
+                low, high = store.min_offset(TOPIC, queue_id), store.max_offset(TOPIC, queue_id)
+                offset = min(max(offsets.get(queue_id, low), low), high)
+                for record in store.get(TOPIC, queue_id, offset, READ_AT_ONCE).slices:
+                    number = number_in(decode_record(record).body)
+                    # Without SYNC_FLUSH a slave may show what its master has lost already, until it is told of that.
+                    epoch = self._epochs[number]
+                    scene.history.reads.append(Read((TOPIC, queue_id), offset, number, epoch, f"reader at {node.host}"))
+                    offset += 1
+                offsets[queue_id] = offset
+
+    # ---------------------------------------------------------------- committed offsets
+
+    async def _leave(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """A group that consumes a little and is gone: nobody commits again what its broker should remember."""
+        scene = self.scene
+        world = scene.client_world()
+        async with open_consumer(scene.namesrv, LEAVING_GROUP, TOPIC, consume_from=ConsumeFrom.FIRST, world=world) as consumer:
+            task_status.started()
+            for _ in range(LEAVES_AFTER):
+                await consumer.get_one()
+        scene.say("a group has left")
+
+    async def _look_at_commits(self) -> None:
+        while True:
+            broker = self.scene.master.broker
+            if broker is not None:
+                self._note_commits(broker)
+            await trio.sleep(LOOK_SECONDS)
+
+    def _note_commits(self, broker: Broker) -> None:
+        """Write down how far each group is on the broker."""
+        history = self.scene.history
+        known = {(one.group, one.queue) for one in history.commits}
+        for group in (GROUP, LEAVING_GROUP):
+            offsets = broker.offsets.of(group, TOPIC)
+            for queue_id in range(2):
+                queue: Queue = (TOPIC, queue_id)
+                if queue_id in offsets or (group, queue) in known:
+                    offset = offsets.get(queue_id, 0)
+                    history.commits.append(Commit(trio.current_time(), group, queue, offset, self.scene.epoch))
