@@ -34,7 +34,7 @@ def command(
     if print_config:
         click.echo(config.to_properties(), nl=False)
         return
-    serve(open_namesrv(config, real_world()), _announce, JsonError, BadTlsSetting)
+    serve(open_namesrv(config, real_world()), _announce, JsonError, BadNamesrvConfig, BadTlsSetting)
 
 
 def _config(file: Path | None, host: str | None, port: int | None) -> NamesrvConfig:

@@ -97,6 +97,31 @@ KEYS: Mapping[str, str] = {key: field.name for key, field in _FIELDS.items()}
 """RocketMQ's keys and our field names."""
 
 
+_RANGES = {
+    "listenPort": (0, 65535),
+    # More often than that nothing would be gained; a pause of 0 would take all of the processor.
+    "scanNotActiveBrokerInterval": (10, 3_600_000),
+    # Brokers register every 10 to 60 seconds: a shorter time would cut them off.
+    "serverChannelMaxIdleTimeSeconds": (61, 86_400),
+}
+assert _RANGES.keys() == {key for key, field in _FIELDS.items() if type(field.default) is int}
+
+CHANGEABLE = frozenset(
+    (
+        "orderMessageEnable",
+        "returnOrderTopicConfigToBroker",
+        "scanNotActiveBrokerInterval",
+        "supportActingMaster",
+        "notifyMinBrokerIdChanged",
+        "deleteTopicWithBrokerRegistration",
+        "enableAllTopicList",
+        "enableTopicList",
+    )
+)
+"""Keys that an administrator may change through the network: whoever uses them reads them each time."""
+assert KEYS.keys() >= CHANGEABLE
+
+
 def _text(value: Any) -> str:
     return ("true" if value else "false") if isinstance(value, bool) else str(value)
 
@@ -108,8 +133,8 @@ def _value(key: str, field: attrs.Attribute[Any], text: str) -> Any:
             raise BadNamesrvConfig(key, text, "true or false")
         return text.lower() == "true"
     if isinstance(field.default, int):
-        most = 65535 if key == "listenPort" else 2**31 - 1
-        if not text.isascii() or not text.isdigit() or len(text) > 10 or int(text) > most:
-            raise BadNamesrvConfig(key, text, f"a number from 0 to {most}")
+        least, most = _RANGES[key]
+        if not text.isascii() or not text.isdigit() or len(text) > 10 or not least <= int(text) <= most:
+            raise BadNamesrvConfig(key, text, f"a number from {least} to {most}")
         return int(text)
     return text

@@ -6,7 +6,7 @@ configuration and of the name server's own.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
 import attrs
@@ -18,13 +18,21 @@ from ..remoting.codes import RequestCode, ResponseCode
 from ..remoting.command import FRAME_SIZE_MAX, RemotingCommand
 from ..remoting.dispatcher import Dispatcher
 from ..remoting.errors import RequestRefused
-from ..remoting.java_properties import read_properties
+from ..remoting.java_properties import read_properties, write_properties
 from ..remoting.server import ServerConnection
 from ..remoting.tls import TLS_KEYS
 from ..world.events import get_logger
 from ..world.files import replace_file
 from ..world.real import World
-from .config import NamesrvConfig
+from .bounds import (
+    KV_CHARACTERS_MAX,
+    TOPIC_CHARACTERS_MAX,
+    VALUE_CHARACTERS_MAX,
+    checked_address,
+    checked_name,
+    refuse,
+)
+from .config import CHANGEABLE, KEYS, NamesrvConfig
 from .errors import BadNamesrvConfig
 from .kv_config import ORDER_TOPIC_CONFIG, KvConfig
 from .registration import DataVersion, TopicConfig, read_data_version, read_registration
@@ -34,6 +42,8 @@ T = TypeVar("T")
 
 log = get_logger(__name__)
 
+REPLACED_ADDRESS = "replacedBrokerAddr"
+"""A field of ours in the answer to a registration: the address that had the same name and id until then."""
 STRICT_JSON_VERSION = 401
 """V4_9_4: clients from here on read routes as strict JSON only."""
 
@@ -48,6 +58,8 @@ class Handlers:
     routes: RouteTable[ServerConnection] = attrs.field(factory=RouteTable[ServerConnection])
     on_min_id_change: list[Callable[[MinIdChange], None]] = attrs.field(factory=list[Callable[[MinIdChange], None]])
     """Called if the configuration says so."""
+    changes: Mapping[str, str] = attrs.field(factory=dict[str, str])
+    """What administrators have changed of the configuration: the content of the file `configStorePath`, which a start reads."""
     # Two administrators may change the same file at once; the second writes what both have changed.
     _saving: trio.Lock = attrs.field(factory=trio.Lock)
 
@@ -89,15 +101,16 @@ class Handlers:
     # brokers
 
     def register_broker(self, connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+        ha_address, zone = request.text("haServerAddr", ""), request.ext.get("__ZONE_NAME")
         broker = Broker(
-            cluster=request.text("clusterName"),
-            name=request.text("brokerName"),
+            cluster=checked_name("clusterName", request.text("clusterName")),
+            name=checked_name("brokerName", request.text("brokerName")),
             broker_id=request.integer("brokerId"),
-            address=request.text("brokerAddr"),
-            ha_address=request.text("haServerAddr", ""),
+            address=checked_address("brokerAddr", request.text("brokerAddr")),
+            ha_address=checked_address("haServerAddr", ha_address) if ha_address else "",
             timeout_seconds=request.integer("heartbeatTimeoutMillis", round(BROKER_TIMEOUT_SECONDS * 1000)) / 1000,
             enable_acting_master=request.boolean("enableActingMaster") if "enableActingMaster" in request.ext else None,
-            zone=request.ext.get("__ZONE_NAME"),
+            zone=checked_name("zone", zone) if zone else zone,
         )
         topics = read_registration(request.body, request.integer("bodyCrc32", 0))
         is_new = self.routes.data_version(broker.cluster, broker.address) is None
@@ -110,12 +123,22 @@ class Handlers:
         )
         if is_new:
             log.info("broker_registered", broker=broker.name, broker_id=broker.broker_id, address=broker.address)
+        if registered.replaced_address is not None:
+            # One of the two has the other's name and id by mistake, or has taken its place.
+            log.warning(
+                "broker_replaced",
+                broker=broker.name,
+                broker_id=broker.broker_id,
+                address=broker.address,
+                replaced_address=registered.replaced_address,
+            )
         self._tell_min_id_changes()
         order = self.kv_config.namespace(ORDER_TOPIC_CONFIG) if self.config.return_order_topic_config_to_broker else None
         return request.response(
             ext={
                 "haServerAddr": registered.master_ha_address or None,
                 "masterAddr": registered.master_address or None,
+                REPLACED_ADDRESS: registered.replaced_address,
             },
             body=dumps({"table": order}) if order is not None else b"",
         )
@@ -180,7 +203,7 @@ class Handlers:
         return request.response(body=dumps(self.routes.cluster_info()))
 
     def register_topic(self, request: RemotingCommand) -> RemotingCommand:
-        topic = request.text("topic")
+        topic = checked_name("topic", request.text("topic"), TOPIC_CHARACTERS_MAX)
         try:
             queues = [
                 (
@@ -259,13 +282,23 @@ class Handlers:
         return request.response(body=dumps({"table": entries}))
 
     async def put_kv_config(self, request: RemotingCommand) -> RemotingCommand:
-        self.kv_config.put(request.text("namespace"), request.text("key"), request.text("value"))
-        await self._save(self.config.kv_config_path, self.kv_config.to_bytes)
+        namespace, key = (checked_name(name, request.text(name)) for name in ("namespace", "key"))
+        value = request.text("value")
+        if len(value) > VALUE_CHARACTERS_MAX:
+            raise refuse(f"a value has at most {VALUE_CHARACTERS_MAX} characters (got {len(value)})")
+        async with self._saving:
+            changed = self.kv_config.with_value(namespace, key, value)
+            if changed.characters > KV_CHARACTERS_MAX:
+                raise refuse(f"all namespaces together have at most {KV_CHARACTERS_MAX} characters")
+            await self._save(self.config.kv_config_path, changed.to_bytes())
+            self.kv_config = changed  # only what is on disk is served, so that nobody finds it gone after a restart
         return request.response()
 
     async def delete_kv_config(self, request: RemotingCommand) -> RemotingCommand:
-        self.kv_config.delete(request.text("namespace"), request.text("key"))
-        await self._save(self.config.kv_config_path, self.kv_config.to_bytes)
+        async with self._saving:
+            changed = self.kv_config.without(request.text("namespace"), request.text("key"))
+            await self._save(self.config.kv_config_path, changed.to_bytes())
+            self.kv_config = changed
         return request.response()
 
     def get_config(self, request: RemotingCommand) -> RemotingCommand:
@@ -276,22 +309,32 @@ class Handlers:
             entries = read_properties(request.body.decode())
         except UnicodeDecodeError as error:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"the body is not properties text: {error}") from error
-        fixed = {*(key.strip() for key in self.config.config_black_list.split(";")), *TLS_KEYS}
+        fixed = {key.strip() for key in self.config.config_black_list.split(";")} | (KEYS.keys() - CHANGEABLE) | TLS_KEYS.keys()
         if refused := sorted(fixed & entries.keys()):
             raise RequestRefused(ResponseCode.NO_PERMISSION, f"{', '.join(refused)} cannot be changed through the network")
-        try:
-            self.config = self.config.with_entries(entries)
-        except BadNamesrvConfig as error:
-            raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(error)) from error
-        log.info("config_changed", keys=sorted(entries))
-        await self._save(self.config.config_store_path, lambda: self.config.to_properties().encode())
+        if unknown := sorted(entries.keys() - KEYS.keys()):
+            raise RequestRefused(ResponseCode.INVALID_PARAMETER, f"this name server has no setting {', '.join(unknown)}")
+        async with self._saving:
+            try:
+                changed = self.config.with_entries(entries)
+            except BadNamesrvConfig as error:
+                raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(error)) from error
+            changes = {**self.changes, **entries}
+            await self._save(self.config.config_store_path, write_properties(changes).encode())
+            self.config, self.changes = changed, changes
+        log.info("config_changed", entries=entries)
         return request.response()
 
-    async def _save(self, path: str, content: Callable[[], bytes]) -> None:
+    async def _save(self, path: str, content: bytes) -> None:
         if not path:
             return
-        async with self._saving:
-            await self.world.workers.run(replace_file, self.world.disk, path, content())
+        try:
+            await self.world.workers.run(replace_file, self.world.disk, path, content)
+        except OSError as error:
+            log.error("config_not_saved", path=path, reason=error.strerror or str(error))
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR, f"{path}: {error.strerror or error}; nothing was changed"
+            ) from error
 
 
 def _of_request_alone(answer: Callable[[RemotingCommand], T]) -> Callable[[ServerConnection, RemotingCommand], T]:

@@ -14,11 +14,17 @@ ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
 """The namespace of order configurations: topic, then `brokerA:4;brokerB:4`."""
 
 
-@attrs.define(eq=False)
+@attrs.frozen(eq=False)
 class KvConfig:
-    """Namespaces of texts."""
+    """Namespaces of texts; a change makes another one, to be served once it is on disk."""
 
-    _table: dict[str, dict[str, str]] = attrs.field(factory=dict[str, dict[str, str]])
+    _table: Mapping[str, Mapping[str, str]] = attrs.field(factory=dict[str, Mapping[str, str]])
+    characters: int = attrs.field(init=False)
+    """Of all namespaces, keys and values."""
+
+    def __attrs_post_init__(self) -> None:
+        count = sum(len(namespace) + _characters(entries) for namespace, entries in self._table.items())
+        object.__setattr__(self, "characters", count)
 
     @classmethod
     def from_bytes(cls, content: bytes) -> KvConfig:
@@ -38,15 +44,24 @@ class KvConfig:
         """Write a `kvConfig.json`."""
         return dumps({"configTable": self._table})
 
-    def put(self, namespace: str, key: str, value: str) -> None:
-        self._table.setdefault(namespace, {})[key] = value
+    def with_value(self, namespace: str, key: str, value: str) -> KvConfig:
+        """Copy this configuration, with one value set."""
+        return KvConfig({**self._table, namespace: {**self._table.get(namespace, {}), key: value}})
 
     def get(self, namespace: str, key: str) -> str | None:
         return self._table.get(namespace, {}).get(key)
 
-    def delete(self, namespace: str, key: str) -> None:
-        self._table.get(namespace, {}).pop(key, None)
+    def without(self, namespace: str, key: str) -> KvConfig:
+        """Copy this configuration without one key, which need not be there; the namespace stays."""
+        entries = self._table.get(namespace)
+        if entries is None:
+            return self
+        return KvConfig({**self._table, namespace: {name: value for name, value in entries.items() if name != key}})
 
     def namespace(self, namespace: str) -> Mapping[str, str] | None:
         """All entries of a namespace, None for one that never had any."""
         return self._table.get(namespace)
+
+
+def _characters(entries: Mapping[str, str]) -> int:
+    return sum(len(key) + len(value) for key, value in entries.items())

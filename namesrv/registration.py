@@ -19,6 +19,7 @@ from ..message.json import OF_STRANGERS_BYTES_MAX, loads
 from ..message.numbers import INT_MAX, INT_MIN, LONG_MAX, LONG_MIN, int_of, long_of
 from ..remoting.codes import ResponseCode
 from ..remoting.errors import RequestRefused
+from .bounds import TOPIC_CHARACTERS_MAX
 
 TOPICS_MAX = 128 * 1024
 """Of one broker: more than fit into the largest frame as the JSON that brokers write, some 125 bytes a topic."""
@@ -154,7 +155,14 @@ def _read_json(body: bytes) -> RegisteredTopics:
             config = configs[numbers] = TopicConfig(*numbers)
         topics[name] = config
     version = wrapper.data_version or _Version()
+    _check_names(topics)
     return RegisteredTopics(DataVersion(version.counter, version.timestamp, version.state_version), topics)
+
+
+def _check_names(topics: Mapping[str, TopicConfig]) -> None:
+    longest = max(topics, key=len, default="")
+    if len(longest) > TOPIC_CHARACTERS_MAX:
+        raise ValueError(f"a topic with a name of {len(longest)} characters, {TOPIC_CHARACTERS_MAX} are allowed")
 
 
 def _decode(body: bytes) -> _Body:
@@ -192,6 +200,7 @@ def _read_compressed(expanded: bytes) -> RegisteredTopics:
             reads, writes, perm = words.decode().split(" ", 3)[:3]
             config = configs[words] = TopicConfig(int_of(reads), int_of(writes), int_of(perm))
         topics[name.decode()] = config
+    _check_names(topics)
     # Filter servers and static-topic mappings follow; neither is ours to serve.
     return RegisteredTopics(read_data_version(loads(version, loose_bytes_max=VERSION_BYTES_MAX)), topics)
 

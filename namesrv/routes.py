@@ -7,7 +7,7 @@ Connections are opaque here; time is handed in as seconds of a monotonic clock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from typing import Any, Generic, TypeVar
 
 import attrs
@@ -16,6 +16,7 @@ from ..message.flags import PERM_READ_WRITE, PERM_WRITE
 from ..message.units import MASTER_ID
 from ..remoting.codes import ResponseCode
 from ..remoting.errors import RequestRefused
+from .bounds import BROKERS_MAX, QUEUE_ENTRIES_MAX, TOPICS_KNOWN_MAX, refuse
 from .registration import DataVersion, RegisteredTopics, TopicConfig
 
 BROKER_TIMEOUT_SECONDS = 120.0
@@ -47,6 +48,8 @@ class Registered:
 
     master_address: str = ""
     master_ha_address: str = ""
+    replaced_address: str | None = None
+    """Another address that was registered under the same name and id until now."""
 
 
 @attrs.frozen
@@ -114,6 +117,10 @@ class RouteTable(Generic[Connection]):
     _clusters: dict[str, set[str]] = attrs.field(factory=dict[str, set[str]])
     _live: dict[tuple[str, str], _Live[Connection]] = attrs.field(factory=dict[tuple[str, str], _Live[Connection]])
     """Cluster, address."""
+    _topics_of: dict[str, set[str]] = attrs.field(factory=dict[str, set[str]])
+    """By broker name, the topics in `_topics` that list it."""
+    _entries: int = 0
+    """Topics of all broker names together."""
     min_id_changes: list[MinIdChange] = attrs.field(factory=list[MinIdChange])
     """Those that nobody was told of yet, of names with acting masters."""
 
@@ -131,11 +138,17 @@ class RouteTable(Generic[Connection]):
         """Take a registration.
 
         Raises:
-            RequestRefused: a single topic of a broker that never registered in full, or a state older than what is known.
-                Nothing was changed.
+            RequestRefused: a single topic of a broker that never registered in full, a state older than what is known, or one
+                that does not fit. Nothing was changed.
         """
         group = self._brokers.get(broker.name)
         known = group.addresses if group is not None else {}
+        if broker.broker_id < 0:
+            raise refuse(f"register broker failed: a broker id is not negative (got {broker.broker_id})")
+        if len(self._live) >= BROKERS_MAX and (broker.cluster, broker.address) not in self._live:
+            raise refuse(f"register broker failed: {BROKERS_MAX} addresses are registered already")
+        self._refuse_entries(broker.name, len(registered.topics))
+        self._refuse_topics(registered.topics)
         if broker.broker_id not in known and len(registered.topics) == 1:
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR,
@@ -145,7 +158,8 @@ class RouteTable(Generic[Connection]):
 
         if group is None:
             group = self._brokers[broker.name] = _BrokerGroup(broker.cluster, broker.name)
-        is_first = broker.broker_id not in group.addresses
+        known_before = group.addresses.get(broker.broker_id)
+        is_first = known_before is None
         lowest_before = min(group.addresses, default=None)
         self._enter_group(group, broker)
         if group.enable_acting_master and lowest_before is not None and broker.broker_id < lowest_before:
@@ -159,7 +173,20 @@ class RouteTable(Generic[Connection]):
             if forget_missing_topics:
                 self._forget_topics(broker.name, lambda topic: topic not in registered.topics)
         self._live[broker.cluster, broker.address] = _Live(broker, connection, registered.data_version, now)
-        return self._master_of(broker, group)
+        registered_as = self._master_of(broker, group)
+        other = known_before if known_before != broker.address else None
+        return attrs.evolve(registered_as, replaced_address=other) if other is not None else registered_as
+
+    def _refuse_topics(self, topics: Collection[str]) -> None:
+        if len(self._topics) + len(topics) > TOPICS_KNOWN_MAX:
+            new = sum(topic not in self._topics for topic in topics)
+            if len(self._topics) + new > TOPICS_KNOWN_MAX:
+                raise refuse(f"{new} new topics do not fit: {len(self._topics)} of {TOPICS_KNOWN_MAX} are known")
+
+    def _refuse_entries(self, broker_name: str, count: int) -> None:
+        others = self._entries - len(self._topics_of.get(broker_name, ()))
+        if others + count > QUEUE_ENTRIES_MAX:
+            raise refuse(f"{count} topics of {broker_name} do not fit: {others} of {QUEUE_ENTRIES_MAX} are taken")
 
     def _refuse_stale(self, broker: Broker, version: DataVersion, old_address: str | None) -> None:
         # A master that was replaced under its own id may come back late; the younger state stays.
@@ -194,7 +221,28 @@ class RouteTable(Generic[Connection]):
         for topic, config in registered.topics.items():
             queues = self._topics.setdefault(topic, {})
             if changed or broker.name not in queues:
-                queues[broker.name] = attrs.evolve(config, perm=config.perm & ~PERM_WRITE) if read_only else config
+                queues[broker.name] = config
+        self._list_topics(broker.name, registered.topics)
+        if read_only:
+            self._change_permission(broker.name, lambda perm: perm & ~PERM_WRITE)
+
+    def _list_topics(self, broker_name: str, topics: Iterable[str]) -> None:
+        listed = self._topics_of.setdefault(broker_name, set())
+        before = len(listed)
+        listed.update(topics)
+        self._entries += len(listed) - before
+
+    def _unlist_topic(self, broker_name: str, topic: str) -> None:
+        """Forget what one broker serves of a topic, and the topic with the last broker of it."""
+        queues = self._topics[topic]
+        del queues[broker_name]
+        if not queues:
+            del self._topics[topic]
+        listed = self._topics_of[broker_name]
+        listed.discard(topic)
+        self._entries -= 1
+        if not listed:
+            del self._topics_of[broker_name]
 
     def _master_of(self, broker: Broker, group: _BrokerGroup) -> Registered:
         master = group.addresses.get(MASTER_ID)
@@ -219,9 +267,7 @@ class RouteTable(Generic[Connection]):
             self._leave_cluster(group)
             self._forget_topics(broker_name, lambda _: True)
         elif group.enable_acting_master and MASTER_ID not in group.addresses:
-            for queues in self._topics.values():
-                if broker_name in queues:
-                    queues[broker_name] = attrs.evolve(queues[broker_name], perm=queues[broker_name].perm & ~PERM_WRITE)
+            self._change_permission(broker_name, lambda perm: perm & ~PERM_WRITE)
 
     def _leave_cluster(self, group: _BrokerGroup) -> None:
         names = self._clusters.get(group.cluster, set())
@@ -230,10 +276,8 @@ class RouteTable(Generic[Connection]):
             self._clusters.pop(group.cluster, None)
 
     def _forget_topics(self, broker_name: str, gone: Callable[[str], bool]) -> None:
-        for topic in [topic for topic, queues in self._topics.items() if broker_name in queues and gone(topic)]:
-            del self._topics[topic][broker_name]
-            if not self._topics[topic]:
-                del self._topics[topic]
+        for topic in [topic for topic in self._topics_of.get(broker_name, ()) if gone(topic)]:
+            self._unlist_topic(broker_name, topic)
 
     def refresh(self, cluster: str, address: str, now: float) -> None:
         """A sign of life; nothing happens for an address that is not registered."""
@@ -255,7 +299,7 @@ class RouteTable(Generic[Connection]):
 
     def connection_closed(self, connection: Connection) -> list[Broker]:
         """Forget the brokers that last registered over a connection; tell which."""
-        lost = [live.broker for live in self._live.values() if live.connection == connection]
+        lost = [live.broker for live in self._live.values() if live.connection is connection]
         for broker in lost:
             self.unregister(broker.cluster, broker.name, broker.address)
         return lost
@@ -301,7 +345,7 @@ class RouteTable(Generic[Connection]):
     def topics_of_cluster(self, cluster: str) -> list[str]:
         """Names of all topics that a broker of the cluster serves."""
         names = self._clusters.get(cluster, set())
-        return sorted(topic for topic, queues in self._topics.items() if not names.isdisjoint(queues))
+        return sorted({topic for name in names for topic in self._topics_of.get(name, ())})
 
     def system_topics(self) -> tuple[list[str], str | None]:
         """The topics named after clusters and brokers, and the address of some broker, which knows the rest."""
@@ -313,17 +357,19 @@ class RouteTable(Generic[Connection]):
     def register_topic(self, topic: str, queues: Iterable[tuple[str, TopicConfig]]) -> None:
         """Add a topic's queues on registered brokers; those of unknown brokers are left out."""
         known = {name: config for name, config in queues if name in self._brokers}
+        self._refuse_topics((topic,))
+        for name in known:
+            self._refuse_entries(name, len(self._topics_of.get(name, ())) + 1)
         if known:
             self._topics.setdefault(topic, {}).update(known)
+        for name in known:
+            self._list_topics(name, (topic,))
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
         """Forget a topic, on the brokers of one cluster or on all."""
-        queues = self._topics.get(topic, {})
-        for name in list(queues):
+        for name in list(self._topics.get(topic, {})):
             if cluster is None or self._brokers[name].cluster == cluster:
-                del queues[name]
-        if not queues:
-            self._topics.pop(topic, None)
+                self._unlist_topic(name, topic)
 
     def wipe_write_permission(self, broker_name: str) -> int:
         """Let nobody write to a broker any more; returns how many topics it serves."""
@@ -334,7 +380,13 @@ class RouteTable(Generic[Connection]):
         return self._change_permission(broker_name, lambda _: PERM_READ_WRITE)
 
     def _change_permission(self, broker_name: str, change: Callable[[int], int]) -> int:
-        served = [queues for queues in self._topics.values() if broker_name in queues]
-        for queues in served:
-            queues[broker_name] = attrs.evolve(queues[broker_name], perm=change(queues[broker_name].perm))
+        served = self._topics_of.get(broker_name, ())
+        changed: dict[TopicConfig, TopicConfig] = {}  # a broker's topics are alike
+        for topic in served:
+            queues = self._topics[topic]
+            before = queues[broker_name]
+            after = changed.get(before)
+            if after is None:
+                after = changed[before] = attrs.evolve(before, perm=change(before.perm))
+            queues[broker_name] = after
         return len(served)

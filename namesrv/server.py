@@ -11,6 +11,7 @@ import trio
 
 from ..message.errors import JsonError
 from ..remoting.dispatcher import Dispatcher
+from ..remoting.java_properties import read_properties
 from ..remoting.server import RemotingServer, ServerConnection, ServerLimits
 from ..remoting.tls import open_tls
 from ..world.events import get_logger
@@ -18,7 +19,8 @@ from ..world.files import read_file
 from ..world.network import Address
 from ..world.real import World
 from ..world.supervision import keep_running
-from .config import NamesrvConfig
+from .config import CHANGEABLE, NamesrvConfig
+from .errors import BadNamesrvConfig
 from .handlers import Handlers
 from .kv_config import KvConfig
 from .notices import Notices
@@ -60,10 +62,13 @@ async def open_namesrv(config: NamesrvConfig, world: World) -> AsyncGenerator[Na
     Raises:
         OSError: the port is taken, or the KV configuration cannot be read. Nothing is left open.
         JsonError: the KV configuration is damaged, and so is its backup.
+        BadNamesrvConfig: the file of changes that administrators have made holds a value that is not allowed.
         BadTlsSetting, TlsFailed: TLS cannot be spoken as configured.
     """
     tls, network = await open_tls(config.tls, world)
-    handlers = Handlers(config, world, await world.workers.run(_load_kv_config, config, world))
+    changes = await world.workers.run(_load_changes, config, world)
+    config = config.with_entries(changes)
+    handlers = Handlers(config, world, await world.workers.run(_load_kv_config, config, world), changes=changes)
     dispatcher = Dispatcher()
     handlers.register(dispatcher)
     limits = ServerLimits(idle_seconds=config.server_channel_max_idle_time_seconds)
@@ -84,6 +89,21 @@ async def _expire(handlers: Handlers, server: RemotingServer) -> None:
         await trio.sleep(handlers.config.scan_not_active_broker_interval / 1000)
         for connection in handlers.expire_brokers():
             server.close_connection(connection)
+
+
+def _load_changes(config: NamesrvConfig, world: World) -> dict[str, str]:
+    """What administrators have changed through the network before this start; other keys of the file are left alone."""
+    path = config.config_store_path
+    if not path or not world.disk.exists(path):
+        return {}
+    try:
+        entries = read_properties(read_file(world.disk, path).decode())
+    except UnicodeDecodeError as error:
+        raise BadNamesrvConfig("configStorePath", path, "a file in UTF-8") from error
+    changes = {key: value for key, value in entries.items() if key in CHANGEABLE}
+    if changes:
+        log.info("config_changes_read", path=path, entries=changes)
+    return changes
 
 
 def _load_kv_config(config: NamesrvConfig, world: World) -> KvConfig:

@@ -5,6 +5,8 @@ Real sockets and simulated ones implement the same fast path, so that the simula
 
 from __future__ import annotations
 
+import errno
+import ipaddress
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -14,8 +16,13 @@ import attrs
 import trio
 from trio.abc import HalfCloseableStream, Listener
 
+from .logs import shortened
+
 BACKLOG = 1024  # RocketMQ's SO_BACKLOG
 RECEIVE_BYTES = 64 * 1024
+HOST_CHARACTERS_MAX = 253
+"""What DNS allows for a name, and for each of its labels."""
+LABEL_CHARACTERS_MAX = 63
 
 
 @attrs.frozen
@@ -26,19 +33,38 @@ class Address:
     port: int
 
     def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """Read `host:port`.
+        """Read `host:port`, or `[host]:port` where the host is an IPv6 address.
 
         Raises:
-            ValueError: no port, or one outside 0..65535.
+            ValueError: no port, one outside 0 to 65535, or a host that no resolver takes.
         """
         host, colon, port = text.strip().rpartition(":")
-        if not colon or not host or not port.isdigit() or int(port) > 65535:
-            raise ValueError(f"an address is HOST:PORT (got {text!r})")
+        is_port = port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65535
+        host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+        if not colon or not is_port or not _is_host(host):
+            raise ValueError(f"an address is HOST:PORT (got {shortened(repr(text), HOST_CHARACTERS_MAX)})")
         return cls(host, int(port))
+
+
+def _is_host(host: str) -> bool:
+    if not 1 <= len(host) <= HOST_CHARACTERS_MAX or not host.isprintable() or any(each in host for each in " /,;@[]"):
+        return False
+    if ":" in host:
+        try:
+            return ipaddress.ip_address(host.partition("%")[0]).version == 6
+        except ValueError:
+            return False
+    if host.isascii():
+        return all(1 <= len(label) <= LABEL_CHARACTERS_MAX for label in host.removesuffix(".").split("."))
+    try:
+        host.encode("idna")  # as resolving it would
+    except UnicodeError:
+        return False
+    return True
 
 
 class Stream(trio.abc.Stream, ABC):
@@ -293,7 +319,10 @@ class TcpNetwork:
     """Real TCP sockets, TCP_NODELAY on (trio's default)."""
 
     async def open_stream(self, address: Address) -> Stream:
-        return _lean(await trio.open_tcp_stream(address.host, address.port))
+        try:
+            return _lean(await trio.open_tcp_stream(address.host, address.port))
+        except ValueError as error:  # a name that cannot be encoded for the resolver
+            raise OSError(errno.EINVAL, f"{address} is not an address: {error}") from error
 
     async def open_listeners(self, host: str, port: int) -> Sequence[Listener[Stream]]:
         try:

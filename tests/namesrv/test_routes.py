@@ -5,6 +5,7 @@ from __future__ import annotations
 import attrs
 import pytest
 
+from ledgermq.namesrv.bounds import TOPICS_KNOWN_MAX
 from ledgermq.namesrv.registration import DataVersion, RegisteredTopics, TopicConfig
 from ledgermq.namesrv.routes import Broker, MinIdChange, Registered, RouteTable
 from ledgermq.remoting.errors import RequestRefused
@@ -332,3 +333,32 @@ def test_brokers_without_acting_master_are_told_of_no_change() -> None:
     table.unregister("c1", "b1", MASTER.address)
 
     assert table.min_id_changes == []
+
+
+def test_two_hundred_brokers_that_leave_leave_nothing_behind() -> None:
+    """Topics that others still serve stay until the last of them has left."""
+    table = RouteTable[str]()
+    brokers = [Broker("c", f"b{n}", 0, f"10.0.0.{n}:1") for n in range(200)]
+    for broker in brokers:
+        table.register(broker, topics(V1, **{f"T{n}": RW for n in range(50)}), broker.address, 0.0)
+    for broker in brokers[1:]:
+        table.connection_closed(broker.address)
+
+    assert len(table.topics()) == 51
+    assert table.route("T0") is not None
+    table.connection_closed(brokers[0].address)
+    assert table.topics() == []
+    assert table.cluster_info() == {"brokerAddrTable": {}, "clusterAddrTable": {}}
+
+
+def test_topics_beyond_the_bound_are_refused_and_the_others_stay() -> None:
+    """Whoever registers too many is told; who is registered already stays."""
+    table = RouteTable[str]()
+    table.register(MASTER, topics(V1, T=RW, U=RW), "a", 0.0)
+    many = {f"T{n}": RW for n in range(TOPICS_KNOWN_MAX)}
+
+    with pytest.raises(RequestRefused, match="new topics do not fit"):
+        table.register(OTHER, topics(V1, **many), "b", 0.0)
+
+    assert table.topics() == ["T", "TBW102", "U"]
+    table.register(MASTER, topics(V1, T=RW, U=RW), "a", 1.0)

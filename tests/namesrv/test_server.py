@@ -15,8 +15,10 @@ import trio
 import trio.testing
 
 from ledgermq.message.errors import JsonError
-from ledgermq.message.json import loads
+from ledgermq.message.json import dumps, loads
+from ledgermq.namesrv.bounds import KV_CHARACTERS_MAX
 from ledgermq.namesrv.config import NamesrvConfig
+from ledgermq.namesrv.errors import BadNamesrvConfig
 from ledgermq.namesrv.server import Namesrv, open_namesrv
 from ledgermq.remoting.channel import Channel, connected
 from ledgermq.remoting.codes import RequestCode, ResponseCode
@@ -337,22 +339,113 @@ async def test_a_damaged_kv_configuration_is_replaced_by_its_backup_or_refused(w
 
 
 async def test_the_configuration_is_read_and_changed_through_the_network(world: World, tmp_path: Path) -> None:
-    """Good keys take effect and are kept, bad values are refused, and paths cannot be changed from afar."""
+    """Good keys take effect and are kept for the next start; the others are refused, and nothing of the request is done."""
     path = tmp_path / "namesrv.properties"
     async with connected_namesrv(world, config_store_path=str(path)) as (namesrv, channel):
-        changed = await ask(channel, RequestCode.UPDATE_NAMESRV_CONFIG, b"orderMessageEnable=true\nmine=1\n")
-        bad = await ask(channel, RequestCode.UPDATE_NAMESRV_CONFIG, b"listenPort=many\n")
+        changed = await ask(channel, RequestCode.UPDATE_NAMESRV_CONFIG, b"orderMessageEnable=true\n")
+        bad = await ask(channel, RequestCode.UPDATE_NAMESRV_CONFIG, b"enableTopicList=many\n")
+        unknown = await ask(channel, RequestCode.UPDATE_NAMESRV_CONFIG, b"enableTopicList=false\nmine=1\n")
+        fixed = await ask(channel, RequestCode.UPDATE_NAMESRV_CONFIG, b"listenPort=1\n")
         binary = await ask(channel, RequestCode.UPDATE_NAMESRV_CONFIG, b"\xff")
         path_change = await ask(channel, RequestCode.UPDATE_NAMESRV_CONFIG, b"kvConfigPath=/etc/passwd\n")
         shown = await ask(channel, RequestCode.GET_NAMESRV_CONFIG)
 
         assert changed.code == ResponseCode.SUCCESS
         assert bad.code == binary.code == ResponseCode.SYSTEM_ERROR
-        assert path_change.code == ResponseCode.NO_PERMISSION
+        assert path_change.code == fixed.code == ResponseCode.NO_PERMISSION
+        assert unknown.code == ResponseCode.INVALID_PARAMETER
+        assert namesrv.config.enable_topic_list
         assert namesrv.config.order_message_enable
         assert b"orderMessageEnable=true\n" in shown.body
-        assert path.read_bytes() == shown.body
-        assert b"mine=1\n" in shown.body
+    assert path.read_bytes() == b"orderMessageEnable=true\n"
+    path.write_bytes(path.read_bytes() + b"listenPort=1\n")
+    async with connected_namesrv(world, config_store_path=str(path)) as (namesrv, channel):
+        assert namesrv.config.order_message_enable
+        await ask(channel, RequestCode.UPDATE_NAMESRV_CONFIG, b"supportActingMaster=true\n")
+    assert path.read_bytes() == b"orderMessageEnable=true\nsupportActingMaster=true\n"
+    path.write_bytes(b"orderMessageEnable=perhaps\n")
+    with pytest.raises(BadNamesrvConfig, match="true or false"):
+        async with connected_namesrv(world, config_store_path=str(path)):
+            pass
+
+
+async def test_what_cannot_be_written_is_not_served(world: World, tmp_path: Path) -> None:
+    """On a full disk neither a value nor a setting changes: after a restart it would be gone again."""
+    (tmp_path / "file").write_bytes(b"")
+    paths = {"kv_config_path": f"{tmp_path}/file/kv.json", "config_store_path": f"{tmp_path}/file/namesrv.properties"}
+    async with connected_namesrv(world, **paths) as (namesrv, channel):
+        with capture_logs() as logs:
+            put = await ask(channel, RequestCode.PUT_KV_CONFIG, namespace="ns", key="k", value="v")
+            got = await ask(channel, RequestCode.GET_KV_CONFIG, namespace="ns", key="k")
+            changed = await ask(channel, RequestCode.UPDATE_NAMESRV_CONFIG, b"orderMessageEnable=true\n")
+
+        assert (put.code, got.code, changed.code) == (
+            ResponseCode.SYSTEM_ERROR,
+            ResponseCode.QUERY_NOT_FOUND,
+            ResponseCode.SYSTEM_ERROR,
+        )
+        assert "nothing was changed" in (put.remark or "")
+        assert not namesrv.config.order_message_enable
+    assert [entry["event"] for entry in logs] == ["config_not_saved", "config_not_saved"]
+
+
+async def test_values_and_names_that_no_answer_can_carry_are_refused(world: World) -> None:
+    """Brokers are registered on, whatever strangers put: what they put must not make an answer to a broker too large."""
+    async with connected_namesrv(world) as (_, channel):
+        order = {"namespace": "ORDER_TOPIC_CONFIG"}
+        refused = [
+            await ask(channel, RequestCode.PUT_KV_CONFIG, ext=order, key="k", value="v" * 200_000),
+            await ask(channel, RequestCode.PUT_KV_CONFIG, ext=order, key="k" * 300, value="v"),
+            await ask(channel, RequestCode.PUT_KV_CONFIG, namespace="n\x1b[2J", key="k", value="v"),
+            await register(channel, brokerName="b" * 300),
+            await register(channel, clusterName=""),
+            await register(channel, brokerAddr="garbage"),
+            await register(channel, brokerAddr="a..b:1"),
+            await register(channel, haServerAddr="a:99999"),
+            await register(channel, brokerId="9" * 40),
+            await register(channel, brokerId="-1"),
+            await register(channel, heartbeatTimeoutMillis="9" * 40),
+        ]
+        registered = await register(channel)
+        topic: dict[str, list[dict[str, Any]]] = {
+            "queueDatas": [{"brokerName": "b1", "readQueueNums": 4, "writeQueueNums": 4, "perm": 6}]
+        }
+        refused.append(await ask(channel, RequestCode.REGISTER_TOPIC_IN_NAMESRV, dumps(topic), topic="t" * 600))
+        topic["queueDatas"][0]["perm"] = 10**18
+        refused.append(await ask(channel, RequestCode.REGISTER_TOPIC_IN_NAMESRV, dumps(topic), topic="t"))
+
+        assert [answer.code for answer in refused] == [ResponseCode.SYSTEM_ERROR] * len(refused)
+        assert registered.code == ResponseCode.SUCCESS
+        assert (await ask(channel, RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)).code == ResponseCode.SUCCESS
+
+
+async def test_a_thousand_values_still_fit_the_answer_to_a_broker(world: World) -> None:
+    """All namespaces together are bounded; what is taken is served."""
+    async with connected_namesrv(world) as (_, channel):
+        codes = [
+            (
+                await ask(channel, RequestCode.PUT_KV_CONFIG, namespace="ORDER_TOPIC_CONFIG", key=f"k{n}", value="v" * 32_000)
+            ).code
+            for n in range(100)
+        ]
+        answer = await register(channel)
+
+        assert codes.count(ResponseCode.SUCCESS) == KV_CHARACTERS_MAX // 32_010
+        assert answer.code == ResponseCode.SUCCESS
+        assert len(loads(answer.body)["table"]) == codes.count(ResponseCode.SUCCESS)
+
+
+async def test_two_brokers_with_one_name_and_id_are_logged(world: World) -> None:
+    """By the name server, and the one that comes later is told whose place it takes."""
+    async with connected_namesrv(world) as (_, channel):
+        await register(channel)
+        with capture_logs() as logs:
+            same = await register(channel)
+            other = await register(channel, brokerAddr="10.0.0.9:10911")
+
+        assert "replacedBrokerAddr" not in same.ext
+        assert other.ext["replacedBrokerAddr"] == "10.0.0.1:10911"
+        assert [entry["replaced_address"] for entry in logs if entry["event"] == "broker_replaced"] == ["10.0.0.1:10911"]
 
 
 async def test_a_registration_without_a_field_names_it(world: World) -> None:
