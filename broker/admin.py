@@ -18,14 +18,12 @@ from ..remoting.command import RemotingCommand
 from ..remoting.errors import RequestRefused
 from ..remoting.server import ServerConnection
 from ..store.cleaning import Cleaner
-from ..world.events import get_logger
 from .groups import GroupConfig, group_name_fault
 from .topics import SINGLE_TAG, TopicConfig, topic_name_fault
 
 if TYPE_CHECKING:
     from .broker import Broker
 
-log = get_logger(__name__)
 
 QUEUE_NUMS_MAX = 65_535
 """Each queue costs a file and a place in every route; nobody has needed more."""
@@ -47,19 +45,22 @@ def register(broker: Broker) -> None:
     for code, handler in (
         (RequestCode.UPDATE_AND_CREATE_TOPIC, administration.put_topic),
         (RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, administration.put_topics),
-        (RequestCode.DELETE_TOPIC_IN_BROKER, administration.delete_topic),
         (RequestCode.GET_TOPIC_CONFIG, administration.show_topic),
         (RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, administration.put_group),
         (RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, administration.put_groups),
-        (RequestCode.DELETE_SUBSCRIPTIONGROUP, administration.delete_group),
         (RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, administration.show_group),
         (RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN, administration.forbid_group),
         (RequestCode.CLONE_GROUP_OFFSET, administration.clone_offsets),
         (RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, administration.clean_queues),
-        (RequestCode.CLEAN_UNUSED_TOPIC, administration.clean_topics),
         (RequestCode.DELETE_EXPIRED_COMMITLOG, administration.delete_expired_segments),
     ):
         broker.dispatcher.register(code, handler)
+    for code, waiting in (
+        (RequestCode.DELETE_TOPIC_IN_BROKER, administration.delete_topic),
+        (RequestCode.DELETE_SUBSCRIPTIONGROUP, administration.delete_group),
+        (RequestCode.CLEAN_UNUSED_TOPIC, administration.clean_topics),
+    ):
+        broker.dispatcher.register_waiting(code, waiting)
 
 
 @attrs.define(eq=False)
@@ -119,24 +120,16 @@ class Administration:
             _check_topic_attribute(key, value)
         return attrs.evolve(config, attributes=attributes)
 
-    def delete_topic(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
-        """215: forget a topic with its messages' queues and every group's offsets on it."""
+    async def delete_topic(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+        """215: delete a topic with its messages and every group's offsets on it."""
         topic = request.text("topic")
         fault = topic_name_fault(topic)
         if fault is not None:
             raise _invalid(fault)
         if self.broker.topics.is_system(topic):
             raise _invalid(f"{topic} is a topic of the system; it cannot be deleted")
-        self._forget_topic(topic)
+        await self.broker.deletions.delete_topic(topic)
         return request.response()
-
-    def _forget_topic(self, topic: str) -> None:
-        broker = self.broker
-        broker.topics.delete(topic)
-        broker.offsets.forget_topic(topic)
-        broker.stats.forget_topic(topic)
-        broker.store.delete_topic(topic)
-        log.info("topic_deleted", topic=topic)
 
     def show_topic(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
         """351: one topic's settings."""
@@ -180,15 +173,11 @@ class Administration:
         changes: Mapping[str, str] = config.others.get("attributes") or {}
         return attrs.evolve(config, others={**config.others, "attributes": altered_attributes(before, changes)})
 
-    def delete_group(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
-        """207: forget a group's settings and, if asked, where it stands."""
-        group = request.text("groupName")
-        self.broker.groups.delete(group)
-        self.broker.stats.forget_group(group)
+    async def delete_group(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+        """207: delete a group's settings and, if asked, its consumer offsets."""
         # 5.x and 4.9 spell the field differently.
-        if request.boolean("cleanOffset") or request.boolean("removeOffset"):
-            self.broker.offsets.forget_group(group)
-        log.info("group_deleted", group=group)
+        offsets = request.boolean("cleanOffset") or request.boolean("removeOffset")
+        await self.broker.deletions.delete_group(request.text("groupName"), offsets=offsets)
         return request.response()
 
     def show_group(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
@@ -236,13 +225,9 @@ class Administration:
         self._cleaner().follow_log()
         return request.response()
 
-    def clean_topics(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
-        """316: delete the queues of topics that no longer exist."""
-        broker = self.broker
-        for topic in sorted(broker.store.topics() - broker.topics.topics.keys()):
-            if not broker.topics.is_system(topic):
-                broker.store.delete_topic(topic)
-                log.info("unused_topic_deleted", topic=topic)
+    async def clean_topics(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+        """316: delete the messages of topics that no longer exist."""
+        await self.broker.deletions.delete_unused_topics()
         return request.response()
 
     def delete_expired_segments(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:

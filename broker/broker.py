@@ -8,9 +8,10 @@ waits, write the tables, close connections, close the store; a client that is cu
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
 
 import attrs
 import trio
@@ -33,10 +34,11 @@ from .client_requests import ClientRequests
 from .clients import SCAN_SECONDS, Consumers, Producers
 from .config import BrokerConfig
 from .delay import DelayDelivery
+from .deletions import GROUPS_FILE, OFFSETS_FILE, TOPICS_FILE, Deletions
 from .groups import GroupTable
 from .locks import QueueLocks
 from .offsets import ConsumerOffsets
-from .persistence import Persistence, encoded
+from .persistence import LOG_OFFSET_KEY, Persistence, encoded
 from .pull import PullService
 from .registration import Registration
 from .replication import Replication
@@ -91,6 +93,7 @@ class Broker:
     sends: SendHandler = attrs.field(init=False)
     pulls: PullService = attrs.field(init=False)
     delay: DelayDelivery = attrs.field(init=False)
+    deletions: Deletions = attrs.field(init=False)
     registration: Registration = attrs.field(init=False)
     clients: ClientRequests = attrs.field(init=False)
 
@@ -98,6 +101,7 @@ class Broker:
         self.server = RemotingServer(self.dispatcher, self.world.network, self.world.clock, tls=self.tls)
         self.pulls = PullService(self)
         self.delay = DelayDelivery(self)
+        self.deletions = Deletions(self)
         self.registration = Registration(self)
         self.clients = ClientRequests(self)
 
@@ -140,15 +144,15 @@ class Broker:
         """Read the tables' files, and keep them from now on."""
         keep, config = self.persistence.keep, self.config
         # Topics are found again by their messages; without offsets all groups would pass over what they have not consumed.
-        self.persistence.load("consumerOffset.json", self.offsets.load, replaceable=False)
+        self.persistence.load(OFFSETS_FILE, self.offsets.load, replaceable=False)
         if not config.is_slave and (moved := self.offsets.keep_inside(self.store.max_offset)):
             log.warning("consumer_offsets_moved_back", messages=moved)
         self.persistence.load("delayOffset.json", self.delay.load)
-        topics_file = keep("topics.json", self.topics.to_json, lambda: self.topics.version.counter)
-        groups_file = keep("subscriptionGroup.json", self.groups.to_json, lambda: self.groups.version.counter)
+        topics_file = keep(TOPICS_FILE, self._with_log_offset(self.topics.to_json), lambda: self.topics.version.counter)
+        groups_file = keep(GROUPS_FILE, self._with_log_offset(self.groups.to_json), lambda: self.groups.version.counter)
         keep(
-            "consumerOffset.json",
-            lambda: encoded(self.offsets.to_json()),
+            OFFSETS_FILE,
+            lambda: encoded(self._with_log_offset(self.offsets.to_json)()),
             lambda: self.offsets.changes,
             config.flush_consumer_offset_interval / 1000,
         )
@@ -160,6 +164,11 @@ class Broker:
         )
         self.topics.on_change.append(lambda _: topics_file.wake())
         self.groups.on_change.append(groups_file.wake)
+        self.deletions.follow_log()
+
+    def _with_log_offset(self, to_json: Callable[[], Mapping[str, Any]]) -> Callable[[], dict[str, Any]]:
+        """What the file of a table gets: the table, and up to where in the log it contains all deletions."""
+        return lambda: {LOG_OFFSET_KEY: self.deletions.log_offset, **to_json()}
 
     def adopt_topics(self, but: AbstractSet[str] = frozenset()) -> None:
         """Take up topics whose messages are in the store, though nobody told of them; `but` these, which were deleted."""
@@ -273,8 +282,8 @@ def _assemble(
         store=store,
         host=host,
         port=port,
-        topics=persistence.load("topics.json", lambda stored: TopicTable.of(config, now_ms, stored)),
-        groups=persistence.load("subscriptionGroup.json", lambda stored: GroupTable.of(config, now_ms, stored)),
+        topics=persistence.load(TOPICS_FILE, lambda stored: TopicTable.of(config, now_ms, stored)),
+        groups=persistence.load(GROUPS_FILE, lambda stored: GroupTable.of(config, now_ms, stored)),
         offsets=ConsumerOffsets(),
         persistence=persistence,
         stats=Stats(config.broker_cluster_name, now_ms()),

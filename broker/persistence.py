@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import attrs
 import orjson
@@ -27,6 +27,8 @@ log = get_logger(__name__)
 
 Read = TypeVar("Read")
 
+LOG_OFFSET_KEY = "logOffset"
+"""Key in a table's file, ours: the table contains the events of all control records before this physical offset of the log."""
 RETRY_SECONDS = 5.0
 """Pause after a write that failed."""
 UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
@@ -103,6 +105,8 @@ class Persistence:
     _workers: Workers
     _directory: str
     tables: dict[str, Table] = attrs.field(factory=dict[str, Table])
+    log_offsets: dict[str, int] = attrs.field(factory=dict[str, int])
+    """By file name, what `LOG_OFFSET_KEY` said when it was loaded; missing in files of RocketMQ and of older versions."""
 
     def load(self, name: str, read: Callable[[Any], Read], *, replaceable: bool = True) -> Read:
         """Let `read` take what the file of a table holds; None if there is none.
@@ -118,6 +122,8 @@ class Persistence:
         stored = file.load()
         if stored is None and not replaceable and file.has_content:
             raise BadTable(file.path, "it is not JSON, and no .bak is there that is")
+        if isinstance(stored, dict) and isinstance(offset := cast("dict[str, Any]", stored).get(LOG_OFFSET_KEY), int):
+            self.log_offsets[name] = offset
         try:
             return read(stored)
         except UNREADABLE as error:
@@ -133,6 +139,10 @@ class Persistence:
         """Start the tasks that write."""
         for table in self.tables.values():
             nursery.start_soon(keep_running, f"table {table.name}", partial(table.keep, self._workers))
+
+    async def write(self, name: str) -> bool:
+        """Write one file if it is behind; False if the disk refused."""
+        return await self.tables[name].write(self._workers)
 
     async def write_all(self) -> None:
         """Write every file that is behind."""

@@ -42,7 +42,7 @@ from .divert import divert_delayed, redirect_retry
 from .groups import GroupTable
 from .send_answers import SendAnswers
 from .stats import Stats
-from .topics import TopicConfig, TopicTable, topic_name_fault
+from .topics import NOT_FOR_CLIENTS, TopicConfig, TopicTable, topic_name_fault
 
 SEND_CODES = (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
 
@@ -63,18 +63,6 @@ _LONG_NAMES = {
     "batch": "m",
     "bname": "n",
 }
-
-NOT_FOR_CLIENTS = frozenset(
-    (
-        "SCHEDULE_TOPIC_XXXX",
-        "RMQ_SYS_TRANS_HALF_TOPIC",
-        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
-        "TRANS_CHECK_MAX_TIME_TOPIC",
-        "SELF_TEST_TOPIC",
-        "OFFSET_MOVED_EVENT",
-    )
-)
-"""Topics that only the broker itself writes to."""
 
 _CODES = {
     PutStatus.PUT_OK: ResponseCode.SUCCESS,

@@ -12,6 +12,7 @@ from typing import Any, Self
 import attrs
 import orjson
 
+from ..message.control import CONTROL_TOPIC
 from ..message.flags import PERM_INHERIT, PERM_READ_WRITE, PERM_WRITE
 from ..message.message import DLQ_PREFIX, RETRY_PREFIX
 from ..message.numbers import int_of
@@ -34,7 +35,7 @@ SYSTEM_PREFIX = "rmq_sys_"
 REPLY_TOPIC_SUFFIX = "_REPLY_TOPIC"
 
 NOT_FOR_CLIENTS = frozenset(
-    (SCHEDULE_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC)
+    (SCHEDULE_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC, CONTROL_TOPIC)
 )
 """Topics that no client may send to."""
 _SYSTEM_TOPICS = NOT_FOR_CLIENTS | {TEMPLATE_TOPIC, BENCHMARK_TOPIC, TRACE_TOPIC}
@@ -266,9 +267,9 @@ class TopicTable:
         """Take the next version though no topic has changed, so that everybody looks again."""
         self._changed(list(self.topics))
 
-    def to_json(self) -> orjson.Fragment:
-        """What `topics.json` gets, encoded already."""
-        return orjson.Fragment(self.wrapper())
+    def to_json(self) -> dict[str, Any]:
+        """What `topics.json` gets; the table is encoded already."""
+        return {"dataVersion": self.version.to_json(), "topicConfigTable": orjson.Fragment(self.encoded())}
 
     def _changed(self, names: list[str]) -> None:
         self.version = self.version.next(self._now_ms())

@@ -90,6 +90,8 @@ class CheckpointKeeper:
         # Another node may truncate a log with a limit at any time: a note could outlive the bytes that it describes.
         if position == self._noted or store.log.readable_limit is not None or store.writability.slave:
             return
+        if store.events.restarted:  # a start that reads on behind a deletion would find the deleted units still there
+            return
         note = self._mark(position).encode()
         await self._flush_index()
         await store.world.workers.run(self.checkpoint.write_note, note)
@@ -120,10 +122,11 @@ class CheckpointKeeper:
             # What a slave has flushed may end inside a record, and a start can read on from the border of one only.
             await commit_log.flush()
         position = min(commit_log.flushed_offset, dispatched)
-        if position == self._marked and not dispatcher.dirty:
+        if position == self._marked and not dispatcher.dirty and not store.events.restarted:
             return
         mark, cuts = self._mark(position), self._cuts
         await self._flush_index()
+        await self._blank_deleted()
         await self._sync_queues(in_haste=in_haste)
         if store.index is not None:
             await run(store.index.sync_full, commit_log.flushed_offset)
@@ -143,6 +146,24 @@ class CheckpointKeeper:
         index = self.store.index
         while index is not None and not index.flush(INDEX_PAGES_AT_ONCE):
             await trio.lowlevel.checkpoint()
+
+    async def _blank_deleted(self) -> None:
+        """Overwrite the units of deleted messages, as far as the deletions are on the medium.
+
+        Raises:
+            OSError: the disk refused; the next round tries again.
+        """
+        store, flushed = self.store, self.store.log.flushed_offset
+        for queue in list(store.events.restarted):
+            deletion = queue.deletion
+            if deletion is not None and deletion.physical_end > flushed:
+                continue
+            if deletion is not None:
+                await store.world.workers.run(queue.blank, deletion)
+                queue.drop_blanked(deletion)
+                store.dispatcher.dirty[queue] = None
+            if queue.deletion is None:  # the topic was not deleted again meanwhile
+                store.events.restarted.pop(queue, None)
 
     async def _sync_queues(self, *, in_haste: bool) -> None:
         """Sync every queue that is dirty now.
@@ -170,6 +191,8 @@ class CheckpointKeeper:
         try:
             await self.store.world.workers.run(queue.sync)
         except OSError as error:
+            if self.store.queues.table.get((queue.topic, queue.queue_id)) is not queue:
+                return  # its files were removed meanwhile
             failed.append(queue)
             log.warning("queue_sync_failed", topic=queue.topic, queue_id=queue.queue_id, reason=error.strerror or str(error))
         except trio.Cancelled:
@@ -187,6 +210,15 @@ class CheckpointKeeper:
             self.checkpoint.confirm_offset = self.store.log.readable_limit or 0
             await self.store.world.workers.run(self.checkpoint.forget)
 
+    async def forget_all(self) -> None:
+        """Write down that nothing is known of the queues either, so that the next start reads the whole log.
+
+        Raises:
+            OSError: the disk refused; what was written down before may stand.
+        """
+        self.checkpoint.physical_timestamp = self.checkpoint.logical_timestamp = 0
+        await self.forget_mark()
+
     def _mark(self, position: int) -> RecoveryMark:
         """A mark at `position`, naming a record before it that a queue knows: the last one if that is easily found."""
         store = self.store
@@ -197,7 +229,7 @@ class CheckpointKeeper:
             key=lambda queue: queue.physical_end,
             default=None,
         )
-        unit = last.unit(last.max_offset - 1) if last is not None else None
+        unit = last.last_unit if last is not None else None
         if unit is None or unit[1] == PRE_BLANK_SIZE:  # each queue is ahead of the flush, or has nothing
             unit = next((unit for queue in queues if (unit := queue.last_unit_before(position)) is not None), None)
         if unit is None:

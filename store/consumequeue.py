@@ -13,6 +13,8 @@ import attrs
 from ..message.fields import Field, Layout
 from ..world.disk import Disk
 from ..world.events import get_logger
+from .errors import BadQueueName
+from .names import queue_fault, queue_id_of, queue_offset_fault
 from .segments import Segment, Segments
 
 log = get_logger(__name__)
@@ -30,13 +32,36 @@ assert UNIT_SIZE == 20
 
 PRE_BLANK_SIZE = 0x7FFFFFFF
 """Size in the units that fill the first file before a queue's first message."""
+DELETION_TAGS_CODE = 0x44_454C_4554_4544
+"""Tags code of the unit before the first message after a deletion. That unit leads to the deletion's control record, and all
+units before it are pre-blank ones. Tags are hashed to 32 bits, so no message has this code."""
 
 _pack = UNIT.codec.pack
 _PRE_BLANK = _pack(0, PRE_BLANK_SIZE, 0)
 _OFFSET_AND_SIZE = struct.Struct(">qi")
 
+GAP_UNITS_MAX = 1 << 24
+"""Units that are filled in where records of a queue are missing. A skipped segment of 1 GiB holds fewer records than this; a
+larger gap is an offset that no broker has given out, and filling it would fill the disk."""
+
 Unit = tuple[int, int, int]
 """Physical offset, record size, tags code."""
+
+
+@attrs.frozen
+class Deletion:
+    """Where in the log a topic was deleted."""
+
+    physical_offset: int
+    """Of the control record that says so."""
+    size: int
+    """Of that record, bytes."""
+    queue_offset: int
+    """What the next message of the queue gets."""
+
+    @property
+    def physical_end(self) -> int:
+        return self.physical_offset + self.size
 
 
 @attrs.define(eq=False)
@@ -52,6 +77,10 @@ class ConsumeQueue:
     """Next unit to be written, counting those still in memory."""
     physical_end: int = 0
     """End of the last record in this queue; records below it are duplicates."""
+    deletion: Deletion | None = None
+    """The last deletion of the topic, as long as the files still hold units of messages before it."""
+    _floor: int = 0
+    """Units before it belong to a deleted topic."""
     _gathered: bytearray = attrs.field(factory=bytearray)
     _unsynced_from: int = -1
     _sync_failed: bool = False
@@ -64,6 +93,10 @@ class ConsumeQueue:
             self.physical_end = physical_offset + size
             return True
         if physical_offset + size <= self.physical_end or queue_offset < self.max_offset:
+            return False
+        if queue_offset_fault(queue_offset) or (self.max_offset and queue_offset - self.max_offset > GAP_UNITS_MAX):
+            place = {"topic": self.topic, "queue_id": self.queue_id, "physical_offset": physical_offset}
+            log.error("queue_offset_impossible", expected=self.max_offset, found=queue_offset, **place)
             return False
         self._skip_to(queue_offset)
         return self.put(queue_offset, physical_offset, size, tags_code)
@@ -149,6 +182,67 @@ class ConsumeQueue:
         raw = self.units(offset, 1)
         return UNIT.codec.unpack(raw) if raw else None
 
+    @property
+    def last_unit(self) -> Unit | None:
+        """The last written unit, be it of a message, of a deletion, or a pre-blank one; None in a queue without units."""
+        end = self.segments.max_offset // UNIT_SIZE
+        raw = self.units(end - 1, 1) if end > self.segments.min_offset // UNIT_SIZE else b""
+        return UNIT.codec.unpack(raw) if raw else None
+
+    def restart(self, deletion: Deletion) -> None:
+        """Hide every message before a deletion of the topic; the offsets go on.
+
+        The files are changed later, by `blank`: until the control record is on the medium, a power cut may take it, and then
+        nothing was deleted.
+
+        Raises:
+            OSError: the disk refused. The caller derives the control record again.
+        """
+        offset = deletion.queue_offset
+        if self.max_offset > offset:
+            self._gathered.clear()
+            self.segments.truncate(offset * UNIT_SIZE)
+            self._end_at_last_unit()
+        if self.max_offset < offset:
+            self._skip_to(offset)
+        self.min_offset = self._floor = offset
+        self.physical_end = max(self.physical_end, deletion.physical_end)
+        self.deletion = deletion
+
+    def blank(self, deletion: Deletion) -> None:
+        """Overwrite the units before a deletion, so that no start finds their messages again; blocks.
+
+        They are overwritten in place: whatever a power cut leaves of the file, its end stays where it was, and the start that
+        follows reads the control record again.
+
+        Raises:
+            OSError: the disk refused; it may be called again.
+        """
+        last = deletion.queue_offset * UNIT_SIZE - UNIT_SIZE
+        holder = self.segments.find(last)
+        if holder is not None:  # else the file has expired
+            filling = _PRE_BLANK * ((last - holder.start) // UNIT_SIZE)
+            holder.file.write(filling + _pack(deletion.physical_offset, deletion.size, DELETION_TAGS_CODE), 0)
+
+    def drop_blanked(self, deletion: Deletion) -> None:
+        """Remove the files whose units were all before a deletion, and let the next `sync` cover what `blank` wrote.
+
+        Raises:
+            OSError: the disk refused; it may be called again.
+        """
+        last = deletion.queue_offset * UNIT_SIZE - UNIT_SIZE
+        while self.segments.files[0].start + self.segments.segment_size <= last:
+            self.segments.remove(self.segments.files[0])
+        self.segments.created, self._unsynced_from = True, self.segments.min_offset
+        if self.deletion is deletion:
+            self.deletion = None
+
+    @property
+    def lacks_units(self) -> bool:
+        """Whether the last unit is pre-blank: the units before a deletion were overwritten, and the deletion was cut."""
+        unit = self.last_unit
+        return unit is not None and unit[1] == PRE_BLANK_SIZE and not self._gathered
+
     def last_unit_before(self, physical_offset: int) -> Unit | None:
         """The last written unit whose record ends at or before `physical_offset`, if there is one."""
         low, high = self.min_offset, self.segments.max_offset // UNIT_SIZE
@@ -197,6 +291,8 @@ class ConsumeQueue:
     def truncate(self, physical_offset: int) -> None:
         """Drop the units of records at or beyond `physical_offset`."""
         self._gathered.clear()
+        if self.deletion is not None and self.deletion.physical_end > physical_offset:
+            self.deletion, self._floor = None, 0
         first = self._first_unit_at(physical_offset)
         if first * UNIT_SIZE < self.segments.max_offset:
             self.segments.truncate(first * UNIT_SIZE)
@@ -230,7 +326,9 @@ class ConsumeQueue:
                 low = middle + 1
             else:
                 high = middle
-        self.min_offset = low
+        if low < self.segments.max_offset // UNIT_SIZE and UNIT.codec.unpack(self.units(low, 1))[2] == DELETION_TAGS_CODE:
+            low += 1
+        self.min_offset = max(low, self._floor)
 
     def expire(self, log_min_offset: int) -> int:
         """Delete files whose last record is no longer in the log, never the last file; returns how many."""
@@ -248,6 +346,7 @@ class ConsumeQueue:
     def delete(self) -> None:
         """Remove all files of the queue."""
         self._gathered.clear()
+        self.deletion = None
         for segment in list(self.segments.files):
             self.segments.remove(segment)
 
@@ -292,17 +391,24 @@ class ConsumeQueues:
         try:
             for topic in self.disk.list_directory(self.directory):
                 for name in self.disk.list_directory(f"{self.directory}/{topic}"):
-                    if name.isdigit():
-                        self._open(topic, int(name), kept_all=kept_all)
+                    if (queue_id := queue_id_of(name)) is not None:
+                        self._open(topic, queue_id, kept_all=kept_all)
         except BaseException:
             self.close()
             raise
 
     def of(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """The queue, made if it does not exist yet."""
+        """The queue, made if it does not exist yet.
+
+        Raises:
+            BadQueueName: it cannot have a directory. Nothing was made.
+        """
         return self.table.get((topic, queue_id)) or self._open(topic, queue_id, kept_all=True)
 
     def _open(self, topic: str, queue_id: int, *, kept_all: bool) -> ConsumeQueue:
+        fault = queue_fault(topic, queue_id)
+        if fault is not None:
+            raise BadQueueName(fault)
         size = self.file_size - self.file_size % UNIT_SIZE
         segments = Segments(self.disk, f"{self.directory}/{topic}/{queue_id}", size)
         segments.load()
@@ -316,13 +422,21 @@ class ConsumeQueues:
 
     def delete(self, topic: str) -> list[ConsumeQueue]:
         """Remove the queues of a topic and their files."""
-        deleted = [self.table.pop((topic, queue_id)) for queue_id in self.ids(topic)]
+        deleted = [self.table[topic, queue_id] for queue_id in self.ids(topic)]
         for queue in deleted:
-            queue.delete()
-        path = f"{self.directory}/{topic}"
-        if self.disk.exists(path):
-            self.disk.remove_tree(path)
+            self.remove(queue)
         return deleted
+
+    def lacking(self) -> list[ConsumeQueue]:
+        """Queues whose units were overwritten for a deletion that the log does not have any more."""
+        return [queue for queue in self.table.values() if queue.lacks_units]
+
+    def remove(self, queue: ConsumeQueue) -> None:
+        """Remove one queue and its files."""
+        del self.table[queue.topic, queue.queue_id]
+        queue.delete()
+        if self.disk.exists(queue.segments.directory):
+            self.disk.remove_tree(queue.segments.directory)
 
     def close(self) -> None:
         for queue in self.table.values():

@@ -16,6 +16,7 @@ from typing import Protocol
 import attrs
 import trio
 
+from ..message.control import CONTROL_TOPIC
 from ..message.flags import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from ..message.layout import DerivedParts
 from ..message.properties import DELAY_MARK, KEYS_MARK, TAGS_MARK, UNIQUE_KEY_MARK, find_marked
@@ -24,6 +25,7 @@ from ..world.events import get_logger
 from .commitlog import CommitLog
 from .config import SCHEDULE_TOPIC
 from .consumequeue import ConsumeQueue
+from .errors import BadQueueName
 
 events = get_logger(__name__)
 
@@ -44,6 +46,8 @@ BULK_ROUND_RECORDS_MAX = 128
 BULK_SECONDS = 0.1
 """How long after the last piece bulk data still counts as arriving."""
 TAGS_CACHED_MAX = 10_000
+REFUSED_QUEUES_MAX = 100
+"""How many queues that cannot have files are named in the log; further ones are skipped without a word."""
 
 
 Derivable = tuple[str, int, int, int, int, int, int, int, str, str]
@@ -141,6 +145,8 @@ class Dispatcher:
     """Of queues, so far; counted by whoever reads them."""
     on_arrival: list[Callable[[list[Derivable]], None]] = attrs.field(factory=list[Callable[[list[Derivable]], None]])
     """Told of the records that have come into queues."""
+    on_control: Callable[[int, int], None] = lambda _offset, _size: None
+    """Called with physical offset and size of a control record, after the records before it are in their queues."""
     on_failure: Callable[[OSError], None] = lambda _: None
     on_success: Callable[[], None] = lambda: None
     dirty: dict[ConsumeQueue, None] = attrs.field(factory=dict[ConsumeQueue, None])
@@ -148,6 +154,8 @@ class Dispatcher:
     _offered: deque[tuple[int, int, list[Derivable]]] = attrs.field(factory=deque[tuple[int, int, list[Derivable]]])
     _offered_count: int = 0
     _touched: dict[ConsumeQueue, None] = attrs.field(factory=dict[ConsumeQueue, None])
+    _refused: set[tuple[str, int]] = attrs.field(factory=set[tuple[str, int]])
+    """Queues that cannot have files, of which the log has been told."""
     _wake: trio.Event = attrs.field(factory=trio.Event)
     _pause_over: trio.Event = attrs.field(factory=trio.Event)
     _telling: bool = False
@@ -295,10 +303,15 @@ class Dispatcher:
                 key = (topic, queue_id)
                 queue = queues.get(key)
                 if queue is None:
-                    queue = queues[key] = self.queue_of(topic, queue_id)
+                    queue = self._queue_of(topic, queue_id, physical_offset)
+                    if queue is None:
+                        continue
+                    queues[key] = queue
                     touched[queue] = None
                 if queue.put(queue_offset, physical_offset, size, tags_code):
                     arrived.append(record)
+            elif kind == TRANSACTION_ROLLBACK and topic == CONTROL_TOPIC:
+                self.on_control(physical_offset, size)
             if kind != TRANSACTION_ROLLBACK and (unique_key or keys):
                 indexed.append((topic, unique_key, keys, physical_offset, timestamp))
         for queue in list(touched):
@@ -310,6 +323,16 @@ class Dispatcher:
         if records:
             self.last_store_timestamp = records[-1][6]
         return arrived
+
+    def _queue_of(self, topic: str, queue_id: int, physical_offset: int) -> ConsumeQueue | None:
+        """The queue of a record; None where it cannot have files: a peer's record may hold anything."""
+        try:
+            return self.queue_of(topic, queue_id)
+        except BadQueueName as error:
+            if (topic, queue_id) not in self._refused and len(self._refused) < REFUSED_QUEUES_MAX:
+                self._refused.add((topic, queue_id))
+                events.error("record_without_queue", physical_offset=physical_offset, reason=str(error))
+            return None
 
     def _skip_damaged(self, start: int) -> bool:
         # Readable bytes that are no record: a slave may hold a part of one, more bytes will complete it. On the log of a master

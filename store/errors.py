@@ -5,6 +5,7 @@ StoreError
 ├── WrongSegmentSize     a file is not as long as the configuration says
 ├── MissingLog           not one file of the log is where it had been
 ├── DamagedLog           a record that was safely on the medium is no longer whole
+├── BadQueueName         a queue of a record or a request that can have no files
 ├── NotWritable          the log takes nothing now; says why
 ├── AppendUnclear        an append failed, and what it wrote could not be taken back (an OSError too)
 ├── NoSuchOffset         a physical offset that the log does not have
@@ -68,6 +69,10 @@ class DamagedLog(StoreError):
         self.path = path
         self.offset = offset
         self.synced_offset = synced_offset
+
+
+class BadQueueName(StoreError):
+    """A queue's topic or number cannot become a path. Nothing was made."""
 
 
 class NotWritable(StoreError):

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 import attrs
 import trio
 
-from ..message.flags import TRANSACTION_PREPARED
-from ..message.layout import TOPIC_BYTES_MAX, encode_records, span_of, topic_field
+from ..message.control import CONTROL_TOPIC, Control, control_message, deletion_of
+from ..message.flags import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_PREPARED
+from ..message.layout import TOPIC_BYTES_MAX, encode_records, span_of, topic_field, topic_of
 from ..message.message import IncomingMessage
 from ..message.properties import DELAY_MARK, KEYS_MARK, PROPERTIES_BYTES_MAX, TAGS_MARK, UNIQUE_KEY_MARK, find_marked
 from ..world.events import get_logger
@@ -26,8 +27,10 @@ from .config import SCHEDULE_TOPIC, StoreConfig
 from .consumequeue import UNIT, UNIT_SIZE, ConsumeQueue, ConsumeQueues, Unit
 from .dispatch import Derivable, Dispatcher
 from .errors import AppendUnclear, NotWritable
+from .events import LogEvents
 from .index import IndexFiles
 from .local_recovery import SECTOR
+from .names import queue_fault
 from .statuses import GetStatus, PutStatus
 
 if TYPE_CHECKING:
@@ -123,6 +126,7 @@ class MessageStore:
     dispatcher: Dispatcher
     queues: ConsumeQueues
     index: IndexFiles | None
+    events: LogEvents
     writability: Writability = attrs.field(factory=Writability)
     next_offsets: dict[tuple[str, int], int] = attrs.field(factory=dict[tuple[str, int], int])
     """The queue offset table: what the next message of each queue gets."""
@@ -130,6 +134,8 @@ class MessageStore:
     """Carries out retention while the store is open."""
     forget_mark: Callable[[], Awaitable[None]] | None = None
     """Makes the next start trust nothing of how far this one had got; the log is about to be cut behind that."""
+    forget_all: Callable[[], Awaitable[None]] | None = None
+    """Makes the next start derive everything from the whole log."""
     last_timestamp: int = 0
     """Store timestamp of the last record: they never decrease along the log, whatever the clock does."""
     _topic_fields: dict[str, bytes] = attrs.field(factory=dict[str, bytes])
@@ -206,8 +212,8 @@ class MessageStore:
                 batch.remark = f"the properties end with U+0000 or hold {SECTOR} of them in a row; the message was not stored"
             elif message.topic not in topics and not self._encode_topic(message.topic):
                 batch.remark = (
-                    f"the topic has {len(message.topic.encode())} bytes, 1 to {TOPIC_BYTES_MAX} are allowed; "
-                    "the message was not stored"
+                    f"the topic has {len(message.topic.encode())} bytes, 1 to {TOPIC_BYTES_MAX} are allowed, it is the name of "
+                    f"a directory, and {CONTROL_TOPIC} is the store's own; the message was not stored"
                 )
             else:
                 legal.append(at)
@@ -230,7 +236,7 @@ class MessageStore:
 
     def _encode_topic(self, topic: str) -> bool:
         encoded = topic.encode()
-        if not 0 < len(encoded) <= TOPIC_BYTES_MAX:
+        if not 0 < len(encoded) <= TOPIC_BYTES_MAX or topic == CONTROL_TOPIC or queue_fault(topic, 0):
             return False
         self._topic_fields[topic] = topic_field(encoded)
         return True
@@ -325,17 +331,8 @@ class MessageStore:
         """
         batch = self.put([message])
         status = batch.statuses[0]
-        if status is PutStatus.PUT_OK and wait and self.log.waits:
-            finished = trio.Event()
-            outcome: list[PutStatus] = []
-
-            def done(result: PutStatus) -> None:
-                outcome.append(result)
-                finished.set()
-
-            self.when_stored(batch, done)
-            await finished.wait()
-            status = outcome[0]
+        if status is PutStatus.PUT_OK and wait:
+            status = await self._done(batch.end)
         else:
             await trio.lowlevel.checkpoint()
         return PutResult(status, batch.queue_offsets[0], batch.physical_offsets[0], batch.remark)
@@ -481,6 +478,10 @@ class MessageStore:
         # A number made up by a client may point into a body that looks like a record.
         if span is None or span.physical_offset != physical_offset:
             return None
+        if span.sys_flag & TRANSACTION_MASK in (0, TRANSACTION_COMMIT):
+            queue = self.queues.table.get((topic_of(view, span), span.queue_id))
+            if queue is not None and span.queue_offset < queue.min_offset:
+                return None  # its topic was deleted
         return view[: span.size]
 
     def store_time(self, topic: str, queue_id: int, offset: int) -> int:
@@ -557,6 +558,22 @@ class MessageStore:
             if queue.physical_end > offset:
                 queue.truncate(offset)
                 self.next_offsets[key] = queue.max_offset
+        if self.queues.lacking():
+            await self._rebuild_lacking_queues()
+
+    async def _rebuild_lacking_queues(self) -> None:
+        """Derive those queues anew whose units were overwritten for a deletion that has been cut from the log.
+
+        Raises:
+            OSError: the disk refused; the next start finds them too.
+        """
+        if self.forget_all is not None:
+            await self.forget_all()
+        for queue in self.queues.lacking():
+            self.queues.remove(queue)
+            self.dispatcher.dirty.pop(queue, None)
+            self.next_offsets.pop((queue.topic, queue.queue_id), None)
+        self.dispatcher.cut(self.log.min_offset)
 
     async def clear(self) -> None:
         """Drop every record; the log begins anew with the next raw bytes.
@@ -568,23 +585,88 @@ class MessageStore:
             await self.forget_mark()
         await self.log.clear()
         self.dispatcher.cut(0)
-        for topic in self.topics():  # the queues of another stretch of the log need not begin where these did
-            self.delete_topic(topic)
+        for topic in {topic for topic, _ in self.queues.table}:  # queues of another stretch of the log begin elsewhere
+            self.drop_queues(topic)
 
     # ---------------------------------------------------------------- queues
 
     def topics(self) -> set[str]:
-        """Topics that have queues."""
-        return {topic for topic, _ in self.queues.table}
+        """Topics that have messages."""
+        return {topic for (topic, _), queue in self.queues.table.items() if queue.max_offset > queue.min_offset}
 
     def queue_ids(self, topic: str) -> list[int]:
         """Queues of a topic that have been written to."""
         return self.queues.ids(topic)
 
-    def delete_topic(self, topic: str) -> None:
-        """Remove a topic's queues and offsets; its records stay in the log until their segments expire."""
+    def delete_topic(self, topic: str) -> int:
+        """Delete a topic's messages; the offsets of its queues go on. The records stay in the log until their segments expire.
+
+        The deletion is an event of the log: messages that are put after this call are kept, on every node.
+
+        Returns, raises, durability: as `append_event`.
+        """
+        return self.append_event(deletion_of(topic, self.next_offsets_of(topic)))
+
+    def next_offsets_of(self, topic: str) -> dict[int, int]:
+        """What the next message of each queue of a topic gets; queues that never had a message are left out."""
+        return {queue_id: offset for (name, queue_id), offset in self.next_offsets.items() if name == topic and offset}
+
+    def append_event(self, control: Control) -> int:
+        """Append an event to the log; it is applied in its turn, here and wherever this log is derived.
+
+        Returns:
+            The position that `event_done` waits for.
+
+        Raises:
+            NotWritable: the log takes nothing now; see its text. Nothing was appended.
+            OSError: the disk refused. Nothing was appended.
+        """
+        if self.writability.refusal is not None:
+            raise NotWritable(self.writability.refusal)
+        now = self.last_timestamp = max(self.world.clock.wall_ms(), self.last_timestamp)
+        message = control_message(control, now, self.store_host)
+        records = encode_records([message], [topic_field(CONTROL_TOPIC.encode())], [0], now, self.store_host)
+        appended = self.log.append(records)
+        derivable = (CONTROL_TOPIC, 0, 0, appended.offsets[0], len(records[0]), 0, now, message.sys_flag, "", "")
+        self.dispatcher.offer(appended.start, appended.end, [derivable])
+        return appended.end
+
+    async def event_done(self, end: int) -> None:
+        """Wait until an event is as safe as the mode promises, and applied here.
+
+        Raises:
+            NotWritable: it is in the log and will be applied, but it is not as safe as promised; see its text.
+        Durability: on return, the event is as safe as a message that was answered PUT_OK.
+        Cancellation: the event stays in the log.
+        """
+        status = await self._done(end)
+        if status is not PutStatus.PUT_OK:
+            raise NotWritable(f"the change is in the log, but not as safe as the mode promises: {status.name}")
+        while self.dispatcher.dispatched_offset < end:
+            self.dispatcher.catch_up()
+            await trio.lowlevel.checkpoint()
+
+    async def _done(self, end: int) -> PutStatus:
+        """Wait until everything before `end` is as safe as the mode promises."""
+        if not self.log.waits:
+            await trio.lowlevel.checkpoint()
+            return PutStatus.PUT_OK
+        finished = trio.Event()
+        outcome: list[PutStatus] = []
+
+        def done(result: PutStatus) -> None:
+            outcome.append(result)
+            finished.set()
+
+        self.log.when_stored(end, done)
+        await finished.wait()
+        return outcome[0]
+
+    def drop_queues(self, topic: str) -> None:
+        """Remove a topic's queues from this node, as if it had never had messages; the log has no record of that."""
         for queue in self.queues.delete(topic):
             self.dispatcher.dirty.pop(queue, None)
+            self.events.restarted.pop(queue, None)
         for key in [key for key in self.next_offsets if key[0] == topic]:
             del self.next_offsets[key]
 

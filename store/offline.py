@@ -8,14 +8,16 @@ Files are RocketMQ's: `commitlog/`, `consumequeue/TOPIC/QUEUE/`.
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import attrs
 
+from ..message.control import TOPIC_DELETED, decode_control, deleted_topic_of, is_control
+from ..message.errors import CorruptRecord
 from ..message.flags import TRANSACTION_COMMIT, TRANSACTION_MASK
 from ..message.layout import Check, RecordSpan, check_record, topic_of
 from ..world.disk import Disk
-from .consumequeue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE
+from .consumequeue import DELETION_TAGS_CODE, PRE_BLANK_SIZE, UNIT, UNIT_SIZE
 
 PROBLEMS_MAX = 100
 """Problems that are described; more are only counted."""
@@ -154,7 +156,7 @@ def read_queue(disk: Disk, root: str, topic: str, queue_id: int) -> Iterator[tup
             physical_offset, size, tags_code = UNIT.codec.unpack_from(content, at)
             if size <= 0:
                 return
-            if size != PRE_BLANK_SIZE:
+            if size != PRE_BLANK_SIZE and tags_code != DELETION_TAGS_CODE:
                 yield (int(name) + at) // UNIT_SIZE, physical_offset, size, tags_code
 
 
@@ -170,43 +172,88 @@ def verify(disk: Disk, root: str, advance: Advance = lambda _: None) -> Report:
     report = Report()
     files = log_files(disk, root)
     report.begin = report.end = files[0].start if files else 0
-    next_offsets: dict[tuple[str, int], int] = {}
-    entries: dict[tuple[str, int], Iterator[tuple[int, int, int, int]]] = {}
+    checks: dict[tuple[str, int], _QueueCheck] = {}
     for record in read_log(files, report=report, advance=advance):
         report.records += 1
         report.end = record.offset + record.span.size
         if record.span.sys_flag & TRANSACTION_MASK not in (0, TRANSACTION_COMMIT):
-            continue  # half messages and rollbacks have no place in a queue
+            # Half messages and rollbacks have no place in a queue.
+            if is_control(record.topic, record.span.sys_flag):
+                _end_topic(record, checks, report)
+            continue
         queue = (record.topic, record.span.queue_id)
-        expected = next_offsets.get(queue)
-        if expected is not None and record.span.queue_offset != expected:
-            report.problem(
-                f"{queue[0]} queue {queue[1]}: the record at {record.offset} has offset {record.span.queue_offset}, "
-                f"{expected} was next"
-            )
-        next_offsets[queue] = record.span.queue_offset + 1
-        if queue not in entries:
-            entries[queue] = read_queue(disk, root, *queue)
-        _compare(record, queue, entries[queue], report)
-    for (topic, queue_id), rest in entries.items():
-        for offset, physical_offset, _, _ in rest:
-            report.problem(f"{topic} queue {queue_id}: entry {offset} leads to {physical_offset}, behind the end of the log")
-            break
-    report.queues = len(next_offsets)
+        if queue not in checks:
+            checks[queue] = _QueueCheck(*queue, read_queue(disk, root, *queue))
+        checks[queue].compare(record, report)
+    for check in checks.values():
+        check.finish(report)
+    report.queues = len(checks)
     return report
 
 
-def _compare(record: LogRecord, queue: tuple[str, int], entries: Iterator[tuple[int, int, int, int]], report: Report) -> None:
-    for offset, physical_offset, size, _ in entries:
-        if physical_offset < report.begin:
-            continue  # its record has expired
-        if (offset, physical_offset, size) != (record.span.queue_offset, record.offset, record.span.size):
-            report.problem(
-                f"{queue[0]} queue {queue[1]}: entry {offset} leads to {size} bytes at {physical_offset}, "
-                f"the record with offset {record.span.queue_offset} has {record.span.size} at {record.offset}"
-            )
+def _end_topic(record: LogRecord, checks: Mapping[tuple[str, int], _QueueCheck], report: Report) -> None:
+    try:
+        control = decode_control(record.bytes)
+        deleted = deleted_topic_of(control)[0] if control.kind == TOPIC_DELETED else None
+    except CorruptRecord as error:
+        report.problem(f"the control record at {record.offset} cannot be read: {error}")
         return
-    report.units_missing += 1
+    for (topic, _), check in checks.items():
+        if topic == deleted:
+            check.missing = 0
+
+
+@attrs.define(eq=False)
+class _QueueCheck:
+    """Compares the records of one queue, as they come in the log, with the queue's entries."""
+
+    topic: str
+    queue_id: int
+    entries: Iterator[tuple[int, int, int, int]]
+    missing: int = 0
+    """Records without an entry that no deletion accounts for."""
+    _expected: int | None = None
+    _waiting: tuple[int, int, int, int] | None = None
+    """An entry whose record is still to come."""
+
+    def compare(self, record: LogRecord, report: Report) -> None:
+        """Compare the next record of the queue with the next entry."""
+        span, expected = record.span, self._expected
+        if expected is not None and span.queue_offset != expected:
+            report.problem(
+                f"{self.topic} queue {self.queue_id}: the record at {record.offset} has offset {span.queue_offset}, "
+                f"{expected} was next"
+            )
+        self._expected = span.queue_offset + 1
+        entry = self._next(report.begin)
+        if entry is None or entry[0] > span.queue_offset:
+            self.missing += 1
+            return
+        self._waiting = None
+        offset, physical_offset, size, _ = entry
+        if (offset, physical_offset, size) != (span.queue_offset, record.offset, span.size):
+            report.problem(
+                f"{self.topic} queue {self.queue_id}: entry {offset} leads to {size} bytes at {physical_offset}, "
+                f"the record with offset {span.queue_offset} has {span.size} at {record.offset}"
+            )
+
+    def _next(self, begin: int) -> tuple[int, int, int, int] | None:
+        while self._waiting is None or self._waiting[1] < begin:  # the records of earlier ones have expired
+            self._waiting = next(self.entries, None)
+            if self._waiting is None:
+                return None
+        return self._waiting
+
+    def finish(self, report: Report) -> None:
+        """Judge what the end of the log has left over."""
+        entry = self._next(report.begin)
+        if entry is not None:
+            report.problem(
+                f"{self.topic} queue {self.queue_id}: entry {entry[0]} leads to {entry[1]}, behind the end of the log"
+                if entry[1] >= report.end
+                else f"{self.topic} queue {self.queue_id}: entry {entry[0]} leads to {entry[1]}, where no record of it is"
+            )
+        report.units_missing += self.missing
 
 
 def _numbered(disk: Disk, directory: str) -> list[str]:

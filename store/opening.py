@@ -24,6 +24,7 @@ from .config import StoreConfig
 from .consumequeue import ConsumeQueues
 from .dispatch import Dispatcher, TagsCodes
 from .errors import StoreInUse
+from .events import LogEvents
 from .index import IndexFiles
 from .local_commitlog import open_local_commit_log
 from .message_store import MessageStore, queue_offsets_of
@@ -83,7 +84,7 @@ async def open_message_store(
                 queues=len(store.queues.table),
             )
             cleaner = store.cleaner = Cleaner(store)
-            store.forget_mark = keeper.forget_mark
+            store.forget_mark, store.forget_all = keeper.forget_mark, keeper.forget_all
             await world.workers.run(_create_abort_file, world, root)
             async with trio.open_nursery() as nursery:
                 await nursery.start(store.log.run)
@@ -140,6 +141,8 @@ def _open(world: World, config: StoreConfig, store_host: tuple[str, int], open_c
             note=note,
             index_lost_from=lost_from,
         )
+        if queues.lacking():
+            _rebuild_lacking_queues(store, checkpoint)
         if commit_log.readable_limit is not None:
             _limit_readable(commit_log, max(commit_log.readable_limit, store.dispatcher.dispatched_offset), checkpoint)
     except BaseException:
@@ -150,9 +153,24 @@ def _open(world: World, config: StoreConfig, store_host: tuple[str, int], open_c
     noted = (found.record_store_timestamp for found in (mark, note) if found is not None)
     store.last_timestamp = max(store.dispatcher.last_store_timestamp, *noted, 0)
     store.next_offsets.update(queue_offsets_of(queues.table.values()))
+    store.events.recovering = False
     commit_log.on_syncing.append(store.dispatcher.sync_began)
     commit_log.on_readable.append(store.dispatcher.wake)
     return _Opened(store, checkpoint, recovered, clean_exit)
+
+
+def _rebuild_lacking_queues(store: MessageStore, checkpoint: Checkpoint) -> None:
+    """Derive queues from the whole log whose units were overwritten for a deletion that the log does not have any more."""
+    checkpoint.physical_timestamp = checkpoint.logical_timestamp = 0
+    checkpoint.forget()
+    for queue in store.queues.lacking():
+        log.warning("queue_rebuilt", topic=queue.topic, queue_id=queue.queue_id, reason="its deletion is not in the log")
+        store.queues.remove(queue)
+        store.dispatcher.dirty.pop(queue, None)
+    dispatcher = store.dispatcher
+    dispatched, dispatcher.dispatched_offset = dispatcher.dispatched_offset, store.log.min_offset
+    while dispatcher.dispatched_offset < dispatched and dispatcher.round():
+        pass
 
 
 def _limit_readable(commit_log: CommitLog, readable: int, checkpoint: Checkpoint) -> None:
@@ -183,8 +201,9 @@ def _assemble(
             slot_count=config.max_hash_slot_num,
             entry_count=config.max_index_num,
         )
-    dispatcher = Dispatcher(commit_log, TagsCodes(config.delay_levels_ms), queues.of, index)
-    store = MessageStore(config, world, commit_log, encode_host(*store_host), dispatcher, queues, index)
+    events = LogEvents(commit_log, queues)
+    dispatcher = Dispatcher(commit_log, TagsCodes(config.delay_levels_ms), queues.of, index, on_control=events.apply)
+    store = MessageStore(config, world, commit_log, encode_host(*store_host), dispatcher, queues, index, events)
 
     def failed(error: OSError) -> None:
         if store.writability.queue_error is None:

@@ -64,6 +64,12 @@ class Peer:
         assert answer is not None, f"request {code} was not answered"
         return answer
 
+    async def ask_waiting(self, code: int, ext: Mapping[str, Any] | None = None) -> RemotingCommand:
+        """Send a request that is answered by a task of its own."""
+        opaque = self.post(code, ext)
+        await until(lambda: self.answer(opaque) is not None)
+        return self._answers[opaque]
+
     def told(self) -> list[RemotingCommand]:
         """What the broker has asked or told this client since the last look."""
         self.answer(0)

@@ -112,11 +112,11 @@ async def test_deleted_topic_is_gone_everywhere(desk: Desk) -> None:
     broker.offsets.commit("g1", "T1", 0, 1)
     broker.stats.topic_put("T1", 1, 5)
 
-    answer = desk.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T1"})
+    answer = await desk.ask_waiting(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T1"})
 
     assert answer.code == ResponseCode.SUCCESS
     assert broker.topics.get("T1") is None
-    assert broker.store.queue_ids("T1") == []
+    assert broker.store.topics() == set()
     assert broker.offsets.query("g1", "T1", 0) is None
     assert broker.stats.view("TOPIC_PUT_NUMS", "T1") is None
     assert desk.ask(RequestCode.GET_TOPIC_CONFIG, {"topic": "T1"}).code == ResponseCode.TOPIC_NOT_EXIST
@@ -125,14 +125,14 @@ async def test_deleted_topic_is_gone_everywhere(desk: Desk) -> None:
 @pytest.mark.parametrize("topic", ["TBW102", "c1", "", "../config"])
 async def test_topic_that_must_stay_is_not_deleted(desk: Desk, topic: str) -> None:
     """Topics of the system, and names that are no topics, are refused."""
-    answer = desk.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic})
+    answer = await desk.ask_waiting(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic})
 
     assert answer.code == ResponseCode.INVALID_PARAMETER
 
 
 async def test_deleting_an_unknown_topic_succeeds(desk: Desk) -> None:
     """As in RocketMQ: what should be gone is gone."""
-    assert desk.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "nosuch"}).code == ResponseCode.SUCCESS
+    assert (await desk.ask_waiting(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "nosuch"})).code == ResponseCode.SUCCESS
 
 
 async def test_group_is_created_and_shown_with_settings_of_later_versions(desk: Desk) -> None:
@@ -181,11 +181,11 @@ async def test_deleted_group_loses_its_offsets_only_if_asked(desk: Desk, spellin
     offsets = desk.broker.offsets
     offsets.commit("g1", "T1", 0, 5)
 
-    desk.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "g1"})
+    await desk.ask_waiting(RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "g1"})
     assert desk.broker.groups.get("g1") is None
     assert offsets.query("g1", "T1", 0) == 5
 
-    desk.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "g1", spelling: "true"})
+    await desk.ask_waiting(RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "g1", spelling: "true"})
     assert offsets.query("g1", "T1", 0) is None
 
 
@@ -243,7 +243,7 @@ async def test_unused_topics_lose_their_queues(desk: Desk) -> None:
     desk.put("orphan")
     await desk.settled()
 
-    answer = desk.ask(RequestCode.CLEAN_UNUSED_TOPIC)
+    answer = await desk.ask_waiting(RequestCode.CLEAN_UNUSED_TOPIC)
 
     assert answer.code == ResponseCode.SUCCESS
     assert desk.broker.store.topics() == {"T1"}

@@ -244,7 +244,7 @@ async def test_a_deleted_topic_lets_its_pulls_go(tmp_path: Path) -> None:
         peer = desk.peer()
         opaque = peer.pull("T1", 3, **HOLD)
 
-        assert peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T1"}).code == Code.SUCCESS
+        assert (await peer.ask_waiting(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T1"})).code == Code.SUCCESS
 
         assert peer.answer(opaque) is not None
         gone = peer.answer(peer.pull("T1", 3, **HOLD))

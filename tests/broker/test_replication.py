@@ -143,7 +143,7 @@ async def test_a_slave_serves_a_topic_that_its_master_had_no_time_to_tell_of(tmp
             await until(lambda: slave.broker.store.max_offset("Gone", 0) == 1)
             address = Address.parse(master.broker.address)
             await sync.round(address)
-            client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "Gone"})
+            await client.ask_waiting(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "Gone"})
             await sync.round(address)
             client.send("Late", b"one")
             await until(lambda: slave.broker.store.max_offset("Late", 0) == 1)

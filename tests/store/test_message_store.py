@@ -189,18 +189,6 @@ async def test_the_delay_topic_keeps_due_times_for_tags_codes(tmp_path: Path) ->
         assert store.units(SCHEDULE_TOPIC, 2, 0, 1)[0][2] == 15_000
 
 
-async def test_a_deleted_topic_starts_anew(tmp_path: Path) -> None:
-    """Queues and offsets of a deleted topic are gone, and the next message gets offset 0."""
-    async with small_store(tmp_path) as store:
-        store.put([incoming(), incoming()])
-        derive_all(store)
-
-        store.delete_topic("TopicTest")
-
-        assert store.topics() == set()
-        assert store.put([incoming()]).queue_offsets == [0]
-
-
 async def test_a_full_disk_is_told_and_recovers(autojump_clock: trio.testing.MockClock) -> None:
     """ENOSPC refuses the put with SERVICE_NOT_AVAILABLE, leaves no gap, and puts go on when there is space again."""
     disk = SimDisk()

@@ -1,0 +1,144 @@
+"""Deleting topics and groups: an event in the log first, then the tables, on this broker and on its slaves.
+
+Invariant: a deletion is answered when its event is as safe as a message would be and the tables' files are written. After that
+it holds on every node that derives this log, through any crash: a slave carries the event out when it derives it, and a start
+carries out those that its files do not contain yet. Each table's file names the log offset up to which it contains them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import inf
+from typing import TYPE_CHECKING
+
+import attrs
+
+from ..message.control import (
+    GROUP_DELETED,
+    TOPIC_DELETED,
+    Control,
+    deleted_group_of,
+    deleted_topic_of,
+    deletion_of,
+    group_deletion_of,
+)
+from ..message.errors import CorruptRecord
+from ..remoting.codes import ResponseCode
+from ..remoting.errors import RequestRefused
+from ..store.errors import NotWritable
+from ..world.events import get_logger
+
+if TYPE_CHECKING:
+    from .broker import Broker
+
+log = get_logger(__name__)
+
+TOPICS_FILE, GROUPS_FILE, OFFSETS_FILE = "topics.json", "subscriptionGroup.json", "consumerOffset.json"
+
+
+@attrs.define(eq=False)
+class Deletions:
+    """Carries deletions out on one broker."""
+
+    broker: Broker
+
+    # ---------------------------------------------------------------- by request
+
+    async def delete_topic(self, topic: str) -> None:
+        """Delete a topic with its messages and every group's offsets on it.
+
+        Raises:
+            RequestRefused: the log takes no event, and nothing was deleted; or it is not as safe as the mode promises, and
+                the remark says so.
+        """
+        store = self.broker.store
+        if self.broker.config.is_slave:
+            # Of an Apache master no event comes. An administrator may then bring the slave into line.
+            self._forget_topic(topic)
+            store.drop_queues(topic)
+            return
+        end = self._append(deletion_of(topic, store.next_offsets_of(topic)))
+        self._forget_topic(topic)
+        await self._finish(end, (TOPICS_FILE, OFFSETS_FILE))
+
+    async def delete_group(self, group: str, *, offsets: bool) -> None:
+        """Delete a group's settings, and if asked its consumer offsets; raises as `delete_topic`."""
+        if self.broker.config.is_slave:
+            self._forget_group(group, offsets=offsets)
+            return
+        end = self._append(group_deletion_of(group, offsets=offsets))
+        self._forget_group(group, offsets=offsets)
+        await self._finish(end, (GROUPS_FILE, OFFSETS_FILE))
+
+    async def delete_unused_topics(self) -> None:
+        """Delete the messages of topics that are not in the table; raises as `delete_topic`."""
+        broker = self.broker
+        for topic in sorted(broker.store.topics() - broker.topics.topics.keys()):
+            if not broker.topics.is_system(topic):
+                await self.delete_topic(topic)
+
+    def _append(self, control: Control) -> int:
+        try:
+            return self.broker.store.append_event(control)
+        except (NotWritable, OSError) as error:
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"nothing was deleted: {error}") from error
+
+    async def _finish(self, end: int, files: Iterable[str]) -> None:
+        try:
+            await self.broker.store.event_done(end)
+        except NotWritable as error:
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(error)) from error
+        for name in files:
+            if not await self.broker.persistence.write(name):
+                raise RequestRefused(
+                    ResponseCode.SYSTEM_ERROR, f"deleted, but {name} could not be written: repeat it before the next start"
+                )
+
+    # ---------------------------------------------------------------- by the log
+
+    @property
+    def log_offset(self) -> int:
+        """The tables as they are now contain all deletions before this physical offset."""
+        store = self.broker.store
+        return store.dispatcher.dispatched_offset if self.broker.config.is_slave else store.log.max_offset
+
+    def follow_log(self) -> None:
+        """Carry out the events that recovery met and the tables' files do not contain; on a slave also those that come."""
+        events = self.broker.store.events
+        for physical_offset, control in events.recovered:
+            self._apply(control, physical_offset)
+        events.recovered.clear()
+        if self.broker.config.is_slave:
+            events.on_event.append(self._apply)
+
+    def _apply(self, control: Control, physical_offset: int | None = None) -> None:
+        def lacks(name: str) -> bool:
+            # A file that names no offset was written by RocketMQ or an older version, for whom deletions were no events.
+            return physical_offset is None or self.broker.persistence.log_offsets.get(name, inf) <= physical_offset
+
+        try:
+            if control.kind == TOPIC_DELETED:
+                topic, _ = deleted_topic_of(control)
+                self._forget_topic(topic, topics=lacks(TOPICS_FILE), offsets=lacks(OFFSETS_FILE))
+            elif control.kind == GROUP_DELETED:
+                group, offsets = deleted_group_of(control)
+                self._forget_group(group, groups=lacks(GROUPS_FILE), offsets=offsets and lacks(OFFSETS_FILE))
+        except CorruptRecord as error:
+            log.error("control_record_unreadable", physical_offset=physical_offset, reason=str(error))
+
+    def _forget_topic(self, topic: str, *, topics: bool = True, offsets: bool = True) -> None:
+        broker = self.broker
+        if topics and not broker.topics.is_system(topic):
+            broker.topics.delete(topic)
+            broker.stats.forget_topic(topic)
+        if offsets:
+            broker.offsets.forget_topic(topic)
+        log.info("topic_deleted", topic=topic)
+
+    def _forget_group(self, group: str, *, groups: bool = True, offsets: bool) -> None:
+        if groups:
+            self.broker.groups.delete(group)
+            self.broker.stats.forget_group(group)
+        if offsets:
+            self.broker.offsets.forget_group(group)
+        log.info("group_deleted", group=group)

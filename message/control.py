@@ -1,0 +1,121 @@
+"""Control records: events of the broker itself that take their place among the messages of the log.
+
+A control record is a message record of transaction type rollback in a topic of its own, so a reader that does not know it skips
+it: neither RocketMQ nor an older version of ours gives such a record to a consume queue or to the key index. Its property
+`CONTROL` names the kind of event and its body is a JSON object. A reader passes over kinds that it does not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import attrs
+
+from .errors import CorruptRecord, JsonError
+from .fields import Buffer
+from .flags import TRANSACTION_MASK, TRANSACTION_ROLLBACK
+from .json import dumps_strict, loads
+from .layout import body_size_of, properties_of, span_of, topic_of
+from .message import IncomingMessage
+from .properties import NAME_END, PROPERTY_END, decode_properties
+
+CONTROL_TOPIC = "rmq_sys_ledgermq_control"
+"""The topic of all control records. RocketMQ reserves the prefix for the system, and no client may send to it."""
+KIND_PROPERTY = "CONTROL"
+
+TOPIC_DELETED = "topic_deleted"
+"""`topic` ends here. `queues` holds for each queue the offset that its next message gets; other queues begin at 0 again."""
+GROUP_DELETED = "group_deleted"
+"""The settings of `group` are deleted here, and with `offsets` also its consumer offsets."""
+
+
+@attrs.frozen
+class Control:
+    """One event of the log."""
+
+    kind: str
+    content: Mapping[str, Any]
+
+
+def is_control(topic: str, sys_flag: int) -> bool:
+    """Whether a record with this topic and these system flags is a control record."""
+    return topic == CONTROL_TOPIC and sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK
+
+
+def control_message(control: Control, timestamp: int, host: bytes) -> IncomingMessage:
+    """The message that carries an event.
+
+    Args:
+        timestamp: of the broker's wall clock, milliseconds.
+        host: the encoded address of the broker.
+    """
+    return IncomingMessage(
+        CONTROL_TOPIC,
+        0,
+        dumps_strict(control.content),
+        f"{KIND_PROPERTY}{NAME_END}{control.kind}{PROPERTY_END}",
+        0,
+        TRANSACTION_ROLLBACK,
+        timestamp,
+        host,
+    )
+
+
+def decode_control(record: Buffer) -> Control:
+    """Read the event that a control record carries.
+
+    Raises:
+        CorruptRecord: the bytes are no control record, or its body is no JSON object.
+    """
+    span = span_of(record, 0, len(record))
+    if span is None or not is_control(topic_of(record, span), span.sys_flag):
+        raise CorruptRecord("the bytes are no control record")
+    kind = decode_properties(properties_of(record, span)).get(KIND_PROPERTY, "")
+    try:
+        content = loads(bytes(record[span.body_at : span.body_at + body_size_of(record, span)]))
+    except JsonError as error:
+        raise CorruptRecord(f"the body of the control record {kind!r} is {error}") from error
+    if not isinstance(content, dict):
+        raise CorruptRecord(f"the body of the control record {kind!r} is no JSON object")
+    return Control(kind, cast("dict[str, Any]", content))
+
+
+def deletion_of(topic: str, next_offsets: Mapping[int, int]) -> Control:
+    """The event that a topic is deleted; `next_offsets` says for each queue where its offsets go on."""
+    queues = {str(queue_id): offset for queue_id, offset in next_offsets.items()}
+    return Control(TOPIC_DELETED, {"topic": topic, "queues": queues})
+
+
+def deleted_topic_of(control: Control) -> tuple[str, dict[int, int]]:
+    """The topic that an event deletes, and for each queue the offset that its next message gets.
+
+    Raises:
+        CorruptRecord: the content has another shape.
+    """
+    topic, queues = control.content.get("topic"), control.content.get("queues", {})
+    if not isinstance(topic, str) or not isinstance(queues, dict):
+        raise CorruptRecord(f"a {TOPIC_DELETED} record names a topic and queues (got {control.content!r:.200})")
+    next_offsets: dict[int, int] = {}
+    for queue_id, offset in cast("dict[str, Any]", queues).items():
+        if not queue_id.isdecimal() or not isinstance(offset, int) or isinstance(offset, bool):
+            raise CorruptRecord(f"a {TOPIC_DELETED} record holds queue ids and offsets (got {queue_id!r:.40}: {offset!r:.40})")
+        next_offsets[int(queue_id)] = offset
+    return topic, next_offsets
+
+
+def group_deletion_of(group: str, *, offsets: bool) -> Control:
+    """The event that a group is deleted; with `offsets` its consumer offsets go too."""
+    return Control(GROUP_DELETED, {"group": group, "offsets": offsets})
+
+
+def deleted_group_of(control: Control) -> tuple[str, bool]:
+    """The group that an event deletes, and whether its consumer offsets go too.
+
+    Raises:
+        CorruptRecord: the content has another shape.
+    """
+    group, offsets = control.content.get("group"), control.content.get("offsets", False)
+    if not isinstance(group, str) or not isinstance(offsets, bool):
+        raise CorruptRecord(f"a {GROUP_DELETED} record names a group (got {control.content!r:.200})")
+    return group, offsets

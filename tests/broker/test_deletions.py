@@ -1,0 +1,129 @@
+"""Topics and groups that are deleted: on the broker that is asked, on its slave, and after crashes."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from ledgermq.message.control import deletion_of, group_deletion_of
+from ledgermq.message.json import loads
+from ledgermq.remoting.codes import RequestCode, ResponseCode
+
+from .desk import Desk, open_desk, until
+from .test_replication import SLAVE, joined, open_group
+
+
+async def delete_topic(desk: Desk, topic: str) -> None:
+    answer = await desk.peer().ask_waiting(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic})
+    assert answer.code == ResponseCode.SUCCESS, answer.remark
+
+
+def kept(store: Path, name: str) -> str:
+    """What the file of a table holds now; it is replaced as a whole, so for a moment there is none."""
+    path = store / "config" / name
+    return path.read_text() if path.exists() else ""
+
+
+def crash_of(store: Path, target: Path) -> Path:
+    """What a process that is killed now leaves."""
+    return Path(shutil.copytree(store, target))
+
+
+async def test_a_slave_learns_of_deletions_by_the_log(tmp_path: Path) -> None:
+    """Its master's deletion hides the same messages there, and the next ones are read under the same offsets."""
+    async with open_group(tmp_path) as group, group.desk("m") as master, group.desk("s", **SLAVE) as slave:
+        await until(lambda: joined(master))
+        client = master.peer()
+        client.send("T", b"old")
+        client.send("U", b"other")
+        await until(lambda: slave.broker.store.max_offset("T", 0) == 1)
+        sync = slave.broker.replication.sync
+        assert sync is not None
+        await until(lambda: sync.master is not None)
+        assert sync.master is not None
+        await sync.round(sync.master)
+        slave.broker.groups.find("g")
+
+        await delete_topic(master, "T")
+        await client.ask_waiting(RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "g", "cleanOffset": "true"})
+        await until(lambda: slave.broker.store.min_offset("T", 0) == 1)
+        await until(lambda: slave.broker.groups.get("g") is None)
+        assert slave.broker.topics.get("T") is None
+        client.send("T", b"new")
+        await until(lambda: slave.broker.store.max_offset("T", 0) == 2)
+        await sync.round(sync.master)
+
+        assert [message.body for message in slave.peer().pulled("T", 1)] == [b"new"]
+        assert [message.body for message in slave.peer().pulled("U", 0)] == [b"other"]
+
+
+async def test_what_was_answered_as_deleted_is_deleted_after_a_kill(tmp_path: Path) -> None:
+    """Topic, messages and every group's offsets stay gone; a topic that was created again keeps its settings."""
+    async with open_desk(tmp_path / "s") as desk:
+        client = desk.peer()
+        for topic in ("T", "U"):
+            client.send(topic, b"old")
+        client.send("again", b"old")
+        await desk.settled()
+        desk.broker.offsets.commit("g", "T", 0, 1)
+        await until(lambda: kept(tmp_path / "s", "topics.json"))
+        await delete_topic(desk, "T")
+        await delete_topic(desk, "again")
+        created = {"topic": "again", "readQueueNums": 7, "writeQueueNums": 7, "perm": 6}
+        client.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, created)
+        await until(lambda: '"readQueueNums":7' in kept(tmp_path / "s", "topics.json"))
+        crash_of(tmp_path / "s", tmp_path / "killed")
+
+    async with open_desk(tmp_path / "killed") as desk:
+        topics = desk.broker.topics
+        assert (topics.get("T"), topics.get("U") is not None) == (None, True)
+        again = topics.get("again")
+        assert again is not None
+        assert again.read_queue_nums == 7
+        assert desk.broker.store.topics() == {"U"}
+        assert desk.broker.offsets.query("g", "T", 0) is None
+
+
+async def test_a_start_carries_out_the_events_that_a_kill_has_left_over(tmp_path: Path) -> None:
+    """A slave that is killed between deriving an event and writing its tables has them right when it starts again."""
+    async with open_desk(tmp_path / "s") as desk:
+        broker = desk.broker
+        desk.peer().send("T", b"old")
+        broker.groups.find("leaving")
+        broker.offsets.commit("leaving", "U", 0, 3)
+        await desk.settled()
+        await broker.persistence.write_all()
+        broker.store.append_event(deletion_of("T", {0: 1}))
+        await broker.store.event_done(broker.store.append_event(group_deletion_of("leaving", offsets=True)))
+        crash_of(tmp_path / "s", tmp_path / "killed")
+
+    async with open_desk(tmp_path / "killed") as desk:
+        assert desk.broker.topics.get("T") is None
+        assert desk.broker.groups.get("leaving") is None
+        assert desk.broker.offsets.query("leaving", "U", 0) is None
+        await until(lambda: (text := kept(tmp_path / "killed", "subscriptionGroup.json")) and "leaving" not in text)
+
+
+async def test_files_name_the_log_offset_up_to_which_they_contain_deletions(tmp_path: Path) -> None:
+    """RocketMQ passes over the key; a file without it, as RocketMQ writes it, contains everything."""
+    async with open_desk(tmp_path) as desk:
+        desk.peer().send("T", b"old")
+        await desk.settled()
+        await delete_topic(desk, "T")
+        end = desk.broker.store.log.max_offset
+        for name in ("topics.json", "consumerOffset.json"):
+            assert loads((tmp_path / "config" / name).read_bytes())["logOffset"] == end
+
+
+async def test_a_log_that_takes_nothing_keeps_the_topic(tmp_path: Path) -> None:
+    """A deletion is refused whole when its event cannot be written."""
+    async with open_desk(tmp_path) as desk:
+        desk.peer().send("T", b"old")
+        await desk.settled()
+        desk.broker.store.writability.disk_full = True
+        answer = await desk.peer().ask_waiting(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
+
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert "nothing was deleted: the disk is full" in (answer.remark or "")
+        assert desk.broker.topics.get("T") is not None
+        assert desk.broker.store.topics() == {"T"}

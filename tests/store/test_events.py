@@ -1,0 +1,235 @@
+"""A deletion is an event of the log: what it hides stays hidden, and what comes after it is never hidden."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from ledgermq.message.control import CONTROL_TOPIC, Control, control_message, decode_control, deletion_of
+from ledgermq.message.errors import CorruptRecord
+from ledgermq.message.flags import TRANSACTION_ROLLBACK
+from ledgermq.message.layout import decode_record, encode_records, topic_field
+from ledgermq.message.message import IncomingMessage
+from ledgermq.store.errors import NotWritable
+from ledgermq.store.message_store import MessageStore
+from ledgermq.store.offline import verify
+from ledgermq.store.opening import open_message_store
+from ledgermq.store.statuses import GetStatus, PutStatus
+from ledgermq.testing.logs import capture_logs
+from ledgermq.testing.sim.clock import SimClock
+from ledgermq.testing.sim.disk import SimDisk
+from ledgermq.testing.sim.network import SimFabric
+from ledgermq.testing.sim.workers import SimWorkers
+from ledgermq.world.disk import RealDisk
+from ledgermq.world.real import World
+
+from .stores import BORN_HOST, derive_all, incoming, small_config, small_store
+
+QUEUES = (0, 1)
+
+
+def numbered(number: int, queue_id: int, topic: str = "TopicTest") -> IncomingMessage:
+    return incoming(b"%d" % number, topic=topic, queue_id=queue_id, properties=f"KEYS\x01k{number}\x02")
+
+
+def put_some(store: MessageStore, numbers: range) -> None:
+    """Put messages in turn to two queues; queue offsets follow the numbers."""
+    for number in numbers:
+        batch = store.put([numbered(number, number % 2)])
+        assert batch.statuses == [PutStatus.PUT_OK]
+        assert batch.queue_offsets == [number // 2]
+
+
+def bodies(store: MessageStore, topic: str = "TopicTest") -> list[int]:
+    """The numbers of all messages that a consumer of the topic can get."""
+    found: list[int] = []
+    for queue_id in store.queue_ids(topic):
+        offset = store.min_offset(topic, queue_id)
+        while (result := store.get(topic, queue_id, offset, 32)).status is GetStatus.FOUND:
+            found += [int(decode_record(record).body) for record in result.slices]
+            offset = result.next_offset
+    return sorted(found)
+
+
+def by_keys(store: MessageStore, numbers: range) -> list[int]:
+    """Those of the numbers that are found by their key."""
+    found = (store.query("TopicTest", f"k{number}", 32, 0, 1 << 60).slices for number in numbers)
+    return [int(decode_record(records[0]).body) for records in found if records]
+
+
+@asynccontextmanager
+async def simulated(disk: SimDisk, **changes: object) -> AsyncGenerator[MessageStore]:
+    world = World(disk, SimFabric().machine("10.0.0.1"), SimClock(), random.Random(1), SimWorkers(random.Random(2)))
+    async with open_message_store(world, small_config(Path("store"), **changes)) as store:
+        yield store
+
+
+async def delete(store: MessageStore, topic: str = "TopicTest") -> None:
+    await store.event_done(store.delete_topic(topic))
+
+
+async def test_what_comes_after_a_deletion_is_read_and_what_was_before_is_not(tmp_path: Path) -> None:
+    """Queue offsets go on; neither consumers nor key queries find what was deleted."""
+    async with small_store(tmp_path) as store:
+        put_some(store, range(10))
+        derive_all(store)
+
+        await delete(store)
+
+        assert store.topics() == set()
+        assert [(store.min_offset("TopicTest", each), store.max_offset("TopicTest", each)) for each in QUEUES] == [(5, 5)] * 2
+        put_some(store, range(10, 16))
+        derive_all(store)
+        assert bodies(store) == list(range(10, 16))
+        assert by_keys(store, range(16)) == list(range(10, 16))
+
+
+async def test_messages_that_are_put_while_older_ones_are_still_to_be_derived_are_kept(tmp_path: Path) -> None:
+    """What is put right after the deletion is not taken for a duplicate of what is derived only afterwards."""
+    async with small_store(tmp_path) as store:
+        put_some(store, range(10))
+        end = store.delete_topic("TopicTest")
+        put_some(store, range(10, 20))
+        await store.event_done(end)
+        derive_all(store)
+
+        assert bodies(store) == list(range(10, 20))
+
+
+@pytest.mark.parametrize("lost", ["nothing", "consumequeue", "index", "abort", "checkpoint"])
+async def test_a_deletion_holds_after_a_clean_stop(tmp_path: Path, lost: str) -> None:
+    """Also where queues or index are derived anew."""
+    async with small_store(tmp_path) as store:
+        put_some(store, range(300))
+        await delete(store)
+        put_some(store, range(300, 306))
+    if lost in ("consumequeue", "index"):
+        for path in sorted((tmp_path / lost).rglob("*"), reverse=True):
+            path.rmdir() if path.is_dir() else path.unlink()
+        (tmp_path / lost).rmdir()
+    elif lost == "abort":
+        (tmp_path / "abort").touch()
+    elif lost == "checkpoint":
+        (tmp_path / "checkpoint").unlink()
+
+    async with small_store(tmp_path) as store:
+        assert bodies(store) == list(range(300, 306))
+        assert store.put([numbered(306, 0)]).queue_offsets == [153]
+        assert by_keys(store, range(306)) == list(range(300, 306))
+    report = verify(RealDisk(), str(tmp_path))
+    assert (report.problems, report.units_missing) == ([], 0)
+
+
+@pytest.mark.parametrize("wait", [0.0, 0.3, 1.5, 12.0])
+@pytest.mark.parametrize("end", ["kill", "power"])
+@pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])
+async def test_a_deletion_holds_after_a_crash(
+    autojump_clock: trio.testing.MockClock, flush: str, end: str, wait: float
+) -> None:
+    """Whenever the crash comes, what had been promised is there, and what was deleted for good is not."""
+    for seed in range(10):
+        disk = SimDisk(random.Random(seed))
+        async with simulated(disk, flush_disk_type=flush, mapped_file_size_consume_queue=200) as store:
+            for number in range(33):
+                await store.put_one(numbered(number, 0))
+            await trio.sleep(random.Random(seed).choice((0, 8)))
+            await delete(store)
+            for number in range(33, 40):
+                await store.put_one(numbered(number, 0))
+            await trio.sleep(wait)
+            disk = disk.kill() if end == "kill" else disk.power_cut(seed)
+        async with simulated(disk, flush_disk_type=flush, mapped_file_size_consume_queue=200) as store:
+            found = bodies(store)
+            if end == "kill" or flush == "SYNC_FLUSH" or wait > 10:
+                assert found == list(range(33, 40)), seed
+            else:  # the power cut may have taken the deletion, and what came before it with it
+                assert found in ([*range(33, stop)] for stop in range(33, 41)) or found == list(range(len(found))), seed
+            after = store.max_offset("TopicTest", 0)
+            assert store.put([numbered(99, 0)]).queue_offsets == [after]
+
+
+async def test_units_that_were_overwritten_for_a_deletion_are_derived_again_when_it_is_cut(tmp_path: Path) -> None:
+    """A log that loses the deletion, by its operator's command or its master's, has the messages again."""
+    async with small_store(tmp_path) as store:
+        put_some(store, range(10))
+        offset = store.log.max_offset
+        await delete(store)
+        put_some(store, range(10, 12))
+    async with small_store(tmp_path) as store:
+        assert bodies(store) == [10, 11]
+        store.writability.slave = True
+        await store.cut(offset)
+        derive_all(store)
+
+        assert bodies(store) == list(range(10))
+
+
+async def test_a_kind_of_event_that_nobody_knows_changes_nothing(tmp_path: Path) -> None:
+    """A later version's events do not disturb this one, nor do they come into a queue or the index."""
+    async with small_store(tmp_path) as store:
+        put_some(store, range(4))
+        await store.event_done(store.append_event(Control("barrier", {"term": 7})))
+        put_some(store, range(4, 6))
+        derive_all(store)
+
+        assert bodies(store) == list(range(6))
+        assert CONTROL_TOPIC not in store.topics()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {},
+        {"topic": 5},
+        {"topic": "../x", "queues": {"0": 3}},
+        {"topic": "t", "queues": {"0": 1 << 62}},
+        {"topic": "t", "queues": {"-1": 5}},
+    ],
+)
+async def test_an_event_that_makes_no_sense_changes_nothing(tmp_path: Path, content: dict[str, object]) -> None:
+    """A master's records may hold anything: it is logged, and nothing outside the queues' directory is touched."""
+    async with small_store(tmp_path / "s") as store:
+        put_some(store, range(4))
+        with capture_logs() as events:
+            await store.event_done(store.append_event(Control("topic_deleted", content)))
+
+        assert "control_record_unreadable" in [event["event"] for event in events]
+        assert bodies(store) == list(range(4))
+    assert RealDisk().list_directory(str(tmp_path)) == ["s"]
+
+
+async def test_no_client_can_write_an_event(tmp_path: Path) -> None:
+    """The store takes no message of the control topic, whatever its flags are."""
+    async with small_store(tmp_path) as store:
+        batch = store.put([incoming(b"{}", topic=CONTROL_TOPIC, sys_flag=TRANSACTION_ROLLBACK)])
+
+        assert batch.statuses == [PutStatus.MESSAGE_ILLEGAL]
+
+
+async def test_a_slave_or_a_full_store_takes_no_event(tmp_path: Path) -> None:
+    """Nothing is deleted where the log cannot say so."""
+    async with small_store(tmp_path) as store:
+        put_some(store, range(4))
+        store.writability.slave = True
+        with pytest.raises(NotWritable, match="slave"):
+            store.delete_topic("TopicTest")
+        derive_all(store)
+
+        assert bodies(store) == list(range(4))
+
+
+def test_events_are_read_back_as_they_were_written() -> None:
+    """Kind and content survive the record; other records are no events."""
+    control = deletion_of("Tä", {0: 7, 3: 1})
+    message = control_message(control, 5, BORN_HOST)
+    (record,) = encode_records([message], [topic_field(CONTROL_TOPIC.encode())], [0], 6, BORN_HOST)
+    assert decode_control(record) == control
+    (other,) = encode_records([incoming()], [topic_field(b"TopicTest")], [0], 6, BORN_HOST)
+    with pytest.raises(CorruptRecord):
+        decode_control(other)
