@@ -33,8 +33,11 @@ _STORE = [
     (ITEM_HEAD, "Body and properties (2-byte length) follow. RocketMQ's batch send."),
     (
         UNIT,
-        "Unit n of a queue is at byte 20 n. RocketMQ's ConsumeQueue. After a deletion of the topic (ours), the unit before the next "
-        f"offset leads to the control record and has the tags code {DELETION_TAGS_CODE}; the units before it in the file are pre-blank.",
+        (
+            "Unit n is at byte 20 n. RocketMQ's ConsumeQueue. After a deletion of the topic (ours), the unit before the "
+            f"next offset leads to the control record and has the tags code {DELETION_TAGS_CODE}; the units before it in the "
+            "file are pre-blank."
+        ),
     ),
     (HEADER, "Slots of 4 bytes and entries follow. RocketMQ's IndexFile."),
     (ENTRY, "Entry 0 is never used. RocketMQ's IndexFile."),
