@@ -7,7 +7,7 @@ that is given to it: the same inputs always give the same outputs. Several group
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeAlias
 
 import attrs
 
@@ -39,6 +39,9 @@ from .units import NO_INDEX, LogIndex, PeerId, Term
 
 _NO_HARD_STATE = HardState()
 
+_Soft: TypeAlias = tuple[Role, Term, PeerId | None, bool, Configuration | None, PeerId | None]
+"""The fields of a `SoftState`, in their order; compared at every call of `ready`."""
+
 
 @attrs.frozen
 class Assignment:
@@ -52,8 +55,8 @@ class Assignment:
 class Raft(State):
     """One member of a group. See `Ready` for what its owner must do, and in which order."""
 
-    _told_hard: HardState = attrs.field(default=_NO_HARD_STATE, init=False)
-    _told_soft: SoftState | None = attrs.field(default=None, init=False)
+    _told_hard: tuple[Term, PeerId | None] = attrs.field(default=(0, None), init=False)
+    _told_soft: _Soft | None = attrs.field(default=None, init=False)
     _outstanding: Ready | None = attrs.field(default=None, init=False)
 
     @classmethod
@@ -91,7 +94,7 @@ class Raft(State):
             max(min(applied_index, commit_index), raft_log.boundary_index),
             commit_index,
         )
-        node._told_hard = hard_state
+        node._told_hard = (hard_state.term, hard_state.vote)
         if raft_log.last_term > node.term:
             node.term, node.vote = raft_log.last_term, None
         node.timers.election.start(node.draw_election_ticks())
@@ -160,7 +163,7 @@ class Raft(State):
         """Take a message of a peer. Whatever a stale or unknown peer sends is ignored or answered, never an error.
 
         Raises:
-            Diverged: the leader contradicts committed entries. Nothing was changed; the node must not go on.
+            Diverged: the leader contradicts committed entries. No entry was removed; the node must not go on.
         """
         if isinstance(message, PreVoteRequest):
             election.on_pre_vote_request(self, message)
@@ -295,6 +298,10 @@ class Raft(State):
 
         The answer is a `ReadState` with this context in a later Ready. A follower asks its leader; that answer may get lost.
 
+        Args:
+            lease: answer at once if the lease is valid. The owner must first have counted all ticks that have passed by its
+                clock, otherwise a process that was suspended takes an expired lease for a valid one.
+
         Raises:
             NotLeader: no leader is known.
         """
@@ -318,38 +325,57 @@ class Raft(State):
         if self.leadership is not None:
             if self.leadership.round_due:
                 replication.start_round(self, self.leadership)
+                reading.confirm_reads(self, self.leadership)
             replication.send_entries(self, self.leadership)
         else:
             following.acknowledge(self)
-        hard, soft = self.hard_state, self._soft_state()
+        log = self.log
+        last = min(self.commit_index, log.last_index)
+        hard = self.hard_state if (self.term, self.vote) != self._told_hard else None
+        present = self._soft_state()
+        soft = present if present != self._told_soft else None
+        if not (
+            self.messages
+            or last > self.applied_index
+            or log.unstable
+            or hard is not None
+            or soft is not None
+            or self.read_states
+            or log.truncate_from is not None
+            or self.snapshot is not None
+            or self.snapshot_due
+        ):
+            return None
+        return self._hand_out(hard, soft, last)
+
+    def _hand_out(self, hard: HardState | None, soft: _Soft | None, last: LogIndex) -> Ready:
         truncate_from, appends = self.log.hand_out()
-        last = min(self.commit_index, self.log.handed_index)
-        committed = CommittedRange(self.applied_index + 1, last) if last > self.applied_index else None
-        ready = Ready(
-            hard_state=hard if hard != self._told_hard else None,
+        self._outstanding = ready = Ready(
+            hard_state=hard,
             snapshot=self.snapshot,
             truncate_from=truncate_from,
             appends=appends,
             messages=tuple(self.messages),
-            committed=committed,
-            soft_state=soft if soft != self._told_soft else None,
+            committed=CommittedRange(self.applied_index + 1, last) if last > self.applied_index else None,
+            soft_state=SoftState(*soft) if soft is not None else None,
             read_states=tuple(self.read_states),
             snapshot_due=self.snapshot_due,
         )
-        if ready == _NOTHING:
-            return None
-        self._told_hard, self._told_soft = hard, soft
+        if hard is not None:
+            self._told_hard = (hard.term, hard.vote)
+        if soft is not None:
+            self._told_soft = soft
         self.messages.clear()
         self.read_states.clear()
         self.snapshot_due = False
-        if committed is not None:
-            self.applied_index = committed.last_index
-        self._outstanding = ready
+        self.applied_index = max(self.applied_index, last)
         return ready
 
-    def _soft_state(self) -> SoftState:
-        wanted = self.leadership.configuration_wanted if self.leadership is not None else None
-        return SoftState(self.role, self.term, self.leader, self.barrier_wanted, wanted)
+    def _soft_state(self) -> _Soft:
+        led = self.leadership
+        if led is None:
+            return self.role, self.term, self.leader, False, None, None
+        return self.role, self.term, self.leader, self.barrier_wanted, led.configuration_wanted, led.transfer_to
 
     def advance(self, ready: Ready) -> None:
         """Everything of the Ready was done: its hard state and snapshot are durable, its entries are written."""
@@ -374,8 +400,8 @@ class Raft(State):
 
     @property
     def checkpoint_index(self) -> LogIndex:
-        """What may be remembered across a restart as committed: it is durable here, so a restart finds the same entries."""
-        return min(self.commit_index, self.log.durable_index)
+        """What may be remembered across a restart as committed: it is durable here, so a restart finds the same entries.
 
-
-_NOTHING = Ready()
+        `NO_INDEX` while a snapshot waits to be installed: until then the disk holds another log.
+        """
+        return min(self.commit_index, self.log.durable_index) if self.snapshot is None else NO_INDEX

@@ -7,7 +7,7 @@ from .messages import PreVoteRequest, PreVoteResponse, TimeoutNow, VoteRequest, 
 from .quorum import Ballot
 from .roles import Input, Role
 from .state import Leadership, State
-from .units import PeerId, Term
+from .units import NO_INDEX, PeerId, Term
 
 
 def become_follower(state: State, cause: Input, term: Term, leader: PeerId | None) -> None:
@@ -19,23 +19,24 @@ def become_follower(state: State, cause: Input, term: Term, leader: PeerId | Non
         # A former leader is bound to nobody: the group needs its vote at once.
         state.heard_tick = state.now - state.settings.election_ticks_min
     state.change_role(cause)
-    if term > state.term or state.leader != leader:
-        forget_leader(state)
     if term > state.term:
-        state.term, state.vote = term, None
+        enter_term(state, term, vote=None)
     state.leader = leader
     state.ballot = None
     timers = state.timers
     for timer in (timers.vote, timers.step_down, timers.heartbeat, timers.transfer, timers.preferred):
         timer.stop()
-    timers.election.start(state.draw_election_ticks())
+    # Raft §5.2: a higher term alone is no reason to wait longer; only a leader, or a vote that was granted, is.
+    if cause is not Input.HIGHER_TERM or leader is not None or not timers.election.running:
+        timers.election.start(state.draw_election_ticks())
 
 
-def forget_leader(state: State) -> None:
-    """What was agreed with a leader holds for its term only; what is committed agrees with every leader."""
+def enter_term(state: State, term: Term, vote: PeerId | None) -> None:
+    """Begin a term. What was agreed with a leader holds for its term only; what is committed agrees with every leader."""
+    state.term, state.vote = term, vote
     state.leader = None
     state.verified_index = state.commit_index
-    state.acked_index = -1
+    state.acked_index = NO_INDEX
     state.ack_due = state.ack_at_once = False
 
 
@@ -58,7 +59,7 @@ def on_vote_timeout(state: State) -> None:
 def start_pre_vote(state: State, cause: Input) -> None:
     """Ask whether an election could be won, without raising the term."""
     state.change_role(cause)
-    forget_leader(state)
+    state.leader = None
     state.timers.election.stop()
     state.timers.vote.start(state.draw_election_ticks())
     state.ballot = Ballot(state.configuration)
@@ -72,9 +73,7 @@ def start_pre_vote(state: State, cause: Input) -> None:
 def start_election(state: State, cause: Input) -> None:
     """Raise the term and ask for votes; the own vote counts once it is durable."""
     state.change_role(cause)
-    forget_leader(state)
-    state.term += 1
-    state.vote = state.id
+    enter_term(state, state.term + 1, vote=state.id)
     state.timers.election.stop()
     state.timers.vote.start(state.draw_election_ticks())
     state.ballot = Ballot(state.configuration)
@@ -152,6 +151,7 @@ def become_leader(state: State) -> None:
     state.change_role(Input.VOTE_WON)
     state.leader = state.id
     state.ballot = None
+    state.verified_index = state.log.last_index
     state.leadership = Leadership(state.log.last_index + 1)
     state.timers.vote.stop()
     state.timers.step_down.start(state.settings.heartbeat_ticks)

@@ -44,7 +44,7 @@ def _remove_from(state: State, first_index: LogIndex, message: Append) -> None:
 def on_heartbeat(state: State, message: Heartbeat) -> None:
     """Confirm the leader."""
     ballot_box.follow_commit(state, message.commit_index)
-    state.send(HeartbeatResponse(state.id, message.sender, state.term, message.round, _durable_match(state)))
+    state.send(HeartbeatResponse(state.id, message.sender, state.term, message.round, state.log.durable_index))
 
 
 def on_install_snapshot(state: State, message: InstallSnapshot) -> None:

@@ -73,7 +73,8 @@ def follow_configuration(state: State, led: Leadership) -> None:
 
 def on_commit(state: State, led: Leadership) -> None:
     """The commit index has advanced: see whether the present configuration is committed with it."""
-    if state.log.configuration_index <= state.commit_index:
+    if state.log.configuration_index <= state.commit_index and state.log.configuration_index != led.settled_index:
+        led.settled_index = state.log.configuration_index
         configuration = state.configuration
         led.configuration_wanted = configuration.left() if configuration.joint else None
         if not configuration.votes(state.id):

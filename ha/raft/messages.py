@@ -113,14 +113,15 @@ class Heartbeat:
 
 @attrs.frozen
 class HeartbeatResponse:
-    """Confirms the leader of `term` for the round, and says how far the follower's durable log goes."""
+    """Confirms the leader of `term` for the round."""
 
     sender: PeerId
     to: PeerId
     term: Term
     round: int
-    match_index: LogIndex
-    """As in AppendResponse, when the heartbeat was handled."""
+    durable_index: LogIndex
+    """How far the follower's log goes on its disk, whether or not it agrees with the leader's. It can never be less than what
+    the follower acknowledged in this term, unless its disk was lost."""
 
 
 @attrs.frozen

@@ -39,6 +39,8 @@ class SoftState:
     earlier terms commit only through it, and reads wait for it."""
     configuration_wanted: Configuration | None
     """The joint configuration is committed: the owner must propose this one, which leaves it."""
+    transfer_to: PeerId | None
+    """Leadership is being transferred to this node; until that ends, proposals are refused, the two above included."""
 
 
 @attrs.frozen

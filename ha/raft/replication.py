@@ -121,17 +121,18 @@ def on_heartbeat_response(state: State, led: Leadership, response: HeartbeatResp
     if response.round > replicator.confirmed_round:
         replicator.confirmed_round = response.round
         replicator.confirmed_tick = next((tick for number, tick in led.round_ticks if number == response.round), -1)
-    if response.round > replicator.match_round and response.match_index < replicator.match_index:
+    if response.round > replicator.match_round and response.durable_index < replicator.match_index:
         _on_regress(state, replicator, response)
         return
     _probe_if_stalled(state, replicator)
+    transfer.on_progress(state, led, replicator)
 
 
 def _on_regress(state: State, replicator: Replicator, response: HeartbeatResponse) -> None:
     """The follower has less than it once acknowledged as durable: it lost its disk, or does not sync."""
     if state.settings.trust_regressed:
-        replicator.match_index = response.match_index
-        replicator.probe_from(response.match_index + 1)
+        replicator.match_index = response.durable_index
+        replicator.probe_from(response.durable_index + 1)
     else:
         replicator.mode = Mode.REGRESSED
 
@@ -146,7 +147,11 @@ def _probe_if_stalled(state: State, replicator: Replicator) -> None:
     elif replicator.mode is Mode.PIPELINE and replicator.match_index < state.log.last_index:
         prev_index = replicator.next_index - 1
         prev_term = state.log.term_at(prev_index)
-        if replicator.stalled_match == replicator.match_index and prev_term is not None:
+        if replicator.stalled_match == replicator.match_index:
+            if prev_term is None:
+                # What was sent has been compacted since, so nothing of it can be asked for or sent again.
+                replicator.probe_from(replicator.match_index + 1)
+                return
             state.send(Append(state.id, replicator.peer, state.term, prev_index, prev_term, state.commit_index))
         replicator.stalled_match = replicator.match_index
 

@@ -57,6 +57,8 @@ class Leadership:
     timeout_now_sent: bool = False
     """Somebody was asked to campaign against this leader and may do so late: no lease for the rest of the term."""
     configuration_wanted: Configuration | None = None
+    settled_index: LogIndex | None = None
+    """Index of the newest configuration that is known to be committed in this term."""
 
 
 @attrs.define(eq=False)

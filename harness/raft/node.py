@@ -49,6 +49,7 @@ class Node:
             draw=self.draw,
             log=self.storage.log_state(),
             hard_state=self.storage.hard_state,
+            commit_index=self.storage.checkpoint,
         )
 
     def process(self) -> list[Message]:
@@ -100,14 +101,18 @@ class Node:
         return assignment.first_index
 
     def begin_sync(self) -> SyncPoint:
+        """Begin to sync what is written now."""
         self.sync_wanted = False
+        self.storage.begin_sync()
         return self.raft.sync_point()
 
-    def sync(self) -> None:
-        """Sync to the end and report it."""
-        point = self.begin_sync()
-        self.storage.sync()
+    def finish_sync(self, point: SyncPoint) -> None:
+        """The sync that began at `point` has succeeded."""
+        self.storage.finish_sync()
         self.raft.persisted(point)
+
+    def sync(self) -> None:
+        self.finish_sync(self.begin_sync())
 
     @property
     def last_applied(self) -> LogIndex:

@@ -17,6 +17,8 @@ from ledgermq.ha.raft.ready import HardState
 from ledgermq.ha.raft.units import NO_INDEX, NO_TERM, LogIndex, PeerId, Term
 
 Entry: TypeAlias = tuple[Term, Any]
+Operation: TypeAlias = tuple[int, tuple[Entry, ...]]
+"""Cut the log to this many entries, then append these."""
 
 
 def batch_of(first_index: LogIndex, entries: tuple[Entry, ...]) -> Batch:
@@ -41,9 +43,14 @@ class MemoryStorage:
     boundary: tuple[LogIndex, Term] = (NO_INDEX, NO_TERM)
     entries: list[Entry] = attrs.field(factory=list[Entry])
     hard_state: HardState = attrs.field(factory=HardState)
-    synced_entries: tuple[Entry, ...] = ()
-    unsynced: list[tuple[str, Any]] = attrs.field(factory=list[tuple[str, Any]])
-    """Operations since the last sync, in order: `truncate` to a length, or `append` entries."""
+    checkpoint: LogIndex = NO_INDEX
+    """What was remembered as committed."""
+    synced: list[Entry] = attrs.field(factory=list[Entry])
+    """What is on the medium for certain."""
+    unsynced: list[Operation] = attrs.field(factory=list[Operation])
+    """Operations since the last sync began, in order."""
+    syncing: list[Operation] = attrs.field(factory=list[Operation])
+    """Operations that the running sync covers."""
 
     # ---------------------------------------------------------------- LogReader
 
@@ -63,12 +70,12 @@ class MemoryStorage:
 
     def append(self, entries: tuple[Entry, ...]) -> None:
         self.entries.extend(entries)
-        self.unsynced.append(("append", entries))
+        self.unsynced.append((len(self.entries) - len(entries), entries))
 
     def truncate(self, first_index: LogIndex) -> None:
         length = first_index - self.boundary[0] - 1
         del self.entries[length:]
-        self.unsynced.append(("truncate", length))
+        self.unsynced.append((length, ()))
 
     def write(self, piece: Slice) -> None:
         """Write a slice of a received batch behind the end of the log."""
@@ -80,35 +87,46 @@ class MemoryStorage:
         """Replace the log; durable at once."""
         self.boundary, self.configuration = (snapshot.last_index, snapshot.last_term), snapshot.configuration
         self.entries.clear()
-        self.sync()
+        self._all_synced()
 
     def compact(self, boundary_index: LogIndex) -> None:
         """Forget entries up to and including `boundary_index`, durably."""
         count = boundary_index - self.boundary[0]
         if count <= 0:
             return
-        self.sync()
         for _, value in self.entries[:count]:
             if isinstance(value, Configuration):
                 self.configuration = value
         self.boundary = (boundary_index, self.entries[count - 1][0])
         del self.entries[:count]
-        self.sync()
+        self._all_synced()
+
+    # ---------------------------------------------------------------- syncing
+
+    def begin_sync(self) -> None:
+        """Begin to sync everything that is written now."""
+        self.syncing += self.unsynced
+        self.unsynced.clear()
+
+    def finish_sync(self) -> None:
+        """What was written when the sync began is on the medium."""
+        _replay(self.synced, self.syncing)
+        self.syncing.clear()
 
     def sync(self) -> None:
-        self.synced_entries = tuple(self.entries)
-        self.unsynced.clear()
+        self.begin_sync()
+        self.finish_sync()
 
     def crash(self, survive: int = 0) -> None:
         """Lose what was not synced, but for the first `survive` operations."""
-        entries = list(self.synced_entries)
-        for kind, what in self.unsynced[:survive]:
-            if kind == "truncate":
-                del entries[what:]
-            else:
-                entries.extend(what)
-        self.entries = entries
-        self.sync()
+        _replay(self.synced, (self.syncing + self.unsynced)[:survive])
+        self.entries = list(self.synced)
+        self._all_synced()
+
+    def _all_synced(self) -> None:
+        self.synced = list(self.entries)
+        self.unsynced.clear()
+        self.syncing.clear()
 
     # ---------------------------------------------------------------- starting
 
@@ -124,3 +142,14 @@ class MemoryStorage:
 
     def entry(self, index: LogIndex) -> Entry:
         return self.entries[index - self.boundary[0] - 1]
+
+    def synced_entry(self, index: LogIndex) -> Entry | None:
+        """The entry of this index that a crash would leave for certain."""
+        position = index - self.boundary[0] - 1
+        return self.synced[position] if 0 <= position < len(self.synced) else None
+
+
+def _replay(entries: list[Entry], operations: list[Operation]) -> None:
+    for length, added in operations:
+        del entries[length:]
+        entries.extend(added)

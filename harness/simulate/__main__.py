@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from ledgermq.world.events import ROOT_LOGGER
 
 from ..outcome import Outcome
+from ..raft.simulate import simulate_raft
 from .cluster import simulate_cluster
 from .cores import simulate_cores
 from .store import simulate_store
@@ -23,6 +24,7 @@ from .store import simulate_store
 VIOLATIONS_SHOWN_MAX = 5
 FLOORS: dict[str, Callable[[int], Outcome]] = {
     "cores": simulate_cores,
+    "raft": simulate_raft,
     "store": simulate_store,
     "cluster": simulate_cluster,
 }
@@ -82,6 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         runs = [(chosen.floor, seed) for seed in seeds]
     else:
         runs = [("cores", seed) for seed in seeds]
+        runs += [("raft", seed) for seed in seeds]
         runs += [("store", seed) for seed in seeds]
         runs += [("cluster", seed) for seed in seeds if seed % CLUSTER_EVERY == 0]
     return 1 if run_seeds(runs, trace=chosen.trace) else 0

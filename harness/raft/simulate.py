@@ -1,0 +1,394 @@
+"""The core floor of the simulator: groups of real Raft cores under every fault of disks, networks and clocks.
+
+A run has three parts. First faults everywhere: nothing that was acknowledged may be lost, and every claim of `Checker` holds at
+every moment. Then everything heals, and the group must elect a leader, commit, and converge. At last one node is cut off for a
+long time and returns: it must not disturb the leader.
+"""
+
+from __future__ import annotations
+
+import random
+
+import attrs
+
+from ledgermq.ha.raft.errors import Refused
+from ledgermq.ha.raft.quorum import Configuration, majority
+from ledgermq.ha.raft.settings import Settings
+from ledgermq.ha.raft.units import PeerId
+from ledgermq.testing.history import History
+
+from ..outcome import Outcome, describe_error
+from .world import SimNode, World
+
+FAULT_TICKS = 120
+"""How long the first part lasts."""
+HEAL_TICKS = 120
+"""How long a healed group may take to converge: several elections."""
+ABSENCE_TICKS = 40
+"""How long a node is away at last: many election time-outs."""
+NODES_MAX = 8
+"""How many names are ever used; a member that lost its disk is replaced under a new name."""
+
+SETTINGS = Settings(
+    heartbeat_ticks=2,
+    election_ticks_min=6,
+    election_ticks_max=12,
+    lease_ticks=4,
+    transfer_ticks=12,
+    preferred_check_ticks=10,
+    snapshot_retry_ticks=10,
+    append_bytes_max=4,
+    probe_bytes_max=2,
+    inflight_bytes_max=12,
+    inflight_batches_max=4,
+    caught_up_entries=4,
+)
+"""Small numbers, so that every limit is reached in a short run."""
+
+
+@attrs.frozen(kw_only=True)
+class RaftDraw:
+    """What the seed drew: printed with a failure."""
+
+    seed: int
+    nodes: int
+    drift: float
+    """Clocks go up to this much too fast or too slow."""
+    loss: float
+    duplication: float
+    delay_max: float
+    fault_every: float
+    membership: bool
+    compaction: bool
+    leases: bool
+    disk_loss: bool
+    preferred: bool
+
+    @classmethod
+    def of(cls, seed: int) -> RaftDraw:
+        lots = random.Random(seed ^ 0x4AF7)  # noqa: S311 - never secrets
+        return cls(
+            seed=seed,
+            nodes=lots.choice((3, 3, 3, 5)),
+            drift=lots.choice((0.0, 0.1)),
+            loss=lots.choice((0.0, 0.02, 0.2)),
+            duplication=lots.choice((0.0, 0.1)),
+            delay_max=lots.choice((0.3, 0.9, 3.0)),
+            fault_every=lots.choice((5.0, 12.0, 40.0)),
+            membership=lots.random() < 0.5,
+            compaction=lots.random() < 0.4,
+            leases=lots.random() < 0.5,
+            disk_loss=lots.random() < 0.2,
+            preferred=lots.random() < 0.2,
+        )
+
+
+@attrs.define(eq=False)
+class RaftRun:
+    """The run of one seed."""
+
+    draw: RaftDraw
+    world: World
+    values: int = 0
+    contexts: int = 0
+    faults_end: float = FAULT_TICKS
+
+    @classmethod
+    def of(cls, draw: RaftDraw) -> RaftRun:
+        lots = random.Random(draw.seed)  # noqa: S311 - never secrets
+        names = [PeerId(f"n{number}") for number in range(draw.nodes)]
+        preferred = frozenset({names[0]} if draw.preferred else ())
+        world = World(lots, attrs.evolve(SETTINGS, preferred=preferred, lease_ticks=SETTINGS.lease_ticks if draw.leases else 0))
+        world.loss, world.duplication, world.delay_max = draw.loss, draw.duplication, draw.delay_max
+        run = cls(draw, world)
+        for name in names:
+            world.add_node(name, Configuration(tuple(names)), run.drawn_rate())
+        return run
+
+    def drawn_rate(self) -> float:
+        return 1.0 + self.world.lots.uniform(-self.draw.drift, self.draw.drift)
+
+    # ---------------------------------------------------------------- workload
+
+    def every(self, ticks: float, what: object) -> None:
+        """Do something again and again until the faults end."""
+        world = self.world
+
+        def happen() -> None:
+            if world.now < self.faults_end:
+                what()  # type: ignore[operator]
+                world.after(world.lots.random() * 2 * ticks, happen)
+
+        world.after(world.lots.random() * 2 * ticks, happen)
+
+    def propose(self) -> None:
+        leaders = self.world.leaders()
+        if leaders:
+            node = self.world.lots.choice(leaders)
+            values = [self.next_value() for _ in range(self.world.lots.randint(1, 3))]
+            try:
+                self.world.propose(node, *values)
+            except Refused:
+                self.world.counts["proposal_refused"] += 1
+
+    def next_value(self) -> int:
+        self.values += 1
+        return self.values
+
+    def read(self) -> None:
+        alive = [node for node in self.world.nodes.values() if node.up]
+        leaders = self.world.leaders()
+        if alive:
+            node = self.world.lots.choice(leaders if leaders and self.world.lots.random() < 0.7 else alive)
+            self.contexts += 1
+            self.world.read(node, self.contexts, lease=self.draw.leases and self.world.lots.random() < 0.7)
+
+    def transfer(self) -> None:
+        for node in self.world.leaders():
+            target = self.world.lots.choice(sorted(self.world.nodes))
+            try:
+                node.raft.transfer_leadership(target)
+            except Refused:
+                self.world.counts["transfer_refused"] += 1
+            else:
+                self.world.counts["transfer"] += 1
+                self.world.note(f"{node.id} transfers to {target}")
+            self.world.pump(node)
+
+    def compact(self) -> None:
+        node = self.world.lots.choice(list(self.world.nodes.values()))
+        if node.up and node.obeying is None and node.raft.snapshot is None:
+            boundary = min(node.raft.applied_index, node.raft.checkpoint_index) - self.world.lots.randint(0, 6)
+            if boundary > node.raft.log.boundary_index:
+                self.world.counts["compaction"] += 1
+                node.raft.compact(boundary)
+                node.storage.compact(node.raft.log.boundary_index)
+
+    def remember_commit(self) -> None:
+        node = self.world.lots.choice(list(self.world.nodes.values()))
+        if node.up:
+            node.storage.checkpoint = node.raft.checkpoint_index
+
+    # ---------------------------------------------------------------- membership
+
+    def change_members(self) -> None:
+        """Add a learner, promote learners, demote or remove voters: whatever the draw says and the core allows."""
+        for node in self.world.leaders():
+            present = node.raft.configuration
+            voters, learners = set(present.voters), set(present.learners)
+            lost = {peer for peer in present.members if self.world.nodes[peer].wiped}
+            kind = self.world.lots.choice(("learner", "promote", "promote", "remove", "demote", "swap"))
+            strangers = [peer for peer in self.world.nodes if peer not in present.members and not self.world.nodes[peer].wiped]
+            if kind == "learner" and len(present.members) < 6:
+                if strangers:
+                    learners.add(self.world.lots.choice(strangers))
+                elif len(self.world.nodes) < NODES_MAX:
+                    learners.add(self._new_node())
+            elif kind == "promote":
+                voters |= learners
+                learners.clear()
+            elif kind in {"remove", "demote", "swap"} and len(voters) > 2:
+                gone = self.world.lots.choice(sorted(lost & voters or voters))
+                voters.discard(gone)
+                if kind == "demote":
+                    learners.add(gone)
+                elif kind == "swap":
+                    voters |= learners
+                    learners.clear()
+            if self._too_fragile(frozenset(voters)):
+                continue
+            try:
+                configuration = node.raft.plan_change(sorted(voters), sorted(learners))
+                self.world.propose(node, configuration)
+            except Refused:
+                self.world.counts["change_refused"] += 1
+            else:
+                self.world.counts["change"] += 1
+                self.world.note(f"{node.id} proposes {configuration}")
+
+    def _new_node(self) -> PeerId:
+        name = PeerId(f"n{len(self.world.nodes)}")
+        self.world.add_node(name, Configuration(), self.drawn_rate())
+        return name
+
+    def _too_fragile(self, voters: frozenset[PeerId]) -> bool:
+        """Whether a majority of these voters has lost its disks or could: nobody would order such a change."""
+        sound = sum(not self.world.nodes[peer].wiped for peer in voters)
+        return sound < majority(len(voters))
+
+    # ---------------------------------------------------------------- faults
+
+    def fault(self) -> None:
+        """One fault out of all that the world has."""
+        world, lots = self.world, self.world.lots
+        node = lots.choice(list(world.nodes.values()))
+        kind = lots.choice(
+            (
+                "crash",
+                "crash",
+                "crash_leader",
+                "blackout",
+                "isolate",
+                "isolate_leader",
+                "cut",
+                "heal",
+                "slow",
+                "sync_fails",
+                "lose",
+            )
+        )
+        leaders = world.leaders()
+        if kind in {"crash_leader", "isolate_leader"} and leaders:
+            node = leaders[0]
+        if kind.startswith("crash"):
+            self._crash_for(node, lots.choice((0.1, 3, 30)))
+        elif kind == "blackout":
+            for other in world.nodes.values():
+                self._crash_for(other, lots.random() * 3)
+        elif kind.startswith("isolate"):
+            world.counts["isolate"] += 1
+            world.note(f"{node.id} is isolated")
+            world.isolate(node.id)
+            world.after(lots.choice((4, 20, 60)), world.cut.clear)
+        elif kind == "cut":
+            world.counts["one_way_cut"] += 1
+            for peer in world.nodes:
+                if peer != node.id and lots.random() < 0.7:
+                    world.cut.add((node.id, peer) if lots.random() < 0.5 else (peer, node.id))
+            world.after(lots.choice((4, 20)), world.cut.clear)
+        elif kind == "heal":
+            world.cut.clear()
+        elif kind == "slow":
+            world.counts["slow_disk"] += 1
+            node.disk_factor = lots.choice((10.0, 100.0))
+            world.after(20, lambda: setattr(node, "disk_factor", 1.0))
+        elif kind == "sync_fails":
+            # A node whose sync failed does not know what is on its disk: it stops and starts from what it finds.
+            world.counts["failing_sync"] += node.up
+            self._crash_for(node, 1)
+        elif kind == "lose" and self.draw.disk_loss:
+            self._lose_disk(node)
+
+    def _crash_for(self, node: SimNode, ticks: float) -> None:
+        self.world.crash(node)
+        self.world.after(ticks, lambda: self.world.restart(node))
+
+    def _lose_disk(self, node: SimNode) -> None:
+        """Raft tolerates the loss of a minority of disks, if lost nodes do not come back under their names."""
+        lost = {peer for peer, other in self.world.nodes.items() if other.wiped} | {node.id}
+        for other in self.world.nodes.values():
+            logs = [configuration for _, configuration in other.raft.log.configurations]
+            for configuration in logs:
+                for voters in configuration.majorities:
+                    if len(voters) - len(lost & set(voters)) < majority(len(voters)):
+                        return
+        self.world.lose_disk(node)
+
+    # ---------------------------------------------------------------- the three parts
+
+    def run(self) -> None:
+        """All parts, one after the other."""
+        world = self.world
+        self.every(1.0, self.propose)
+        self.every(2.0, self.read)
+        self.every(25.0, self.transfer)
+        self.every(10.0, self.remember_commit)
+        if self.draw.membership or self.draw.disk_loss:
+            self.every(8.0, self.change_members)
+        if self.draw.compaction:
+            self.every(6.0, self.compact)
+        self.every(self.draw.fault_every, self.fault)
+        world.run_until(FAULT_TICKS)
+        self.faults_end = 0.0
+        if not world.checker.violations:
+            self.heal()
+        if not world.checker.violations:
+            self.converge()
+        if not world.checker.violations and world.lots.random() < 0.5:
+            self.absence()
+
+    def heal(self) -> None:
+        world = self.world
+        world.note("everything heals")
+        world.cut.clear()
+        world.loss = world.duplication = 0.0
+        world.delay_max = min(world.delay_max, 0.9)
+        for node in world.nodes.values():
+            node.disk_factor = 1.0
+            world.restart(node)
+
+    def converge(self) -> None:
+        """Liveness: a healed group elects a leader that commits, and every member follows."""
+        world = self.world
+        end = world.now + HEAL_TICKS
+        while world.now < end and not world.checker.violations and not self._converged():
+            world.run_until(world.now + SETTINGS.election_ticks_max)
+        leaders = world.leaders()
+        world.checker.expect(bool(leaders), f"nobody leads {HEAL_TICKS} ticks after healing")
+        if not leaders or world.checker.violations:
+            return
+        try:
+            world.propose(leaders[0], self.next_value())
+        except Refused as refusal:
+            world.checker.expect(False, f"{leaders[0].id} refuses a proposal after healing: {refusal}")
+            return
+        world.run_until(world.now + 20)
+        leader = world.leaders()[0]
+        members = [world.nodes[peer] for peer in leader.raft.configuration.members if not world.nodes[peer].wiped]
+        world.checker.expect(
+            not leader.raft.configuration.joint, f"the group stays in the joint configuration {leader.raft.configuration}"
+        )
+        world.checker.nothing_is_lost(members)
+        for node in members:
+            world.checker.expect(
+                node.raft.applied_index == leader.storage.last_index,
+                f"{node.id} has applied {node.raft.applied_index} after healing, the leader has {leader.storage.last_index}",
+            )
+
+    def _converged(self) -> bool:
+        """Whether one node leads and stays, its configuration is final, and its members have applied its whole log."""
+        leaders = self.world.leaders()
+        if len(leaders) != 1 or leaders[0].raft.configuration.joint:
+            return False
+        if self.world.settings.preferred - {leaders[0].id} and leaders[0].raft.timers.transfer.running:
+            return False
+        last = leaders[0].storage.last_index
+        members = [self.world.nodes[peer] for peer in leaders[0].raft.configuration.members]
+        return all(node.wiped or node.raft.applied_index == last for node in members)
+
+    def absence(self) -> None:
+        """A member that was away for long comes back: the leader and its term stay."""
+        world = self.world
+        leader = world.leaders()[0]
+        if leader.raft.timers.transfer.running or self.draw.preferred:
+            return
+        term = leader.raft.term
+        configuration = leader.raft.configuration
+        others = [world.nodes[peer] for peer in sorted(configuration.members - {leader.id})]
+        if len(configuration.voters) < 3 or any(node.wiped for node in others):
+            return  # without one more node the leader would have no majority
+        away = world.lots.choice(others)
+        world.isolate(away.id)
+        world.run_until(world.now + ABSENCE_TICKS)
+        world.checker.expect(
+            away.raft.term <= term, f"{away.id} has raised its term to {away.raft.term} while it was cut off in term {term}"
+        )
+        world.cut.clear()
+        world.run_until(world.now + 2 * SETTINGS.election_ticks_max)
+        found = world.leaders()
+        world.checker.expect(
+            len(found) == 1 and found[0] is leader and leader.raft.term == term,
+            f"{away.id} has come back, and {leader.id} no longer leads term {term}: {[(n.id, n.raft.term) for n in found]}",
+        )
+
+
+def simulate_raft(seed: int) -> Outcome:
+    """Run one seed; an exception of the core is a violation like any other."""
+    draw = RaftDraw.of(seed)
+    run = RaftRun.of(draw)
+    try:
+        run.run()
+    except Exception as error:  # noqa: BLE001 - whatever is let out is a finding
+        run.world.checker.violations.append(describe_error(error))
+    world = run.world
+    return Outcome(History(sync_flush=True), world.checker.violations, world.counts, str(draw), world.trace)

@@ -1,0 +1,291 @@
+"""Nodes, disks, clocks and a network under an event heap: the Raft core in a world full of faults, without an event loop.
+
+Time is counted in nominal ticks. Everything that happens is drawn from one random source, so a seed replays exactly.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+
+from ledgermq.ha.raft.messages import Message
+from ledgermq.ha.raft.quorum import Configuration
+from ledgermq.ha.raft.ready import Ready, SyncPoint
+from ledgermq.ha.raft.roles import Role
+from ledgermq.ha.raft.settings import Settings
+from ledgermq.ha.raft.units import LogIndex, PeerId, Term
+
+from .checkers import Checker
+from .node import Node
+from .storage import MemoryStorage
+
+DISK_TICKS = 0.3
+"""How long a write that must be durable takes on a healthy disk, at most."""
+
+
+@attrs.define(eq=False)
+class SimNode(Node):
+    """A node with a slow disk and a clock of its own."""
+
+    up: bool = True
+    life: int = 0
+    """How often the node was started; what was begun in an earlier life has no effect."""
+    rate: float = 1.0
+    """How fast its clock goes."""
+    disk_factor: float = 1.0
+    """How much slower than healthy its disk is."""
+    wiped: bool = False
+    """The disk is lost; the node never comes back under this name."""
+    obeying: Ready | None = None
+    """A Ready whose durable part is being written."""
+    sync_running: bool = False
+    pending: list[tuple[Term, LogIndex]] = attrs.field(factory=list[tuple[Term, LogIndex]])
+    """Proposals of this node that no client has an answer for yet: term and last index."""
+    waiting_reads: dict[int, LogIndex] = attrs.field(factory=dict[int, LogIndex])
+    """Reads by context, and what had been acknowledged when each began."""
+
+
+@attrs.define(eq=False)
+class World:
+    """Everything of one run."""
+
+    lots: random.Random
+    settings: Settings
+    checker: Checker = attrs.field(factory=Checker)
+    now: float = 0.0
+    nodes: dict[PeerId, SimNode] = attrs.field(factory=dict[PeerId, SimNode])
+    cut: set[tuple[PeerId, PeerId]] = attrs.field(factory=set[tuple[PeerId, PeerId]])
+    loss: float = 0.0
+    duplication: float = 0.0
+    delay_max: float = 0.5
+    """A message takes up to this many ticks, so messages overtake each other."""
+    counts: Counter[str] = attrs.field(factory=Counter[str])
+    trace: list[str] = attrs.field(factory=list[str])
+    _events: list[tuple[float, int, Callable[[], None]]] = attrs.field(factory=list[tuple[float, int, Callable[[], None]]])
+    _made: int = 0
+
+    # ---------------------------------------------------------------- time
+
+    def after(self, ticks: float, event: Callable[[], None]) -> None:
+        self._made += 1
+        heapq.heappush(self._events, (self.now + ticks, self._made, event))
+
+    def run_until(self, end: float) -> None:
+        """Let everything happen that is due before `end`, or until something is wrong."""
+        while self._events and self._events[0][0] < end and not self.checker.violations:
+            self.now, _, event = heapq.heappop(self._events)
+            event()
+        self.now = max(self.now, end)
+
+    def note(self, text: str) -> None:
+        self.trace.append(f"{self.now:8.2f} {text}")
+
+    # ---------------------------------------------------------------- nodes
+
+    def add_node(self, name: PeerId, configuration: Configuration, rate: float) -> SimNode:
+        """A new node with an empty disk. Founders know the first configuration, later ones know none."""
+        node = SimNode(name, self.settings, self.lots.randint, MemoryStorage(configuration), rate=rate)
+        self.nodes[name] = node
+        self._tick_later(node)
+        return node
+
+    def _tick_later(self, node: SimNode) -> None:
+        life = node.life
+
+        def tick() -> None:
+            if node.up and node.life == life:
+                node.raft.tick()
+                self.pump(node)
+                self.after(node.rate, tick)
+
+        self.after(node.rate * self.lots.random(), tick)
+
+    def crash(self, node: SimNode) -> None:
+        """The power goes: what was not synced is lost, or not, up to any point."""
+        if not node.up:
+            return
+        self.counts["crash"] += 1
+        if node.obeying is not None and node.obeying.hard_state is not None and self.lots.random() < 0.5:
+            node.storage.hard_state = node.obeying.hard_state
+        storage = node.storage
+        storage.crash(self.lots.randint(0, len(storage.syncing) + len(storage.unsynced)))
+        node.up = False
+        node.life += 1
+        node.obeying = None
+        node.sync_running = False
+        node.pending.clear()
+        node.waiting_reads.clear()
+        self.note(f"{node.id} crashes, {storage.last_index} is its last entry")
+
+    def restart(self, node: SimNode) -> None:
+        if node.up or node.wiped:
+            return
+        node.up = True
+        self.counts["restart"] += 1
+        node.start()
+        self.note(f"{node.id} starts")
+        self._tick_later(node)
+        self.pump(node)
+
+    def lose_disk(self, node: SimNode) -> None:
+        """The disk is gone, and the node with it: its name is never used again.
+
+        The storage stays for the checker, which asks whether something was on a majority of disks when it was acknowledged.
+        """
+        self.crash(node)
+        node.wiped = True
+        self.counts["disk_lost"] += 1
+        self.note(f"{node.id} has lost its disk")
+
+    def leaders(self) -> list[SimNode]:
+        """Who thinks that it leads, the highest term first."""
+        leading = [node for node in self.nodes.values() if node.up and node.raft.leadership is not None]
+        return sorted(leading, key=lambda node: -node.raft.term)
+
+    # ---------------------------------------------------------------- network
+
+    def send(self, message: Message) -> None:
+        if self.lots.random() < self.loss:
+            self.counts["message_lost"] += 1
+            return
+        copies = 1
+        if self.duplication and self.lots.random() < self.duplication:
+            self.counts["message_duplicated"] += 1
+            copies = 2
+        for _ in range(copies):
+            self.after(self.lots.random() * self.delay_max, lambda: self._arrive(message))
+
+    def _arrive(self, message: Message) -> None:
+        node = self.nodes.get(message.to)
+        if node is None or not node.up:
+            return
+        if self.cut and (message.sender, message.to) in self.cut:
+            self.counts["message_cut"] += 1
+            return
+        node.raft.step(message)
+        self.pump(node)
+
+    def isolate(self, name: PeerId) -> None:
+        """Cut everything to and from a node."""
+        for other in self.nodes:
+            if other != name:
+                self.cut |= {(name, other), (other, name)}
+
+    # ---------------------------------------------------------------- the loop of a node
+
+    def pump(self, node: SimNode) -> None:
+        """Let a node obey whatever is ready; what must be durable first takes time."""
+        self.checker.election_safety(node)
+        while node.obeying is None and (ready := node.raft.ready()) is not None:
+            if ready.hard_state is not None or ready.snapshot is not None:
+                node.obeying = ready
+                life = node.life
+                self.after(
+                    self._disk_ticks(node),
+                    lambda ready=ready, life=life: self._durable(node, ready, life),  # type: ignore[misc]
+                )
+            else:
+                self._finish(node, ready)
+        self._sync_if_wanted(node)
+        self._acknowledge(node)
+        self.checker.invariants(node)
+
+    def _disk_ticks(self, node: SimNode) -> float:
+        return self.lots.random() * DISK_TICKS * node.disk_factor
+
+    def _durable(self, node: SimNode, ready: Ready, life: int) -> None:
+        if node.life == life:
+            node.obeying = None
+            self._finish(node, ready)
+            self.pump(node)
+
+    def _finish(self, node: SimNode, ready: Ready) -> None:
+        """Do the whole of a Ready, and check what it did."""
+        checker = self.checker
+        if ready.soft_state is not None:
+            soft = ready.soft_state
+            self.note(f"{node.id} is {soft.role.value} of term {soft.term}, leader {soft.leader}")
+        if ready.snapshot is not None:
+            checker.snapshot_safety(node, ready.snapshot.last_index, ready.snapshot.last_term)
+            self.counts["snapshot_installed"] += 1
+            self.note(f"{node.id} installs a snapshot of {ready.snapshot.last_index}")
+        if ready.truncate_from is not None:
+            self.counts["truncation"] += 1
+            self.note(f"{node.id} truncates from {ready.truncate_from}")
+        applied = max(node.last_applied, node.storage.boundary[0])
+        node.obey(ready)
+        if ready.appends:
+            checker.log_matching(node, ready.appends[0].first_index)
+        if ready.committed is not None:
+            if ready.snapshot is not None:
+                applied = ready.snapshot.last_index
+            checker.state_machine_safety(node, ready.committed.first_index, ready.committed.last_index, applied + 1)
+        for message in ready.messages:
+            self.send(message)
+        node.raft.advance(ready)
+        checker.election_safety(node)
+        before = node.storage.last_index
+        node.own_proposals()
+        checker.log_matching(node, before + 1)
+        self._finish_reads(node)
+
+    def _sync_if_wanted(self, node: SimNode) -> None:
+        if node.sync_wanted and not node.sync_running and node.obeying is None:
+            point, life = node.begin_sync(), node.life
+            node.sync_running = True
+            self.after(self._disk_ticks(node), lambda: self._synced(node, point, life))
+
+    def _synced(self, node: SimNode, point: SyncPoint, life: int) -> None:
+        if node.life == life:
+            node.sync_running = False
+            node.finish_sync(point)
+            self.pump(node)
+
+    # ---------------------------------------------------------------- clients
+
+    def propose(self, node: SimNode, *values: Any) -> None:
+        """A client sends entries to a node that thinks that it leads."""
+        first = node.propose(*values)
+        self.checker.log_matching(node, first)
+        node.pending.append((node.raft.term, node.storage.last_index))
+        self.counts["proposed"] += len(values)
+        self.pump(node)
+
+    def _acknowledge(self, node: SimNode) -> None:
+        """Answer the clients whose entries are committed, as long as the node leads the term it proposed them in."""
+        raft = node.raft
+        if not node.pending:
+            return
+        if raft.leadership is None or node.pending[0][0] != raft.term:
+            self.counts["unanswered"] += len(node.pending)
+            node.pending.clear()
+            return
+        while node.pending and node.pending[0][1] <= raft.applied_index:
+            term, index = node.pending.pop(0)
+            self.counts["acknowledged"] += 1
+            self.checker.majority_stores(self.nodes, raft.configuration, index, term, node.id)
+
+    def read(self, node: SimNode, context: int, *, lease: bool) -> None:
+        """A client reads at a node; the answer must be linearizable."""
+        if node.raft.leadership is None and (node.raft.leader is None or node.raft.role is not Role.FOLLOWER):
+            return
+        node.waiting_reads[context] = self.checker.acknowledged_index
+        node.raft.read_index(context, lease=lease)
+        self.pump(node)
+
+    def _finish_reads(self, node: SimNode) -> None:
+        for context, index in list(node.reads.items()):
+            floor = node.waiting_reads.get(context)
+            applied = max(node.last_applied, node.storage.boundary[0])
+            if floor is None or index is None:
+                del node.reads[context]
+                node.waiting_reads.pop(context, None)
+            elif applied >= index:
+                del node.reads[context], node.waiting_reads[context]
+                self.counts["reads"] += 1
+                self.checker.read_is_linearizable(node, floor, applied)
