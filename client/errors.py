@@ -80,6 +80,7 @@ class NoRoute(ClientError):
         super().__init__(f"{what}: {reason.value}{f' ({detail})' if detail else ''}")
         self.topic = topic
         self.reason = reason
+        self.detail = detail
 
 
 class Unreachable(ClientError):
@@ -132,7 +133,11 @@ class SendTimeout(ClientError):
 
 
 class Closed(ClientError):
-    """The client is closed."""
+    """The client is closed, or was while the call was out; in the second case a send may have been stored."""
+
+    def __init__(self, message: str, *, may_have_been_stored: bool = False) -> None:
+        super().__init__(message)
+        self.may_have_been_stored = may_have_been_stored
 
 
 class Refused(ClientError):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 from enum import Enum
+from itertools import repeat
 
 import attrs
 import orjson
@@ -30,7 +31,9 @@ from ..remoting.codes import RequestCode
 from ..remoting.command import ONEWAY_FLAG, OUR_LANGUAGE, PROTOCOL_VERSION, RemotingCommand
 from ..world.network import Address
 from .arguments import INT_MAX, check_delay_level, check_integer, check_keys, check_properties, check_text
+from .compression import COMPRESS_OVER_BYTES, Compression
 from .errors import BadAnswer, InvalidArgument, MessageTooLarge, refusal
+from .retry import RETRIES, SEND_TIMEOUT_SECONDS
 from .route import AUTO_CREATE_QUEUES, AUTO_CREATE_TOPIC
 
 MESSAGE_BYTES_MAX = 4 * 1024 * 1024
@@ -41,6 +44,41 @@ KEY_SEPARATOR = " "
 _OWN_FIELDS = {TAGS: "tag", KEYS: "keys", DELAY: "delay_level", WAIT: "wait_stored"}
 _FRAME_HEAD = struct.Struct(">iI")
 _PROPERTIES_CHARACTERS_SAFE = PROPERTIES_BYTES_MAX // 4  # no UTF-8 character takes more than four bytes
+
+
+@attrs.frozen
+class ProducerOptions:
+    """How a producer sends."""
+
+    send_timeout_seconds: float = SEND_TIMEOUT_SECONDS
+    """Total time of one send, all attempts together."""
+    retries: int = RETRIES
+    """Further attempts after a failure that may have stored the message; each may store it twice."""
+    compression: Compression | None = Compression.ZLIB
+    compress_over_bytes: int = COMPRESS_OVER_BYTES
+    message_bytes_max: int = MESSAGE_BYTES_MAX
+    avoid_slow_brokers: bool = True
+    """RocketMQ's `sendLatencyFaultEnable`."""
+    plain_bytes_max: int = attrs.field(init=False)
+    """Bodies up to this size need neither compression nor refusal."""
+
+    def __attrs_post_init__(self) -> None:
+        plain = self.message_bytes_max
+        if self.compression is not None:
+            plain = min(plain, self.compress_over_bytes - 1)
+        object.__setattr__(self, "plain_bytes_max", plain)
+
+
+@attrs.frozen
+class Outgoing:
+    """A message on its way: what every attempt sends."""
+
+    sys_flag: int
+    born_ms: int
+    flag: int
+    properties: bytes
+    body: bytes
+    batch: bool = False
 
 
 class SendStatus(Enum):
@@ -209,8 +247,10 @@ class Batch:
     wait_stored: bool
 
 
-def encode_messages(messages: Iterable[Message], unique_ids: Iterable[str], size_max: int) -> Batch:
-    """Encode messages as one batch.
+def encode_messages(
+    messages: Iterable[Message], unique_ids: Iterable[str], size_max: int, keys: Iterable[str | None] | None = None
+) -> Batch:
+    """Encode messages as one batch, each with its sharding key if `keys` has one for it.
 
     Raises:
         InvalidArgument: several topics, a delay, or none at all; besides what `property_text` refuses.
@@ -221,14 +261,14 @@ def encode_messages(messages: Iterable[Message], unique_ids: Iterable[str], size
     items: list[tuple[int, bytes, bytes]] = []
     wait_stored = False
     size = 0
-    for message, unique_id in zip(messages, unique_ids, strict=False):
+    for message, unique_id, key in zip(messages, unique_ids, repeat(None) if keys is None else keys, strict=False):
         if message.delay_level:
             raise InvalidArgument("a message of a batch cannot be delayed; send it alone")
         topics.add(message.topic)
         ids.append(unique_id)
         wait_stored |= message.wait_stored
         try:
-            properties = property_text(message, unique_id).encode()
+            properties = property_text(message, unique_id, key).encode()
         except UnicodeEncodeError as error:
             raise InvalidArgument(f"tag, keys or properties: {error}") from error
         size += item_size(message.body, properties)

@@ -14,7 +14,7 @@ import attrs
 import orjson
 import trio
 
-from ..remoting.channel import Channel, open_channel
+from ..remoting.channel import Channel, start_channel
 from ..remoting.codes import RequestCode, ResponseCode
 from ..remoting.command import RemotingCommand
 from ..remoting.errors import CallTimeout, ConnectionLost
@@ -25,6 +25,7 @@ from ..world.tls import ClientTls, TlsNetwork
 from .arguments import check_text
 from .errors import (
     ClientError,
+    Closed,
     InvalidArgument,
     NoAnswer,
     NoRoute,
@@ -34,6 +35,7 @@ from .errors import (
     WrongEventLoop,
     refusal,
 )
+from .name_servers import NameServers
 from .route import AUTO_CREATE_TOPIC, RouteTable, TopicRoute, parse_route
 from .subscription import Member, heartbeat
 
@@ -99,51 +101,60 @@ class Session:
     local_host: str | None = None
     heartbeat_seconds: float = HEARTBEAT_SECONDS
     route_poll_seconds: float = ROUTE_POLL_SECONDS
+    closed: bool = False
+    _servers: NameServers = attrs.field(init=False)
+    _refreshes: dict[str, _Refresh] = attrs.field(factory=lambda: dict[str, _Refresh]())  # noqa: PLW0108 - it comes below
+    """Routes that are being asked for, by topic."""
     _channels: dict[Address, Channel] = attrs.field(factory=dict[Address, Channel])
-    _connecting: dict[Address, trio.Lock] = attrs.field(factory=dict[Address, trio.Lock])
     _resting: dict[Address, float] = attrs.field(factory=dict[Address, float])
     _doubted: set[Address] = attrs.field(factory=set[Address])
-    """Members that have to answer a heartbeat."""
+    """Brokers that have to answer a heartbeat."""
     _hanging: set[Address] = attrs.field(factory=set[Address])
     """Those that did not, until they do."""
-    _name_server: int = 0
+
+    def __attrs_post_init__(self) -> None:
+        self._servers = NameServers(self.name_servers, self.ask)
 
     @property
     def client_id(self) -> str:
         """How brokers and other members know us: `ip@instance`."""
         return f"{self.local_host or '127.0.0.1'}@{self.instance}"
 
-    async def channel(self, address: Address) -> Channel:
-        """The connection to `address`, opened if need be; concurrent callers share one attempt.
+    def channel_to(self, address: Address) -> Channel:
+        """The connection to `address`, which may still be coming about: calls through it go out in their order.
 
         Raises:
-            Unreachable: no connection came about.
+            Closed: the client is closed.
         """
         channel = self._channels.get(address)
         if channel is not None and not channel.closed:
             return channel
-        # The lock makes a hundred senders that lost their broker open one connection, not a hundred.
-        async with self._connecting.setdefault(address, trio.Lock()):
-            channel = self._channels.get(address)
-            if channel is not None and not channel.closed:
-                return channel
+        if self.closed:
+            raise Closed("the client is closed")
+        channel = self._channels[address] = start_channel(
+            address,
+            network=self.world.network,
+            nursery=self.nursery,
+            on_request=self._answer_peer,
+            on_close=self._channel_closed,
+            on_connect=self._channel_connected,
+            connect_seconds=CONNECT_SECONDS,
+        )
+        return channel
+
+    async def channel(self, address: Address) -> Channel:
+        """The open connection to `address`, opened if need be; all who wait for it share one attempt.
+
+        Raises:
+            Unreachable: no connection came about.
+            Closed: the client is closed.
+        """
+        channel = self.channel_to(address)
+        if not channel.connected:
             try:
-                channel = await open_channel(
-                    address,
-                    network=self.world.network,
-                    nursery=self.nursery,
-                    on_request=self._answer_peer,
-                    on_close=self._forget_channel,
-                    connect_seconds=CONNECT_SECONDS,
-                )
+                await channel.wait_connected()
             except ConnectionLost as error:
-                self.let_rest(address)
-                raise Unreachable(str(address), error.reason) from error
-            self._resting.pop(address, None)
-            self._channels[address] = channel
-            self.local_host = self.local_host or channel.local.host
-        if address not in self.name_servers:
-            self.nursery.start_soon(self.send_heartbeat, address)
+                raise self.failure_of(address, error) from error
         return channel
 
     async def call(self, address: Address, command: RemotingCommand, timeout_seconds: float = CALL_SECONDS) -> RemotingCommand:
@@ -152,12 +163,21 @@ class Session:
         Raises:
             Unreachable: no connection. Nothing was asked.
             NoAnswer: asked, but no answer came.
+            Closed: the client is closed, or was meanwhile.
         """
-        channel = await self.channel(address)
         try:
-            return await channel.call(command, timeout_seconds)
+            return await self.channel_to(address).call(command, timeout_seconds)
         except (CallTimeout, ConnectionLost) as error:
-            raise NoAnswer(str(address), str(error)) from error
+            raise self.failure_of(address, error) from error
+
+    def failure_of(self, address: Address, error: CallTimeout | ConnectionLost) -> ClientError:
+        """What a failed call means to its caller; a connection that may be dead is looked after."""
+        if self.closed:
+            return Closed("the client was closed meanwhile", may_have_been_stored=error.sent)
+        if isinstance(error, CallTimeout):
+            self._doubt_silent(address, error)
+            return NoAnswer(str(address), str(error)) if error.sent else Unreachable(str(address), "no connection in time")
+        return NoAnswer(str(address), str(error)) if error.sent else Unreachable(str(address), error.reason)
 
     async def ask(self, address: Address, command: RemotingCommand, timeout_seconds: float = CALL_SECONDS) -> RemotingCommand:
         """Ask `address` and return its answer; raises like `call`, and `Refused` for a code that is not success."""
@@ -167,41 +187,50 @@ class Session:
         return answer
 
     async def ask_name_server(self, command: RemotingCommand, timeout_seconds: float = CALL_SECONDS) -> RemotingCommand:
-        """Ask the name server that answered last, else the others in turn.
-
-        Raises:
-            Unreachable, NoAnswer: none of them answered.
-            Refused: the one that answered did not answer success.
-        """
-        failure: ClientError | None = None
-        for _ in self.name_servers:
-            address = self.name_servers[self._name_server % len(self.name_servers)]
-            try:
-                return await self.ask(address, command, timeout_seconds)
-            except (Unreachable, NoAnswer) as error:
-                failure = error
-                self._name_server += 1
-        assert failure is not None
-        raise failure
+        """Ask the name servers until one answers success; see `NameServers.ask`."""
+        return await self._servers.ask(command, timeout_seconds)
 
     async def refresh_route(self, topic: str) -> TopicRoute:
-        """Ask for the route of `topic`, remember it, and tell `on_route` if it is new.
+        """Ask for the route of `topic`, remember it, and notify `on_route` if it is new; all who ask at once share one answer.
 
         Raises:
             NoRoute: unknown topic, or no name server. What was known stays known.
+            Closed: the client is closed, or was meanwhile.
         """
+        if self.closed:
+            raise Closed("the client is closed")
+        refresh = self._refreshes.get(topic)
+        if refresh is None:
+            refresh = self._refreshes[topic] = _Refresh()
+            self.nursery.start_soon(self._refresh, topic, refresh)
+        await refresh.ended.wait()
+        if refresh.route is None:
+            raise refresh.failure() from refresh.cause
+        return refresh.route
+
+    async def _refresh(self, topic: str, refresh: _Refresh) -> None:
+        """Ask for a route in a task of its own, so that it goes on when one of those who wait for it gives up."""
+
+        def failed(reason: NoRouteReason, cause: Exception, detail: str = "") -> None:
+            refresh.failure, refresh.cause = lambda: NoRoute(topic, reason, detail), cause
+
         command = RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
         try:
             answer = await self.ask_name_server(command)
             route = parse_route(topic, orjson.loads(answer.body))
         except TopicNotExist as error:
-            raise NoRoute(topic, NoRouteReason.TOPIC_UNKNOWN) from error
-        except (Unreachable, NoAnswer) as error:
-            raise NoRoute(topic, NoRouteReason.NAME_SERVER_UNREACHABLE, str(error)) from error
+            failed(NoRouteReason.TOPIC_UNKNOWN, error)
+        except ClientError as error:
+            failed(NoRouteReason.NAME_SERVER_UNREACHABLE, error, str(error))
         except (ValueError, KeyError, TypeError) as error:
-            raise NoRoute(topic, NoRouteReason.NAME_SERVER_UNREACHABLE, f"its answer is not a route: {error}") from error
-        self._take_route(route)
-        return route
+            failed(NoRouteReason.NAME_SERVER_UNREACHABLE, error, f"its answer is not a route: {error}")
+        else:
+            refresh.route = route
+        finally:
+            del self._refreshes[topic]
+            refresh.ended.set()
+        if refresh.route is not None:
+            self._take_route(refresh.route)
 
     async def route_to_create(self, topic: str) -> TopicRoute:
         """The route by which a first send creates `topic`, made from that of the template topic.
@@ -235,7 +264,9 @@ class Session:
     def open_channels(self) -> list[Channel]:
         """Connections to brokers that are open now."""
         return [
-            channel for address, channel in self._channels.items() if not channel.closed and address not in self.name_servers
+            channel
+            for address, channel in self._channels.items()
+            if channel.connected and not channel.closed and address not in self.name_servers
         ]
 
     async def heartbeat_everywhere(self) -> None:
@@ -270,39 +301,55 @@ class Session:
         For as long as a pull may be held, a broker that hangs looks like one that holds it. Where readers have another member
         to turn to, a heartbeat tells the two apart.
         """
-        async with trio.open_nursery() as nursery:
-            while True:
-                await trio.sleep(SILENCE_LOOK_SECONDS)
-                since = trio.current_time() - SILENCE_SECONDS
-                for channel in self.open_channels() if self.members else ():
-                    address = channel.address
-                    silent = channel.waiting and channel.received_at <= since and address not in self._doubted
-                    if silent and self.routes.has_other_members(address):
-                        self._doubted.add(address)
-                        nursery.start_soon(self._doubt, address)
+        while True:
+            await trio.sleep(SILENCE_LOOK_SECONDS)
+            since = trio.current_time() - SILENCE_SECONDS
+            for channel in self.open_channels() if self.members else ():
+                silent = channel.waiting and channel.received_at <= since
+                if silent and self.routes.has_other_members(channel.address):
+                    self._watch(channel.address)
+
+    def _doubt_silent(self, address: Address, error: CallTimeout) -> None:
+        """After a call without an answer: find out whether a connection that has been silent since is dead.
+
+        A peer that vanished without a word, or a middlebox that forgot the connection, leaves it open for ever on this side.
+        """
+        channel = self._channels.get(address)
+        if channel is None or not error.silent or self.closed:
+            return
+        if address in self.name_servers or not error.sent:
+            channel.close()  # name servers answer at once or not at all
+        else:
+            self._watch(address)
+
+    def _watch(self, address: Address) -> None:
+        if address not in self._doubted and not self.closed:
+            self._doubted.add(address)
+            self.nursery.start_soon(self._doubt, address)
 
     async def _doubt(self, address: Address) -> None:
-        """Leave a member that does not answer alone until it does, or is gone from all routes."""
+        """Close a connection whose peer does not answer a heartbeat; readers leave that broker alone until it does."""
         if not await self._answers(address):
-            log.warning("hanging_member_left", broker=str(address), silence_seconds=SILENCE_SECONDS + CALL_SECONDS)
-            while address in self.routes.members():
-                if await self._answers(address):
-                    log.info("hanging_member_answered", broker=str(address))
-                    break
+            log.warning("hanging_broker_left", broker=str(address), silence_seconds=SILENCE_SECONDS + CALL_SECONDS)
+            while self.members and self.routes.has_other_members(address):
+                self._hanging.add(address)
                 await trio.sleep(SILENCE_LOOK_SECONDS)
+                if await self._answers(address):
+                    log.info("hanging_broker_answered", broker=str(address))
+                    break
             self._hanging.discard(address)
         self._doubted.discard(address)
 
     async def _answers(self, address: Address) -> bool:
-        """Whether a broker answers a heartbeat; if not, pulls that wait there end with the connection and go elsewhere."""
+        """Whether a broker answers a heartbeat; if not, calls that wait there end with the connection."""
         try:
             await self._call_heartbeat(address)
-        except (CallTimeout, ConnectionLost):
-            if address in self._channels:
-                self._channels[address].close()
-            self._hanging.add(address)
+        except (CallTimeout, ConnectionLost) as error:
+            channel = self._channels.get(address)
+            if channel is not None and (isinstance(error, ConnectionLost) or error.silent):
+                channel.close()
             return False
-        except Unreachable:
+        except ClientError:
             return False
         return True
 
@@ -329,8 +376,10 @@ class Session:
             return
         try:
             answer = await self._call_heartbeat(address)
-        except (Unreachable, CallTimeout, ConnectionLost) as error:
+        except (ClientError, CallTimeout, ConnectionLost) as error:
             log.warning("heartbeat_failed", broker=str(address), reason=str(error))
+            if isinstance(error, CallTimeout) and error.silent and address in self._channels:
+                self._channels[address].close()
             return
         if answer.code != ResponseCode.SUCCESS:
             log.warning("heartbeat_refused", broker=str(address), code=answer.code, remark=answer.remark)
@@ -354,9 +403,21 @@ class Session:
                 log.info("offline_broker_dropped", broker=str(address))
                 channel.close()
 
-    def _forget_channel(self, channel: Channel) -> None:
-        if self._channels.get(channel.address) is channel:
-            del self._channels[channel.address]
+    def _channel_connected(self, channel: Channel) -> None:
+        self._resting.pop(channel.address, None)
+        if channel.local is not None:
+            self.local_host = self.local_host or channel.local.host
+        if channel.address not in self.name_servers:
+            self.nursery.start_soon(self.send_heartbeat, channel.address)
+
+    def _channel_closed(self, channel: Channel) -> None:
+        address = channel.address
+        if self._channels.get(address) is channel:
+            del self._channels[address]
+        if not channel.connected and not self.closed:
+            self.let_rest(address)
+            if self.members and self.routes.has_other_members(address):
+                self._watch(address)
 
     def _answer_peer(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         handler = self.handlers.get(request.code)
@@ -366,14 +427,31 @@ class Session:
         return handler(channel, request)
 
 
+def _was_closed() -> ClientError:
+    return Closed("the client was closed meanwhile")
+
+
+@attrs.define(eq=False)
+class _Refresh:
+    """One question for a route; without an answer it ends when the client is closed."""
+
+    ended: trio.Event = attrs.field(factory=trio.Event)
+    route: TopicRoute | None = None
+    failure: Callable[[], ClientError] = _was_closed
+    cause: Exception | None = None
+
+
 @asynccontextmanager
 async def background_nursery() -> AsyncGenerator[trio.Nursery]:
     """A nursery for tasks that serve a block and end with it.
 
-    An exception of the block leaves it as it is, not inside the group that a nursery makes of it.
+    When the block is cancelled from outside, its tasks go on until the block has left its own `finally` clauses: what these say
+    to the brokers needs the connections. An exception of the block leaves it as it is, not inside the group that a nursery
+    makes of it.
     """
     failure: BaseException | None = None
-    async with trio.open_nursery() as nursery:
+    async with trio.open_nursery() as outer:
+        nursery: trio.Nursery = await outer.start(_host_shielded)
         try:
             yield nursery
         except BaseException as error:  # noqa: BLE001 - raised again outside the nursery
@@ -381,6 +459,13 @@ async def background_nursery() -> AsyncGenerator[trio.Nursery]:
         nursery.cancel_scope.cancel()
     if failure is not None:
         raise failure
+
+
+async def _host_shielded(*, task_status: trio.TaskStatus[trio.Nursery]) -> None:
+    with trio.CancelScope(shield=True):
+        async with trio.open_nursery() as nursery:
+            task_status.started(nursery)
+            await trio.sleep_forever()
 
 
 def _check_event_loop() -> None:
@@ -429,5 +514,6 @@ async def open_session(
         try:
             yield session
         finally:
+            session.closed = True
             with trio.CancelScope(shield=True, deadline=trio.current_time() + FAREWELL_SECONDS):
                 await session.unregister()

@@ -1,12 +1,14 @@
 """The trio shell of a remoting client connection: one reader task, one writer task, any number of callers.
 
-Frames of callers that run in the same turn of the event loop leave in one write. A call that is cancelled or times out leaves
-nothing behind: its answer, should it still come, is dropped. Deadlines of calls are kept by one sweeper task per channel,
-because a cancel scope per call costs more than the whole rest of a call.
+Frames leave in the order in which their calls were made, also those of calls that were made before the connection came about
+or while it was full; frames of callers that run in the same turn of the event loop leave in one write. A call that is cancelled
+or times out leaves nothing behind: its frame, if it still waits, does not go out, and its answer is dropped. Deadlines of calls
+are kept by one sweeper task per channel, because a cancel scope per call costs more than the whole rest of a call.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from math import inf
@@ -28,7 +30,7 @@ log = get_logger(__name__)
 RECEIVE_BYTES = 256 * 1024
 CONNECT_SECONDS = 3.0
 UNSENT_BYTES_MAX = 8 * 1024 * 1024
-"""Frames queued for one connection before callers have to wait for the writer."""
+"""Above this many bytes queued for one connection, further frames wait until the writer has made room."""
 
 PeerRequest = Callable[["Channel", RemotingCommand], RemotingCommand | None]
 """Takes a request that the server sends to us; returns the answer, None for none."""
@@ -39,29 +41,49 @@ Caller = tuple[trio.lowlevel.Task, float, int, float]
 
 @attrs.define(eq=False)
 class Channel:
-    """One open connection to a server."""
+    """One connection to a server, also before it has come about; calls may be made at once."""
 
     address: Address
-    local: Address
-    _stream: Stream
-    _on_request: PeerRequest | None
-    _core: Connection[Caller] = attrs.field(factory=Connection[Caller])
-    _outgoing: list[bytes] = attrs.field(factory=list[bytes])
-    _unsent: int = 0
-    _writer: trio.lowlevel.Task | None = None
-    _room: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot)
-    _sweep_at: float = inf
-    _sweep: trio.CancelScope = attrs.field(factory=trio.CancelScope)
-    _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+    _on_request: PeerRequest | None = None
+    local: Address | None = None
+    """Our own end, once connected."""
+    connected: bool = False
     closed: bool = False
     close_reason: str = "closed by us"
     received_at: float = 0.0
     """When the newest answers came, or the connection was made, on trio's clock."""
+    _stream: Stream | None = None
+    _core: Connection[Caller] = attrs.field(factory=Connection[Caller])
+    _flowing: bool = False
+    """Connected, with room, and no frame waits: a new frame may be queued for writing at once."""
+    _waiting: deque[tuple[int, Sequence[bytes]]] = attrs.field(factory=deque[tuple[int, Sequence[bytes]]])
+    """Frames that wait for the connection or for room, in the order of their calls, with the opaques of these."""
+    _posting: dict[int, trio.lowlevel.Task] = attrs.field(factory=dict[int, trio.lowlevel.Task])
+    """Tasks whose oneway frames wait, by the negative numbers that these have instead of an opaque."""
+    _posts: int = 0
+    _outgoing: list[bytes] = attrs.field(factory=list[bytes])
+    _unsent: int = 0
+    _writer: trio.lowlevel.Task | None = None
+    _settled: trio.Event = attrs.field(factory=trio.Event)
+    """Set when the connection has come about or failed."""
+    _sweep_at: float = inf
+    _sweep: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+    _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
 
     @property
     def waiting(self) -> bool:
         """Whether any call is out."""
         return bool(self._core.calls)
+
+    async def wait_connected(self) -> None:
+        """Wait until the connection has come about; any number of tasks may.
+
+        Raises:
+            ConnectionLost: it has failed, or ended since.
+        """
+        await self._settled.wait()
+        if self.closed:
+            raise self._lost(sent=False)
 
     async def call(self, command: RemotingCommand, timeout_seconds: float) -> RemotingCommand:
         """Send a request and wait for its answer.
@@ -90,17 +112,17 @@ class Channel:
             timeout_seconds: from now until `CallTimeout`.
             now: trio's clock, if the caller has looked at it already.
         """
+        if self.closed:
+            raise self._lost(sent=False)
         deadline = (trio.current_time() if now is None else now) + timeout_seconds
-        if self.closed or self._unsent > UNSENT_BYTES_MAX:
-            with trio.move_on_at(deadline) as scope:
-                await self._room_for_one()
-            if scope.cancelled_caught:
-                raise CallTimeout(str(self.address), code, round(timeout_seconds * 1000))
         calls = self._core.calls
         calls[opaque] = (trio.lowlevel.current_task(), deadline, code, timeout_seconds)
         if deadline < self._sweep_at:
             self._sweep_at = self._sweep.deadline = deadline
-        self._queue(frame)
+        if self._flowing:
+            self._queue(frame)
+        else:
+            self._waiting.append((opaque, frame))
 
         def abort(_: Callable[[], None]) -> trio.lowlevel.Abort:
             calls.pop(opaque, None)
@@ -120,9 +142,22 @@ class Channel:
 
     async def post(self, frame: Sequence[bytes]) -> None:
         """Send the parts of one encoded oneway request, as `send` does."""
-        await self._room_for_one()
-        self._queue(frame)
-        await trio.lowlevel.checkpoint_if_cancelled()
+        if self.closed:
+            raise self._lost(sent=False)
+        if self._flowing:
+            self._queue(frame)
+            await trio.lowlevel.checkpoint_if_cancelled()
+            return
+        self._posts -= 1
+        number, posting = self._posts, self._posting
+        posting[number] = trio.lowlevel.current_task()
+        self._waiting.append((number, frame))
+
+        def abort(_: Callable[[], None]) -> trio.lowlevel.Abort:
+            posting.pop(number, None)
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        await trio.lowlevel.wait_task_rescheduled(abort)
 
     def answer(self, command: RemotingCommand) -> None:
         """Answer a request of the server later than its handler returned; nothing happens on a closed channel."""
@@ -134,35 +169,49 @@ class Channel:
         self.closed = True
         self._scope.cancel()
 
-    async def _room_for_one(self) -> None:
-        while self._unsent > UNSENT_BYTES_MAX and not self.closed:
-            await self._room.park()
-        if self.closed:
-            raise ConnectionLost(str(self.address), self.close_reason)
-
     def _queue(self, frame: Sequence[bytes]) -> None:
         self._outgoing += frame
+        unsent = self._unsent
         for part in frame:
-            self._unsent += len(part)
+            unsent += len(part)
+        self._unsent = unsent
+        if unsent > UNSENT_BYTES_MAX:
+            self._flowing = False
         if self._writer is not None:
             trio.lowlevel.reschedule(self._writer)
             self._writer = None
+
+    def _admit(self) -> None:
+        """Queue the frames that wait, as far as there is room; those whose calls have ended are dropped."""
+        waiting, calls, posting = self._waiting, self._core.calls, self._posting
+        while waiting and self._unsent <= UNSENT_BYTES_MAX:
+            number, frame = waiting.popleft()
+            if number < 0 and (task := posting.pop(number, None)) is not None:
+                trio.lowlevel.reschedule(task)
+            elif number not in calls:
+                continue
+            self._queue(frame)
+        self._flowing = not waiting and self._unsent <= UNSENT_BYTES_MAX
 
     async def _write(self) -> None:
         def abort(_: Callable[[], None]) -> trio.lowlevel.Abort:
             self._writer = None
             return trio.lowlevel.Abort.SUCCEEDED
 
+        stream = self._stream
+        assert stream is not None
         while True:
             if not self._outgoing:
                 self._writer = trio.lowlevel.current_task()
                 await trio.lowlevel.wait_task_rescheduled(abort)
             frames, self._outgoing = self._outgoing, []
-            await self._stream.send_all(frames[0] if len(frames) == 1 else b"".join(frames))
+            await stream.send_all(frames[0] if len(frames) == 1 else b"".join(frames))
             self._unsent = sum(map(len, self._outgoing))
-            self._room.unpark_all()
+            if not self._flowing:
+                self._admit()
 
     async def _read(self) -> None:
+        assert self._stream is not None
         receive_some, receive = self._stream.receive_some, self._core.receive
         while data := await receive_some(RECEIVE_BYTES):
             self.received_at = trio.current_time()
@@ -184,20 +233,43 @@ class Channel:
             now = trio.current_time()
             calls = self._core.calls
             due = [opaque for opaque, caller in calls.items() if caller[1] <= now]
+            unsent = {number for number, _ in self._waiting} if due and self._waiting else frozenset[int]()
             for opaque in due:
-                task, _, code, seconds = calls.pop(opaque)
-                trio.lowlevel.reschedule(task, outcome.Error(CallTimeout(str(self.address), code, round(seconds * 1000))))
+                task, deadline, code, seconds = calls.pop(opaque)
+                trio.lowlevel.reschedule(
+                    task,
+                    outcome.Error(
+                        CallTimeout(
+                            str(self.address),
+                            code,
+                            round(seconds * 1000),
+                            sent=opaque not in unsent,
+                            silent=self.received_at <= deadline - seconds,
+                        )
+                    ),
+                )
             self._sweep_at = min((caller[1] for caller in calls.values()), default=inf)
             self._sweep = trio.CancelScope(deadline=self._sweep_at)
 
-    async def run(self, on_close: Callable[[Channel], None]) -> None:
-        """Read and write until the connection breaks or is closed; `open_channel` starts it."""
+    async def run(
+        self, network: Network, connect_seconds: float, on_close: Callable[[Channel], None], on_connect: Callable[[], None]
+    ) -> None:
+        """Connect, then read and write until the connection breaks or is closed.
+
+        Args:
+            network: what connects.
+            connect_seconds: after so many seconds without a connection the attempt has failed.
+            on_close: called once at the end, whatever it is.
+            on_connect: called once the connection has come about, before anything is written.
+        """
         try:
             with self._scope:
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._write)
                     nursery.start_soon(self._expire)
-                    await self._read()
+                    if await self._connect(network, connect_seconds):
+                        on_connect()
+                        nursery.start_soon(self._write)
+                        await self._read()
                     nursery.cancel_scope.cancel()
         except* (trio.BrokenResourceError, trio.ClosedResourceError) as group:
             self.close_reason = str(group.exceptions[0].__cause__ or group.exceptions[0])
@@ -216,14 +288,59 @@ class Channel:
         finally:
             self._close()
             on_close(self)
-            await trio.aclose_forcefully(self._stream)
+            if self._stream is not None:
+                await trio.aclose_forcefully(self._stream)
+
+    async def _connect(self, network: Network, connect_seconds: float) -> bool:
+        try:
+            with trio.fail_after(connect_seconds):
+                stream = await network.open_stream(self.address)
+        except trio.TooSlowError:
+            self.close_reason = f"not connected within {connect_seconds} s"
+            return False
+        except OSError as error:
+            self.close_reason = f"could not connect: {_cause(error)}"
+            return False
+        self._stream, self.local = stream, stream.local
+        self.received_at = trio.current_time()
+        self.connected = True
+        self._settled.set()
+        self._admit()
+        return True
 
     def _close(self) -> None:
-        self.closed = True
+        self.closed, self._flowing = True, False
+        unsent = {number for number, _ in self._waiting}
+        self._waiting.clear()
         calls, self._core.calls = self._core.calls, {}
-        for task, *_ in calls.values():
-            trio.lowlevel.reschedule(task, outcome.Error(ConnectionLost(str(self.address), self.close_reason)))
-        self._room.unpark_all()
+        for opaque, (task, *_) in calls.items():
+            trio.lowlevel.reschedule(task, outcome.Error(self._lost(sent=opaque not in unsent)))
+        posting, self._posting = self._posting, {}
+        for task in posting.values():
+            trio.lowlevel.reschedule(task, outcome.Error(self._lost(sent=False)))
+        self._settled.set()
+
+    def _lost(self, *, sent: bool) -> ConnectionLost:
+        return ConnectionLost(str(self.address), self.close_reason, sent=sent)
+
+
+def start_channel(
+    address: Address,
+    *,
+    network: Network,
+    nursery: trio.Nursery,
+    on_request: PeerRequest | None = None,
+    on_close: Callable[[Channel], None] = lambda _: None,
+    on_connect: Callable[[Channel], None] = lambda _: None,
+    connect_seconds: float = CONNECT_SECONDS,
+) -> Channel:
+    """Begin to connect to a server; the channel lives in `nursery` until it fails, breaks or the nursery is cancelled.
+
+    Calls that are made before the connection has come about go out in their order when it has, and fail with it if it has not.
+    """
+    channel = Channel(address, on_request)
+    nursery.start_soon(channel.run, network, connect_seconds, on_close, lambda: on_connect(channel))
+    return channel
 
 
 async def open_channel(
@@ -235,20 +352,19 @@ async def open_channel(
     on_close: Callable[[Channel], None] = lambda _: None,
     connect_seconds: float = CONNECT_SECONDS,
 ) -> Channel:
-    """Connect to a server; the channel lives in `nursery` until it breaks or the nursery is cancelled.
+    """Connect to a server; otherwise as `start_channel`.
 
     Raises:
         ConnectionLost: not connected within `connect_seconds`, or refused. Nothing stays open.
     """
+    channel = start_channel(
+        address, network=network, nursery=nursery, on_request=on_request, on_close=on_close, connect_seconds=connect_seconds
+    )
     try:
-        with trio.fail_after(connect_seconds):
-            stream = await network.open_stream(address)
-    except trio.TooSlowError as error:
-        raise ConnectionLost(str(address), f"not connected within {connect_seconds} s") from error
-    except OSError as error:
-        raise ConnectionLost(str(address), f"could not connect: {_cause(error)}") from error
-    channel = Channel(address, stream.local, stream, on_request, received_at=trio.current_time())
-    nursery.start_soon(channel.run, on_close)
+        await channel.wait_connected()
+    except BaseException:
+        channel.close()
+        raise
     return channel
 
 

@@ -3,8 +3,8 @@
 RemotingError
 ├── LocalProtocolError     we tried to send what the protocol cannot carry: a bug of ours
 ├── RemoteProtocolError    the peer sent what is not remoting: its connection is closed
-├── ConnectionLost         the connection ended while a call was out; whether it was carried out is unknown
-├── CallTimeout            no answer in time; whether it was carried out is unknown
+├── ConnectionLost         the connection ended while a call was out; if the call was sent, it may have been carried out
+├── CallTimeout            no answer in time; if the call was sent, it may have been carried out
 ├── RequestRefused         a request is answered with a code and a remark
 └── BadTlsSetting          a setting of TLS that nobody can run with; nothing was started
 """
@@ -27,22 +27,31 @@ class RemoteProtocolError(RemotingError):
 
 
 class ConnectionLost(RemotingError):
-    """The connection to `address` ended while a call was out."""
+    """The connection to `address` ended while a call was out, or never came about.
 
-    def __init__(self, address: str, reason: str) -> None:
+    `sent` is False if certainly nothing of the request went out.
+    """
+
+    def __init__(self, address: str, reason: str, *, sent: bool = True) -> None:
         super().__init__(f"connection to {address} lost: {reason}")
         self.address = address
         self.reason = reason
+        self.sent = sent
 
 
 class CallTimeout(RemotingError):
-    """No answer from `address` within `timeout_ms`."""
+    """No answer from `address` within `timeout_ms`.
 
-    def __init__(self, address: str, code: int, timeout_ms: int) -> None:
+    `sent` is False if certainly nothing of the request went out; `silent` is True if nothing was received since the call.
+    """
+
+    def __init__(self, address: str, code: int, timeout_ms: int, *, sent: bool = True, silent: bool = False) -> None:
         super().__init__(f"no answer from {address} to request {code} within {timeout_ms} ms")
         self.address = address
         self.code = code
         self.timeout_ms = timeout_ms
+        self.sent = sent
+        self.silent = silent
 
 
 class RequestRefused(RemotingError):

@@ -55,6 +55,18 @@ class _Listener(Listener[Stream]):
         await self.receive.aclose()
 
 
+class FakeStream(PlainStream):
+    """A memory stream that can lose whatever is sent."""
+
+    forgotten = False
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        if self.forgotten:
+            await trio.lowlevel.checkpoint()
+        else:
+            await super().send_all(data)
+
+
 @attrs.define(eq=False)
 class FakeNetwork:
     """Memory streams between addresses."""
@@ -71,9 +83,15 @@ class FakeNetwork:
     stalled: set[Address] = attrs.field(factory=set[Address])
     """What is sent to them does not go out."""
     opened: list[Address] = attrs.field(factory=list[Address])
+    tried: list[Address] = attrs.field(factory=list[Address])
+    """Every attempt to connect."""
+    connect_seconds: dict[Address, float] = attrs.field(factory=dict[Address, float])
+    """How long it takes until a connection comes about."""
+    _open: dict[Address, list[FakeStream]] = attrs.field(factory=lambda: dict[Address, list[FakeStream]]())  # noqa: PLW0108
 
     async def open_stream(self, address: Address) -> Stream:
-        await trio.lowlevel.checkpoint()
+        await trio.sleep(self.connect_seconds.get(address, 0))
+        self.tried.append(address)
         if address in self.unreachable:
             await trio.sleep_forever()
         if address not in self.listeners or address in self.refusing:
@@ -83,9 +101,16 @@ class FakeNetwork:
             ours.send_stream.send_all_hook = trio.sleep_forever
         self.opened.append(address)
         client = Address(CLIENT_HOST, 40000)
+        near, far = FakeStream(ours, client, address), FakeStream(theirs, address, client)
+        self._open.setdefault(address, []).extend((near, far))
         if address not in self.silent:
-            await self.listeners[address].send(PlainStream(theirs, address, client))
-        return PlainStream(ours, client, address)
+            await self.listeners[address].send(far)
+        return near
+
+    def forget(self, address: Address) -> None:
+        """Lose what is sent from now on over the connections to `address`, in both directions, and tell nobody."""
+        for stream in self._open.pop(address, ()):
+            stream.forgotten = True
 
     async def open_listeners(self, host: str, port: int) -> Sequence[Listener[Stream]]:
         address = Address(host, port)
@@ -298,11 +323,17 @@ class FakeCluster:
     """Topic to broker name to number of queues."""
     perms: dict[str, int] = attrs.field(factory=dict[str, int])
     requests: list[RemotingCommand] = attrs.field(factory=list[RemotingCommand])
+    route_seconds: float = 0.0
+    """How long name servers take over a route."""
     connections: list[RemotingServer] = attrs.field(factory=list[RemotingServer])
 
-    async def start_name_server(self, address: str = NAMESRV) -> None:
-        dispatcher = Dispatcher()
-        dispatcher.register(RequestCode.GET_ROUTEINFO_BY_TOPIC, self._route)
+    async def start_name_server(self, address: str = NAMESRV, *, empty: bool = False) -> None:
+        """Start a name server; one that is `empty` knows no topic."""
+        dispatcher = Dispatcher(nursery=self.nursery)
+        if empty:
+            dispatcher.register(RequestCode.GET_ROUTEINFO_BY_TOPIC, _no_route)
+        else:
+            dispatcher.register_waiting(RequestCode.GET_ROUTEINFO_BY_TOPIC, self._route)
         dispatcher.register(RequestCode.GET_BROKER_CLUSTER_INFO, self._cluster)
         await self._serve(Address.parse(address), RemotingServer(dispatcher, self.network, self.world.clock))
 
@@ -341,8 +372,9 @@ class FakeCluster:
         self.connections.append(server)
         await self.nursery.start(server.serve, listeners)
 
-    def _route(self, connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+    async def _route(self, connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
         self.requests.append(request)
+        await trio.sleep(self.route_seconds)
         topic = request.ext["topic"]
         queues = self.topics.get(topic)
         if not queues:
@@ -367,6 +399,10 @@ class FakeCluster:
         for broker in self.brokers:
             by_name.setdefault(broker.name, {})[broker.broker_id] = str(broker.address)
         return [{"brokerName": name, "cluster": "c", "brokerAddrs": addresses} for name, addresses in by_name.items()]
+
+
+def _no_route(connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+    return request.response(ResponseCode.TOPIC_NOT_EXIST, remark="this name server knows nothing")
 
 
 @asynccontextmanager

@@ -1,0 +1,84 @@
+"""Asking name servers: one that answered before first, the others soon after if it is slow, gone or does not know.
+
+A name server that hangs must not use up the time of whoever asks, and one that has just started knows less than the others.
+So the next one is asked when the one before has failed, when it does not know the topic, or after `PATIENCE_SECONDS`; the first
+answer counts, and its name server is asked first from then on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import attrs
+import trio
+
+from ..remoting.command import RemotingCommand
+from ..world.network import Address
+from .errors import ClientError, NoAnswer, TopicNotExist, Unreachable
+
+PATIENCE_SECONDS = 0.5
+"""How long one name server is waited for alone before the next is asked too."""
+
+Ask = Callable[[Address, RemotingCommand, float], Awaitable[RemotingCommand]]
+"""Asks one address, within seconds, and returns an answer of success; raises a `ClientError`."""
+
+
+@attrs.define(eq=False)
+class NameServers:
+    """The name servers of one client."""
+
+    addresses: tuple[Address, ...]
+    _ask: Ask
+    _first: int = 0
+    """The index of the one that is asked first."""
+
+    async def ask(self, command: RemotingCommand, timeout_seconds: float) -> RemotingCommand:
+        """Ask until one of them answers success.
+
+        Raises:
+            Unreachable, NoAnswer: none of them answered.
+            Refused: one of them refused; `TopicNotExist` only if no other one knows more.
+        """
+        addresses, deadline = self.addresses, trio.current_time() + timeout_seconds
+        order = [(self._first + step) % len(addresses) for step in range(len(addresses))]
+        failures: list[ClientError] = []
+        asked = 0
+        send, receive = trio.open_memory_channel[tuple[int, RemotingCommand | ClientError]](len(order))
+
+        async def ask(index: int) -> None:
+            own = RemotingCommand(command.code, command.ext, command.body)
+            try:
+                outcome = await self._ask(addresses[index], own, max(deadline - trio.current_time(), 0.0))
+            except ClientError as error:
+                send.send_nowait((index, error))
+            else:
+                send.send_nowait((index, outcome))
+
+        with send, receive:
+            async with trio.open_nursery() as nursery:
+                while len(failures) < len(order):
+                    if asked < len(order):
+                        nursery.start_soon(ask, order[asked])
+                        asked += 1
+                    patience = PATIENCE_SECONDS if asked < len(order) else timeout_seconds
+                    with trio.move_on_at(min(deadline, trio.current_time() + patience)):
+                        index, outcome = await receive.receive()
+                        if isinstance(outcome, RemotingCommand):
+                            self._first = index
+                            nursery.cancel_scope.cancel()
+                            return outcome
+                        failures.append(outcome)
+                    if trio.current_time() >= deadline:
+                        break
+                nursery.cancel_scope.cancel()
+        raise (
+            _worst(failures)
+            if failures
+            else NoAnswer(";".join(map(str, addresses)), f"no name server answered within {round(timeout_seconds * 1000)} ms")
+        )
+
+
+def _worst(failures: list[ClientError]) -> ClientError:
+    """The failure that says most: a refusal, then that the topic is unknown, then that nobody answered."""
+    told = [failure for failure in failures if not isinstance(failure, Unreachable | NoAnswer)]
+    return next((failure for failure in told if not isinstance(failure, TopicNotExist)), (told or failures)[0])

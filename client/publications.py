@@ -1,0 +1,149 @@
+"""The queues of each topic that a producer sends to: searched for by the first send, kept up to date with the routes.
+
+The sends that wait for a search are let go one after the other in the order in which they were begun, and each puts its frame
+into its connection before the next one follows; so the order of sends that were begun at once is kept per queue.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+import attrs
+import outcome
+import trio
+
+from ..message.units import MASTER_ID
+from ..world.events import get_logger
+from .arguments import check_topic
+from .errors import ClientError, Closed, NoRoute, NoRouteReason
+from .route import TopicRoute
+from .sending import Publication, target_of
+from .session import Session
+
+log = get_logger(__name__)
+
+
+@attrs.define(eq=False)
+class Publications:
+    """The publications of one producer, by topic."""
+
+    _session: Session
+    _group: str
+    known: dict[str, Publication] = attrs.field(factory=dict[str, Publication])
+    """Those that sends may use at once; a topic whose first sends still wait is not among them."""
+    on_change: Callable[[], None] = lambda: None
+    """Called when targets are new."""
+    _found: dict[str, Publication] = attrs.field(factory=dict[str, Publication])
+    _waiting: dict[str, deque[trio.lowlevel.Task]] = attrs.field(factory=dict[str, deque[trio.lowlevel.Task]])
+    """By topic, the sends that wait for a search, in the order in which they were begun."""
+    _closed: bool = False
+
+    async def find(self, topic: str, seconds: float) -> Publication:
+        """The publication of `topic`, searched for if need be; all who wait share one search and its failure.
+
+        Raises:
+            NoRoute: there is no queue to send to, or no answer within `seconds`.
+            Closed: the client is closed, or was meanwhile.
+        """
+        publication = self.known.get(topic)
+        if publication is not None:
+            return publication
+        if self._closed:
+            raise Closed("the producer is closed")
+        check_topic(topic)
+        waiting = self._waiting.get(topic)
+        if waiting is None:
+            waiting = self._waiting[topic] = deque()
+            self._session.nursery.start_soon(self._search, topic, waiting)
+        task = trio.lowlevel.current_task()
+        waiting.append(task)
+
+        def abort(_: Callable[[], None]) -> trio.lowlevel.Abort:
+            waiting.remove(task)
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        with trio.move_on_after(seconds):
+            found: Publication = await trio.lowlevel.wait_task_rescheduled(abort)
+            return found
+        raise NoRoute(topic, NoRouteReason.NAME_SERVER_UNREACHABLE, f"no answer within {seconds} s")
+
+    async def _search(self, topic: str, waiting: deque[trio.lowlevel.Task]) -> None:
+        failure: Callable[[], ClientError] = lambda: Closed("the producer was closed meanwhile")  # noqa: E731
+        try:
+            try:
+                publication = self._take(await self._find_route(topic))
+            except NoRoute as error:
+                reason, detail = error.reason, error.detail
+                failure = lambda: NoRoute(topic, reason, detail)  # noqa: E731
+            except Closed:
+                pass
+            else:
+                while waiting:
+                    trio.lowlevel.reschedule(waiting.popleft(), outcome.Value(publication))
+                    await trio.lowlevel.checkpoint()
+                if topic in self._found:
+                    self.known[topic] = self._found[topic]
+        finally:
+            del self._waiting[topic]
+            for task in waiting:
+                trio.lowlevel.reschedule(task, outcome.Error(failure()))
+            waiting.clear()
+
+    async def _find_route(self, topic: str) -> TopicRoute:
+        try:
+            route = await self._session.refresh_route(topic)
+        except NoRoute as error:
+            if error.reason is not NoRouteReason.TOPIC_UNKNOWN:
+                raise
+            route = await self._session.route_to_create(topic)
+        self._session.topics.add(topic)
+        return route
+
+    async def find_again(self, publication: Publication, deadline: float) -> Publication:
+        """Ask for the route anew after a failure that a new route may cure; without an answer, go on with the old one."""
+        with trio.move_on_at(deadline):
+            try:
+                return self._take(await self._session.refresh_route(publication.topic))
+            except NoRoute as error:
+                log.debug("route_not_refreshed", topic=publication.topic, reason=error.reason.name)
+            except Closed:
+                pass  # the next attempt says so, with what is known of the earlier ones
+        return publication
+
+    def _take(self, route: TopicRoute) -> Publication:
+        queues = tuple(route.publish_queues())
+        if not queues:
+            raise NoRoute(route.topic, route.why_not_publishable())
+        before = self._found.get(route.topic)
+        masters = {broker.name: broker.addresses[MASTER_ID] for broker in route.brokers if MASTER_ID in broker.addresses}
+        if (
+            before is not None
+            and before.queues == queues
+            and all(target.address == masters[target.queue.broker_name] for target in before.targets)
+        ):
+            return before
+        targets = tuple(target_of(self._group, queue, masters[queue.broker_name]) for queue in queues)
+        counter = self._session.world.randomness.randrange(len(queues)) if before is None else before.counter
+        brokers = {queue.broker_name for queue in queues}
+        publication = Publication(route.topic, queues, targets, len(brokers), counter)
+        self._found[route.topic] = publication
+        if route.topic in self.known:
+            self.known[route.topic] = publication
+        self.on_change()
+        return publication
+
+    def route_changed(self, route: TopicRoute) -> None:
+        """Take a route that the session has refreshed; a topic without any queue left is searched for by the next send."""
+        if route.topic in self.known:
+            try:
+                self._take(route)
+            except NoRoute as error:
+                log.warning("topic_not_publishable", topic=route.topic, reason=error.reason.name)
+                del self.known[route.topic], self._found[route.topic]
+
+    def close(self) -> None:
+        """Refuse further searches."""
+        self._closed = True
+        self.known.clear()
+        self._found.clear()

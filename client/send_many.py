@@ -1,0 +1,162 @@
+"""Sending many messages with an answer for each of them, in order within each queue whatever has to be tried again.
+
+The messages of one queue form a lane, and a lane has one request out at a time: what comes later is sent when what came before
+has its answer. So that this is not slow, a request takes as many messages of its lane as fit a batch.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Protocol
+
+import attrs
+import trio
+
+from ..message.message import DLQ_PREFIX, RETRY_PREFIX, Message, MessageQueue
+from .arguments import check_message
+from .errors import ClientError, Closed
+from .sending import Outgoing, Publication, SendResult, Target, batch_properties, encode_messages, result_of, results_of
+from .transmit import Choose, Transmitter
+
+BATCH_MESSAGES_MAX = 256
+BATCH_BYTES_MAX = 256 * 1024
+"""A request of `send_many` has at most so many bytes of bodies, unless one message alone has more."""
+
+Outcome = SendResult | ClientError
+"""What became of one message: where it is stored, or why that is not known."""
+
+
+class Encoder(Protocol):
+    """Turns a message into what an attempt sends; raises an `InvalidArgument` for one that cannot be sent."""
+
+    def __call__(self, message: Message, unique_id: str, key: str | None) -> Outgoing: ...
+
+
+@attrs.frozen
+class Item:
+    """One message, its place in the list, and the key that chooses its queue."""
+
+    index: int
+    message: Message
+    key: str | None
+    unique_id: str = ""
+    """Given when the route is known, for it contains the address by which we reached the name server."""
+
+
+@attrs.define(eq=False)
+class _Lane:
+    """The messages of one queue that wait, in order."""
+
+    target: Target
+    items: deque[Item] = attrs.field(factory=deque[Item])
+
+
+@attrs.define(eq=False)
+class ManySends:
+    """One call of `send_many`."""
+
+    transmitter: Transmitter
+    encode: Encoder
+    new_id: Callable[[Message], str]
+    queue: MessageQueue | None
+    seconds: float
+    outcomes: dict[int, Outcome] = attrs.field(factory=dict[int, Outcome])
+
+    async def send(self, items: Sequence[Item]) -> None:
+        """Send all, and note in `outcomes` what became of each."""
+        by_topic: dict[str, list[Item]] = {}
+        for item in items:
+            try:
+                check_message(item.message)
+            except ClientError as error:
+                self.outcomes[item.index] = error
+            else:
+                by_topic.setdefault(item.message.topic, []).append(item)
+        async with trio.open_nursery() as nursery:
+            for topic, own in by_topic.items():
+                nursery.start_soon(self._send_topic, topic, own)
+
+    async def _send_topic(self, topic: str, items: list[Item]) -> None:
+        try:
+            publication = await self.transmitter.publications.find(topic, self.seconds)
+            lanes: dict[MessageQueue, _Lane] = {}
+            for item in items:
+                target = self._target(publication, item)
+                lane = lanes.setdefault(target.queue, _Lane(target))
+                lane.items.append(attrs.evolve(item, unique_id=self.new_id(item.message)))
+        except ClientError as error:
+            self.outcomes.update((item.index, error) for item in items)
+            return
+        async with trio.open_nursery() as nursery:
+            for lane in lanes.values():
+                nursery.start_soon(self._run, publication, lane)
+
+    def _target(self, publication: Publication, item: Item) -> Target:
+        if self._is_free(item):
+            return self.transmitter.next_target(publication)
+        return self.transmitter.chosen(publication, item.message, item.key, self.queue, None)
+
+    def _is_free(self, item: Item) -> bool:
+        return item.key is None and self.queue is None
+
+    async def _run(self, publication: Publication, lane: _Lane) -> None:
+        while lane.items:
+            publication = self.transmitter.publications.known.get(publication.topic, publication)
+            await self._send_chunk(publication, lane.target, self._next_chunk(lane.items))
+
+    def _next_chunk(self, items: deque[Item]) -> list[Item]:
+        """Take the messages of the next request: as many as fit, all with or all without a queue of their own."""
+        chunk = [items.popleft()]
+        size = len(chunk[0].message.body)
+        if not self._fits_batch(chunk[0]):
+            return chunk
+        free = self._is_free(chunk[0])
+        while items and len(chunk) < BATCH_MESSAGES_MAX and self._fits_batch(items[0]) and self._is_free(items[0]) is free:
+            size += len(items[0].message.body)
+            if size > BATCH_BYTES_MAX:
+                break
+            chunk.append(items.popleft())
+        return chunk
+
+    def _fits_batch(self, item: Item) -> bool:
+        message, options = item.message, self.transmitter.options
+        return (
+            not message.delay_level
+            and len(message.body) <= options.plain_bytes_max
+            and not message.topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
+        )
+
+    async def _send_chunk(self, publication: Publication, target: Target, chunk: list[Item]) -> None:
+        first = chunk[0]
+        choose: Choose | None = None
+        if not (self._is_free(first) and publication.broker_count > 1):
+            # Any queue would do for a free message too, but while its broker is the only one it stays behind its predecessors.
+            choose = partial(self.transmitter.fixed_target, queue=target.queue)
+            if first.key is not None:
+                choose = partial(self.transmitter.chosen, message=first.message, key=first.key, queue=self.queue, selector=None)
+        try:
+            if len(chunk) == 1:
+                outgoing = self.encode(first.message, first.unique_id, first.key)
+                answer, target = await self.transmitter.send(publication, outgoing, target, self.seconds, choose)
+                self.outcomes[first.index] = result_of(answer, first.unique_id, target.queue, target.address)
+                return
+            batch = encode_messages(
+                [attrs.evolve(item.message, body=bytes(item.message.body)) for item in chunk],
+                [item.unique_id for item in chunk],
+                self.transmitter.options.message_bytes_max,
+                [item.key for item in chunk],
+            )
+            properties = batch_properties(wait_stored=batch.wait_stored)
+            outgoing = Outgoing(0, self.transmitter.session.world.clock.wall_ms(), 0, properties, batch.body, batch=True)
+            answer, target = await self.transmitter.send(publication, outgoing, target, self.seconds, choose)
+            results = results_of(answer, batch, target.queue, target.address)
+        except ClientError as error:
+            if len(chunk) == 1 or error.retriable or error.may_have_been_stored or isinstance(error, Closed):
+                self.outcomes.update((item.index, error) for item in chunk)
+                return
+            for item in chunk:  # one message that cannot be stored does not take the others with it
+                await self._send_chunk(publication, target, [item])
+        else:
+            self.outcomes.update((item.index, result) for item, result in zip(chunk, results, strict=True))

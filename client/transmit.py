@@ -1,0 +1,167 @@
+"""What the producer's ways to send have in common: which queue a message goes to, and what follows when an attempt fails.
+
+One send has a total time; inside it `retry.py` decides whether it is tried again, and where. The trio shell around it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import attrs
+import trio
+
+from ..message.message import Message, MessageQueue
+from ..message.strings import string_hash
+from ..remoting.codes import RequestCode
+from ..remoting.command import RemotingCommand
+from ..remoting.errors import CallTimeout, ConnectionLost
+from ..world.events import get_logger
+from .arguments import check_queue, check_text, shown
+from .errors import ClientError, Closed, InvalidArgument, NoRoute, SendTimeout
+from .latency import BrokerLatencies
+from .publications import Publications
+from .retry import Attempts, attempt_seconds, choose_queue
+from .sending import Outgoing, ProducerOptions, Publication, Target, frame_parts, result_of, target_of
+from .session import Session
+
+log = get_logger(__name__)
+
+QueueSelector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
+"""Chooses the queue of a message from those that can be sent to."""
+
+Choose = Callable[[Publication], Target]
+"""Chooses the queue of a message anew when the queues of its topic have changed; None where any queue will do."""
+
+SINGLE, BATCH = int(RequestCode.SEND_MESSAGE_V2), int(RequestCode.SEND_BATCH_MESSAGE)
+
+
+@attrs.define(eq=False)
+class Transmitter:
+    """Chooses queues and carries sends through their attempts, for one producer."""
+
+    group: str
+    options: ProducerOptions
+    publications: Publications
+    session: Session
+    latencies: BrokerLatencies = attrs.field(factory=BrokerLatencies)
+    closed: bool = False
+
+    def next_target(self, publication: Publication) -> Target:
+        counter = publication.counter = publication.counter + 1
+        if self.latencies.any and self.options.avoid_slow_brokers:
+            avoid = self.latencies.to_avoid(trio.current_time())
+            return publication.targets[choose_queue(publication.queues, counter, avoid)]
+        return publication.targets[counter % len(publication.targets)]
+
+    def chosen(
+        self,
+        publication: Publication,
+        message: Message,
+        key: str | None,
+        queue: MessageQueue | None,
+        selector: QueueSelector | None,
+    ) -> Target:
+        if (key is not None) + (queue is not None) + (selector is not None) > 1:
+            raise InvalidArgument("give at most one of key, queue and selector")
+        if key is not None:
+            check_text("key", key)
+            # Java's remainder keeps the sign of the hash, and the selector takes its absolute value.
+            return publication.targets[abs(string_hash(key)) % len(publication.targets)]
+        if selector is not None:
+            queue = selector(publication.queues, message)
+            if not isinstance(queue, MessageQueue):  # pyright: ignore[reportUnnecessaryIsInstance] - selectors are not ours
+                raise InvalidArgument(f"selector must return one of the queues that it is given (it returned {shown(queue)})")
+        assert queue is not None
+        return self.fixed_target(publication, queue)
+
+    def fixed_target(self, publication: Publication, queue: MessageQueue) -> Target:
+        check_queue("queue", queue)
+        for target in publication.targets:
+            if target.queue == queue:
+                return target
+        master = self.session.routes.master(queue.broker_name)
+        if queue.topic != publication.topic or master is None:
+            raise InvalidArgument(f"{queue} is no queue that {publication.topic!r} can be sent to now")
+        return target_of(self.group, queue, master)
+
+    async def send(
+        self, publication: Publication, outgoing: Outgoing, target: Target, seconds: float, choose: Choose | None
+    ) -> tuple[RemotingCommand, Target]:
+        deadline = trio.current_time() + seconds
+        elsewhere = publication.broker_count > 1 and choose is None
+        limit = attempt_seconds(seconds, self.options.retries, elsewhere=elsewhere)
+        try:
+            return await self._attempt(target, outgoing, limit), target
+        except ClientError as error:
+            return await self.send_again(publication, outgoing, target, error, deadline, seconds, choose)
+
+    async def send_again(
+        self,
+        publication: Publication,
+        outgoing: Outgoing,
+        target: Target,
+        failure: ClientError,
+        deadline: float,
+        seconds: float,
+        choose: Choose | None,
+    ) -> tuple[RemotingCommand, Target]:
+        """The attempts after the first, failed one."""
+        attempts = Attempts(self.options.retries)
+        while True:
+            if failure.invalid_metadata and not isinstance(failure, NoRoute):
+                publication = await self.publications.find_again(publication, deadline)
+            elsewhere = publication.broker_count > 1 and choose is None
+            pause = attempts.again(failure, elsewhere=elsewhere, lot=self.session.world.randomness.random())
+            if pause is None:
+                failure.may_have_been_stored = attempts.may_have_been_stored  # by an earlier one, if not by the last
+                raise failure
+            left = deadline - trio.current_time() - pause
+            if left <= 0:
+                raise SendTimeout(
+                    publication.topic,
+                    round(seconds * 1000),
+                    attempts.made - 1,
+                    may_have_been_stored=attempts.may_have_been_stored,
+                ) from failure
+            log.debug("send_retried", topic=publication.topic, broker=target.queue.broker_name, reason=str(failure))
+            await trio.sleep(pause)
+            limit = attempt_seconds(left, attempts.retries_left, elsewhere=elsewhere)
+            try:
+                target = self._target_after(publication, target) if choose is None else choose(publication)
+                return await self._attempt(target, outgoing, limit), target
+            except ClientError as error:
+                failure = error
+
+    def _target_after(self, publication: Publication, target: Target) -> Target:
+        publication.counter += 1
+        avoid = self.latencies.to_avoid(trio.current_time()) if self.options.avoid_slow_brokers else frozenset[str]()
+        return publication.targets[choose_queue(publication.queues, publication.counter, avoid, target.queue.broker_name)]
+
+    async def _attempt(self, target: Target, outgoing: Outgoing, seconds: float) -> RemotingCommand:
+        """Send once, and return an answer that says stored; every failure is a `ClientError` and noted against the broker."""
+        started = trio.current_time()
+        try:
+            channel = self.session.channel_to(target.address)
+            opaque = channel.next_opaque()
+            template, code = (target.batch, BATCH) if outgoing.batch else (target.single, SINGLE)
+            parts = frame_parts(
+                template, outgoing.sys_flag, outgoing.born_ms, outgoing.flag, outgoing.properties, opaque, outgoing.body
+            )
+            answer = await channel.exchange(opaque, code, parts, seconds, started)
+            result_of(answer, "", target.queue, target.address)
+        except (ClientError, CallTimeout, ConnectionLost) as error:
+            raise self.failed(target, error) from error
+        now = trio.current_time()
+        self.latencies.sent(target.queue.broker_name, now - started, now)
+        return answer
+
+    def failed(self, target: Target, error: ClientError | CallTimeout | ConnectionLost) -> ClientError:
+        """Note a failed attempt; return what it means to the caller."""
+        failure = error if isinstance(error, ClientError) else self.session.failure_of(target.address, error)
+        if self.closed:
+            return Closed("the producer was closed meanwhile", may_have_been_stored=failure.may_have_been_stored)
+        if failure.retriable:
+            self.latencies.failed(target.queue.broker_name, trio.current_time())
+        if failure is not error:
+            failure.__cause__ = error
+        return failure

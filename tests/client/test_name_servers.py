@@ -1,0 +1,139 @@
+"""Clients with several name servers, of which some hang, are gone or know nothing."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from ledgermq.client.errors import Closed, NoRoute, NoRouteReason
+from ledgermq.client.producer import Producer, open_producer
+from ledgermq.client.session import open_session
+from ledgermq.message.message import Message
+from ledgermq.remoting.command import RemotingCommand
+from ledgermq.world.network import Address
+
+from .fake_cluster import NAMESRV, FakeCluster, open_cluster
+
+OTHER = "10.0.0.8:9876"
+
+
+def both_orders() -> list[str]:
+    """The one that is broken may be asked first or second; the seed of the client decides as well."""
+    return [f"{OTHER};{NAMESRV}", f"{NAMESRV};{OTHER}"]
+
+
+async def send_to_each(producer: Producer, topics: list[str]) -> list[float]:
+    """Send to all topics at once; returns how long each took."""
+    seconds: list[float] = []
+
+    async def send(topic: str) -> None:
+        started = trio.current_time()
+        await producer.send(Message(topic, b""))
+        seconds.append(trio.current_time() - started)
+
+    async with trio.open_nursery() as nursery:
+        for topic in topics:
+            nursery.start_soon(send, topic)
+    return seconds
+
+
+async def break_other(cluster: FakeCluster, how: str) -> None:
+    """Let the other name server hang, swallow connections, refuse them or know nothing."""
+    address = Address.parse(OTHER)
+    if how != "refusing":
+        await cluster.start_name_server(OTHER, empty=how == "empty")
+    if how in ("silent", "unreachable"):
+        getattr(cluster.network, how).add(address)
+
+
+@pytest.mark.parametrize("how", ["silent", "unreachable", "refusing", "empty"])
+@pytest.mark.parametrize("order", range(2))
+async def test_one_name_server_that_works_is_enough(autojump_clock: MockClock, how: str, order: int) -> None:
+    """For the first send and for eight topics at once, with time left for the brokers."""
+    async with open_cluster(seed=order) as cluster:
+        await cluster.start_broker("b1")
+        topics = [f"t{number}" for number in range(8)]
+        for topic in topics:
+            cluster.create(topic, 1)
+        await break_other(cluster, how)
+        async with open_producer(both_orders()[order], world=cluster.world) as producer:
+            first = await send_to_each(producer, topics)
+            cluster.create("later", 1)
+            (second,) = await send_to_each(producer, ["later"])
+
+        assert len(first) == 8
+        assert max(first) < 1
+        assert second < 0.1, "the one that answered is asked first from then on"
+
+
+async def test_a_hung_name_server_and_a_dead_master_leave_time_for_the_other(autojump_clock: MockClock) -> None:
+    """A first send finds the route and the master that is left within its total time."""
+    for seed in range(4):
+        async with open_cluster(seed) as cluster:
+            dead, _ = await cluster.start_broker("b1"), await cluster.start_broker("b2")
+            cluster.create("t", 2)
+            await break_other(cluster, "silent")
+            cluster.network.unreachable.add(dead.address)
+            async with open_producer(f"{OTHER};{NAMESRV}", world=cluster.world) as producer:
+                results = [await producer.send(Message("t", b"")) for _ in range(4)]
+
+        assert {result.queue.broker_name for result in results} == {"b2"}
+
+
+async def test_a_topic_is_unknown_only_if_all_say_so(autojump_clock: MockClock) -> None:
+    """And no name server is not the same as an unknown topic."""
+    async with open_cluster() as cluster:
+        await cluster.start_broker("b1")
+        await break_other(cluster, "empty")
+        async with open_session(f"{OTHER};{NAMESRV}", cluster.world) as session:
+            with pytest.raises(NoRoute) as unknown:
+                await session.refresh_route("t")
+            cluster.network.refusing.update({Address.parse(OTHER), Address.parse(NAMESRV)})
+        async with open_session(f"{OTHER};{NAMESRV}", cluster.world) as session:
+            with pytest.raises(NoRoute) as unreachable:
+                await session.refresh_route("t")
+
+    assert unknown.value.reason is NoRouteReason.TOPIC_UNKNOWN
+    assert unreachable.value.reason is NoRouteReason.NAME_SERVER_UNREACHABLE
+
+
+async def test_all_who_wait_for_a_route_share_one_answer(autojump_clock: MockClock) -> None:
+    """Also when the one who asked first gives up."""
+    async with open_cluster() as cluster:
+        await cluster.start_broker("b1")
+        cluster.create("t", 1)
+        async with open_session(NAMESRV, cluster.world) as session, trio.open_nursery() as nursery:
+            with trio.move_on_after(0):
+                await session.refresh_route("t")
+            routes: list[str] = []
+
+            async def ask() -> None:
+                routes.append((await session.refresh_route("t")).topic)
+
+            for _ in range(20):
+                nursery.start_soon(ask)
+
+        assert routes == ["t"] * 20
+        assert len(cluster.requests) == 1
+
+
+async def test_whoever_waits_for_a_name_server_when_the_client_closes_is_told(autojump_clock: MockClock) -> None:
+    """With `Closed`, and not after the time-out of the question."""
+    async with open_cluster() as cluster:
+        cluster.network.silent.add(Address.parse(NAMESRV))
+        ended: list[float] = []
+        async with trio.open_nursery() as nursery, open_session(NAMESRV, cluster.world) as session:
+
+            async def ask(question: RemotingCommand | None) -> None:
+                with pytest.raises(Closed):
+                    await (session.refresh_route("t") if question is None else session.ask_name_server(question))
+                ended.append(trio.current_time())
+
+            nursery.start_soon(ask, None)
+            nursery.start_soon(ask, RemotingCommand(105))
+            await trio.sleep(1)
+
+        assert ended == pytest.approx([1, 1], abs=0.1)
+        with pytest.raises(Closed):
+            await session.refresh_route("t")

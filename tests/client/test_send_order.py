@@ -1,0 +1,182 @@
+"""The order of messages in a queue is that in which their sends were begun; `send_many` keeps it when sends are repeated."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from ledgermq.client.errors import ClientError, InvalidArgument, MessageIllegal, MessageTooLarge, NoAnswer
+from ledgermq.client.producer import Producer, open_producer
+from ledgermq.client.sending import SendResult
+from ledgermq.message.layout import decode_record
+from ledgermq.message.message import Message, MessageQueue
+from ledgermq.remoting.codes import RequestCode, ResponseCode
+from ledgermq.remoting.command import RemotingCommand
+
+from .fake_cluster import NAMESRV, FakeBroker, open_cluster
+
+SEND, BATCH = RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE
+
+
+def silence(request: RemotingCommand) -> None:
+    """Script: never answer."""
+
+
+def numbered(count: int, topic: str = "t") -> list[Message]:
+    return [Message(topic, b"%d" % number) for number in range(count)]
+
+
+def stored(broker: FakeBroker, queue_id: int = 0, topic: str = "t") -> list[int]:
+    return [int(decode_record(record).body) for record in broker.queues.get((topic, queue_id), [])]
+
+
+async def send_at_once(producer: Producer, count: int, pause: float = 0.0) -> list[int]:
+    """Start many sends in a nursery; returns the order in which they began, which is trio's affair."""
+    begun: list[int] = []
+
+    async def send(number: int) -> None:
+        begun.append(number)
+        await producer.send(Message("t", b"%d" % number))
+
+    async with trio.open_nursery() as nursery:
+        for number in range(count):
+            nursery.start_soon(send, number)
+            if pause and number % 7 == 0:
+                await trio.sleep(pause)
+    return begun
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_sends_are_stored_in_the_order_in_which_they_began(autojump_clock: MockClock, seed: int) -> None:
+    """Also the first ones, which wait for the route and for the connection, and those that begin while these wait."""
+    pause = random.Random(seed).choice([0.0, 1e-6, 1e-3])
+    async with open_cluster() as cluster, open_producer(NAMESRV, world=cluster.world) as producer:
+        broker = await cluster.start_broker("b1")
+        cluster.create("t", 1)
+
+        assert stored(broker) == []
+        begun = await send_at_once(producer, 200, pause)
+        assert stored(broker) == begun
+
+        cluster.kill(broker)
+        cluster.network.refusing.clear()
+        await trio.sleep(0.1)
+        begun += await send_at_once(producer, 50)
+        assert stored(broker) == begun, "and over a new connection"
+
+
+async def test_many_sends_to_a_topic_that_is_unknown_share_one_search(autojump_clock: MockClock) -> None:
+    """A hundred senders hear of it together, and not each after a search of its own."""
+    async with open_cluster() as cluster, open_producer(NAMESRV, world=cluster.world) as producer:
+        await cluster.start_broker("b1")
+        failures: list[ClientError] = []
+
+        async def send() -> None:
+            try:
+                await producer.send(Message("nowhere", b""))
+            except ClientError as error:
+                failures.append(error)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(100):
+                nursery.start_soon(send)
+
+        assert [type(error).__name__ for error in failures] == ["NoRoute"] * 100
+        assert len(cluster.requests) == 2, "for the topic, and for the template of new topics"
+
+
+async def test_send_many_keeps_the_order_though_requests_are_sent_again(autojump_clock: MockClock) -> None:
+    """A broker that is busy now and then, that loses an answer, and whose connection breaks."""
+    async with open_cluster() as cluster, open_producer(NAMESRV, world=cluster.world, send_timeout_seconds=8) as producer:
+        broker = await cluster.start_broker("b1")
+        cluster.create("t", 1)
+        busy = 0
+
+        def often_busy(request: RemotingCommand) -> RemotingCommand | None:
+            nonlocal busy
+            busy += 1
+            return request.response(ResponseCode.SYSTEM_BUSY, remark="scripted")
+
+        broker.script(BATCH, often_busy, often_busy)
+        results = await producer.send_many(numbered(1000))
+
+        assert stored(broker) == list(range(1000))
+        assert all(isinstance(result, SendResult) for result in results)
+        assert [result.queue_offset for result in results if isinstance(result, SendResult)] == list(range(1000))
+        assert busy == 2
+        assert len(broker.requests_of(BATCH)) < 10, "in batches"
+        assert broker.requests_of(SEND) == []
+
+
+async def test_send_many_keeps_the_order_of_each_key(autojump_clock: MockClock) -> None:
+    """Keys choose queues as in `send`, and carry their sharding property."""
+    async with open_cluster() as cluster, open_producer(NAMESRV, world=cluster.world) as producer:
+        brokers = [await cluster.start_broker(name) for name in ("b1", "b2")]
+        cluster.create("t", 3)
+
+        await producer.send_many(numbered(600), key=lambda message: f"key{int(message.body) % 5}")
+        alone = await producer.send(Message("t", b"1000"), key="key3")
+
+        queues = {MessageQueue("t", broker.name, at): stored(broker, at) for broker in brokers for at in range(3)}
+        assert sorted(number for queue in queues.values() for number in queue) == [*range(600), 1000]
+        assert all(queue == sorted(queue) for queue in queues.values())
+        assert isinstance(alone, SendResult)
+        assert [number for number in queues[alone.queue] if number % 5 == 3] == list(range(3, 600, 5))
+
+
+async def test_send_many_says_of_each_message_what_became_of_it(autojump_clock: MockClock) -> None:
+    """One that is no message, one that is too large, one that the broker refuses: the others are stored."""
+    async with open_cluster() as cluster, open_producer(NAMESRV, world=cluster.world, message_bytes_max=1000) as producer:
+        broker = await cluster.start_broker("b1")
+        cluster.create("t", 1)
+        messages = numbered(6)
+        messages[1] = Message("t", b"x" * 2000)
+        messages[3] = Message("t", b"", tag="a\x01b")
+        messages[4] = Message("bad topic", b"")
+
+        results = await producer.send_many(messages)
+
+        assert [type(result) for result in results] == [
+            SendResult,
+            MessageTooLarge,
+            SendResult,
+            InvalidArgument,
+            InvalidArgument,
+            SendResult,
+        ]
+        assert stored(broker) == [0, 2, 5]
+        assert await producer.send_many([]) == []
+        with pytest.raises(InvalidArgument, match="at most one"):
+            await producer.send_many(messages, key="k", queue=MessageQueue("t", "b1", 0))
+
+
+async def test_a_message_that_the_broker_refuses_does_not_take_its_batch_with_it(autojump_clock: MockClock) -> None:
+    """The batch is refused whole, so its messages are sent one by one."""
+    async with open_cluster() as cluster, open_producer(NAMESRV, world=cluster.world) as producer:
+        broker = await cluster.start_broker("b1")
+        cluster.create("t", 1)
+        broker.refuse(BATCH, ResponseCode.MESSAGE_ILLEGAL)
+        broker.refuse(SEND, ResponseCode.MESSAGE_ILLEGAL)
+
+        results = await producer.send_many(numbered(4))
+
+        assert [type(result) for result in results] == [MessageIllegal, SendResult, SendResult, SendResult]
+        assert stored(broker) == [1, 2, 3]
+
+
+async def test_send_many_gives_each_message_the_failure_of_its_request(autojump_clock: MockClock) -> None:
+    """A broker that never answers leaves it open whether they are stored."""
+    async with open_cluster() as cluster, open_producer(NAMESRV, world=cluster.world, retries=0) as producer:
+        broker = await cluster.start_broker("b1")
+        cluster.create("t", 1)
+        broker.script(BATCH, silence)
+
+        results = await producer.send_many(numbered(300))
+
+        failed = [result for result in results if isinstance(result, NoAnswer)]
+        assert len(failed) == 256
+        assert all(error.may_have_been_stored for error in failed)
+        assert stored(broker) == list(range(256, 300))
