@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from ledgermq.ha.classic import layout as ha_layout
+from ledgermq.ha.dledger import layout as ledger_layout
 from ledgermq.message.batch import ITEM_HEAD
 from ledgermq.message.fields import Layout
 from ledgermq.message.layout import BLANK, HEADS
@@ -42,6 +43,12 @@ _STORE = [
     (HEADER, "Slots of 4 bytes and entries follow. RocketMQ's IndexFile."),
     (ENTRY, "Entry 0 is never used. RocketMQ's IndexFile."),
     (FIELDS, "The first bytes of the 4096 of the file. RocketMQ's StoreCheckpoint."),
+    (
+        ledger_layout.ENTRY,
+        "In the data files. The last 8 bytes of a file are never part of an entry. DLedger 0.3.1.2's DLedgerEntryCoder.",
+    ),
+    (ledger_layout.BLANK, "Where the next entry does not fit the rest of a data file. DLedger's MmapFileList."),
+    (ledger_layout.INDEX, "That of entry n lies at byte 32 n of the index files. DLedger's DLedgerMmapFileStore."),
     (
         MARK,
         (

@@ -5,7 +5,11 @@ HaError
 ├── WrongDialect        the peer speaks the other dialect; says which key to set
 ├── HaRefused           one side will not replicate with the other; says what to do
 ├── CorruptEpochs       the epoch file does not add up
-└── WrongHaSetting      a configuration key has a value that cannot work
+├── WrongHaSetting      a configuration key has a value that cannot work
+├── CorruptLedger       the files of a ledger are not what they were when they were synced
+├── CorruptHardState    term and vote of a node cannot be read
+├── LedgerGap           entries do not continue a ledger
+└── CommittedEntries    a cut would take committed entries away
 
 NotWritable (store)
 └── InSyncReplicasNotEnough  too few slaves are within reach
@@ -43,6 +47,38 @@ class CorruptEpochs(HaError):
 
 class WrongHaSetting(HaError):
     """A configuration key has a value that cannot work."""
+
+
+class CorruptLedger(HaError):
+    """The files in `path` are not what they were when they were synced; `found` says where and what. Nothing was changed."""
+
+    def __init__(self, path: str, found: str) -> None:
+        super().__init__(
+            f"{path}: {found}. Nothing was cut. Restore the files of this node from a backup; or, while the other nodes of the "
+            "group are a majority, stop this one, move its whole directory away and let it be filled by the leader again"
+        )
+        self.path = path
+
+
+class CorruptHardState(HaError):
+    """The file that holds a node's term and vote is gone or unreadable although the node has entries. Nothing was changed."""
+
+
+class LedgerGap(HaError):
+    """Entries do not continue the ledger. Nothing was appended."""
+
+
+class CommittedEntries(HaError):
+    """A cut at the entry `index` would take entries away that are committed up to `committed_index`. Nothing was cut."""
+
+    def __init__(self, index: int, committed_index: int) -> None:
+        super().__init__(
+            f"a cut at entry {index} would take committed entries away, the last of which is {committed_index}: two nodes of "
+            "the group hold different histories. This node refuses to follow; compare the stores of all nodes before any of "
+            "them is started anew"
+        )
+        self.index = index
+        self.committed_index = committed_index
 
 
 class InSyncReplicasNotEnough(NotWritable):

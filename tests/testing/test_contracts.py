@@ -7,10 +7,15 @@ import pytest
 from ledgermq.testing.contracts import DISK_CHECKS, check_disk
 from ledgermq.testing.sim.disk import SimDisk
 from ledgermq.world.disk import Disk, RealDisk
+from ledgermq.world.memory_disk import MemoryDisk
 
 
 def test_the_simulated_disk_keeps_the_contract() -> None:
     check_disk(SimDisk(), "root")
+
+
+def test_the_disk_in_memory_keeps_the_contract() -> None:
+    check_disk(MemoryDisk(), "root")
 
 
 def test_the_real_disk_keeps_the_contract(tmp_path: Path) -> None:

@@ -1,0 +1,180 @@
+"""The data and index files of a ledger, as far as writing at their end goes: entries, blank blocks, index records.
+
+A failed append leaves nothing: what it wrote is cleared, or nothing more is written until it could be. Otherwise a restart
+might find entries that nobody knows of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+
+from ...message.checksum import crc32
+from ...message.fields import Buffer
+from ...message.layout import put_physical_offset
+from ...store.errors import AppendUnclear
+from ...store.segments import Segment, Segments
+from .layout import (
+    BLANK,
+    BLANK_SIZE,
+    ENTRY,
+    HEADER_SIZE,
+    INDEX,
+    INDEX_SIZE,
+    MAGIC_BLANK,
+    MAGIC_ENTRY,
+    PATCH_AT,
+)
+
+_pack_header_into = ENTRY.codec.pack_into
+_pack_index_into = INDEX.codec.pack_into
+_NO_HEADER = bytes(HEADER_SIZE)
+
+
+@attrs.frozen
+class Stamp:
+    """What all entries of one append have in common."""
+
+    first_index: int
+    term: int
+    channel: int
+    patch: bool
+    """The bodies are messages, and each one's physical offset is written into it."""
+
+
+@attrs.define(eq=False)
+class EntryFiles:
+    """Both runs of files."""
+
+    data: Segments
+    index: Segments
+    syncs: bool = True
+    """Every append will be synced soon; the files are prepared for that."""
+    unclear: bool = False
+    """A failed append has left bytes behind the end."""
+    _withdrawn: list[Segment] = attrs.field(factory=list[Segment])
+    """Files that a failed append has made."""
+
+    def write_entries(self, end: int, stamp: Stamp, records: Sequence[Buffer], sizes: list[int]) -> list[int]:
+        """Write one entry for each record, and their index records; returns the physical offset of each record.
+
+        Args:
+            end: position where the log ends.
+            stamp: what the headers say.
+            records: the bodies.
+            sizes: of the entries.
+
+        Raises:
+            OSError: the disk refused; the caller calls `withdraw`.
+        """
+        segment = self.data.last(end)
+        offsets, index_records = list[int](), bytearray(INDEX_SIZE * len(sizes))
+        first, free = 0, segment.size - segment.wrote - BLANK_SIZE
+        for number, size in enumerate(sizes):
+            if size > free:
+                if number > first:
+                    self._write_run(segment, stamp, records, sizes, range(first, number), offsets, index_records)
+                segment = self.roll(segment)
+                first, free = number, segment.size - BLANK_SIZE
+            free -= size
+        self._write_run(segment, stamp, records, sizes, range(first, len(sizes)), offsets, index_records)
+        self.write_index(stamp.first_index, index_records)
+        return offsets
+
+    def _write_run(
+        self,
+        segment: Segment,
+        stamp: Stamp,
+        records: Sequence[Buffer],
+        sizes: list[int],
+        numbers: range,
+        offsets: list[int],
+        index_records: bytearray,
+    ) -> None:
+        """Write the entries of `numbers` into one file, in one call."""
+        parts: list[Buffer] = []
+        for number in numbers:
+            parts += (_NO_HEADER, records[number])
+        buffer = bytearray().join(parts)
+        term, channel, patch = stamp.term, stamp.channel, stamp.patch
+        at, index, base = 0, stamp.first_index + numbers.start, segment.start + segment.wrote
+        with memoryview(buffer) as view:
+            for number in numbers:
+                size, position = sizes[number], base + at
+                if patch:
+                    put_physical_offset(buffer, at + PATCH_AT, position + HEADER_SIZE)
+                crc = crc32(view[at + HEADER_SIZE : at + size])
+                _pack_header_into(buffer, at, MAGIC_ENTRY, size, index, term, position, channel, 0, crc, size - HEADER_SIZE)
+                _pack_index_into(index_records, INDEX_SIZE * number, MAGIC_ENTRY, position, size, index, term)
+                offsets.append(position + HEADER_SIZE)
+                at += size
+                index += 1
+        if self.syncs:
+            segment.prepare(len(buffer))
+        segment.append(buffer)
+
+    def write_raw(self, end: int, position: int, entries: Buffer, first_index: int, index_records: Buffer) -> None:
+        """Write whole entries at `position`, which is where the log ends or where the file behind it begins.
+
+        Raises:
+            OSError: the disk refused; the caller calls `withdraw`.
+        """
+        segment = self.data.last(end)
+        if position != segment.start + segment.wrote:
+            segment = self.roll(segment)
+        if self.syncs:
+            segment.prepare(len(entries))
+        segment.append(entries)
+        self.write_index(first_index, index_records)
+
+    def roll(self, segment: Segment) -> Segment:
+        """End a file with a blank block, and begin the next one."""
+        remaining = segment.size - segment.wrote
+        segment.file.write(BLANK.codec.pack(MAGIC_BLANK, remaining), segment.wrote)
+        segment.wrote = segment.size
+        return self.data.last()
+
+    def write_index(self, first_index: int, records: Buffer) -> None:
+        """Write index records at their place, which is the end of the index."""
+        at, start = 0, first_index * INDEX_SIZE
+        with memoryview(records) as view:
+            while at < len(records):
+                segment = self.index.last(start + at)
+                segment.wrote = start + at - segment.start
+                size = min(len(records) - at, segment.size - segment.wrote)
+                segment.append(view[at : at + size])
+                at += size
+
+    def withdraw(self, end_position: int, end_index: int, reason: BaseException) -> None:
+        """Take back what a failed append has written behind the end.
+
+        Raises:
+            AppendUnclear: the disk does not let it be taken back now; `clear_withdrawn` tries again.
+        """
+        for run, end in ((self.data, end_position), (self.index, (end_index + 1) * INDEX_SIZE)):
+            while run.files and run.files[-1].start >= max(end, 1):
+                self._withdrawn.append(run.files.pop())
+            if run.files:
+                run.files[-1].wrote = end - run.files[-1].start
+        self.unclear = True
+        try:
+            self.clear_withdrawn()
+        except OSError as error:
+            raise AppendUnclear(error.errno, error.strerror) from reason
+
+    def clear_withdrawn(self) -> None:
+        """Clear what failed appends have left.
+
+        Raises:
+            OSError: the disk refused.
+        """
+        while self._withdrawn:
+            segment = self._withdrawn[-1]
+            segment.file.clear(0)
+            self.data.disk.remove(segment.path)
+            self._withdrawn.pop().close()
+        for run in (self.data, self.index):
+            if run.files:
+                run.files[-1].file.clear(run.files[-1].wrote)
+        self.unclear = False

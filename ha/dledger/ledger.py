@@ -1,0 +1,508 @@
+"""The entries of one node of a DLedger group, in DLedger's files: data, index, and what both say (DLedgerMmapFileStore).
+
+Data files hold entries back to back; an entry never touches the last 8 bytes of a file, and a file that the next entry does not
+fit ends with a blank block. Index files hold one record of 32 bytes per entry, so that an index leads to a position at once.
+Positions are those of the data files all together. Invariant: `begin_index <= committed_index + 1` and
+`synced_index, committed_index <= end_index`; what lies behind the end reads as zeros, so that no later scan takes old bytes for
+entries. Nothing here waits: the calls that reach for the medium (`force`, `truncate`, `heal`) block and belong on a worker.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+import attrs
+
+from ...message.fields import Buffer
+from ...store.errors import NotWritable
+from ...store.segments import Segment, Segments
+from ..errors import CommittedEntries, CorruptLedger, LedgerGap
+from .checkpoint import Checkpoint, CheckpointFile
+from .entry_files import EntryFiles, Stamp
+from .layout import (
+    BLANK,
+    BLANK_SIZE,
+    BODY_SIZE_MAX,
+    CHANNEL_CONFIGURATION,
+    CHANNEL_MESSAGE,
+    ENTRY,
+    HEADER_SIZE,
+    INDEX,
+    INDEX_SIZE,
+    MAGIC_BLANK,
+    MAGIC_ENTRY,
+)
+from .terms import Terms
+from .walk import Walked, is_message, walk_entries
+
+_unpack_header = ENTRY.codec.unpack_from
+_unpack_index = INDEX.codec.unpack_from
+
+
+@attrs.define(eq=False)
+class Placed:
+    """Where an append put its records."""
+
+    first_index: int
+    last_index: int
+    start: int
+    """End of the ledger before the append; a blank block may lie between it and the first entry."""
+    offsets: list[int]
+    """Physical offset of each record: 48 bytes behind the position of its entry."""
+    end: int
+    """End of the ledger after it."""
+
+
+@attrs.frozen
+class LedgerSlice:
+    """Whole entries as they lie in one data file."""
+
+    first_index: int
+    last_index: int
+    position: int
+    entries: memoryview
+
+
+@attrs.frozen
+class LedgerEnd:
+    """How far a ledger went at some moment."""
+
+    index: int
+    position: int
+
+
+@attrs.define(eq=False)
+class Ledger:
+    """One node's entries; `recovery.open_ledger` makes it."""
+
+    files: EntryFiles
+    checkpoint_file: CheckpointFile
+    first_position: int = 0
+    """Where the first entry lies while there is none: an older log, which the ledger continues, ends there."""
+    begin_index: int = 0
+    end_index: int = -1
+    """Index of the last entry; `begin_index - 1` while there is none."""
+    end_position: int = 0
+    synced_index: int = -1
+    """Entries up to here are on the medium."""
+    synced_position: int = 0
+    committed_index: int = -1
+    committed_position: int = 0
+    """End of what is committed: readers see nothing behind it."""
+    terms: Terms = attrs.field(factory=Terms)
+    configurations: list[tuple[int, bytes]] = attrs.field(factory=list[tuple[int, bytes]])
+    """Index and body of the entries that carry a configuration of the group, and of the newest one before the beginning."""
+    failure: str | None = None
+    """Why the ledger takes nothing, after a failed sync."""
+    checkpoint: Checkpoint = attrs.field(factory=Checkpoint)
+    """What the checkpoint file says."""
+
+    # ------------------------------------------------------------------------------------------------------- where things lie
+
+    @property
+    def data(self) -> Segments:
+        """The data files."""
+        return self.files.data
+
+    @property
+    def index(self) -> Segments:
+        """The index files."""
+        return self.files.index
+
+    @property
+    def empty(self) -> bool:
+        return self.end_index < self.begin_index
+
+    @property
+    def end_term(self) -> int:
+        """Term of the last entry."""
+        return self.terms.last
+
+    @property
+    def end(self) -> LedgerEnd:
+        return LedgerEnd(self.end_index, self.end_position)
+
+    @property
+    def begin_position(self) -> int:
+        """Where the first data file begins."""
+        return self.data.min_offset if self.data.files else self.first_position
+
+    def term_of(self, index: int) -> int | None:
+        """Term of an entry, the one before the first included; None where the ledger cannot say it."""
+        if not self.begin_index - 1 <= index <= self.end_index:
+            return None
+        return self.terms.term_of(index)
+
+    def place_of(self, index: int) -> tuple[int, int]:
+        """Position and size of an entry, which must be in the ledger.
+
+        Raises:
+            CorruptLedger: the index record is not that of this entry.
+        """
+        assert self.begin_index <= index <= self.end_index, (self.begin_index, index, self.end_index)
+        at = index * INDEX_SIZE
+        segment = self.index.find(at)
+        if segment is not None:
+            magic, position, size, found, _ = _unpack_index(segment.view, at - segment.start)
+            if magic == MAGIC_ENTRY and found == index:
+                return position, size
+        raise CorruptLedger(
+            self.index.directory,
+            f"the index record of entry {index} is not there (a start without the directory of the index makes it anew)",
+        )
+
+    def end_of(self, index: int) -> int:
+        """Where the bytes of an entry end; for `begin_index - 1`, where the first entry begins."""
+        if index < self.begin_index:
+            return self.begin_position
+        position, size = self.place_of(index)
+        return position + size
+
+    def index_at(self, position: int) -> int:
+        """Index of the last entry that begins at or before `position`; `begin_index - 1` if none does."""
+        low, high = self.begin_index, self.end_index + 1
+        while low < high:
+            middle = (low + high) // 2
+            if self.place_of(middle)[0] <= position:
+                low = middle + 1
+            else:
+                high = middle
+        return low - 1
+
+    def commit(self, index: int) -> None:
+        """Let readers see the entries up to `index`, at most all there are; the mark never goes back."""
+        index = min(index, self.end_index)
+        if index > self.committed_index and index >= self.begin_index:
+            self.committed_index = index
+            self.committed_position = self.end_position if index == self.end_index else self.end_of(index)
+
+    # ---------------------------------------------------------------------------------------------------------------- appending
+
+    def append(self, term: int, records: Sequence[Buffer], *, patch: bool = True, channel: int = CHANNEL_MESSAGE) -> Placed:
+        """Append one entry per record, as the leader of `term`.
+
+        Args:
+            term: at least that of the last entry.
+            records: at least one.
+            patch: the records are messages, and each one's physical offset is written into it.
+            channel: of all these entries.
+
+        Raises:
+            NotWritable: a record is too large for an entry or a file, or the ledger has failed. Nothing was appended.
+            OSError: the disk refused. Nothing was appended; bytes behind the end do not count.
+        Durability: none before `force` has returned.
+        """
+        self._check_writable()
+        assert term >= self.end_term, (term, self.end_term)
+        sizes = [len(record) + HEADER_SIZE for record in records]
+        self._check_fit(max(sizes))
+        start, first_index = self.end_position, self.end_index + 1
+        try:
+            offsets = self.files.write_entries(start, Stamp(first_index, term, channel, patch), records, sizes)
+        except BaseException as error:
+            self.files.withdraw(start, self.end_index, error)
+            raise
+        self.terms.add(first_index, term)
+        self.end_index += len(sizes)
+        if channel == CHANNEL_CONFIGURATION:
+            self.configurations += [(first_index + number, bytes(record)) for number, record in enumerate(records)]
+        self.end_position = self.data.max_offset
+        return Placed(first_index, self.end_index, start, offsets, self.end_position)
+
+    def _check_writable(self) -> None:
+        if self.failure is not None:
+            raise NotWritable(self.failure)
+        if self.files.unclear:
+            self.files.clear_withdrawn()
+
+    def _check_fit(self, size: int) -> None:
+        room = min(self.data.segment_size - BLANK_SIZE, BODY_SIZE_MAX + HEADER_SIZE)
+        if size > room:
+            raise NotWritable(f"an entry of {size} bytes is larger than the {room} that a file of the ledger takes")
+
+    def append_walked(self, walked: Walked, entries: Buffer, first_index: int | None = None) -> None:
+        """Append entries of another ledger of the group as they lie there, from `first_index` on.
+
+        Args:
+            walked: what `walk_entries` found in `entries`, which were whole. The position of the first one to append is the end
+                of this ledger, or the beginning of the next file, if a blank block rightly ends the last file before it.
+
+        Raises:
+            LedgerGap: they do not continue this ledger. Nothing was appended.
+            NotWritable: the ledger has failed. Nothing was appended.
+            OSError: the disk refused. Nothing was appended; bytes behind the end do not count.
+        Durability: none before `force` has returned.
+        """
+        self._check_writable()
+        first = walked.first_index if first_index is None else first_index
+        skipped = INDEX_SIZE * (first - walked.first_index)
+        _, position, first_size, _, first_term = _unpack_index(walked.index_records, skipped)
+        if first != self.end_index + 1 or first_term < self.end_term:
+            raise LedgerGap(
+                f"entry {first} of term {first_term} does not follow entry {self.end_index} of term {self.end_term}"
+            )
+        size = walked.position - position
+        self._check_joins(position, first_size, size)
+        try:
+            self.files.write_raw(
+                self.end_position,
+                position,
+                memoryview(entries)[walked.at - size : walked.at],
+                first,
+                walked.index_records[skipped:],
+            )
+        except BaseException as error:
+            self.files.withdraw(self.end_position, self.end_index, error)
+            raise
+        self.note(walked, entries, first)
+        self.end_index, self.end_position = walked.next_index - 1, walked.position
+
+    def note(self, walked: Walked, entries: Buffer, first: int) -> None:
+        """Note terms and configurations of entries that were walked over, from `first` on."""
+        for (index, term), (next_run, _) in zip(walked.runs, [*walked.runs[1:], (walked.next_index, 0)], strict=True):
+            if next_run > first:
+                self.terms.add(max(index, first), term)
+        for at in walked.configurations:
+            _, size, index, *_ = _unpack_header(entries, at)
+            if index >= first:
+                self.configurations.append((index, bytes(memoryview(entries)[at + HEADER_SIZE : at + size])))
+
+    def _check_joins(self, position: int, first_size: int, size: int) -> None:
+        end, file_size = self.end_position, self.data.segment_size
+        file_end = end - end % file_size + file_size
+        rolls = end % file_size and first_size + BLANK_SIZE > file_end - end
+        if position != (file_end if rolls else end):
+            raise LedgerGap(
+                f"an entry of {first_size} bytes is sent for position {position}, this ledger ends at {end} and its files have "
+                f"{file_size} bytes: mappedFileSizeCommitLog must be the same on all nodes of the group"
+            )
+        if position % file_size + size > file_size - BLANK_SIZE:
+            raise LedgerGap(f"{size} bytes at position {position} do not fit a file of {file_size} bytes")
+
+    def truncate(self, index: int) -> None:
+        """Drop the entries from `index` on; what is cut reads as zeros and is synced before this returns. Blocks.
+
+        Raises:
+            CommittedEntries: some of them are committed. Nothing was cut.
+            OSError: the disk refused; the ledger takes nothing until it is reopened.
+        """
+        if index > self.end_index:
+            return
+        if index <= self.committed_index:
+            raise CommittedEntries(index, self.committed_index)
+        end = self.end_of(index - 1)
+        try:
+            if index <= self.checkpoint.synced_index:
+                # Otherwise the next start would take what is cut for damage.
+                self._save_checkpoint(index - 1, end)
+            # The index first: a record without its entry is rebuilt, an entry that came back would be believed.
+            self.index.truncate(index * INDEX_SIZE)
+            self.data.truncate(end)
+        except OSError as error:
+            self.failure = f"the disk refused to cut the ledger at position {end}: {error.strerror or error}"
+            raise
+        self.terms.truncate(index)
+        while self.configurations and self.configurations[-1][0] >= index:
+            self.configurations.pop()
+        self.end_index, self.end_position = index - 1, end
+        if self.synced_index >= index:
+            self.synced_index, self.synced_position = index - 1, end
+
+    def clear(self, begin_index: int, position: int, before_term: int) -> None:
+        """Drop everything and begin anew with the entry `begin_index` at `position`, the beginning of a file. Blocks.
+
+        Raises:
+            OSError: the disk refused; the ledger takes nothing until it is reopened.
+        """
+        try:
+            # The checkpoint first: it must not call for entries that are gone. The entries of a clearing that was cut short are
+            # a beginning of the old log.
+            fresh = Checkpoint(
+                begin_index=begin_index, before_term=before_term, synced_index=begin_index - 1, synced_position=position
+            )
+            self.checkpoint_file.save(fresh)
+            self.checkpoint = fresh
+            self.index.clear()
+            self.data.clear()
+        except OSError as error:
+            self.failure = f"the disk refused to empty the ledger: {error.strerror or error}"
+            raise
+        self.begin_at(begin_index, position, before_term)
+
+    def begin_at(self, begin_index: int, position: int, before_term: int) -> None:
+        """Set a ledger without files to its beginning."""
+        self.first_position = self.end_position = self.synced_position = self.committed_position = position
+        self.begin_index = begin_index
+        self.end_index = self.synced_index = self.committed_index = begin_index - 1
+        self.terms = Terms(begin_index, before_term)
+        self.configurations.clear()
+
+    def expire(self, position: int) -> int:
+        """Delete the files that lie wholly before `position`, but never the last one, and never what is not committed. Blocks.
+
+        Returns: how many files were deleted.
+
+        Raises:
+            OSError: the disk refused; some of them may be gone.
+        """
+        files, stop = self.data.files, min(position, self.committed_position)
+        expired = [file for file, after in pairwise(files) if after.start <= stop]
+        if not expired:
+            return 0
+        begin = _unpack_header(files[len(expired)].view, 0)[2]
+        self.terms.drop_before(begin)
+        self.begin_index = begin
+        while len(self.configurations) > 1 and self.configurations[1][0] < begin:
+            del self.configurations[0]
+        self.write_checkpoint()  # or nobody would know the term before the first entry any more
+        for file in expired:
+            self.data.remove(file)
+        while len(self.index.files) > 1 and self.index.files[1].start <= begin * INDEX_SIZE:
+            self.index.remove(self.index.files[0])
+        return len(expired)
+
+    # ------------------------------------------------------------------------------------------------------------------ syncing
+
+    def force(self, start: int, end: int) -> None:
+        """Force the data of [start, end) to the medium; blocks. The caller passes `end.position` and notes it with `reached`.
+
+        Raises:
+            OSError: nothing may be assumed about these bytes; the caller notes it with `failed`.
+        """
+        self.data.sync(start, end)
+
+    def reached(self, end: LedgerEnd) -> None:
+        """Note that everything before `end` is on the medium; what was cut meanwhile does not count."""
+        if end.position <= self.end_position and end.index <= self.end_index and end.index > self.synced_index:
+            self.synced_index, self.synced_position = end.index, end.position
+
+    def failed(self, error: OSError) -> None:
+        """Note that a sync failed: what is not synced may or may not be on the medium, and another sync would not tell."""
+        self.failure = f"the disk failed to sync positions from {self.synced_position} on: {error.strerror or error}"
+
+    def write_checkpoint(self) -> None:
+        """Note what is on the medium, so that the next recovery reads only what comes after it; blocks.
+
+        Raises:
+            OSError: the disk refused; the old checkpoint is there still.
+        """
+        index, position = self.synced_index, self.synced_position
+        self.index.sync(max(self.checkpoint.synced_index, self.begin_index, 0) * INDEX_SIZE, (index + 1) * INDEX_SIZE)
+        self._save_checkpoint(index, position)
+
+    def _save_checkpoint(self, index: int, position: int) -> None:
+        checkpoint = Checkpoint(
+            committed_index=min(self.committed_index, index),
+            end_index=self.end_index,
+            begin_index=self.begin_index,
+            before_term=self.terms.before,
+            synced_index=index,
+            synced_term=self.terms.term_of(index),
+            synced_position=position,
+            configurations=tuple(pair for pair in self.configurations if pair[0] <= index),
+        )
+        self.checkpoint_file.save(checkpoint)
+        self.checkpoint = checkpoint
+
+    def heal(self) -> None:
+        """Read the unsynced entries back, verify them, write and sync them anew; blocks.
+
+        Raises:
+            OSError: the disk refused, or an entry reads back damaged.
+        """
+        if self.files.unclear:
+            self.files.clear_withdrawn()
+        start, end = self.synced_position, self.end
+        position, index, term = start, self.synced_index + 1, self.term_of(self.synced_index)
+        while position < end.position:
+            segment = self.data.find(position)
+            assert segment is not None
+            stop = min(segment.wrote, end.position - segment.start)
+            walked = walk_entries(
+                segment.view,
+                position - segment.start,
+                stop,
+                position=position,
+                next_index=index,
+                term=self.terms.before if term is None else term,
+                check_bodies=True,
+            )
+            if walked.fault is not None and not self._is_blank(segment, walked.at):
+                raise OSError(errno.EIO, f"the unsynced entry {walked.next_index} reads back damaged: {walked.fault}")
+            index, position = walked.next_index, segment.start + segment.size if walked.fault else walked.position
+            term = self.term_of(index - 1)
+        self.data.rewrite(start, end.position)
+        self.data.created = True
+        self.data.sync(start, end.position)
+        self.failure = None
+        self.reached(end)
+
+    def _is_blank(self, segment: Segment, at: int) -> bool:
+        return segment.size - at >= BLANK_SIZE and BLANK.codec.unpack_from(segment.view, at) == (MAGIC_BLANK, segment.size - at)
+
+    # ------------------------------------------------------------------------------------------------------------------ reading
+
+    def slice_from(self, index: int, size_max: int) -> LedgerSlice:
+        """Whole entries from `index` on as they lie in one data file, at most `size_max` bytes, but at least one entry."""
+        position, size = self.place_of(index)
+        segment = self.data.find(position)
+        assert segment is not None
+        at = position - segment.start
+        limit = position + max(size_max, size)
+        if segment is self.data.files[-1] and self.end_position <= limit:
+            last, end = self.end_index, self.end_position
+        else:
+            last = self.index_at(min(limit, segment.start + segment.size) - 1)
+            end = self.end_of(last)
+            if end > limit:
+                last -= 1
+                end = self.end_of(last)
+        return LedgerSlice(index, last, position, segment.view[at : end - segment.start])
+
+    def entry(self, index: int) -> memoryview:
+        """The bytes of one entry, header included."""
+        return self.slice_from(index, 0).entries
+
+    def body(self, index: int) -> memoryview:
+        """The body of one entry."""
+        return self.slice_from(index, 0).entries[HEADER_SIZE:]
+
+    def record(self, offset: int, size: int) -> memoryview | None:
+        """`size` bytes at the physical offset `offset`, or None if the ledger does not have them (any more)."""
+        segment = self.data.find(offset)
+        if segment is None:
+            return None
+        at = offset - segment.start
+        return segment.view[at : at + size] if at + size <= segment.wrote else None
+
+    def records(self, start: int, end: int) -> Iterator[tuple[int, int, memoryview]]:
+        """The message records between two positions that are ends of entries; blank blocks and other entries are passed over.
+
+        Yields:
+            Where the entry ends, the physical offset of the record in it, and the record.
+        """
+        position = max(start, self.begin_position)
+        while position < end:
+            segment = self.data.find(position)
+            if segment is None:
+                return
+            view, base = segment.view, segment.start
+            at, stop = position - base, min(segment.wrote, end - base)
+            while stop - at >= HEADER_SIZE:
+                magic, size, *_ = _unpack_header(view, at)
+                if magic != MAGIC_ENTRY:
+                    break
+                body = view[at + HEADER_SIZE : at + size]
+                at += size
+                if is_message(body):
+                    yield base + at, base + at - len(body), body
+            if base + segment.size > end:
+                return
+            position = base + segment.size
+
+    def close(self) -> None:
+        """Close the files; views that were handed out stay readable."""
+        self.data.close()
+        self.index.close()

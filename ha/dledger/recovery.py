@@ -1,0 +1,310 @@
+"""Opening a ledger after any kind of exit, in numbered passes; nothing is trusted that cannot be checked.
+
+1. The files: of one size each, consecutive, data and index.
+2. The start: the checkpoint names the last entry that was on the medium with everything before it. It counts only if that entry
+   is still there, whole and as named. Otherwise, as where a Java node used the files last, everything is read.
+3. The walk: entry after entry, header and body; the first unsound one is the end. An end before what the checkpoint says is
+   damage, never a torn tail, and stops the start: a node that quietly lost entries that it had acknowledged could elect a
+   leader that lacks them too.
+4. The index records of all entries walked over are written anew where they differ.
+5. What lies behind the end is cut, so that it reads as zeros. What was walked over may be in the page cache only, left by a
+   process whose sync failed, so it is written again and synced.
+
+It blocks, so it runs on a worker thread, before anybody else uses the ledger.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from itertools import pairwise
+
+import attrs
+import structlog
+
+from ...store.segments import Segments
+from ...world.disk import Disk
+from ..errors import CorruptLedger
+from .checkpoint import Checkpoint, CheckpointFile
+from .entry_files import EntryFiles
+from .layout import (
+    BLANK,
+    BLANK_SIZE,
+    DATA_FILE_SIZE,
+    ENTRY,
+    ENTRY_SIZE_MAX,
+    INDEX,
+    INDEX_FILE_SIZE,
+    INDEX_SIZE,
+    MAGIC_BLANK,
+    MAGIC_ENTRY,
+)
+from .ledger import Ledger
+from .walk import walk_entries
+
+log = structlog.get_logger()
+
+WALK_BYTES = 2 * ENTRY_SIZE_MAX
+"""How much is walked over before its index records are compared, which bounds the memory they take. One entry always fits."""
+LEFTOVER_BYTES = 64 * 1024
+"""How far behind the end is looked for something that was cut off."""
+
+
+@attrs.frozen
+class LedgerFiles:
+    """Where the files of one node are and how large."""
+
+    directory: str
+    """`dledger-ID` below the store's root."""
+    data_file_size: int = DATA_FILE_SIZE
+    index_file_size: int = INDEX_FILE_SIZE
+    data_directory: str = ""
+    """Elsewhere, if set (storePathDLedgerCommitLog)."""
+    first_position: int = 0
+    """Where the first entry of a new ledger lies."""
+
+    @property
+    def data(self) -> str:
+        return self.data_directory or f"{self.directory}/data"
+
+    @property
+    def index(self) -> str:
+        return f"{self.directory}/index"
+
+
+def open_ledger(disk: Disk, files: LedgerFiles) -> Ledger:
+    """Load and recover the ledger of `files`, or begin a new one.
+
+    Raises:
+        WrongSegmentSize: a file has another size than configured.
+        CorruptLedger: the files are not what they were when they were synced. Nothing was changed.
+        OSError: the disk refused.
+    """
+    data = Segments(disk, files.data, files.data_file_size)
+    index = Segments(disk, files.index, files.index_file_size)
+    try:
+        _make_directories(disk, files)
+        data.load()
+        index.load()
+        _check_order(data)
+        if not _is_in_order(index):
+            index.clear()
+        checkpoint_file = CheckpointFile(disk, files.directory)
+        checkpoint = checkpoint_file.load()
+        ledger = Ledger(EntryFiles(data, index), checkpoint_file, files.first_position, checkpoint=checkpoint)
+        _recover(ledger, checkpoint)
+    except BaseException:
+        data.close()
+        index.close()
+        raise
+    return ledger
+
+
+def _make_directories(disk: Disk, files: LedgerFiles) -> None:
+    for directory in (files.data, files.index):
+        if not disk.is_directory(directory):
+            disk.make_directories(directory)
+            # Up to the store's root: what is synced into a directory is worth nothing if a power cut takes the directory.
+            parent = posixpath.dirname(directory)
+            disk.sync_directory(parent)
+            disk.sync_directory(posixpath.dirname(parent) or ".")
+
+
+def _check_order(run: Segments) -> None:
+    if not _is_in_order(run):
+        starts = ", ".join(str(segment.start) for segment in run.files)
+        raise CorruptLedger(run.directory, f"the files do not follow one another: they begin at {starts}")
+
+
+def _is_in_order(run: Segments) -> bool:
+    return all(after.start - before.start == run.segment_size for before, after in pairwise(run.files))
+
+
+def _recover(ledger: Ledger, checkpoint: Checkpoint) -> None:
+    data = ledger.data
+    if not data.files:
+        _begin(ledger, checkpoint)
+        return
+    ledger.first_position = data.files[0].start
+    trusted = _is_there(ledger, checkpoint)
+    _start(ledger, checkpoint if trusted else None)
+    start = ledger.end_position
+    _walk(ledger)
+    _check_end(ledger, checkpoint)
+    _cut(ledger)
+    if trusted:
+        data.rewrite(start, ledger.end_position)
+        data.created = True
+    data.sync(start, max(ledger.end_position, start + 1))
+    ledger.synced_index, ledger.synced_position = ledger.end_index, ledger.end_position
+    ledger.committed_index, ledger.committed_position = ledger.begin_index - 1, ledger.begin_position
+    ledger.commit(checkpoint.committed_index)
+
+
+def _begin(ledger: Ledger, checkpoint: Checkpoint) -> None:
+    """Begin without a file: as a new node, or where the leader told this one to begin before anything was written."""
+    begin = max(checkpoint.begin_index, 0)
+    known = max(checkpoint.synced_index, checkpoint.committed_index)
+    if known >= begin:
+        raise CorruptLedger(ledger.data.directory, f"no file is there, but the node had entries up to {known}")
+    ledger.index.clear()
+    ledger.begin_at(begin, checkpoint.synced_position if begin else ledger.first_position, checkpoint.before_term)
+    ledger.configurations = list(checkpoint.configurations)
+    ledger.write_checkpoint()  # it says that this ledger is ours from its first entry on
+
+
+def _check_end(ledger: Ledger, checkpoint: Checkpoint) -> None:
+    """Refuse an end that cannot be that of a torn tail."""
+    where = f"entry {ledger.end_index + 1} at position {ledger.end_position} is not whole"
+    if ledger.end_index < checkpoint.synced_index:
+        raise CorruptLedger(
+            ledger.data.directory,
+            f"{where}, although everything up to entry {checkpoint.synced_index} at position {checkpoint.synced_position} had "
+            "been synced",
+        )
+    last = ledger.data.files[-1]
+    # A Java node does not say what it has synced. Of ours, all that lies behind the checkpoint may be torn, in several files.
+    far = last.start - ledger.end_position > last.size or (ledger.empty and last.start > ledger.end_position)
+    if checkpoint.begin_index < 0 and far:
+        raise CorruptLedger(ledger.data.directory, f"{where}, although files follow up to {last.path}")
+
+
+def _is_there(ledger: Ledger, checkpoint: Checkpoint) -> bool:
+    """Whether the entry that the checkpoint names is where it says, whole, and its index record too."""
+    index, end = checkpoint.synced_index, checkpoint.synced_position
+    begin = _first_index(ledger)
+    if index < 0 or begin is None or not begin <= index or checkpoint.begin_index < 0:
+        return False
+    record = ledger.index.find(index * INDEX_SIZE)
+    if record is None or ledger.index.find(begin * INDEX_SIZE) is None:
+        return False
+    magic, position, size, found, term = INDEX.codec.unpack_from(record.view, index * INDEX_SIZE - record.start)
+    segment = ledger.data.find(position)
+    if magic != MAGIC_ENTRY or found != index or term != checkpoint.synced_term or position + size != end or segment is None:
+        return False
+    at = position - segment.start
+    if size <= 0 or at + size > segment.size:
+        return False
+    walked = walk_entries(segment.view, at, at + size, position=position, next_index=index, term=term, check_bodies=True)
+    return walked.fault is None and walked.runs == [(index, term)]
+
+
+def _first_index(ledger: Ledger) -> int | None:
+    """Index of the entry that the first file begins with."""
+    first = ledger.data.files[0]
+    magic, _, index, _, position, *_ = ENTRY.codec.unpack_from(first.view, 0)
+    return index if magic == MAGIC_ENTRY and position == first.start and index >= 0 else None
+
+
+def _start(ledger: Ledger, trusted: Checkpoint | None) -> None:
+    """Set the ledger to the end of what needs no reading, or to its beginning."""
+    begin = _first_index(ledger)
+    ledger.begin_index = 0 if begin is None else begin
+    ledger.terms.begin = ledger.begin_index
+    ledger.end_index, ledger.end_position = ledger.begin_index - 1, ledger.data.files[0].start
+    if trusted is None:
+        return
+    if trusted.begin_index == ledger.begin_index:
+        ledger.terms.before = trusted.before_term
+    _read_terms(ledger, ledger.begin_index, trusted.synced_index)
+    ledger.end_index, ledger.end_position = trusted.synced_index, trusted.synced_position
+    ledger.configurations = list(trusted.configurations)
+
+
+def _read_terms(ledger: Ledger, first: int, last: int) -> None:
+    """Read from the index where the term changes between two entries: terms ascend, so a search by halves finds each place."""
+    ledger.end_index = last  # what may be asked for
+    while first <= last:
+        term = _term_in_index(ledger, first)
+        ledger.terms.add(first, term)
+        low, high = first, last + 1
+        while low < high:
+            middle = (low + high) // 2
+            if _term_in_index(ledger, middle) <= term:
+                low = middle + 1
+            else:
+                high = middle
+        first = low
+
+
+def _term_in_index(ledger: Ledger, index: int) -> int:
+    ledger.place_of(index)  # raises if the record is not that of this entry
+    at = index * INDEX_SIZE
+    segment = ledger.index.find(at)
+    assert segment is not None
+    term: int = INDEX.codec.unpack_from(segment.view, at - segment.start)[4]
+    return term
+
+
+def _walk(ledger: Ledger) -> None:
+    """Walk from the end of what is known to the end of the last sound entry, mending the index on the way."""
+    while (segment := ledger.data.find(ledger.end_position)) is not None:
+        at = ledger.end_position - segment.start
+        limit = min(at + WALK_BYTES, segment.size)
+        walked = walk_entries(
+            segment.view,
+            at,
+            limit,
+            position=ledger.end_position,
+            next_index=ledger.end_index + 1,
+            term=ledger.end_term,
+            check_bodies=True,
+        )
+        if walked.at > at:
+            _mend_index(ledger, walked.first_index, walked.index_records)
+            ledger.note(walked, segment.view, walked.first_index)
+            ledger.end_index, ledger.end_position = walked.next_index - 1, walked.position
+        elif not (_is_blank(segment.view, at, segment.size) and _goes_on(ledger, segment.start + segment.size)):
+            return
+
+
+def _is_blank(view: memoryview, at: int, file_size: int) -> bool:
+    return file_size - at >= BLANK_SIZE and BLANK.codec.unpack_from(view, at) == (MAGIC_BLANK, file_size - at)
+
+
+def _goes_on(ledger: Ledger, position: int) -> bool:
+    """Whether the next file begins with the next entry; if not, the blank block before it ends the log and is cut too."""
+    segment = ledger.data.find(position)
+    if segment is None:
+        return False
+    size: int = ENTRY.codec.unpack_from(segment.view, 0)[1]
+    if not 0 < size <= segment.size:
+        return False
+    walked = walk_entries(
+        segment.view, 0, size, position=position, next_index=ledger.end_index + 1, term=ledger.end_term, check_bodies=True
+    )
+    if walked.fault is None:
+        ledger.end_position = position
+    return walked.fault is None
+
+
+def _mend_index(ledger: Ledger, first_index: int, records: bytearray) -> None:
+    at, start = 0, first_index * INDEX_SIZE
+    run = ledger.index
+    if run.files and not run.files[0].start <= start <= run.files[-1].start + run.segment_size:
+        run.clear()
+    while at < len(records):
+        segment = run.find(start + at)
+        if segment is None:
+            for last in run.files[-1:]:
+                last.wrote = last.size
+            segment = run.last(start + at)
+        inside = start + at - segment.start
+        size = min(len(records) - at, segment.size - inside)
+        if segment.view[inside : inside + size] != memoryview(records)[at : at + size]:
+            segment.file.write(memoryview(records)[at : at + size], inside)
+        at += size
+
+
+def _cut(ledger: Ledger) -> None:
+    """Cut data and index behind the end; what is cut reads as zeros."""
+    end, data = ledger.end_position, ledger.data
+    segment = data.find(end)
+    if segment is not None:
+        at = end - segment.start
+        if any(segment.view[at : at + LEFTOVER_BYTES]) or data.files[-1] is not segment:
+            log.warning("torn_tail_truncated", physical_offset=end, segment=segment.path)
+        data.truncate(end)
+    ledger.index.truncate((ledger.end_index + 1) * INDEX_SIZE)
+    first = ledger.begin_index * INDEX_SIZE
+    while len(ledger.index.files) > 1 and ledger.index.files[1].start <= first:
+        ledger.index.remove(ledger.index.files[0])

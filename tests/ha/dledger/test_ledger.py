@@ -1,0 +1,352 @@
+"""What a ledger must do on every disk: real files, memory, and the simulated disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from pathlib import Path
+
+import pytest
+
+from ledgermq.ha.dledger.layout import CHANNEL_CONFIGURATION, HEADER_SIZE
+from ledgermq.ha.dledger.ledger import Ledger
+from ledgermq.ha.dledger.walk import walk_entries
+from ledgermq.ha.errors import CommittedEntries, CorruptLedger, LedgerGap
+from ledgermq.message.layout import decode_record
+from ledgermq.store.errors import NotWritable, WrongSegmentSize
+from ledgermq.testing.sim.disk import SimDisk
+from ledgermq.world.disk import Disk
+
+from .ledgers import DISKS, FILE_SIZE, content, copy_all, data_of, force, message, messages, open_small, sizes
+
+Reopen = Callable[[], Ledger]
+
+
+@pytest.fixture(params=DISKS)
+def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[Reopen]:
+    """Opens the same ledger again and again, on each kind of disk."""
+    disk, root = DISKS[request.param](tmp_path)
+    opened: list[Ledger] = []
+
+    def again() -> Ledger:
+        for ledger in opened:
+            ledger.close()
+        opened.append(open_small(disk, root))
+        return opened[-1]
+
+    yield again
+    for ledger in opened:
+        ledger.close()
+
+
+def test_records_have_their_places_when_they_are_appended(reopen: Reopen) -> None:
+    """Bodies lie 48 bytes behind their entries, and each message names its own place."""
+    ledger = reopen()
+    placed = ledger.append(1, messages(0, 5))
+
+    assert (placed.first_index, placed.last_index, placed.start, placed.end) == (0, 4, 0, ledger.end_position)
+    for index, offset in enumerate(placed.offsets):
+        assert ledger.place_of(index)[0] + HEADER_SIZE == offset
+        record = ledger.record(offset, ledger.place_of(index)[1] - HEADER_SIZE)
+        assert record is not None
+        decoded = decode_record(record)
+        assert (decoded.physical_offset, decoded.queue_offset) == (offset, index)
+
+
+def test_what_was_appended_is_there_after_a_restart(reopen: Reopen) -> None:
+    """Over several data and index files and terms."""
+    ledger = reopen()
+    for term in (1, 1, 3, 7):
+        ledger.append(term, messages(ledger.end_index + 1, 17))
+    before = content(ledger)
+    assert len(ledger.data.files) > 2
+    assert len(ledger.index.files) > 2
+
+    ledger = reopen()
+    assert content(ledger) == before
+    assert (ledger.end_term, ledger.synced_index) == (7, 67)
+
+
+def test_what_comes_before_the_checkpoint_is_not_read_again(reopen: Reopen) -> None:
+    """Recovery begins where everything was synced, and the log goes on behind it."""
+    ledger = reopen()
+    ledger.append(2, messages(0, 30))
+    force(ledger)
+    ledger.commit(20)
+    ledger.write_checkpoint()
+    ledger.append(3, messages(30, 30))
+    before = content(ledger)
+
+    ledger = reopen()
+    assert content(ledger) == before
+    assert ledger.committed_index == 20
+    assert ledger.committed_position == ledger.end_of(20)
+    ledger.append(4, messages(60, 1))
+    assert reopen().end_index == 60
+
+
+def test_an_index_leads_to_a_position_and_back(reopen: Reopen) -> None:
+    """A position inside an entry belongs to that entry."""
+    ledger = reopen()
+    assert ledger.index_at(0) == -1
+    ledger.append(0, messages(0, 40))
+    for index in range(40):
+        position, size = ledger.place_of(index)
+        assert ledger.index_at(position) == ledger.index_at(position + size - 1) == index
+        assert ledger.end_of(index) == position + size
+
+
+def test_slices_are_whole_entries_of_one_file(reopen: Reopen) -> None:
+    """As many as fit, and at least one."""
+    ledger = reopen()
+    ledger.append(5, messages(0, 40))
+    entry_size, index = ledger.place_of(0)[1], 0
+    while index < 40:
+        piece = ledger.slice_from(index, 3 * entry_size + 10)
+        assert piece.first_index == index
+        assert piece.position // FILE_SIZE == (piece.position + len(piece.entries) - 1) // FILE_SIZE
+        assert piece.position + len(piece.entries) == ledger.end_of(piece.last_index)
+        index = piece.last_index + 1
+        assert len(piece.entries) == 3 * entry_size or index == 40 or ledger.place_of(index)[0] % FILE_SIZE == 0
+    assert ledger.slice_from(3, 0).last_index == 3
+
+
+def test_a_follower_has_the_leaders_bytes(reopen: Reopen) -> None:
+    """Entries are appended as they lie in the leader's files, blank blocks included."""
+    leader = reopen()
+    for term, numbers in ((1, [0, 100, 2000, 3, 3500, 90]), (4, [4000 - 200, 5, 6]), (9, [700] * 9)):
+        leader.append(term, sizes(numbers))
+    disk = SimDisk()
+    follower = open_small(disk)
+    copy_all(leader, follower)
+
+    assert content(follower) == content(leader)
+    assert [bytes(file.view) for file in follower.data.files] == [bytes(file.view) for file in leader.data.files]
+    assert [bytes(file.view) for file in follower.index.files] == [bytes(file.view) for file in leader.index.files]
+    follower.close()
+    assert content(open_small(disk)) == content(leader)
+
+
+def test_an_overlapping_slice_is_appended_from_where_it_is_new(reopen: Reopen) -> None:
+    """The follower may hold the first entries of a slice already."""
+    leader, follower = reopen(), open_small(SimDisk())
+    leader.append(1, messages(0, 4))
+    leader.append(2, messages(4, 4))
+    copy_all(leader, follower, slice_size=600)
+    assert follower.end_index == 7
+    follower.truncate(2)
+    entries = bytes(leader.slice_from(0, FILE_SIZE).entries)
+    walked = walk_entries(entries, 0, len(entries), position=0, next_index=0, term=-1, check_bodies=True)
+    follower.append_walked(walked, entries, 2)
+
+    assert content(follower) == content(leader)
+
+
+def test_what_does_not_continue_the_ledger_is_refused(reopen: Reopen) -> None:
+    """Another position, index or file size; nothing of it is appended."""
+    leader, follower = reopen(), open_small(SimDisk(), file_size=2 * FILE_SIZE)
+    leader.append(1, messages(0, 40))
+    with pytest.raises(LedgerGap, match="mappedFileSizeCommitLog must be the same"):
+        copy_all(leader, follower)
+    assert 0 < follower.end_index < 38
+    entries = bytes(leader.entry(39))
+    walked = walk_entries(entries, 0, len(entries), position=leader.place_of(39)[0], next_index=39, term=1, check_bodies=True)
+    with pytest.raises(LedgerGap, match="entry 39 of term 1 does not follow"):
+        follower.append_walked(walked, entries)
+
+
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_what_was_truncated_never_comes_back(reopen: Reopen, checkpointed: bool) -> None:
+    """Neither bytes nor the blank block behind them; the next leader's entries take their place."""
+    ledger = reopen()
+    ledger.append(1, messages(0, 60))
+    force(ledger)
+    if checkpointed:
+        ledger.write_checkpoint()
+    before = content(ledger)
+    for index in (50, 33, 12):
+        ledger.truncate(index)
+        assert (ledger.end_index, ledger.synced_index) == (index - 1, index - 1)
+        ledger = reopen()
+        assert content(ledger) == before[:index]
+    ledger.append(2, [message(12, 5)])
+    ledger = reopen()
+    assert ledger.end_index == 12
+    ledger.truncate(0)
+    assert reopen().end_index == -1
+
+
+def test_committed_entries_are_not_truncated(reopen: Reopen) -> None:
+    """It says what to do instead."""
+    ledger = reopen()
+    ledger.append(1, messages(0, 10))
+    ledger.commit(5)
+    with pytest.raises(CommittedEntries, match="compare the stores"):
+        ledger.truncate(5)
+    ledger.truncate(6)
+    assert ledger.end_index == 5
+
+
+def test_a_cleared_ledger_begins_where_it_is_told(reopen: Reopen) -> None:
+    """A follower that is too far behind begins at the beginning of the leader's oldest file."""
+    ledger = reopen()
+    ledger.append(1, messages(0, 60))
+    force(ledger)
+    ledger.write_checkpoint()
+    ledger.clear(1000, 5 * FILE_SIZE, 3)
+    ledger = reopen()
+    assert (ledger.begin_index, ledger.end_index, ledger.end_position, ledger.term_of(999)) == (1000, 999, 5 * FILE_SIZE, 3)
+    placed = ledger.append(4, messages(0, 3))
+    assert (placed.first_index, placed.offsets[0]) == (1000, 5 * FILE_SIZE + HEADER_SIZE)
+    ledger = reopen()
+    assert (ledger.begin_index, ledger.end_index) == (1000, 1002)
+
+
+def test_old_files_expire_but_never_what_is_not_committed(reopen: Reopen) -> None:
+    """The term before the first entry stays known, after a restart too."""
+    ledger = reopen()
+    for term in range(8):
+        ledger.append(term, messages(term * 20, 20))
+    force(ledger)
+    before, first_files = content(ledger), len(ledger.data.files)
+    assert ledger.expire(ledger.end_position) == 0
+    ledger.commit(100)
+    deleted = ledger.expire(ledger.end_position)
+
+    assert 0 < deleted < first_files
+    begin = ledger.begin_index
+    assert ledger.begin_position == ledger.place_of(begin)[0] == deleted * FILE_SIZE
+    assert ledger.term_of(begin - 1) == before[begin - 1][1]
+    ledger = reopen()
+    assert content(ledger) == before[begin:]
+    assert ledger.term_of(begin - 1) == before[begin - 1][1]
+    assert ledger.term_of(begin - 2) is None
+
+
+def test_messages_are_read_in_order_without_what_is_none(reopen: Reopen) -> None:
+    """Blank blocks and other entries are passed over; so is what lies behind the end."""
+    ledger = reopen()
+    places: list[int] = []
+    for number in range(30):
+        places += ledger.append(0, [message(number)]).offsets
+        ledger.append(0, [b"no message"], patch=False)
+    ledger.commit(40)
+
+    found = list(ledger.records(0, ledger.committed_position))
+    assert [offset for _, offset, _ in found] == places[:21]
+    assert [decode_record(record).queue_offset for _, _, record in found] == list(range(21))
+    again = list(ledger.records(found[10][0], ledger.end_position))
+    assert [offset for _, offset, _ in again] == places[11:]
+
+
+def test_configurations_are_found_again(reopen: Reopen) -> None:
+    """By their index, whether recovery walks over them or the checkpoint holds them; the newest expired one stays known."""
+    ledger = reopen()
+    for number in range(4):
+        ledger.append(1, messages(20 * number, 20))
+        ledger.append(1, [b"group %d" % number], patch=False, channel=CHANNEL_CONFIGURATION)
+    expected = [(20, b"group 0"), (41, b"group 1"), (62, b"group 2"), (83, b"group 3")]
+    assert ledger.configurations == expected
+    ledger = reopen()
+    assert ledger.configurations == expected
+    ledger.write_checkpoint()
+    ledger.truncate(83)
+    ledger = reopen()
+    assert ledger.configurations == expected[:3]
+    ledger.commit(62)
+    ledger.expire(ledger.end_of(62))
+    assert ledger.begin_index > 41
+    assert ledger.configurations == expected[1:3]
+
+
+def test_a_record_that_fits_no_file_is_refused(reopen: Reopen) -> None:
+    """The last 8 bytes of a file never belong to an entry."""
+    ledger = reopen()
+    room = FILE_SIZE - 8 - HEADER_SIZE
+    ledger.append(0, [bytes(room)], patch=False)
+    with pytest.raises(NotWritable, match="is larger than the"):
+        ledger.append(0, [bytes(room + 1)], patch=False)
+    assert reopen().end_index == 0
+
+
+def test_a_ledger_continues_an_older_log() -> None:
+    """Index 0 lies where the older log ended."""
+    disk, root = SimDisk(), "store"
+    ledger = open_small(disk, root, first_position=3 * FILE_SIZE)
+    assert (ledger.begin_position, ledger.end_position, ledger.committed_position) == (3 * FILE_SIZE,) * 3
+    assert ledger.append(0, messages(0, 3)).offsets[0] == 3 * FILE_SIZE + HEADER_SIZE
+    ledger.close()
+    assert sorted(data_of(disk)) == [f"{3 * FILE_SIZE:020d}"]
+    assert open_small(disk, root).end_index == 2
+
+
+def damage(disk: Disk, name: str, position: int) -> None:
+    file = disk.open(f"store/dledger-n0/{name}")
+    byte = file.read(position, 1)[0]
+    file.write(bytes([byte ^ 1]), position)
+    file.close()
+
+
+def synced_ledger(disk: Disk, count: int) -> Ledger:
+    """A ledger that is on the medium as a whole, and whose checkpoint says so."""
+    ledger = open_small(disk)
+    ledger.append(1, messages(0, count))
+    force(ledger)
+    ledger.write_checkpoint()
+    return ledger
+
+
+def test_damage_of_what_was_synced_stops_the_start() -> None:
+    """A node that lost what it had acknowledged must not vote; the text names file, place and ways out."""
+    disk = SimDisk()
+    ledger = synced_ledger(disk, 40)
+    place = ledger.place_of(39)[0] - ledger.data.files[-1].start
+    name = ledger.data.files[-1].path.rpartition("/")[2]
+    ledger.close()
+    damage(disk, f"data/{name}", place + 100)
+    before = data_of(disk)
+
+    with pytest.raises(CorruptLedger, match=r"dledger-n0/data: entry 39 at position .* filled by the leader again"):
+        open_small(disk)
+    assert data_of(disk) == before
+
+
+def test_a_torn_tail_is_cut() -> None:
+    """Nobody was told that what came after the last sync is safe."""
+    disk = SimDisk()
+    ledger = synced_ledger(disk, 3)
+    ledger.append(1, messages(3, 3))
+    place = ledger.place_of(4)[0]
+    ledger.close()
+    damage(disk, "data/" + "0" * 20, place + 100)
+
+    ledger = open_small(disk)
+    assert ledger.end_index == 3
+    assert not any(ledger.data.files[0].view[ledger.end_position :])
+
+
+def test_a_lost_index_is_made_anew() -> None:
+    """It holds nothing that the data files do not say."""
+    disk = SimDisk()
+    ledger = synced_ledger(disk, 40)
+    before = content(ledger)
+    index = [bytes(file.view) for file in ledger.index.files]
+    ledger.close()
+    disk.remove_tree("store/dledger-n0/index")
+
+    ledger = open_small(disk)
+    assert content(ledger) == before
+    assert [bytes(file.view) for file in ledger.index.files] == index
+
+
+def test_files_that_do_not_fit_together_are_refused() -> None:
+    """Another size, a missing file in the middle, or no file where there was one."""
+    disk = SimDisk()
+    synced_ledger(disk, 60).close()
+    with pytest.raises(WrongSegmentSize):
+        open_small(disk, file_size=2 * FILE_SIZE)
+    disk.remove(f"store/dledger-n0/data/{FILE_SIZE:020d}")
+    with pytest.raises(CorruptLedger, match="do not follow one another"):
+        open_small(disk)
+    disk.remove_tree("store/dledger-n0/data")
+    with pytest.raises(CorruptLedger, match="no file is there, but the node had entries up to 59"):
+        open_small(disk)

@@ -1,0 +1,175 @@
+"""Power cuts at every call to the disk: what was synced is there, what is there is the log, and the start never fails."""
+
+from __future__ import annotations
+
+import random
+from typing import Any, cast
+
+import attrs
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from ledgermq.ha.dledger.ledger import Ledger
+from ledgermq.testing.sim.disk import SimDisk
+
+from .ledgers import content, force, message, open_small
+
+Entry = tuple[int, int, bytes]
+
+
+class PowerCutError(Exception):
+    """The machine went off in the middle of a call."""
+
+
+@attrs.define(eq=False)
+class Fuse:
+    """Counts the calls that change the medium, and ends the machine at one of them."""
+
+    calls_left: int
+
+    def burn(self) -> None:
+        self.calls_left -= 1
+        if self.calls_left < 0:
+            raise PowerCutError
+
+
+@attrs.define(eq=False)
+class Fused:
+    """A disk or a file whose changes burn the fuse first."""
+
+    inner: Any
+    fuse: Fuse
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.inner, name)
+        if name not in ("open", "write", "sync", "clear", "remove", "replace", "sync_directory"):
+            return found
+
+        def change(*args: Any, **named: Any) -> Any:
+            self.fuse.burn()
+            made = found(*args, **named)
+            return Fused(made, self.fuse) if name == "open" else made
+
+        return change
+
+
+def fused(disk: SimDisk, fuse: Fuse) -> SimDisk:
+    """The same disk with a fuse."""
+    return cast("SimDisk", Fused(disk, fuse))
+
+
+@attrs.define(eq=False)
+class Model:
+    """What the log is, and how much of it must survive."""
+
+    log: list[Entry] = attrs.field(factory=list[Entry])
+    safe: int = 0
+    """So many entries are on the medium."""
+    longest: list[Entry] = attrs.field(factory=list[Entry])
+    """What may be found besides `log`: the log as it was before the call that was cut short, or as it was to be."""
+
+
+def append(ledger: Ledger, model: Model, number: int) -> None:
+    term = max(ledger.end_term, 0) + number % 2
+    records = [message(number + at, number % 1700) for at in range(1 + number % 3)]
+    model.longest = model.log + [(len(model.log) + at, term, record) for at, record in enumerate(records)]
+    ledger.append(term, records)
+    model.log = content(ledger)
+
+
+def sync(ledger: Ledger, model: Model, number: int) -> None:
+    force(ledger)
+    model.safe = len(model.log)
+
+
+def checkpoint(ledger: Ledger, model: Model, number: int) -> None:
+    ledger.commit(ledger.synced_index - number % 5)
+    ledger.write_checkpoint()
+
+
+def truncate(ledger: Ledger, model: Model, number: int) -> None:
+    index = max(ledger.committed_index + 1, ledger.end_index - number % 7)
+    model.longest, model.safe = model.log, min(model.safe, index)
+    ledger.truncate(index)
+    model.log = model.log[:index]
+
+
+OPERATIONS = {"append": append, "sync": sync, "checkpoint": checkpoint, "truncate": truncate}
+operations = st.lists(st.tuples(st.sampled_from(sorted(OPERATIONS)), st.integers(0, 4000)), min_size=1, max_size=14)
+
+
+def without_place(entries: list[Entry]) -> list[tuple[int, int, bytes]]:
+    """Entries whose messages do not name their place, as they were handed to the ledger."""
+    return [(index, term, body[:28] + bytes(8) + body[36:]) for index, term, body in entries]
+
+
+@settings(max_examples=400, deadline=None)
+@given(operations, st.integers(0, 60), st.integers(0, 1 << 32), st.booleans(), st.integers(0, 25))
+@example([("append", 1), ("truncate", 3), ("append", 0), ("append", 9)], 15, 7, True, 3)
+def test_what_was_synced_survives_a_power_cut(
+    steps: list[tuple[str, int]], calls: int, seed: int, at_edges: bool, recovery_calls: int
+) -> None:
+    """Whatever call the cut comes in, that of a recovery too; and no torn entry is taken for one."""
+    disk, model = SimDisk(random.Random(seed)), Model()
+    try:
+        ledger = open_small(fused(disk, Fuse(calls)))
+        for name, number in steps:
+            OPERATIONS[name](ledger, model, number)
+        model.longest = model.log
+    except PowerCutError:
+        pass
+    disk = disk.power_cut(seed, at_edges=at_edges)
+    try:
+        open_small(fused(disk, Fuse(recovery_calls)))
+    except PowerCutError:
+        disk = disk.power_cut(seed + 1, at_edges=at_edges)
+    else:
+        disk = disk.kill()
+
+    found = content(open_small(disk))
+    assert len(found) >= model.safe
+    longest = model.longest if len(model.longest) > len(model.log) else model.log
+    assert without_place(found) == without_place(longest)[: len(found)]
+    disk = disk.power_cut(seed + 2)
+    assert content(open_small(disk)) == found
+
+
+@settings(max_examples=150, deadline=None)
+@given(operations, st.integers(0, 60), st.integers(0, 1 << 32))
+def test_a_killed_process_loses_nothing(steps: list[tuple[str, int]], calls: int, seed: int) -> None:
+    """The page cache holds every entry whose append has returned."""
+    disk, model = SimDisk(random.Random(seed)), Model()
+    try:
+        ledger = open_small(fused(disk, Fuse(calls)))
+        for name, number in steps:
+            OPERATIONS[name](ledger, model, number)
+        model.longest = model.log
+    except PowerCutError:
+        pass
+    found = content(open_small(disk.kill()))
+
+    shorter = min(len(model.log), len(model.longest))
+    assert len(found) >= shorter or len(found) >= model.safe
+    longest = model.longest if len(model.longest) > len(model.log) else model.log
+    assert without_place(found) == without_place(longest)[: len(found)]
+
+
+@settings(max_examples=100, deadline=None)
+@given(operations, st.integers(0, 1 << 32), st.floats(0.05, 0.5))
+def test_an_append_that_the_disk_refused_leaves_nothing(steps: list[tuple[str, int]], seed: int, error: float) -> None:
+    """The log goes on as if it had never been tried, and a restart finds no trace of it."""
+    disk, model = SimDisk(random.Random(seed)), Model()
+    ledger = open_small(disk)
+    for name, number in steps:
+        disk.faults.write_error = error if name == "append" else 0.0
+        try:
+            OPERATIONS[name](ledger, model, number)
+        except OSError:
+            assert content(ledger) == model.log
+        model.longest = model.log
+    disk.faults.write_error = 0.0
+    if ledger.files.unclear:
+        ledger.files.clear_withdrawn()
+
+    assert content(ledger) == model.log
+    assert content(open_small(disk.kill())) == model.log
