@@ -19,10 +19,10 @@ import posixpath
 from itertools import pairwise
 
 import attrs
-import structlog
 
 from ...store.segments import Segments
 from ...world.disk import Disk
+from ...world.events import get_logger
 from ..errors import CorruptLedger
 from .checkpoint import Checkpoint, CheckpointFile
 from .entry_files import EntryFiles
@@ -41,7 +41,7 @@ from .layout import (
 from .ledger import Ledger
 from .walk import walk_entries
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 WALK_BYTES = 2 * ENTRY_SIZE_MAX
 """How much is walked over before its index records are compared, which bounds the memory they take. One entry always fits."""
