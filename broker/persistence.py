@@ -112,7 +112,7 @@ class Persistence:
         """Let `read` take what the file of a table holds; None if there is none.
 
         Args:
-            replaceable: a table that is broken, as its `.bak` is, may begin anew.
+            replaceable: a table that is broken or empty, as its `.bak` is, may begin anew.
 
         Raises:
             BadTable: it is broken and may not, or `read` could not make sense of it.
@@ -120,8 +120,8 @@ class Persistence:
         """
         file = self._file(name)
         stored = file.load()
-        if stored is None and not replaceable and file.has_content:
-            raise BadTable(file.path, "it is not JSON, and no .bak is there that is")
+        if stored is None and not replaceable and file.exists:
+            raise BadTable(file.path, "it is empty or not JSON, and no .bak is there that is")
         if isinstance(stored, dict) and isinstance(offset := cast("dict[str, Any]", stored).get(LOG_OFFSET_KEY), int):
             self.log_offsets[name] = offset
         try:

@@ -43,6 +43,8 @@ START_SECONDS = 1.0
 STOP_SECONDS = 0.3
 """How long a stop gives all name servers together to take the broker off their routes."""
 _CRC_MASK = 0x7FFFFFFF
+REPLACED_ADDRESS = "replacedBrokerAddr"
+"""What our name servers answer with: the address that had our name and id until now."""
 
 
 @attrs.define(eq=False)
@@ -146,10 +148,10 @@ class Registration:
         while True:
             link.changed.clear()
             if not link.is_registered or await self._is_outdated(channel):
-                await self._register(channel)
-            if not link.is_registered:
-                log.info("broker_registered", address=str(link.address), topics=len(self.broker.topics.topics))
-            link.is_registered = True
+                accepted = await self._register(channel)
+                if accepted and not link.is_registered:
+                    log.info("broker_registered", address=str(link.address), topics=len(self.broker.topics.topics))
+                link.is_registered = accepted
             link.tried.set()
             # A slave that nobody has told yet where its master is asks again soon: the master may be starting just now.
             searching = self.broker.config.is_slave and not self.broker.master_address
@@ -163,11 +165,11 @@ class Registration:
             if link.asked_again:
                 link.asked_again = False
                 link.changed.clear()
-                await self._register(channel)
+                link.is_registered = await self._register(channel)
             elif channel.closed or link.changed:
                 names, link.changed = link.changed, set()
                 try:
-                    await self._register(channel, names)
+                    link.is_registered = await self._register(channel, names)
                 except BaseException:
                     link.changed |= names
                     raise
@@ -181,8 +183,8 @@ class Registration:
         answer = await self._call(channel, RemotingCommand(RequestCode.QUERY_DATA_VERSION, self._identity(), body))
         return answer.code != ResponseCode.SUCCESS or answer.boolean("changed", default=True)
 
-    async def _register(self, channel: Channel, names: Iterable[str] | None = None) -> None:
-        """Register all topics, or some; if the name server does not take some, all.
+    async def _register(self, channel: Channel, names: Iterable[str] | None = None) -> bool:
+        """Register all topics, or some; if the name server does not take some, all. Returns whether it took them.
 
         Raises:
             RemotingError: no answer.
@@ -202,12 +204,21 @@ class Registration:
         answer = await self._call(channel, RemotingCommand(RequestCode.REGISTER_BROKER, ext, body))
         if answer.code != ResponseCode.SUCCESS:
             if names is not None:
-                await self._register(channel)
-                return
+                return await self._register(channel)
             log.warning("registration_refused", address=str(channel.address), code=answer.code, remark=answer.remark)
-            return
+            return False
+        if (replaced := answer.ext.get(REPLACED_ADDRESS)) is not None:
+            # Either of the two has the other's name and id by mistake: clients are sent to whoever registered last.
+            log.warning(
+                "other_broker_has_our_name",
+                broker=broker.config.broker_name,
+                broker_id=broker.config.broker_id,
+                replaced_address=replaced,
+                name_server=str(channel.address),
+            )
         if names is None:
             self._learn(answer)
+        return True
 
     def _wrapper(self, names: Iterable[str] | None) -> bytes:
         topics, allowed = self.broker.topics, self.broker.config.broker_permission
@@ -224,7 +235,7 @@ class Registration:
     def _learn(self, answer: RemotingCommand) -> None:
         broker = self.broker
         if broker.config.is_slave and (answer.ext.get("masterAddr") or answer.ext.get("haServerAddr")):
-            broker.learn_master(answer.ext.get("masterAddr", ""), answer.ext.get("haServerAddr", ""))
+            self._learn_master(answer.ext.get("masterAddr", ""), answer.ext.get("haServerAddr", ""))
         if not answer.body:
             return
         try:
@@ -234,6 +245,16 @@ class Registration:
             return
         if not broker.config.is_slave:
             broker.topics.mark_ordered(object_of(object_of(body).get("table")))
+
+    def _learn_master(self, address: str, ha_address: str) -> None:
+        try:
+            for text in (address, ha_address):
+                if text:
+                    Address.parse(text)
+        except ValueError as error:
+            log.warning("master_address_refused", address=address, ha_address=ha_address, reason=str(error))
+            return
+        self.broker.learn_master(address, ha_address)
 
     def _identity(self) -> dict[str, str]:
         broker = self.broker

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from ..message.flags import PERM_WRITE
 from ..message.layout import decode_record, encode_host
 from ..message.message import IncomingMessage, StoredMessage
 from ..message.properties import (
@@ -74,6 +75,10 @@ class SendBack:
             )
         if broker.config.is_slave:
             raise RequestRefused(ResponseCode.NO_PERMISSION, "this broker is a slave; send the message back to its master")
+        if not broker.config.broker_permission & PERM_WRITE:
+            raise RequestRefused(
+                ResponseCode.NO_PERMISSION, f"the broker {broker.config.broker_name} is not writable; nothing was stored"
+            )
         if group.retry_queue_nums <= 0:
             return request.response()
         record = broker.store.message_at(request.integer("offset"))

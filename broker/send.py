@@ -145,9 +145,14 @@ class SendHandler:
     def _plain_queue_nums(self, topic: str) -> int:
         """Queues of a topic to which anybody may write; 0 where more has to be asked for each message."""
         config = self.topics.topics.get(topic)
-        if config is None or topic in NOT_FOR_CLIENTS or topic.startswith(RETRY_PREFIX) or not config.perm & PERM_WRITE:
+        if config is None or topic.startswith(RETRY_PREFIX) or not self._takes_messages(config):
             return 0
         return config.write_queue_nums
+
+    def _takes_messages(self, config: TopicConfig) -> bool:
+        """Whether a client may write to a topic, and another one read what it has written."""
+        allowed = config.perm & self.config.broker_permission & PERM_WRITE
+        return bool(allowed and config.read_queue_nums) and config.topic_name not in NOT_FOR_CLIENTS
 
     def _admit(self, request: RemotingCommand, queue_nums: int, host: bytes, messages: list[IncomingMessage]) -> int:
         """Append the request's message to `messages`; returns the queue it asked for, or was given.
@@ -184,7 +189,7 @@ class SendHandler:
     def _queue_for(self, request: RemotingCommand, topic: str) -> int:
         queue_id = int(request.ext["e"])
         config = self.topics.topics.get(topic)
-        if config is None or topic in NOT_FOR_CLIENTS or not config.perm & PERM_WRITE:
+        if config is None or not self._takes_messages(config):
             config = self._writable_topic(request, topic)
         if queue_id < 0:
             return self.randomness.randrange(max(config.write_queue_nums, 1))
@@ -225,6 +230,10 @@ class SendHandler:
             raise RequestRefused(
                 ResponseCode.NO_PERMISSION,
                 f"topic {topic} on broker {self.config.broker_name} is not writable; the message was not stored",
+            )
+        if not config.read_queue_nums:
+            raise RequestRefused(
+                ResponseCode.NO_PERMISSION, f"topic {topic} has no queue to read from; the message was not stored"
             )
         return config
 

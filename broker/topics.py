@@ -198,7 +198,7 @@ class TopicTable:
         model = self.topics.get(template)
         if model is None or not model.perm & PERM_INHERIT or topic_name_fault(topic) is not None:
             return None
-        queues = max(min(queue_nums, model.write_queue_nums), 0)
+        queues = max(min(queue_nums, model.write_queue_nums), 1)
         config = TopicConfig(topic, queues, queues, model.perm & ~PERM_INHERIT, model.topic_filter_type, sys_flag)
         self.put(config)
         return config

@@ -123,7 +123,15 @@ class TlsSettings:
             if asked == "require":
                 raise BadTlsSetting("tls.server.authClient", "false", "true where tls.server.need.client.auth is require")
             return "none"
-        if asked != "none" and not self.given.get("tls.server.trustCertPath"):
+        if asked == "none":
+            # No certificate is asked for, so that there is nothing to check.
+            raise BadTlsSetting(
+                "tls.server.need.client.auth", "none", "require or optional where tls.server.authClient is true"
+            )
+        if asked == "require" and self.given.get("tls.server.mode", "permissive") == "permissive":
+            # Whoever has no certificate connects without TLS.
+            raise BadTlsSetting("tls.server.mode", "permissive", "enforcing where tls.server.need.client.auth is require")
+        if not self.given.get("tls.server.trustCertPath"):
             raise BadTlsSetting("tls.server.trustCertPath", "", "set where tls.server.authClient is true")
         return asked
 

@@ -43,9 +43,9 @@ class JsonFile:
         return value
 
     @property
-    def has_content(self) -> bool:
-        """Whether the file holds anything: if so, and nothing could be loaded, it is broken."""
-        return self.disk.exists(self.path) and not _is_blank(self._content(self.path))
+    def exists(self) -> bool:
+        """Whether there is a file: if so, and nothing could be loaded, it is broken, since none is ever written empty."""
+        return self.disk.exists(self.path) or self.disk.exists(self.backup_path)
 
     def _content(self, path: str) -> bytes:
         file = self.disk.open(path)

@@ -196,3 +196,19 @@ async def test_no_request_brings_a_number_beyond_64_bits_into_a_table(tmp_path: 
 def orjson_like(value: object) -> bytes:
     """A strict JSON body."""
     return orjson.dumps(value)
+
+
+@pytest.mark.parametrize("content", [b"", bytes(100), b"{"], ids=["empty", "zeros", "cut off"])
+async def test_lost_offsets_stop_the_start(tmp_path: Path, content: bytes) -> None:
+    """A file that is empty has lost them as much as one that is cut off; a backup that can be read helps."""
+    config = tmp_path / "config"
+    config.mkdir()
+    (config / "consumerOffset.json").write_bytes(content)
+
+    with pytest.RaisesGroup(pytest.RaisesExc(BadTable, match="empty or not JSON"), flatten_subgroups=True):
+        async with open_desk(tmp_path):
+            pass
+
+    (config / "consumerOffset.json.bak").write_bytes(b'{"offsetTable":{"T1@g":{0:0}}}')
+    async with open_desk(tmp_path) as desk:
+        assert desk.broker.offsets.query("g", "T1", 0) == 0

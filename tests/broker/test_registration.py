@@ -19,9 +19,10 @@ from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.remoting.command import RemotingCommand
 from ledgermq.remoting.dispatcher import Dispatcher
 from ledgermq.remoting.server import RemotingServer, ServerConnection
+from ledgermq.testing.logs import capture_logs
 from ledgermq.world.real import real_world
 
-from .desk import open_desk
+from .desk import open_desk, until
 
 
 @attrs.define(eq=False)
@@ -236,3 +237,44 @@ async def test_slave_that_hears_of_another_lowest_id_asks_who_is_master(tmp_path
 
         assert answered.code == ResponseCode.SUCCESS
         assert found == ["10.9.9.9:10911"]
+
+
+async def test_a_refused_registration_is_no_registration(tmp_path: Path) -> None:
+    """The log does not say that the broker is registered, and the name server is asked again."""
+    with capture_logs() as logs:
+        async with open_register(refuse=100) as register, open_desk(tmp_path, namesrv_addr=register.address) as desk:
+            assert desk.broker.registration.registered_with == []
+
+    events = [entry["event"] for entry in logs]
+    assert "registration_refused" in events
+    assert "broker_registered" not in events
+
+
+@pytest.mark.parametrize("field", ["masterAddr", "haServerAddr"])
+@pytest.mark.parametrize("text", ["garbage", "a..b:1", "h:99999", "h:1;x"])
+async def test_a_slave_refuses_an_address_that_is_none(tmp_path: Path, field: str, text: str) -> None:
+    """It is logged, the slave runs on, and the next answer may name a better one."""
+    answer = {"masterAddr": "127.0.0.1:1", "haServerAddr": "127.0.0.1:2", field: text}
+    with capture_logs() as logs:
+        async with (
+            open_register(answer_ext=answer) as register,
+            open_desk(tmp_path, namesrv_addr=register.address, broker_role="SLAVE", broker_id=1) as desk,
+        ):
+            assert desk.broker.master_address == ""
+            register.answer_ext = {"masterAddr": "127.0.0.1:1", "haServerAddr": "127.0.0.1:2"}
+            await until(lambda: desk.broker.master_address)
+
+    assert "master_address_refused" in [entry["event"] for entry in logs]
+
+
+async def test_a_broker_that_takes_another_one_s_name_says_so(tmp_path: Path) -> None:
+    """Two masters of one name: clients are sent to whoever registered last."""
+    with capture_logs() as logs:
+        async with (
+            open_register(answer_ext={"replacedBrokerAddr": "10.0.0.9:1"}) as register,
+            open_desk(tmp_path, namesrv_addr=register.address),
+        ):
+            pass
+
+    (entry,) = [entry for entry in logs if entry["event"] == "other_broker_has_our_name"]
+    assert (entry["broker"], entry["broker_id"], entry["replaced_address"]) == ("b1", 0, "10.0.0.9:1")

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from ledgermq.broker.topics import TopicConfig
 from ledgermq.message.batch import encode_batch
 from ledgermq.message.properties import encode_properties
 from ledgermq.remoting.codes import RequestCode, ResponseCode
@@ -87,3 +88,34 @@ async def test_statistics_count_whole_records(tmp_path: Path) -> None:
         queues = {"T1": 0, "T2": 0, SCHEDULE_TOPIC: 2}
         assert sizes == {topic: [desk.broker.store.get(topic, queue_id, 0, 32).size] for topic, queue_id in queues.items()}
         assert sum(size for (size,) in sizes.values()) == desk.broker.store.log.max_offset
+
+
+async def test_a_broker_that_may_not_be_written_refuses_every_send(tmp_path: Path) -> None:
+    """To topics that are known, to new ones, of batches and of messages that a consumer sends back."""
+    async with open_desk(tmp_path) as desk:
+        peer = desk.peer()
+        peer.send("T1")
+        offset = desk.put("T1")
+        peer.heartbeat("g", "T1")
+        peer.ask(RequestCode.UPDATE_BROKER_CONFIG, body=b"brokerPermission=4\n")
+
+        codes = {peer.send(topic).code for topic in ("T1", "T2", "%RETRY%g")}
+        back = {"group": "g", "offset": offset, "delayLevel": 0, "originMsgId": "x", "originTopic": "T1"}
+        codes.add(peer.ask(RequestCode.CONSUMER_SEND_MSG_BACK, back).code)
+
+        assert codes == {ResponseCode.NO_PERMISSION}
+
+
+async def test_what_nobody_could_read_is_refused(tmp_path: Path) -> None:
+    """A topic whose queues may all not be read takes no messages, and none is created like that by sending."""
+    async with open_desk(tmp_path) as desk:
+        peer = desk.peer()
+        desk.broker.topics.put(TopicConfig("T1", 0, 4))
+
+        refused = peer.send("T1")
+        assert refused.code == ResponseCode.NO_PERMISSION
+        assert "no queue to read from" in (refused.remark or "")
+
+        ext = {"a": "pg", "b": "T2", "c": "TBW102", "d": -5, "e": 0, "f": 0, "g": 0, "h": 0, "i": ""}
+        assert peer.ask(RequestCode.SEND_MESSAGE_V2, ext, b"x").code == ResponseCode.SUCCESS
+        assert desk.broker.topics.topics["T2"].read_queue_nums == 1

@@ -322,12 +322,17 @@ def test_clients_are_believed_only_by_a_certificate_that_is_checked() -> None:
     """`require` that would take any certificate is refused; without `authClient` an optional one is not asked for."""
     named = {"tls_server_certPath": "c", "tls_server_trustCertPath": "t"}
     require = {**named, "tls_server_need_client_auth": "require"}
-    assert settings(**require, tls_server_authClient="true").server().client_auth == "require"
+    enforcing = {**require, "tls_server_mode": "enforcing"}
+    assert settings(**enforcing, tls_server_authClient="true").server().client_auth == "require"
+    with pytest.raises(BadTlsSetting, match=r"tls\.server\.mode must be enforcing"):
+        settings(**require, tls_server_authClient="true").server()  # whoever has no certificate would connect without TLS
+    with pytest.raises(BadTlsSetting, match=r"tls\.server\.need\.client\.auth must be require or optional"):
+        settings(**named, tls_server_authClient="true").server()  # nobody would be asked for a certificate
     assert settings(**named, tls_server_need_client_auth="optional").server().client_auth == "none"
     with pytest.raises(BadTlsSetting, match=r"tls\.server\.authClient must be true"):
         settings(**require).server()
     with pytest.raises(BadTlsSetting, match=r"tls\.server\.trustCertPath must be set"):
-        settings(tls_server_certPath="c", tls_server_need_client_auth="require", tls_server_authClient="true").server()
+        settings(tls_server_certPath="c", tls_server_need_client_auth="optional", tls_server_authClient="true").server()
 
 
 def test_clients_authenticate_servers_when_told() -> None:
