@@ -14,7 +14,7 @@ import attrs
 from ..message.flags import PERM_READ, PERM_WRITE
 from ..message.message import MessageQueue
 from ..message.units import MASTER_ID
-from ..world.network import Address
+from ..world.address import Address
 from .errors import NoRouteReason
 
 AUTO_CREATE_TOPIC = "TBW102"

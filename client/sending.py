@@ -29,7 +29,7 @@ from ..message.properties import (
 )
 from ..remoting.codes import RequestCode
 from ..remoting.command import ONEWAY_FLAG, OUR_LANGUAGE, PROTOCOL_VERSION, RemotingCommand
-from ..world.network import Address
+from ..world.address import Address
 from .arguments import INT_MAX, check_delay_level, check_integer, check_keys, check_properties, check_text
 from .compression import COMPRESS_OVER_BYTES, Compression
 from .errors import BadAnswer, InvalidArgument, MessageTooLarge, refusal

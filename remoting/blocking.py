@@ -13,8 +13,9 @@ from typing import Self
 
 import attrs
 
+from ..world.address import Address
 from ..world.clock import Clock, SystemClock
-from ..world.network import Address, Socket, Sockets, TcpSockets
+from ..world.sockets import Socket, Sockets, TcpSockets
 from .command import ONEWAY_FLAG, RemotingCommand, encode_frame
 from .connection import Connection
 from .errors import CallTimeout, ConnectionLost, RemoteProtocolError

@@ -6,7 +6,6 @@ Real sockets and simulated ones implement the same fast path, so that the simula
 from __future__ import annotations
 
 import errno
-import ipaddress
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -16,55 +15,10 @@ import attrs
 import trio
 from trio.abc import HalfCloseableStream, Listener
 
-from .logs import shortened
+from .address import Address as Address  # noqa: PLC0414 - most of the project names it from here
 
 BACKLOG = 1024  # RocketMQ's SO_BACKLOG
 RECEIVE_BYTES = 64 * 1024
-HOST_CHARACTERS_MAX = 253
-"""What DNS allows for a name, and for each of its labels."""
-LABEL_CHARACTERS_MAX = 63
-
-
-@attrs.frozen
-class Address:
-    """Host and port of one end of a connection; `str()` gives RocketMQ's `host:port`."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-    @classmethod
-    def parse(cls, text: str) -> Address:
-        """Read `host:port`, or `[host]:port` where the host is an IPv6 address.
-
-        Raises:
-            ValueError: no port, one outside 0 to 65535, or a host that no resolver takes.
-        """
-        host, colon, port = text.strip().rpartition(":")
-        is_port = port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65535
-        host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-        if not colon or not is_port or not _is_host(host):
-            raise ValueError(f"an address is HOST:PORT (got {shortened(repr(text), HOST_CHARACTERS_MAX)})")
-        return cls(host, int(port))
-
-
-def _is_host(host: str) -> bool:
-    if not 1 <= len(host) <= HOST_CHARACTERS_MAX or not host.isprintable() or any(each in host for each in " /,;@[]"):
-        return False
-    if ":" in host:
-        try:
-            return ipaddress.ip_address(host.partition("%")[0]).version == 6
-        except ValueError:
-            return False
-    if host.isascii():
-        return all(1 <= len(label) <= LABEL_CHARACTERS_MAX for label in host.removesuffix(".").split("."))
-    try:
-        host.encode("idna")  # as resolving it would
-    except UnicodeError:
-        return False
-    return True
 
 
 class Stream(trio.abc.Stream, ABC):
@@ -347,35 +301,3 @@ class TcpNetwork:
 def _address(name: tuple[str, int]) -> Address:
     # An IPv4 peer of a dual-stack listener shows as ::ffff:a.b.c.d.
     return Address(name[0].removeprefix("::ffff:"), name[1])
-
-
-class Socket(Protocol):
-    """The part of a blocking socket that the project uses; `socket.socket` satisfies it."""
-
-    def settimeout(self, value: float, /) -> None: ...
-    def sendall(self, data: bytes, /) -> None: ...
-    def recv(self, size: int, /) -> bytes: ...
-    def close(self) -> None: ...
-
-
-class Sockets(Protocol):
-    """Opens connections for plain threads."""
-
-    def connect(self, address: Address, timeout_seconds: float) -> Socket:
-        """Connect to `address`.
-
-        Raises:
-            TimeoutError: not within `timeout_seconds`. Nothing stays open.
-            OSError: refused, unreachable or unknown host. Nothing stays open.
-        """
-        ...
-
-
-@attrs.frozen
-class TcpSockets:
-    """Real blocking TCP sockets, TCP_NODELAY on."""
-
-    def connect(self, address: Address, timeout_seconds: float) -> socket.socket:
-        connection = socket.create_connection((address.host, address.port), timeout_seconds)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return connection

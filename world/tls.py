@@ -18,7 +18,8 @@ import trio
 from trio.abc import Listener
 
 from .events import get_logger
-from .network import Address, Network, PlainStream, Socket, Stream, TcpSockets
+from .network import Address, Network, PlainStream, Stream
+from .sockets import Socket, TcpSockets
 from .workers import Workers
 
 log = get_logger(__name__)

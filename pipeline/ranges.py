@@ -1,0 +1,182 @@
+"""From ranges of queue offsets to tasks of even work. Pure: its result depends on its arguments alone.
+
+A streaming query plans the same ranges again after a crash and must get the same tasks, so neither the number of cores nor the
+present state of a log may enter here.
+
+Two ways, by where messages come from. Through a broker a task reads whole stretches of single queues. From a store's files it
+reads a stretch of the log with everything in it that belongs to wanted queues: read queue by queue, each page of the log would
+be fetched once for every queue.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+
+import attrs
+
+from ..message.message import MessageQueue
+from .options import Split
+
+SMALL_RECORDS = 20_000
+SMALL_BYTES = 4 * 1024 * 1024
+"""Below both, a plan is one task: each further one costs more than it saves."""
+
+
+@attrs.frozen
+class QueueRange:
+    """Messages of one queue, from `start` up to and without `end`."""
+
+    queue: MessageQueue
+    start: int
+    end: int
+
+    @property
+    def count(self) -> int:
+        return self.end - self.start
+
+
+@attrs.frozen
+class Sample:
+    """One message stands for those around it: where it lies in the log, and how many bytes they have."""
+
+    physical_offset: int
+    weight: int
+
+
+@attrs.frozen
+class Extent:
+    """What a range of a queue covers in a store."""
+
+    range: QueueRange
+    samples: tuple[Sample, ...]
+    """In order of the log; their weights together are the bytes of the range."""
+
+    @property
+    def bytes(self) -> int:
+        return sum(sample.weight for sample in self.samples)
+
+
+Locate = Callable[[QueueRange, int], int]
+"""The first queue offset of a range whose record lies at or behind a physical offset; its end if there is none."""
+
+Task = tuple[QueueRange, ...]
+
+
+def ranges_between(start: Mapping[MessageQueue, int], end: Mapping[MessageQueue, int]) -> list[QueueRange]:
+    """The ranges that are not empty, by queue; a queue without a start begins at 0."""
+    return [QueueRange(queue, start.get(queue, 0), end[queue]) for queue in sorted(end) if end[queue] > start.get(queue, 0)]
+
+
+def task_count(records: int, size: int, split: Split) -> int:
+    """How many tasks ranges of so many records and bytes need at least."""
+    wanted = max(-(-size // split.bytes_max), split.partitions_min, 1)
+    if split.records_max is not None:
+        wanted = max(wanted, -(-records // split.records_max))
+    return min(wanted, max(records, 1))
+
+
+def plan_queues(ranges: Sequence[QueueRange], split: Split, record_bytes: int = 1024) -> list[Task]:
+    """Tasks for ranges that are read through a broker: each queue is cut into equal stretches, small ones share a task.
+
+    Args:
+        ranges: none empty.
+        split: bounds of a task.
+        record_bytes: what a record is taken to have, as only their number is known.
+    """
+    total = sum(each.count for each in ranges)
+    if not total:
+        return []
+    wanted = task_count(total, total * record_bytes, split)
+    if wanted == 1:
+        return [tuple(ranges)]
+    share = -(-total // wanted)
+    pieces: list[QueueRange] = []
+    for each in ranges:
+        parts = -(-each.count // share)
+        cuts = [each.start + each.count * part // parts for part in range(parts + 1)]
+        pieces += [QueueRange(each.queue, low, high) for low, high in pairwise(cuts)]
+    return _packed(pieces, share)
+
+
+def _packed(pieces: list[QueueRange], share: int) -> list[Task]:
+    tasks: list[Task] = []
+    gathered: list[QueueRange] = []
+    count = 0
+    for piece in pieces:
+        if gathered and count + piece.count > share:
+            tasks.append(tuple(gathered))
+            gathered, count = [], 0
+        gathered.append(piece)
+        count += piece.count
+    tasks.append(tuple(gathered))
+    return tasks
+
+
+def plan_bytes(extents: Sequence[Extent], split: Split, locate: Locate) -> list[Task]:
+    """Tasks for ranges that are read from a store's files: stretches of the log with equal bytes of wanted records.
+
+    Args:
+        extents: of one store, none empty.
+        split: bounds of a task; met as well as samples tell.
+        locate: looks a physical offset up in a queue.
+    """
+    records = sum(extent.range.count for extent in extents)
+    size = sum(extent.bytes for extent in extents)
+    if not records:
+        return []
+    wanted = task_count(records, size, split)
+    if wanted == 1:
+        return [tuple(extent.range for extent in extents)]
+    cuts = _cuts([sample for extent in extents for sample in extent.samples], wanted)
+    tasks: list[list[QueueRange]] = [[] for _ in range(len(cuts) + 1)]
+    for extent in extents:
+        each = extent.range
+        borders = [each.start, *(locate(each, cut) for cut in cuts), each.end]
+        for at, (low, high) in enumerate(pairwise(borders)):
+            if high > low:
+                tasks[at].append(QueueRange(each.queue, low, high))
+    if split.records_max is not None:
+        return [task for whole in tasks if whole for task in _limited(whole, split.records_max)]
+    return [tuple(task) for task in tasks if task]
+
+
+def _limited(task: list[QueueRange], records_max: int) -> list[Task]:
+    """Cut a task that samples made too large: every queue at the same share, so that it still covers one stretch of the log."""
+    total = sum(each.count for each in task)
+    parts = -(-total // records_max)
+    if parts == 1:
+        return [tuple(task)]
+    pieces: list[QueueRange] = []
+    for each in task:
+        count = min(parts, each.count)
+        cuts = [each.start + each.count * part // count for part in range(count + 1)]
+        pieces += [QueueRange(each.queue, low, high) for low, high in pairwise(cuts)]
+    return _packed(pieces, records_max)
+
+
+def _cuts(samples: list[Sample], parts: int) -> list[int]:
+    """Physical offsets that divide the weight of samples into equal parts."""
+    samples.sort(key=lambda sample: sample.physical_offset)
+    sums: list[int] = []
+    total = 0
+    for sample in samples:
+        total += sample.weight
+        sums.append(total)
+    cuts = {samples[bisect_left(sums, -(-total * part // parts))].physical_offset for part in range(1, parts)}
+    return sorted(cuts)
+
+
+def admit(start: Mapping[MessageQueue, int], latest: Mapping[MessageQueue, int], offsets_max: int) -> dict[MessageQueue, int]:
+    """The end of a micro-batch of about `offsets_max` messages, shared out in proportion to what each queue has.
+
+    Every queue that has anything gets at least one message, so the sum may pass the limit by the number of queues.
+    """
+    backlog = {queue: max(end - start.get(queue, 0), 0) for queue, end in latest.items()}
+    total = sum(backlog.values())
+    if total <= offsets_max:
+        return {queue: max(end, start.get(queue, 0)) for queue, end in latest.items()}
+    return {
+        queue: start.get(queue, 0) + (max(count * offsets_max // total, 1) if count else 0) for queue, count in backlog.items()
+    }

@@ -1,0 +1,349 @@
+"""A store's files, read beside whoever writes them: segments of the log, consume queues, tables. Nothing is locked or written.
+
+Consume queues hold only what consumers may see (uncommitted, rolled back and control records never get there), so a queue's end
+is the end of what is read here. A unit may be visible before it is complete: ends are looked up first, and a range is read only
+after its end is known, with the record at the end checked.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import Any, cast
+
+import attrs
+import numpy as np
+
+from ..message.flags import PERM_READ
+from ..message.layout import span_of
+from ..store.consumequeue import DELETION_TAGS_CODE, PRE_BLANK_SIZE, UNIT, UNIT_SIZE
+from ..store.offline import NAME_DIGITS
+from ..world.disk import Disk, RealDisk
+from .batches import Piece
+from .errors import BadOption, CorruptStore
+from .ranges import QueueRange, Sample
+
+MAPS_KEPT = 16
+"""Segment files that stay mapped in a worker between its tasks; mapping one anew costs its page faults again."""
+SAMPLES_MAX = 256
+"""Units of a queue that are looked at for planning; the others are taken to be alike."""
+UNITS_AT_ONCE = 1_000_000
+
+UNIT_DTYPE = np.dtype([(field.name, {"q": ">i8", "i": ">i4"}[field.code]) for field in UNIT.fields])
+assert UNIT_DTYPE.itemsize == UNIT_SIZE
+
+Array = Any
+
+_maps: OrderedDict[tuple[str, int, int], Piece] = OrderedDict()
+
+
+def _mapped(path: str) -> Piece:
+    """A file as a buffer; kept mapped under its inode, as another file may have taken its name."""
+    status = os.stat(path)
+    key = (path, status.st_ino, status.st_size)
+    piece = _maps.get(key)
+    if piece is None:
+        file = RealDisk().open(path, read_only=True)
+        try:
+            piece = _maps[key] = Piece.of(file.view())
+        finally:
+            file.close()
+        while len(_maps) > MAPS_KEPT:
+            _maps.popitem(last=False)
+    _maps.move_to_end(key)
+    return piece
+
+
+@attrs.frozen
+class SegmentFile:
+    """One file of the log."""
+
+    path: str
+    start: int
+    end: int
+
+
+def _numbered(disk: Disk, directory: str) -> list[str]:
+    return [name for name in disk.list_directory(directory) if len(name) == NAME_DIGITS and name.isdigit()]
+
+
+@attrs.define(eq=False)
+class SegmentFiles:
+    """The log of one store: plain segments, and those of a Raft ledger behind them. Physical offsets never overlap.
+
+    Ledger files hold a header before each record; consume queues point behind it, so records are found alike in both.
+    """
+
+    root: str
+    disk: Disk = attrs.field(factory=RealDisk)
+    files: list[SegmentFile] = attrs.field(factory=list[SegmentFile])
+
+    def refresh(self) -> None:
+        """Look which files there are now."""
+        found: list[SegmentFile] = []
+        for directory in self.directories():
+            for name in _numbered(self.disk, directory):
+                path = f"{directory}/{name}"
+                try:
+                    size = self.disk.size(path)
+                except FileNotFoundError:
+                    continue  # expired between the two calls
+                if size:
+                    found.append(SegmentFile(path, int(name), int(name) + size))
+        self.files = sorted(found, key=lambda file: file.start)
+
+    def directories(self) -> list[str]:
+        """Where files of the log are."""
+        ledgers = [name for name in self.disk.list_directory(self.root) if name.startswith("dledger-")]
+        return [f"{self.root}/commitlog", *(f"{self.root}/{name}/data" for name in ledgers)]
+
+    @property
+    def min_offset(self) -> int:
+        return self.files[0].start if self.files else 0
+
+    def find(self, physical_offset: int) -> SegmentFile | None:
+        """The file that holds a physical offset, or None."""
+        at = bisect_right(self.files, physical_offset, key=lambda file: file.start) - 1
+        return self.files[at] if at >= 0 and physical_offset < self.files[at].end else None
+
+    def piece(self, file: SegmentFile) -> Piece | None:
+        """The bytes of a file; None if it has been deleted."""
+        try:
+            return _mapped(file.path)
+        except FileNotFoundError:
+            return None
+
+    def store_timestamp(self, physical_offset: int) -> int | None:
+        """When the record at a physical offset was stored, in ms; None if there is no record."""
+        file = self.find(physical_offset)
+        piece = self.piece(file) if file is not None else None
+        if file is None or piece is None:
+            return None
+        view = memoryview(piece.bytes)
+        span = span_of(view, physical_offset - file.start, len(view))
+        return None if span is None else span.store_timestamp
+
+    def holds(self, queue_id: int, queue_offset: int, physical_offset: int, size: int) -> bool:
+        """Whether the record that a unit leads to is there, whole."""
+        file = self.find(physical_offset)
+        piece = self.piece(file) if file is not None else None
+        if file is None or piece is None or physical_offset + size > file.end:
+            return False
+        position = physical_offset - file.start
+        span = span_of(memoryview(piece.bytes), position, position + size)
+        return span is not None and (span.size, span.queue_id, span.queue_offset, span.physical_offset) == (
+            size,
+            queue_id,
+            queue_offset,
+            physical_offset,
+        )
+
+
+@attrs.define(eq=False)
+class QueueFiles:
+    """The consume queue of one queue; offsets are numbers of units."""
+
+    directory: str
+    queue_id: int
+    disk: Disk = attrs.field(factory=RealDisk)
+    _files: list[tuple[int, int]] = attrs.field(factory=list[tuple[int, int]])
+    """First unit and number of units of each file."""
+    _end: int = -1
+
+    def refresh(self) -> None:
+        """Look which files there are now."""
+        files: list[tuple[int, int]] = []
+        for name in _numbered(self.disk, self.directory):
+            try:
+                files.append((int(name) // UNIT_SIZE, self.disk.size(f"{self.directory}/{name}") // UNIT_SIZE))
+            except FileNotFoundError:
+                continue
+        self._files = files
+
+    def first_offset(self) -> int:
+        """The offset of the first unit that there is a file for."""
+        return self._files[0][0] if self._files else 0
+
+    def units(self, start: int, end: int) -> Array:
+        """Units from `start` up to `end`, as far as there are files for them without a gap."""
+        parts: list[Array] = []
+        while start < end:
+            at = bisect_right(self._files, start, key=lambda file: file[0]) - 1
+            if at < 0 or start >= sum(self._files[at]):
+                break
+            first, count = self._files[at]
+            high = min(end, first + count)
+            try:
+                file = self.disk.open(f"{self.directory}/{first * UNIT_SIZE:0{NAME_DIGITS}d}", read_only=True)
+            except FileNotFoundError:
+                break
+            try:
+                raw = file.read((start - first) * UNIT_SIZE, (high - start) * UNIT_SIZE)
+            finally:
+                file.close()
+            parts.append(np.frombuffer(raw[: len(raw) - len(raw) % UNIT_SIZE], UNIT_DTYPE))
+            if len(raw) < (high - start) * UNIT_SIZE:
+                break
+            start = high
+        return np.concatenate(parts) if parts else np.zeros(0, UNIT_DTYPE)
+
+    def unit(self, offset: int) -> tuple[int, int, int]:
+        """Physical offset, size and tags code of one unit; zeros where there is none."""
+        found = self.units(offset, offset + 1)
+        return tuple(found[0].tolist()) if len(found) else (0, 0, 0)
+
+    def bounds(self, log: SegmentFiles) -> tuple[int, int]:
+        """The first offset whose record is in the log, and the end of the queue."""
+        self.refresh()
+        if not self._files:
+            return 0, 0
+        low = self._files[0][0]
+        end = max(self._find_end(), low)
+        while end > low:
+            offset, size, tags_code = self.unit(end - 1)
+            if size == PRE_BLANK_SIZE or tags_code == DELETION_TAGS_CODE or offset < log.min_offset:
+                break
+            if log.holds(self.queue_id, end - 1, offset, size):
+                break
+            end -= 1  # its record is not complete yet, or was cut
+        self._end = end
+        first = self.first_at(log.min_offset, low, end)
+        if first < end and self.unit(first)[2] == DELETION_TAGS_CODE:
+            first += 1  # the topic was deleted here and goes on behind
+        return first, end
+
+    def _find_end(self) -> int:
+        known = self._end
+        if known > 0 and self.unit(known - 1)[1] > 0:
+            step = 1  # far beyond what was known, it doubles
+            while self.unit(known + step - 1)[1] > 0:
+                step *= 2
+            return self._first_empty(known + step // 2, known + step - 1)
+        last = next((file for file in reversed(self._files) if self.unit(file[0])[1] > 0), self._files[0])
+        return self._first_empty(last[0], sum(last))
+
+    def _first_empty(self, low: int, high: int) -> int:
+        while low < high:
+            middle = (low + high) // 2
+            if self.unit(middle)[1] > 0:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def first_at(self, physical_offset: int, low: int, high: int) -> int:
+        """The first unit in [low, high) whose record lies at or behind `physical_offset`; `high` if there is none."""
+        while low < high:
+            middle = (low + high) // 2
+            offset, size, _ = self.unit(middle)
+            if size == PRE_BLANK_SIZE or (size > 0 and offset < physical_offset):
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def first_since(self, log: SegmentFiles, timestamp_ms: int, low: int, high: int) -> int:
+        """The first offset in [low, high) that was stored at `timestamp_ms` or later; `high` if there is none."""
+        while low < high:
+            middle = (low + high) // 2
+            stored = log.store_timestamp(self.unit(middle)[0])
+            if stored is not None and stored < timestamp_ms:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def samples(self, each: QueueRange) -> tuple[Sample, ...]:
+        """Evenly spread units of a range, each with the bytes of those that it stands for."""
+        self.refresh()
+        count = min(each.count, SAMPLES_MAX)
+        if each.count <= UNITS_AT_ONCE // 16:
+            units = self.units(each.start, each.end)
+            places = np.arange(count) * len(units) // count if len(units) else np.zeros(0, np.int64)
+            sizes = np.where(units["size"] == PRE_BLANK_SIZE, 0, units["size"]).astype(np.int64)
+            weights = np.add.reduceat(sizes, places) if len(places) else places
+            offsets = units["physical_offset"][places]
+            return tuple(Sample(int(offset), int(weight)) for offset, weight in zip(offsets, weights, strict=True))
+        found: list[Sample] = []
+        for at in range(count):
+            low, high = each.start + each.count * at // count, each.start + each.count * (at + 1) // count
+            offset, size, _ = self.unit(low)
+            found.append(Sample(offset, 0 if size == PRE_BLANK_SIZE else size * (high - low)))
+        return tuple(found)
+
+
+@attrs.define(eq=False)
+class Store:
+    """One store directory."""
+
+    root: str
+    broker_name: str
+    disk: Disk = attrs.field(factory=RealDisk)
+    log: SegmentFiles = attrs.field(init=False)
+    _queues: dict[tuple[str, int], QueueFiles] = attrs.field(factory=dict[tuple[str, int], QueueFiles])
+
+    def __attrs_post_init__(self) -> None:
+        self.log = SegmentFiles(self.root, self.disk)
+
+    def check(self) -> None:
+        """Make sure that there is a store.
+
+        Raises:
+            BadOption: names the path and what is missing.
+        """
+        if not self.disk.is_directory(self.root):
+            raise BadOption("storePath", self.root, "there is no such directory on this machine")
+        if not any(self.disk.is_directory(directory) for directory in self.log.directories()):
+            raise BadOption(
+                "storePath", self.root, "it holds no 'commitlog' directory; a broker's storePathRootDir is expected"
+            )
+
+    def topics(self) -> dict[str, int]:
+        """Topics that may be read, and the number of queues that may; from the queues there are if no table is."""
+        table = self._table()
+        found: dict[str, int] = {}
+        for name in self.disk.list_directory(f"{self.root}/consumequeue"):
+            ids = [int(each) for each in self.disk.list_directory(f"{self.root}/consumequeue/{name}") if each.isdigit()]
+            if ids and (table is None or name in table):
+                found[name] = max(ids) + 1
+        for name, (queues, perm) in (table or {}).items():
+            if perm & PERM_READ:
+                found[name] = queues
+            else:
+                found.pop(name, None)
+        return found
+
+    def _table(self) -> dict[str, tuple[int, int]] | None:
+        """Read queues and permission of every topic, as the broker keeps them; None in a copy that lacks the file."""
+        path = f"{self.root}/config/topics.json"
+        try:
+            file = self.disk.open(path, read_only=True)
+        except FileNotFoundError:
+            return None
+        try:
+            text = file.read(0, file.size)
+        finally:
+            file.close()
+        try:
+            table = cast("dict[str, Any]", json.loads(text))["topicConfigTable"]
+            return {name: (int(each["readQueueNums"]), int(each["perm"])) for name, each in table.items()}
+        except (ValueError, KeyError, TypeError) as error:
+            raise CorruptStore(path, 0, "the table of topics", 0, f"it is not what a broker writes: {error!r}") from error
+
+    def queue(self, topic: str, queue_id: int) -> QueueFiles:
+        """The consume queue of a queue, which need not exist yet."""
+        key = (topic, queue_id)
+        if key not in self._queues:
+            self._queues[key] = QueueFiles(f"{self.root}/consumequeue/{topic}/{queue_id}", queue_id, self.disk)
+        return self._queues[key]
+
+
+def open_stores(paths: Iterable[str], broker_names: Iterable[str]) -> dict[str, Store]:
+    """Stores by broker name; raises as `Store.check` does."""
+    stores = {name: Store(path, name) for path, name in zip(paths, broker_names, strict=True)}
+    for store in stores.values():
+        store.check()
+    return stores

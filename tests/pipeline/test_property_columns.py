@@ -1,0 +1,47 @@
+"""Properties taken apart side by side are what they are one by one."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ledgermq.message.properties import decode_properties
+from ledgermq.pipeline.property_columns import as_text, split_properties
+
+pieces = st.sampled_from(["TAGS", "KEYS", "a", "bb", "", "\x01", "\x02", "\x01", "\x02", "TAGS\x01", "ü", "中文", "x" * 20])
+texts = st.lists(pieces, max_size=12).map("".join)
+
+
+@given(st.lists(texts, max_size=20))
+def test_any_text_is_split_as_the_message_layer_splits_it(rows: list[str]) -> None:
+    """Empty names and values, separators in values, names given twice, a last item without its end."""
+    found = split_properties(pa.array(rows, pa.string()))
+
+    expected = [decode_properties(row) for row in rows]
+    assert [dict(each) for each in found.maps().to_pylist()] == expected
+    assert [len(each) for each in found.maps().to_pylist()] == [len(each) for each in expected]
+    for name in ("TAGS", "bb", "none"):
+        assert found.values_of(name).to_pylist() == [each.get(name) for each in expected]
+
+
+def test_many_names_are_told_apart() -> None:
+    """More than fit into the bits of a number, one of them given twice."""
+    row = "".join(f"n{number}\x01{number}\x02" for number in range(200)) + "n7\x01again\x02"
+
+    (found,) = split_properties(pa.array([row, ""], pa.string())).maps().to_pylist()[:1]
+
+    assert dict(found) == decode_properties(row)
+    assert len(found) == 200
+
+
+def test_a_part_of_an_array_is_split_alike() -> None:
+    """Arrow shares the bytes of what it cuts from."""
+    whole = pa.array(["a\x011\x02", "b\x012\x02", "c\x013\x02"], pa.string())
+
+    assert [dict(each) for each in split_properties(whole[1:]).maps().to_pylist()] == [{"b": "2"}, {"c": "3"}]
+
+
+def test_bytes_that_are_no_text_are_replaced() -> None:
+    """As everywhere else."""
+    assert as_text(pa.array([b"ok", b"\xff"], pa.binary())).to_pylist() == ["ok", "�"]
