@@ -9,7 +9,10 @@ import click
 from ..client.admin import Admin, open_admin
 from ..client.errors import ClientError
 from .clients import chosen_tls, json_option, namesrv_option, talks_to_cluster
-from .output import print_rows
+from .output import number_or_text, print_rows, snake, snaked
+
+_STATE = ("version", "in_tps", "out_tps", "disk_percent", "log_end", "replication", "runtime", "ha", "error")
+"""What `status` adds to a broker; None is printed where the broker does not tell."""
 
 
 @click.group("cluster")
@@ -35,12 +38,12 @@ async def list_brokers(namesrv: str, as_json: bool) -> None:
 async def status(namesrv: str, as_json: bool) -> None:
     """Version, load, disk and replication of every broker; one that does not answer says why."""
     async with open_admin(namesrv, tls=chosen_tls()) as admin:
-        rows = await _members(admin)
+        rows = [{**row, **dict.fromkeys(_STATE)} for row in await _members(admin)]
         for row in rows:
             await _ask_broker(admin, row)
     columns = ("broker", "id", "role", "address", "version", "in_tps", "out_tps", "disk_percent", "log_end", "replication")
     print_rows(rows, columns, as_json=as_json, nothing="the name server knows no broker")
-    if any("error" in row for row in rows):
+    if any(row["error"] for row in rows):
         raise click.exceptions.Exit(1)
 
 
@@ -68,13 +71,14 @@ async def _ask_broker(admin: Admin, row: dict[str, Any]) -> None:
     row["in_tps"] = _first_number(runtime.get("putTps"))
     row["out_tps"] = _first_number(runtime.get("getTransferredTps") or runtime.get("getTransferedTps"))
     row["disk_percent"] = _first_number(runtime.get("commitLogDiskRatio")) * 100
-    row["log_end"] = runtime.get("commitLogMaxOffset")
-    row["runtime"] = runtime
+    row["log_end"] = number_or_text(runtime.get("commitLogMaxOffset"))
+    row["runtime"] = {snake(name): number_or_text(text) for name, text in runtime.items()}
     try:
-        row["ha"] = await admin.ha_status(row["address"])
-    except ClientError:  # older brokers cannot tell
+        ha = await admin.ha_status(row["address"])
+    except ClientError:  # older brokers do not know the request
         return
-    row["replication"] = _replication(row["ha"])
+    row["ha"] = snaked(ha)
+    row["replication"] = _replication(ha)
 
 
 def _first_number(text: str | None) -> float:

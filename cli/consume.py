@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from math import inf
 from typing import Any
 
@@ -100,17 +101,19 @@ class Sink:
 async def _take(namesrv: str, group: str, topic: str, tag: str, from_beginning: bool, follow: bool, sink: Sink) -> None:
     first = ConsumeFrom.FIRST if from_beginning else ConsumeFrom.LAST
     tls = chosen_tls()
-    async with (
-        open_admin(namesrv, tls=tls) as admin,
-        open_consumer(namesrv, group, {topic: tag}, ack="explicit", consume_from=first, tls=tls) as consumer,
-    ):
-        await admin.topic_route(topic)  # where there is no topic, nothing would ever come
-        ends: dict[MessageQueue, int] = {}
+    async with open_admin(namesrv, tls=tls) as admin, AsyncExitStack() as stack:
+        # Without a topic nothing would ever come. The ends are asked for before the first pull: a pull that is held because of
+        # its tag would not notice other messages that came after it, and would seem to be behind them.
+        queues = (await admin.topic_route(topic)).subscribe_queues()
+        ends = {queue: (await admin.queue_range(queue))[1] for queue in queues}
+        consumer = await stack.enter_async_context(
+            open_consumer(namesrv, group, {topic: tag}, ack="explicit", consume_from=first, tls=tls)
+        )
         while not sink.full:
             sink.show(await consumer.get_many(MESSAGES_PER_GET, LOOK_SECONDS))
             if not follow:
                 for queue in consumer.queues:
-                    if queue not in ends:  # its retry topic's too, and those that another member left
+                    if queue not in ends:  # one of its retry topic, or of a topic that has got more queues
                         ends[queue] = (await admin.queue_range(queue))[1]
                 if all(source.assigned.committable >= ends.get(queue, inf) for queue, source in consumer.sources.items()):
                     break
@@ -165,15 +168,15 @@ def _print(message: ReceivedMessage, verbose: bool, as_json: bool) -> None:
 def _fields(message: ReceivedMessage) -> dict[str, Any]:
     return {
         "topic": message.topic,
-        "brokerName": message.queue.broker_name,
-        "queueId": message.queue.queue_id,
-        "queueOffset": message.queue_offset,
-        "msgId": message.message_id,
+        "broker_name": message.queue.broker_name,
+        "queue_id": message.queue.queue_id,
+        "queue_offset": message.queue_offset,
+        "message_id": message.message_id,
         "tag": message.tag,
         "keys": message.keys,
-        "bornTimestamp": message.born_timestamp,
-        "storeTimestamp": message.store_timestamp,
-        "reconsumeTimes": message.reconsume_times,
+        "born_timestamp": message.born_timestamp,
+        "store_timestamp": message.store_timestamp,
+        "reconsume_times": message.reconsume_times,
         "properties": dict(message.properties),
         **body_fields(message.body),
     }

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import attrs
 import click
 
 from ..client.admin import open_admin
+from ..client.admin.errors import GroupExists
 from ..client.errors import NotOnline
 from .clients import Moment, chosen_tls, json_option, namesrv_option, talks_to_cluster
-from .output import print_json, print_rows, when
+from .output import moment_or_none, print_json, print_rows, snaked, warn_without_master, when
 
 
 @click.group("group")
@@ -26,13 +28,17 @@ async def list_groups(namesrv: str, as_json: bool) -> None:
     """All consumer groups."""
     async with open_admin(namesrv, tls=chosen_tls()) as admin:
         groups = await admin.groups()
-    rows = [{"group": name, **configuration} for name, configuration in groups.items()]
+    rows = [_settings_row(name, settings) for name, settings in groups.items()]
     print_rows(
         rows,
-        ("group", "consumeEnable", "consumeBroadcastEnable", "retryMaxTimes", "retryQueueNums"),
+        ("group", "consume_enable", "consume_broadcast_enable", "retry_max_times", "retry_queue_nums"),
         as_json=as_json,
         nothing="no groups",
     )
+
+
+def _settings_row(group: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {"group": group, **{name: each for name, each in snaked(dict(settings)).items() if name != "group_name"}}
 
 
 @command.command("show")
@@ -42,7 +48,7 @@ async def list_groups(namesrv: str, as_json: bool) -> None:
 @json_option
 @talks_to_cluster
 async def show(group: str, topic: str | None, namesrv: str, as_json: bool) -> None:
-    """Where a group stands in each queue, how far behind it is, and who its members are."""
+    """The offsets of a group in each queue, how far behind it is, and its members."""
     async with open_admin(namesrv, tls=chosen_tls()) as admin:
         stats = await admin.group_stats(group, topic)
         if not stats and group not in await admin.groups():
@@ -51,6 +57,7 @@ async def show(group: str, topic: str | None, namesrv: str, as_json: bool) -> No
             connections = await admin.group_connections(group)
         except NotOnline:
             connections = None
+        headless = (await admin.cluster()).without_master()
     rows: list[dict[str, Any]] = [
         {
             "topic": queue.topic,
@@ -59,18 +66,20 @@ async def show(group: str, topic: str | None, namesrv: str, as_json: bool) -> No
             "position": position.consumer_offset,
             "end": position.broker_offset,
             "lag": position.lag,
-            "last": when(position.last_timestamp),
-            "lastTimestamp": position.last_timestamp,
+            "last_timestamp": moment_or_none(position.last_timestamp),
         }
         for queue, position in stats.items()
     ]
     members = [attrs.asdict(member) for member in connections.members] if connections else []
     if as_json:
         subscriptions = dict(connections.subscriptions) if connections else {}
-        print_json({"group": group, "queues": rows, "members": members, "subscriptions": subscriptions})
+        print_json(
+            {"group": group, "queues": rows, "members": members, "subscriptions": subscriptions, "without_master": headless}
+        )
         return
+    warn_without_master(headless)
     print_rows(
-        rows,
+        [{**row, "last": when(row["last_timestamp"])} for row in rows],
         ("topic", "broker", "queue", "position", "end", "lag", "last"),
         as_json=False,
         nothing=f"the group {group} has no positions{f' in {topic}' if topic else ''}",
@@ -97,42 +106,79 @@ async def reset(group: str, topic: str, timestamp_ms: int, namesrv: str, as_json
     print_rows(rows, ("topic", "broker", "queue", "position"), as_json=as_json, nothing="no queue was changed")
 
 
+RETRIES = click.IntRange(-1, 2**31 - 1)
+RETRY_QUEUES = click.IntRange(1, 65535)
+_SETTINGS = {
+    "retries": "retryMaxTimes",
+    "retry_queues": "retryQueueNums",
+    "orderly": "consumeMessageOrderly",
+    "broadcast": "consumeBroadcastEnable",
+    "enable": "consumeEnable",
+}
+"""Each option and RocketMQ's name of what it sets."""
+
+
+def _setting_options(function: Callable[..., None]) -> Callable[..., None]:
+    for option in (
+        click.option("--retries", type=RETRIES, help="Before a message is a dead letter; 16 by default."),
+        click.option("--retry-queues", type=RETRY_QUEUES, help="Queues of its retry topic per broker; 1 by default."),
+        click.option("--orderly/--no-orderly", default=None, help="Consumed in order (RocketMQ 5); no by default."),
+        click.option("--broadcast/--no-broadcast", default=None, help="Whether members may broadcast; yes by default."),
+        click.option("--enable/--disable", default=None, help="Whether the group may consume at all; yes by default."),
+        click.option("--cluster", help="On the brokers of this cluster only."),
+        click.option("--broker", help="On this broker only: its name, or HOST:PORT."),
+        namesrv_option,
+        json_option,
+    ):
+        function = option(function)
+    return function
+
+
 @command.command("create")
 @click.argument("group")
-@click.option(
-    "--retries", type=click.IntRange(-1, 2**31 - 1), default=16, show_default=True, help="Before a message is a dead letter."
-)
-@click.option("--retry-queues", type=click.IntRange(1, 65535), default=1, show_default=True)
-@click.option("--orderly", is_flag=True, help="Consumed in order (RocketMQ 5).")
-@click.option("--no-broadcast", is_flag=True, help="Forbid broadcasting consumers.")
-@click.option("--cluster", help="On the brokers of this cluster only.")
-@namesrv_option
-@json_option
+@_setting_options
 @talks_to_cluster
-async def create(
-    group: str,
-    retries: int,
-    retry_queues: int,
-    orderly: bool,
-    no_broadcast: bool,
-    cluster: str | None,
-    namesrv: str,
-    as_json: bool,
-) -> None:
-    """Create a consumer group, or change it."""
+async def create(group: str, namesrv: str, as_json: bool, cluster: str | None, broker: str | None, **options: Any) -> None:
+    """Create a consumer group.
+
+    A group that is there with these settings is left alone; with others it is an error, and nothing is changed.
+    """
+    try:
+        async with open_admin(namesrv, tls=chosen_tls()) as admin:
+            settings = await admin.create_group(group, cluster=cluster, broker=broker, **_given(options))
+    except GroupExists as error:
+        raise click.ClickException(f"{error}\nChange it with `ledgermq group update {group}`.") from error
+    _print_settings(group, settings, as_json=as_json)
+
+
+@command.command("update")
+@click.argument("group")
+@_setting_options
+@talks_to_cluster
+async def update(group: str, namesrv: str, as_json: bool, cluster: str | None, broker: str | None, **options: Any) -> None:
+    """Change what is given of a consumer group; the rest stays as it is."""
+    if not (given := _given(options)):
+        raise click.UsageError("say what to change, for example --retries 3")
     async with open_admin(namesrv, tls=chosen_tls()) as admin:
-        await admin.create_group(
-            group,
-            cluster=cluster,
-            retryMaxTimes=retries,
-            retryQueueNums=retry_queues,
-            consumeMessageOrderly=orderly,
-            consumeBroadcastEnable=not no_broadcast,
-        )
+        settings = await admin.update_group(group, cluster=cluster, broker=broker, **given)
+    _print_settings(group, settings, as_json=as_json)
+
+
+def _given(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {_SETTINGS[name]: value for name, value in options.items() if value is not None}
+
+
+def _print_settings(group: str, settings: Mapping[str, Mapping[str, Any]], *, as_json: bool) -> None:
     if as_json:
-        print_json({"group": group, "retryMaxTimes": retries})
-    else:
-        click.echo(f"group {group}: {retries} retries")
+        rows = [{**_settings_row(group, each), "broker": broker} for broker, each in settings.items()]
+        print_json({"group": group, "brokers": rows})
+        return
+    for broker, each in sorted(settings.items()):
+        words = [f"{each['retryMaxTimes']} retries"]
+        words += ["in order"] if each["consumeMessageOrderly"] else []
+        words += [] if each["consumeBroadcastEnable"] else ["no broadcasting"]
+        words += [] if each["consumeEnable"] else ["disabled"]
+        click.echo(f"group {group} on {broker}: {', '.join(words)}")
 
 
 @command.command("delete")

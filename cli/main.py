@@ -34,7 +34,7 @@ COMMANDS = {
     "send": LazyCommand("send", "Send messages, from arguments or line by line."),
     "consume": LazyCommand("consume", "Print messages."),
     "topic": LazyCommand("topic", "Topics: list, create, update, delete, show, route."),
-    "group": LazyCommand("group", "Consumer groups: list, show, reset, create, delete."),
+    "group": LazyCommand("group", "Consumer groups: list, show, reset, create, update, delete."),
     "message": LazyCommand("message", "Single messages: show, find, by-key, by-offset."),
     "cluster": LazyCommand("cluster", "Brokers: list, status."),
     "store": LazyCommand("store", "A store's files, without a broker: dump, verify, cut."),

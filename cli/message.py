@@ -13,7 +13,7 @@ from .clients import Moment, chosen_tls, json_option, namesrv_option, talks_to_c
 from .output import print_message, print_rows, stored_fields, text_or_hex, when
 
 FIND_GROUP = "TOOLS_CONSUMER"
-COLUMNS = ("msgId", "queueId", "queueOffset", "stored", "tag", "keys", "body")
+COLUMNS = ("message_id", "queue_id", "queue_offset", "stored", "tag", "keys", "body")
 
 
 @click.group("message")

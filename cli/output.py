@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 
 import click
 import orjson
@@ -57,6 +59,8 @@ def _cell(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:.1f}"
+    if _is_table(value):
+        return one_line(" ".join(f"{name}={each}" for name, each in value.items())) or "-"
     if isinstance(value, list | tuple):
         return one_line(" ".join(map(str, cast("Iterable[Any]", value))))
     return one_line(str(value))
@@ -67,9 +71,14 @@ def one_line(text: str) -> str:
     return text if text.isprintable() else "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
 
 
-def when(timestamp_ms: int) -> str:
+def moment_or_none(timestamp_ms: int) -> int | None:
+    """A broker's milliseconds for programs: None where there is no time, which brokers write as 0 or -1."""
+    return timestamp_ms if timestamp_ms > 0 else None
+
+
+def when(timestamp_ms: int | None) -> str:
     """A broker's milliseconds as local time; `-` for none."""
-    if timestamp_ms <= 0:
+    if timestamp_ms is None or timestamp_ms <= 0:
         return "-"
     return datetime.fromtimestamp(timestamp_ms / 1000, UTC).astimezone().isoformat(" ", "milliseconds")
 
@@ -82,32 +91,68 @@ def text_or_hex(body: bytes) -> str:
         return body.hex()
 
 
-def body_fields(body: bytes) -> dict[str, str]:
-    """A body for programs: `body` if it is text, else `bodyHex`."""
+def body_fields(body: bytes) -> dict[str, str | None]:
+    """A body for programs: `body` if it is text, else `body_hex`; the other one is None."""
     try:
-        return {"body": body.decode()}
+        return {"body": body.decode(), "body_hex": None}
     except UnicodeDecodeError:
-        return {"bodyHex": body.hex()}
+        return {"body": None, "body_hex": body.hex()}
+
+
+def _is_table(value: object) -> TypeGuard[dict[Any, Any]]:
+    return isinstance(value, dict)
+
+
+def _is_list(value: object) -> TypeGuard[list[Any]]:
+    return isinstance(value, list)
+
+
+def snake(name: str) -> str:
+    """A name of RocketMQ's in our spelling: `retryMaxTimes` is `retry_max_times`."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
+
+
+def snaked(value: Any) -> Any:
+    """JSON of RocketMQ's with its names in our spelling, at every depth."""
+    if _is_table(value):
+        return {snake(str(name)): snaked(each) for name, each in value.items()}
+    if _is_list(value):
+        return [snaked(each) for each in value]
+    return value
+
+
+def number_or_text(text: str | None) -> int | float | str | None:
+    """A value of RocketMQ's tables of texts: the number that it is, else itself."""
+    for kind in (int, float):
+        with suppress(ValueError, TypeError):
+            return kind(text or "")
+    return text
+
+
+def warn_without_master(brokers: Sequence[str]) -> None:
+    """Say on standard error which brokers were left out."""
+    if brokers:
+        click.echo(f"Left out, because they have no master now: {', '.join(brokers)}", err=True)
 
 
 def stored_fields(message: StoredMessage) -> dict[str, Any]:
-    """A stored message under RocketMQ's names."""
+    """A stored message for programs."""
     return {
         "topic": message.topic,
-        "queueId": message.queue_id,
-        "queueOffset": message.queue_offset,
-        "msgId": message.unique_key or message.message_id,
-        "offsetMsgId": message.message_id,
+        "queue_id": message.queue_id,
+        "queue_offset": message.queue_offset,
+        "message_id": message.unique_key or message.message_id,
+        "offset_message_id": message.message_id,
         "tag": message.tag,
         "keys": message.keys,
-        "bornTimestamp": message.born_timestamp,
-        "bornHost": f"{message.born_host[0]}:{message.born_host[1]}",
-        "storeTimestamp": message.store_timestamp,
-        "storeHost": f"{message.store_host[0]}:{message.store_host[1]}",
-        "commitLogOffset": message.physical_offset,
-        "storeSize": message.size,
-        "reconsumeTimes": message.reconsume_times,
-        "sysFlag": message.sys_flag,
+        "born_timestamp": message.born_timestamp,
+        "born_host": f"{message.born_host[0]}:{message.born_host[1]}",
+        "store_timestamp": message.store_timestamp,
+        "store_host": f"{message.store_host[0]}:{message.store_host[1]}",
+        "physical_offset": message.physical_offset,
+        "size": message.size,
+        "reconsume_times": message.reconsume_times,
+        "sys_flag": message.sys_flag,
         "flag": message.flag,
         "properties": dict(message.properties),
         **body_fields(message.body),
@@ -120,9 +165,11 @@ def print_message(message: StoredMessage, *, as_json: bool) -> None:
     if as_json:
         print_json(fields)
         return
-    for name in ("bornTimestamp", "storeTimestamp"):
+    for name in ("born_timestamp", "store_timestamp"):
         fields[name] = when(fields[name])
     fields["properties"] = [f"{name}={value}" for name, value in message.properties.items()]
     width = max(map(len, fields))
     for name, value in fields.items():
+        if name == "body_hex" and value is None:
+            continue
         click.echo(f"{name.ljust(width)}  {_cell(value)}")

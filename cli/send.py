@@ -99,12 +99,12 @@ class Progress:
                 print_json(
                     {
                         "status": result.status.name,
-                        "msgId": result.message_id,
-                        "offsetMsgId": result.offset_message_id,
+                        "message_id": result.message_id,
+                        "offset_message_id": result.offset_message_id,
                         "topic": result.queue.topic,
-                        "brokerName": result.queue.broker_name,
-                        "queueId": result.queue.queue_id,
-                        "queueOffset": result.queue_offset,
+                        "broker_name": result.queue.broker_name,
+                        "queue_id": result.queue.queue_id,
+                        "queue_offset": result.queue_offset,
                     }
                 )
             elif self.verbose:
@@ -121,7 +121,7 @@ class Progress:
                         "status": "NOT_ACKNOWLEDGED",
                         "number": number,
                         "reason": str(failure.error),
-                        "mayHaveBeenStored": failure.error.may_have_been_stored,
+                        "may_have_been_stored": failure.error.may_have_been_stored,
                     }
                 )
 

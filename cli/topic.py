@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import attrs
 import click
 
 from ..client.admin import open_admin
+from ..client.admin.errors import MessagesWouldBeHidden, TopicExists
+from ..client.admin.topic_settings import PERMISSION_NAMES, QUEUES, TopicSettings
+from ..client.arguments import QUEUES_MAX
 from ..message.flags import PERM_READ, PERM_READ_WRITE, PERM_WRITE
 from ..message.message import DLQ_PREFIX, RETRY_PREFIX
+from ..message.units import MASTER_ID
 from .clients import chosen_tls, json_option, namesrv_option, pairs, talks_to_cluster
-from .output import print_json, print_rows, when
+from .output import moment_or_none, print_json, print_rows, warn_without_master, when
 
+QUEUE_COUNT = click.IntRange(0, QUEUES_MAX)
 PERMISSIONS = {"rw": PERM_READ_WRITE, "r": PERM_READ, "w": PERM_WRITE}
 SYSTEM_TOPICS = frozenset(
     ("TBW102", "SELF_TEST_TOPIC", "BenchmarkTest", "OFFSET_MOVED_EVENT", "SCHEDULE_TOPIC_XXXX", "TRANS_CHECK_MAX_TIME_TOPIC")
@@ -48,64 +55,93 @@ async def list_topics(everything: bool, cluster: str | None, namesrv: str, as_js
             click.echo(topic)
 
 
-def _shape_options(function: Any) -> Any:
-    for option in (
-        click.option("--queues", type=click.IntRange(1, 65535), default=8, show_default=True, help="Per broker."),
-        click.option("--perm", type=click.Choice(list(PERMISSIONS)), default="rw", show_default=True),
-        click.option("--order", is_flag=True, help="Mark the topic as ordered."),
-        click.option("--attribute", "attributes", multiple=True, metavar="NAME=VALUE", help="RocketMQ 5 topic attribute."),
-        click.option("--cluster", help="On the brokers of this cluster only."),
-        click.option("--broker", help="On this broker only: its name, or HOST:PORT."),
-        namesrv_option,
-        json_option,
-    ):
-        function = option(function)
-    return function
+def _setting_options(*, creating: bool) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """The settings of a topic; a topic that is created has defaults, and one that is changed keeps what is not given."""
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        for option in (
+            click.option(
+                "--queues",
+                type=QUEUE_COUNT,
+                default=QUEUES if creating else None,
+                show_default=creating,
+                help="Per broker, to read and to write.",
+            ),
+            click.option("--read-queues", type=QUEUE_COUNT, help="How many can be read, if not as many."),
+            click.option("--write-queues", type=QUEUE_COUNT, help="How many can be sent to, if not as many."),
+            click.option(
+                "--perm", type=click.Choice(list(PERMISSIONS)), default="rw" if creating else None, show_default=creating
+            ),
+            click.option("--order/--no-order", default=False if creating else None, help="Mark the topic as ordered."),
+            click.option("--attribute", "attributes", multiple=True, metavar="NAME=VALUE", help="RocketMQ 5 topic attribute."),
+            click.option("--cluster", help="On the brokers of this cluster only."),
+            click.option("--broker", help="On this broker only: its name, or HOST:PORT."),
+            namesrv_option,
+            json_option,
+        ):
+            function = option(function)
+        return function
+
+    return decorate
 
 
 @command.command("create")
 @click.argument("topic")
-@_shape_options
+@_setting_options(creating=True)
 @talks_to_cluster
-async def create(**options: Any) -> None:
-    """Create a topic on every master."""
-    await _shape(**options)
+async def create(topic: str, namesrv: str, as_json: bool, **options: Any) -> None:
+    """Create a topic on every master.
+
+    A topic that is there with these settings is left alone; with others it is an error, and nothing is changed.
+    """
+    try:
+        async with open_admin(namesrv, tls=chosen_tls()) as admin:
+            settings = await admin.create_topic(topic, **_settings(options))
+    except TopicExists as error:
+        raise click.ClickException(f"{error}\nChange it with `ledgermq topic update {topic}`.") from error
+    _print_settings(topic, settings, as_json=as_json)
 
 
 @command.command("update")
 @click.argument("topic")
-@_shape_options
+@_setting_options(creating=False)
+@click.option("--force", is_flag=True, help="Take queues away although messages in them cannot be read any more.")
 @talks_to_cluster
-async def update(**options: Any) -> None:
-    """Change a topic: what is not given gets its default, as in RocketMQ's tools."""
-    await _shape(**options)
+async def update(topic: str, force: bool, namesrv: str, as_json: bool, **options: Any) -> None:
+    """Change what is given of a topic, on every master that has it; the rest stays as it is."""
+    given = _settings(options)
+    if all(given[name] in (None, {}) for name in given if name not in ("cluster", "broker")):
+        raise click.UsageError("say what to change, for example --queues 16")
+    try:
+        async with open_admin(namesrv, tls=chosen_tls()) as admin:
+            settings = await admin.update_topic(topic, force=force, **given)
+    except MessagesWouldBeHidden as error:
+        raise click.ClickException(
+            f"{error}\nTake away the queues to write first (--write-queues), let the groups read the rest, then the queues to "
+            "read (--read-queues); or give the messages up with --force."
+        ) from error
+    _print_settings(topic, settings, as_json=as_json)
 
 
-async def _shape(
-    topic: str,
-    queues: int,
-    perm: str,
-    order: bool,
-    attributes: tuple[str, ...],
-    cluster: str | None,
-    broker: str | None,
-    namesrv: str,
-    as_json: bool,
-) -> None:
-    async with open_admin(namesrv, tls=chosen_tls()) as admin:
-        await admin.create_topic(
-            topic,
-            queues=queues,
-            perm=PERMISSIONS[perm],
-            order=order,
-            attributes=pairs(attributes, "--attribute"),
-            cluster=cluster,
-            broker=broker,
-        )
+def _settings(options: dict[str, Any]) -> dict[str, Any]:
+    perm: str | None = options["perm"]
+    return {
+        **options,
+        "perm": None if perm is None else PERMISSIONS[perm],
+        "attributes": pairs(options["attributes"], "--attribute"),
+    }
+
+
+def _print_settings(topic: str, settings: Mapping[str, TopicSettings], *, as_json: bool) -> None:
     if as_json:
-        print_json({"topic": topic, "queues": queues, "perm": perm})
-    else:
-        click.echo(f"topic {topic}: {queues} queues per broker, permission {perm}")
+        rows = [
+            {"broker": broker, **attrs.asdict(each), "perm": PERMISSION_NAMES.get(each.perm, str(each.perm))}
+            for broker, each in settings.items()
+        ]
+        print_json({"topic": topic, "brokers": rows})
+        return
+    for broker, each in sorted(settings.items()):
+        click.echo(f"topic {topic} on {broker}: {each}")
 
 
 @command.command("delete")
@@ -140,6 +176,7 @@ async def show(topic: str, namesrv: str, as_json: bool) -> None:
     async with open_admin(namesrv, tls=chosen_tls()) as admin:
         stats = await admin.topic_stats(topic)
         groups = await admin.topic_groups(topic)
+        headless = [broker.name for broker in (await admin.topic_route(topic)).brokers if MASTER_ID not in broker.addresses]
     rows: list[dict[str, Any]] = [
         {
             "broker": queue.broker_name,
@@ -147,15 +184,16 @@ async def show(topic: str, namesrv: str, as_json: bool) -> None:
             "min": held.min_offset,
             "max": held.max_offset,
             "messages": held.max_offset - held.min_offset,
-            "last": when(held.last_update_timestamp),
-            "lastUpdateTimestamp": held.last_update_timestamp,
+            "last_timestamp": moment_or_none(held.last_update_timestamp),
         }
         for queue, held in stats.items()
     ]
     if as_json:
-        print_json({"topic": topic, "queues": rows, "groups": groups})
+        print_json({"topic": topic, "queues": rows, "groups": groups, "without_master": headless})
         return
-    print_rows(rows, ("broker", "queue", "min", "max", "messages", "last"), as_json=False)
+    warn_without_master(headless)
+    shown = [{**row, "last": when(row["last_timestamp"])} for row in rows]
+    print_rows(shown, ("broker", "queue", "min", "max", "messages", "last"), as_json=False)
     click.echo(f"{sum(row['messages'] for row in rows)} messages; groups: {', '.join(groups) or 'none'}")
 
 
@@ -175,10 +213,10 @@ async def route(topic: str, namesrv: str, as_json: bool) -> None:
             "cluster": members[queue.broker_name].cluster if queue.broker_name in members else None,
             "read": queue.read_queues,
             "write": queue.write_queues,
-            "perm": queue.perm,
-            "addresses": [f"{number}={address}" for number, address in sorted(members[queue.broker_name].addresses.items())]
+            "perm": PERMISSION_NAMES.get(queue.perm, str(queue.perm)),
+            "addresses": {str(number): str(address) for number, address in sorted(members[queue.broker_name].addresses.items())}
             if queue.broker_name in members
-            else [],
+            else {},
         }
         for queue in found.queues
     ]

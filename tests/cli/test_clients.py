@@ -83,8 +83,8 @@ def test_what_a_message_brings_stays_in_its_line() -> None:
 
 def test_bodies_are_text_or_hex() -> None:
     """A program is told which by the name of the field."""
-    assert body_fields("é".encode()) == {"body": "é"}
-    assert body_fields(b"\xff") == {"bodyHex": "ff"}
+    assert body_fields("é".encode()) == {"body": "é", "body_hex": None}
+    assert body_fields(b"\xff") == {"body": None, "body_hex": "ff"}
 
 
 def test_no_time_is_a_dash() -> None:

@@ -56,9 +56,9 @@ def test_a_pair_tells_its_roles_its_lag_and_its_last_acknowledgement(start: Star
     assert int(rows[0]["log_end"]) == int(rows[1]["log_end"]) > 0, "the send was answered when the slave had it"
     assert re.fullmatch(r"127\.0\.0\.1:\d+ 0 bytes behind, acked \d+ ms ago", rows[0]["replication"])
     assert re.fullmatch(r"follows 127\.0\.0\.1:\d+, 0 bytes behind", rows[1]["replication"])
-    (slave,) = rows[0]["ha"]["haConnectionInfo"]
-    assert (slave["brokerId"], slave["diff"], slave["inSync"]) == (1, 0, True)
-    assert slave["lastAckMillis"] < 10_000
+    (slave,) = rows[0]["ha"]["ha_connection_info"]
+    assert (slave["broker_id"], slave["diff"], slave["in_sync"]) == (1, 0, True)
+    assert slave["last_ack_millis"] < 10_000
     heading, *lines = runner("cluster", "status", namesrv=namesrv).stdout.splitlines()
     assert " ".join(heading.split()) == "BROKER ID ROLE ADDRESS VERSION IN_TPS OUT_TPS DISK_PERCENT LOG_END REPLICATION"
     assert [("0 bytes behind" in line, "acked" in line, "follows" in line) for line in lines] == [

@@ -85,8 +85,8 @@ def test_a_file_is_one_message_whatever_its_bytes(ledgermq: Run, as_json: Callab
     sent = as_json("send", "Files", "--file", str(file))
 
     found = as_json("consume", "Files", "--from-beginning")
-    assert found["bodyHex"] == "00ff0a"
-    assert found["msgId"] == sent["msgId"]
+    assert found["body_hex"] == "00ff0a"
+    assert found["message_id"] == sent["message_id"]
 
 
 def test_tags_keys_properties_and_delays_arrive(ledgermq: Run, as_json: Callable[..., Any]) -> None:
@@ -154,16 +154,73 @@ def test_topics_are_created_changed_shown_and_deleted(ledgermq: Run, as_json: Ca
     assert "TBW102" not in as_json("topic", "list")
     assert "TBW102" in as_json("topic", "list", "--all")
     (route,) = as_json("topic", "route", "Mine")
-    assert (route["read"], route["write"], route["perm"]) == (3, 3, 6)
+    assert (route["read"], route["write"], route["perm"]) == (3, 3, "rw")
 
     ledgermq("topic", "update", "Mine", "--queues", "5", "--perm", "r")
     (route,) = as_json("topic", "route", "Mine")
-    assert (route["write"], route["perm"]) == (5, 4)
+    assert (route["write"], route["perm"]) == (5, "r")
     assert "permissions" in ledgermq("send", "Mine", "x", status=1).stderr
 
     assert len(as_json("topic", "show", "Mine")["queues"]) == 5
     ledgermq("topic", "delete", "Mine", "--yes")
     assert "Mine" not in as_json("topic", "list")
+
+
+def test_an_update_changes_what_is_named_and_nothing_else(ledgermq: Run, as_json: Callable[..., Any]) -> None:
+    """What a topic has and nobody names stays; what changes is known to clients when the command ends."""
+    ledgermq("topic", "create", "Kept", "--queues", "4", "--order", "--attribute", "message.type=FIFO")
+
+    printed = ledgermq("topic", "update", "Kept", "--perm", "r").stdout
+    assert printed == "topic Kept on broker-a: 4 queues, permission r, ordered, message.type=FIFO\n"
+    (row,) = as_json("topic", "update", "Kept", "--write-queues", "2", "--no-order")["brokers"]
+    assert row == {
+        "broker": "broker-a",
+        "read_queues": 4,
+        "write_queues": 2,
+        "perm": "r",
+        "order": False,
+        "attributes": {"message.type": "FIFO"},
+    }
+
+    assert "say what to change" in ledgermq("topic", "update", "Kept", status=2).stderr
+    assert (
+        "Create it with `ledgermq topic create Absent`" in ledgermq("topic", "update", "Absent", "--perm", "r", status=1).stderr
+    )
+    assert "Absent" not in as_json("topic", "list"), "an update does not create"
+
+
+def test_a_topic_that_exists_is_created_again_only_as_it_is(ledgermq: Run, as_json: Callable[..., Any]) -> None:
+    """A second `create` would otherwise take queues away, with the messages in them."""
+    ledgermq("topic", "create", "Twice", "--queues", "4")
+
+    assert "4 queues" in ledgermq("topic", "create", "Twice", "--queues", "4").stdout
+    error = ledgermq("topic", "create", "Twice", status=1).stderr
+    assert "topic Twice exists on broker-a with other settings: 4 queues, permission rw; nothing was changed" in error
+    assert "ledgermq topic update Twice" in error
+    assert as_json("topic", "route", "Twice")[0]["read"] == 4
+
+
+def test_queues_with_messages_are_taken_away_by_force_alone(ledgermq: Run, as_json: Callable[..., Any]) -> None:
+    """The error says what could not be read any more, and how to go about it."""
+    ledgermq("topic", "create", "Shrunk", "--queues", "4")
+    ledgermq("send", "Shrunk", *"abcdefgh")
+
+    error = ledgermq("topic", "update", "Shrunk", "--queues", "2", status=1).stderr
+    assert "4 messages of topic Shrunk in the queues broker-a:2, broker-a:3 could not be read any more" in error
+    assert "--write-queues" in error
+    assert as_json("topic", "route", "Shrunk")[0]["read"] == 4
+    ledgermq("topic", "update", "Shrunk", "--write-queues", "2")
+    assert len(lines_of(ledgermq("consume", "Shrunk", "--from-beginning"))) == 8
+
+    ledgermq("topic", "update", "Shrunk", "--queues", "2", "--force")
+    assert len(lines_of(ledgermq("consume", "Shrunk", "--from-beginning"))) == 4
+
+
+def test_a_new_topic_is_known_when_the_command_ends(ledgermq: Run) -> None:
+    """A send right behind it would otherwise use the queues that it thinks are created by sending."""
+    for number in range(5):
+        ledgermq("topic", "create", f"Fresh{number}", "--queues", "1")
+        assert "Fresh" in ledgermq("send", f"Fresh{number}", "a", "b", "c").stdout
 
 
 def test_deleting_asks_first(ledgermq: Run, as_json: Callable[..., Any]) -> None:
@@ -179,7 +236,17 @@ def test_groups_are_created_listed_and_deleted(ledgermq: Run, as_json: Callable[
     """The configuration is RocketMQ's."""
     ledgermq("group", "create", "workers", "--retries", "3", "--no-broadcast")
     (created,) = (group for group in as_json("group", "list") if group["group"] == "workers")
-    assert (created["retryMaxTimes"], created["consumeBroadcastEnable"]) == (3, False)
+    assert (created["retry_max_times"], created["consume_broadcast_enable"]) == (3, False)
+
+    error = ledgermq("group", "create", "workers", status=1).stderr
+    assert "group workers exists on broker-a with other settings: consumeBroadcastEnable is False, retryMaxTimes is 3" in error
+    assert "ledgermq group update workers" in error
+    ledgermq("group", "create", "workers", "--retries", "3", "--no-broadcast")
+
+    updated = ledgermq("group", "update", "workers", "--retries", "5").stdout
+    assert updated == "group workers on broker-a: 5 retries, no broadcasting\n"
+    assert "there is no group 'strangers'" in ledgermq("group", "update", "strangers", "--retries", "5", status=1).stderr
+    assert "say what to change" in ledgermq("group", "update", "workers", status=2).stderr
 
     ledgermq("group", "delete", "workers", "--yes")
     assert "workers" not in ledgermq("group", "list").stdout.split()
@@ -190,16 +257,16 @@ def test_a_message_is_found_by_every_way(ledgermq: Run, as_json: Callable[..., A
     sent = as_json("send", "Found", "needle", "--key", "order-7")
 
     found = [
-        as_json("message", "show", sent["offsetMsgId"]),
-        as_json("message", "show", sent["msgId"], "--topic", "Found"),
-        as_json("message", "by-offset", "Found", str(sent["queueOffset"]), "--queue", str(sent["queueId"])),
+        as_json("message", "show", sent["offset_message_id"]),
+        as_json("message", "show", sent["message_id"], "--topic", "Found"),
+        as_json("message", "by-offset", "Found", str(sent["queue_offset"]), "--queue", str(sent["queue_id"])),
         *as_json("message", "by-key", "Found", "order-7"),
         *as_json("message", "find", "Found", "--contains", "need"),
     ]
 
     assert [message["body"] for message in found] == ["needle"] * 5
-    assert {message["msgId"] for message in found} == {sent["msgId"]}
-    assert "needle" in ledgermq("message", "show", sent["offsetMsgId"]).stdout
+    assert {message["message_id"] for message in found} == {sent["message_id"]}
+    assert "needle" in ledgermq("message", "show", sent["offset_message_id"]).stdout
     assert "no message" in ledgermq("message", "by-key", "Found", "nobody", status=1).stderr
     assert "no message" in ledgermq("message", "by-offset", "Found", "99", "--queue", "0", status=1).stderr
 
@@ -356,7 +423,7 @@ def test_arguments_are_bytes(namesrv: str, ledgermq: Run, as_json: Callable[...,
     )
 
     assert done.returncode == 0
-    assert as_json("consume", "Latin", "--from-beginning", "--max", "1")["bodyHex"] == b"b\xfccher".hex()
+    assert as_json("consume", "Latin", "--from-beginning", "--max", "1")["body_hex"] == b"b\xfccher".hex()
 
 
 @pytest.mark.parametrize("in_background", [False, True])

@@ -147,7 +147,7 @@ async def test_each_failed_message_is_an_object_of_json(capsys: pytest.CaptureFi
 
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [each["status"] for each in found] == ["NOT_ACKNOWLEDGED", "SEND_OK"]
-    assert (found[0]["number"], found[0]["mayHaveBeenStored"]) == (2, False)
+    assert (found[0]["number"], found[0]["may_have_been_stored"]) == (2, False)
 
 
 async def test_input_that_cannot_be_read_on_does_not_cancel_what_is_out(autojump_clock: MockClock) -> None:

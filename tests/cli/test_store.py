@@ -40,7 +40,7 @@ def test_a_store_is_dumped_and_verified(runner: Run, store: Path) -> None:
     ]
     assert [message["body"] for message in dumped] == ["one", "two", "three"]
     (only,) = runner(
-        "store", "dump", str(store), "--topic", "Dumped", "--queue", str(dumped[1]["queueId"]), "--max", "1"
+        "store", "dump", str(store), "--topic", "Dumped", "--queue", str(dumped[1]["queue_id"]), "--max", "1"
     ).stdout.splitlines()
     assert only.endswith("offset 0  two")
 

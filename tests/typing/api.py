@@ -22,7 +22,7 @@ from ledgermq import (
     open_pull_consumer,
     sql,
 )
-from ledgermq.client.admin_values import GroupPosition
+from ledgermq.client.admin.values import GroupPosition
 from ledgermq.client.subscription import Subscription
 
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import attrs
 
-from ..world.network import Address
-from .route import BrokerRoute
+from ...message.units import MASTER_ID
+from ..route import BrokerRoute
 
 
 @attrs.frozen
@@ -61,6 +61,6 @@ class Cluster:
 
     brokers: tuple[BrokerRoute, ...]
 
-    def masters(self, cluster: str | None = None) -> list[Address]:
-        """Masters of one cluster, or of all."""
-        return [broker.addresses[0] for broker in self.brokers if 0 in broker.addresses and cluster in (None, broker.cluster)]
+    def without_master(self) -> list[str]:
+        """The names of brokers that have no master now."""
+        return sorted(broker.name for broker in self.brokers if MASTER_ID not in broker.addresses)

@@ -1,0 +1,8 @@
+"""The admin client: topics, groups, offsets, messages, brokers and name servers, as RocketMQ's mqadmin asks for them."""
+
+from __future__ import annotations
+
+from .admin import Admin, open_admin
+from .calls import LATEST
+
+__all__ = ["LATEST", "Admin", "open_admin"]

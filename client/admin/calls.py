@@ -1,0 +1,121 @@
+"""What all parts of the admin client share: one request and its answer, and which brokers are meant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import attrs
+
+from ...message.json import loads
+from ...message.units import MASTER_ID
+from ...remoting.codes import RequestCode
+from ...remoting.command import RemotingCommand
+from ...world.network import Address
+from ..arguments import check_text
+from ..errors import EVERY_TOPIC, InvalidArgument, NoRoute, NoRouteReason
+from ..queue_calls import request
+from ..route import TopicRoute, parse_broker
+from ..session import Session
+from .values import Cluster
+
+ADMIN_GROUP = "TOOLS_CONSUMER"
+QUERY_SECONDS = 18.0
+ADMIN_SECONDS = 5.0
+LATEST = -1
+"""As a timestamp: behind the newest message."""
+
+
+@attrs.define(eq=False)
+class AdminCalls:
+    """Asks servers on behalf of an administrator."""
+
+    _session: Session
+
+    async def cluster(self) -> Cluster:
+        """All brokers that the name server knows."""
+        answer = await self._session.ask_name_server(request(RequestCode.GET_BROKER_CLUSTER_INFO))
+        brokers = map(parse_broker, table_of(answer, "brokerAddrTable").values())
+        return Cluster(tuple(sorted(brokers, key=lambda broker: (broker.cluster, broker.name))))
+
+    async def _know(self, topic: str) -> None:
+        if topic not in self._session.routes.routes:
+            await self._session.refresh_route(topic)
+
+    async def _ask(
+        self,
+        address: Address,
+        code: RequestCode,
+        fields: Mapping[str, Any] | None = None,
+        body: bytes = b"",
+        seconds: float = ADMIN_SECONDS,
+    ) -> RemotingCommand:
+        return await self._session.ask(address, request(code, fields, body), seconds)
+
+    async def _ask_name_servers(self, code: RequestCode, fields: Mapping[str, Any]) -> list[tuple[Address, RemotingCommand]]:
+        return [(address, await self._ask(address, code, fields)) for address in self._session.name_servers]
+
+    async def _masters(self, cluster: str | None = None, broker: str | None = None) -> list[Address]:
+        """The masters that are meant; raises as `_named_masters` does."""
+        return [address for _, address in await self._named_masters(cluster, broker)]
+
+    async def _named_masters(self, cluster: str | None, broker: str | None) -> list[tuple[str, Address]]:
+        """The masters that are meant, with their names; one that was given by its address has that as its name.
+
+        Raises:
+            InvalidArgument: the name server knows no such broker or cluster, or an address is none.
+            NoRoute: the name server knows no broker at all.
+        """
+        for name, value in (("cluster", cluster), ("broker", broker)):
+            if value is not None:
+                check_text(name, value)
+        if broker is not None and ":" in broker:
+            try:
+                return [(broker, Address.parse(broker))]
+            except ValueError as error:
+                raise InvalidArgument(f"broker: {error}") from error
+        known = await self.cluster()
+        if broker is not None:
+            brokers = [each for each in known.brokers if each.name == broker]
+        else:
+            brokers = [each for each in known.brokers if cluster in (None, each.cluster)]
+        found = [(each.name, each.addresses[MASTER_ID]) for each in brokers if MASTER_ID in each.addresses]
+        if not found:
+            if not known.brokers:
+                raise NoRoute(EVERY_TOPIC, NoRouteReason.NO_BROKER)
+            if broker is not None:
+                raise InvalidArgument(
+                    f"no master of a broker {broker!r}: known are {_listed(each.name for each in known.brokers)}"
+                )
+            if cluster is not None:
+                raise InvalidArgument(
+                    f"no master in a cluster {cluster!r}: known are {_listed(each.cluster for each in known.brokers)}"
+                )
+            raise NoRoute(EVERY_TOPIC, NoRouteReason.NO_MASTER_AT_ALL)
+        return found
+
+
+def body_of(answer: RemotingCommand) -> dict[str, Any]:
+    """The JSON object in the body of an answer; empty without a body."""
+    return loads(answer.body) if answer.body else {}
+
+
+def table_of(answer: RemotingCommand, name: str) -> dict[str, Any]:
+    """The object `name` of the body of an answer; empty if it is absent or null."""
+    return body_of(answer).get(name) or {}
+
+
+def masters_of(route: TopicRoute) -> list[Address]:
+    """The masters of those brokers of a topic that have one.
+
+    Raises:
+        NoRoute: none of them has.
+    """
+    masters = [broker.addresses[MASTER_ID] for broker in route.brokers if MASTER_ID in broker.addresses]
+    if not masters:
+        raise NoRoute(route.topic, NoRouteReason.NO_MASTER)
+    return masters
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(set(names)))

@@ -1,0 +1,263 @@
+"""Consumer groups: their settings, their members and their offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import attrs
+
+from ...message.json import dumps, message_queue_of
+from ...message.message import MessageQueue
+from ...message.units import MASTER_ID
+from ...remoting.codes import RequestCode, ResponseCode
+from ...world.network import Address
+from ..arguments import LONG_MAX, check_group, check_integer, check_queue, check_text, check_topic
+from ..errors import NotOnline, Refused, Unreachable
+from ..queue_calls import commit_offset, committed_offset, max_offset, offset_at, request
+from ..route import TopicRoute
+from .calls import ADMIN_SECONDS, LATEST, AdminCalls, body_of, masters_of, table_of
+from .errors import GroupExists, NoSuchGroup
+from .values import Connection, GroupConnections, GroupPosition
+
+
+@attrs.define(eq=False)
+class GroupAdmin(AdminCalls):
+    """The part of the admin client that concerns consumer groups."""
+
+    async def create_group(
+        self, group: str, *, cluster: str | None = None, broker: str | None = None, **settings: Any
+    ) -> dict[str, dict[str, Any]]:
+        """Create a consumer group on every master; `settings` are keys of RocketMQ's `SubscriptionGroupConfig`.
+
+        Where the group exists with these settings nothing is done.
+
+        Returns: the settings by broker.
+
+        Raises:
+            GroupExists: a broker has the group with other settings. Nothing was changed.
+        """
+        check_group(group)
+        wanted = {**GROUP_DEFAULTS, **settings}
+        masters = await self._named_masters(cluster, broker)
+        for name, address in masters:
+            there = await self._group_settings(group, address)
+            different = {key: there.get(key) for key, value in wanted.items() if there and there.get(key) != value}
+            if different:
+                raise GroupExists(group, name, different)
+        for _, address in masters:
+            body = dumps({**wanted, "groupName": group})
+            await self._ask(address, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
+        return {name: wanted for name, _ in masters}
+
+    async def update_group(
+        self, group: str, *, cluster: str | None = None, broker: str | None = None, **settings: Any
+    ) -> dict[str, dict[str, Any]]:
+        """Change the given settings of a consumer group on every master that has it, and leave all others as they are.
+
+        Returns: the settings by broker.
+
+        Raises:
+            NoSuchGroup: no master has it.
+        """
+        check_group(group)
+        after: dict[str, tuple[Address, dict[str, Any]]] = {}
+        for name, address in await self._named_masters(cluster, broker):
+            there = await self._group_settings(group, address)
+            if there:
+                after[name] = address, {**there, **settings}
+        if not after:
+            raise NoSuchGroup(group)
+        for address, wanted in after.values():
+            # The broker alters attributes by signed names; those that it has stay without being named.
+            body = dumps({**wanted, "groupName": group, "attributes": settings.get("attributes") or {}})
+            await self._ask(address, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
+        return {name: wanted for name, (_, wanted) in after.items()}
+
+    async def _group_settings(self, group: str, address: Address) -> dict[str, Any]:
+        answer = await self._ask(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+        return table_of(answer, "subscriptionGroupTable").get(group) or {}
+
+    async def delete_group(self, group: str, *, remove_offsets: bool = True, cluster: str | None = None) -> None:
+        """Delete a consumer group, by default with its offsets."""
+        check_group(group)
+        fields = {"groupName": group, "cleanOffset": remove_offsets, "removeOffset": remove_offsets}
+        for address in await self._masters(cluster, None):
+            await self._ask(address, RequestCode.DELETE_SUBSCRIPTIONGROUP, fields)
+
+    async def groups(self) -> dict[str, dict[str, Any]]:
+        """All consumer groups with their configuration."""
+        groups: dict[str, dict[str, Any]] = {}
+        for address in await self._masters():
+            answer = await self._ask(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+            groups.update(table_of(answer, "subscriptionGroupTable"))
+        return dict(sorted(groups.items()))
+
+    async def group_stats(self, group: str, topic: str | None = None) -> dict[MessageQueue, GroupPosition]:
+        """Where a group stands in every queue that it has offsets for."""
+        check_group(group)
+        if topic is not None:
+            check_topic(topic)
+        stats: dict[MessageQueue, GroupPosition] = {}
+        for address in await self._masters():
+            fields = {"consumerGroup": group, "topic": topic}
+            answer = await self._ask(address, RequestCode.GET_CONSUME_STATS, fields)
+            for key, item in table_of(answer, "offsetTable").items():
+                values = (item["brokerOffset"], item["consumerOffset"], item["lastTimestamp"])
+                stats[message_queue_of(key)] = GroupPosition(*map(int, values))
+        return dict(sorted(stats.items()))
+
+    async def group_connections(self, group: str) -> GroupConnections:
+        """The members of a group that are online, over all brokers.
+
+        Raises:
+            NotOnline: none is.
+        """
+        check_group(group)
+        members: dict[str, Connection] = {}
+        first: dict[str, Any] = {}
+        offline: NotOnline | None = None
+        for address in await self._masters():
+            try:
+                body = body_of(await self._ask(address, RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": group}))
+            except NotOnline as error:
+                offline = error
+                continue
+            first = first or body
+            members.update((item["clientId"], _connection(item)) for item in body.get("connectionSet") or ())
+        if not members and offline is not None:
+            raise offline
+        table = cast("dict[str, dict[str, Any]]", first.get("subscriptionTable") or {})
+        subscriptions = {topic: str(item.get("subString") or "*") for topic, item in table.items()}
+        return GroupConnections(
+            tuple(members[client_id] for client_id in sorted(members)),
+            str(first.get("consumeType") or ""),
+            str(first.get("messageModel") or ""),
+            str(first.get("consumeFromWhere") or ""),
+            subscriptions,
+        )
+
+    async def producer_connections(self, group: str) -> list[Connection]:
+        """The producers of a group that are online, over all brokers."""
+        check_group(group)
+        members: dict[str, Connection] = {}
+        for address in await self._masters():
+            command = request(RequestCode.GET_PRODUCER_CONNECTION_LIST, {"producerGroup": group})
+            answer = await self._session.call(address, command, ADMIN_SECONDS)
+            if answer.code == ResponseCode.SUCCESS:  # 1 stands for "none here"
+                body = body_of(answer)
+                members.update((item["clientId"], _connection(item)) for item in body.get("connectionSet") or ())
+        return [members[client_id] for client_id in sorted(members)]
+
+    async def running_info(self, group: str, client_id: str) -> dict[str, Any]:
+        """What one online member says about itself (RocketMQ `ConsumerRunningInfo`)."""
+        check_group(group)
+        check_text("client_id", client_id)
+        failure: Refused = NotOnline(ResponseCode.CONSUMER_NOT_ONLINE, f"{client_id} is not online", group)
+        for address in await self._masters(None, None):
+            fields = {"consumerGroup": group, "clientId": client_id, "jstackEnable": False}
+            try:
+                return body_of(await self._ask(address, RequestCode.GET_CONSUMER_RUNNING_INFO, fields, seconds=15.0))
+            except Refused as error:
+                failure = error
+        raise failure
+
+    async def reset_offsets(self, group: str, topic: str, timestamp_ms: int, *, force: bool = True) -> dict[MessageQueue, int]:
+        """Let a group go on at a time in every queue of a topic; online members are told at once.
+
+        Args:
+            group: the consumer group.
+            topic: the topic.
+            timestamp_ms: the first message stored then or later; `LATEST` for behind the newest.
+            force: also forward; otherwise only back.
+
+        Returns: the new offsets.
+
+        Raises:
+            Unreachable: a broker of the topic has no master, which has to be told. Nothing was changed.
+        """
+        check_group(group)
+        check_integer("timestamp_ms", timestamp_ms, LATEST, LONG_MAX)
+        check_topic(topic)
+        offsets: dict[MessageQueue, int] = {}
+        for address in _every_master_of(await self._session.refresh_route(topic)):
+            fields = {"topic": topic, "group": group, "timestamp": timestamp_ms, "isForce": force}
+            try:
+                answer = await self._ask(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields)
+            except Refused as error:
+                # Nobody is online, or nothing was ever committed: then the offsets are ours to set.
+                if not isinstance(error, NotOnline) and error.code != ResponseCode.SYSTEM_ERROR:
+                    raise
+                offsets.update(await self._reset_offline(group, topic, address, timestamp_ms, force=force))
+                continue
+            table = table_of(answer, "offsetTable")
+            offsets.update((message_queue_of(key), int(offset)) for key, offset in table.items())
+        return dict(sorted(offsets.items()))
+
+    async def set_offset(self, group: str, queue: MessageQueue, offset: int) -> None:
+        """Store where a group stands in one queue; members that are online do not notice."""
+        check_group(group)
+        check_queue("queue", queue)
+        check_integer("offset", offset, 0, LONG_MAX)
+        await self._know(queue.topic)
+        await commit_offset(self._session, group, queue, offset)
+
+    async def offset_of(self, group: str, queue: MessageQueue) -> int | None:
+        """Where a group stands in one queue; None if it never committed."""
+        check_group(group)
+        check_queue("queue", queue)
+        await self._know(queue.topic)
+        return await committed_offset(self._session, group, queue)
+
+    async def clone_offsets(self, source_group: str, target_group: str, topic: str) -> None:
+        """Let `target_group` go on where `source_group` is, in every queue for which `source_group` has committed an offset."""
+        check_group(source_group, "source_group")
+        check_group(target_group, "target_group")
+        for queue in await self.group_stats(source_group, topic):
+            offset = await self.offset_of(source_group, queue)
+            if offset is not None:
+                await self.set_offset(target_group, queue, offset)
+
+    async def _reset_offline(
+        self, group: str, topic: str, address: Address, timestamp_ms: int, *, force: bool
+    ) -> dict[MessageQueue, int]:
+        route = self._session.routes.routes[topic]
+        here = {broker.name for broker in route.brokers if broker.addresses.get(0) == address}
+        offsets: dict[MessageQueue, int] = {}
+        for queue in route.subscribe_queues():
+            if queue.broker_name not in here:
+                continue
+            latest = timestamp_ms == LATEST
+            offset = await (max_offset(self._session, queue) if latest else offset_at(self._session, queue, timestamp_ms))
+            before = await committed_offset(self._session, group, queue)
+            if force or before is None or offset < before:
+                await commit_offset(self._session, group, queue, offset)
+                offsets[queue] = offset
+        return offsets
+
+
+GROUP_DEFAULTS: Mapping[str, Any] = {
+    "consumeEnable": True,
+    "consumeFromMinEnable": True,
+    "consumeBroadcastEnable": True,
+    "consumeMessageOrderly": False,
+    "retryQueueNums": 1,
+    "retryMaxTimes": 16,
+    "brokerId": 0,
+    "whichBrokerWhenConsumeSlowly": 1,
+    "notifyConsumerIdsChangedEnable": True,
+}
+"""RocketMQ's defaults of a `SubscriptionGroupConfig`."""
+
+
+def _every_master_of(route: TopicRoute) -> list[Address]:
+    masters = masters_of(route)
+    without = [broker.name for broker in route.brokers if MASTER_ID not in broker.addresses]
+    if without:
+        raise Unreachable(", ".join(without), "no master, which has to be told; nothing was changed")
+    return masters
+
+
+def _connection(item: Mapping[str, Any]) -> Connection:
+    language = str(item.get("language") or "")
+    return Connection(str(item["clientId"]), str(item.get("clientAddr") or ""), language, int(item.get("version") or 0))

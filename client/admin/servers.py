@@ -1,0 +1,73 @@
+"""Brokers and name servers: their configuration and their state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from ...remoting.codes import RequestCode
+from ...remoting.java_properties import read_properties, write_properties
+from ..arguments import check_properties
+from ..errors import NotFound
+from ..queue_calls import integer_of, request
+from .calls import AdminCalls, body_of, table_of
+
+
+@attrs.define(eq=False)
+class ServerAdmin(AdminCalls):
+    """The part of the admin client that concerns servers."""
+
+    async def broker_config(self, broker: str) -> dict[str, str]:
+        """The configuration of a broker, given as broker name (its master) or `host:port`."""
+        (address,) = await self._masters(None, broker)
+        return read_properties((await self._ask(address, RequestCode.GET_BROKER_CONFIG)).body.decode())
+
+    async def update_broker_config(self, broker: str, entries: Mapping[str, str]) -> None:
+        """Change configuration keys of a running broker."""
+        check_properties(entries, "entries")
+        (address,) = await self._masters(None, broker)
+        await self._ask(address, RequestCode.UPDATE_BROKER_CONFIG, body=write_properties(entries).encode())
+
+    async def broker_runtime(self, broker: str) -> dict[str, str]:
+        """What a broker says about itself now (RocketMQ `brokerStatus`)."""
+        (address,) = await self._masters(None, broker)
+        answer = await self._ask(address, RequestCode.GET_BROKER_RUNTIME_INFO)
+        return dict(sorted(table_of(answer, "table").items()))
+
+    async def ha_status(self, broker: str) -> dict[str, Any]:
+        """How replication stands, as a master or slave sees it (RocketMQ `haStatus`)."""
+        (address,) = await self._masters(None, broker)
+        return body_of(await self._ask(address, RequestCode.GET_BROKER_HA_STATUS))
+
+    async def set_writable(self, broker_name: str, *, writable: bool) -> int:
+        """Take write permission from all topics of a broker in the routes, or give it back; returns how many changed."""
+        code = RequestCode.ADD_WRITE_PERM_OF_BROKER if writable else RequestCode.WIPE_WRITE_PERM_OF_BROKER
+        field = "addTopicCount" if writable else "wipeTopicCount"
+        counts = [
+            integer_of(answer, field, address)
+            for address, answer in await self._ask_name_servers(code, {"brokerName": broker_name})
+        ]
+        return max(counts)
+
+    async def name_server_config(self) -> dict[str, str]:
+        """The configuration of the name server that answers first."""
+        answer = await self._session.ask_name_server(request(RequestCode.GET_NAMESRV_CONFIG))
+        return read_properties(answer.body.decode())
+
+    async def put_kv(self, namespace: str, key: str, value: str) -> None:
+        """Store an entry in the KV configuration of every name server."""
+        await self._ask_name_servers(RequestCode.PUT_KV_CONFIG, {"namespace": namespace, "key": key, "value": value})
+
+    async def get_kv(self, namespace: str, key: str) -> str | None:
+        """Read an entry of the KV configuration; None if it is not there."""
+        command = request(RequestCode.GET_KV_CONFIG, {"namespace": namespace, "key": key})
+        try:
+            return (await self._session.ask_name_server(command)).ext.get("value")
+        except NotFound:
+            return None
+
+    async def delete_kv(self, namespace: str, key: str) -> None:
+        """Delete an entry of the KV configuration of every name server."""
+        await self._ask_name_servers(RequestCode.DELETE_KV_CONFIG, {"namespace": namespace, "key": key})

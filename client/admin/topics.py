@@ -1,0 +1,239 @@
+"""Topics: their settings, their queues, and who reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+import attrs
+import trio
+
+from ...message.flags import PERM_READ_WRITE
+from ...message.json import message_queue_of
+from ...message.message import MessageQueue
+from ...remoting.codes import RequestCode
+from ...world.network import Address
+from ..arguments import LONG_MAX, check_integer, check_queue, check_topic
+from ..errors import NoAnswer, NoRoute, NoRouteReason, NotSupported, TopicNotExist, Unreachable
+from ..queue_calls import max_offset, min_offset, offset_at, request
+from ..route import QueueRoute, TopicRoute, parse_route
+from .calls import ADMIN_SECONDS, AdminCalls, body_of, masters_of, table_of
+from .errors import MessagesWouldBeHidden, NotInRoutes, TopicExists
+from .topic_settings import QUEUES, TopicChange, TopicSettings, hidden_queues
+from .values import QueueRange
+
+ROUTE_LOOK_SECONDS = 0.02
+"""How often a name server is asked whether it knows a change already."""
+
+
+@attrs.define(eq=False)
+class TopicAdmin(AdminCalls):
+    """The part of the admin client that concerns topics."""
+
+    async def create_topic(
+        self,
+        topic: str,
+        *,
+        queues: int = QUEUES,
+        read_queues: int | None = None,
+        write_queues: int | None = None,
+        perm: int = PERM_READ_WRITE,
+        order: bool = False,
+        attributes: Mapping[str, str] | None = None,
+        cluster: str | None = None,
+        broker: str | None = None,
+    ) -> dict[str, TopicSettings]:
+        """Create a topic on every master of `cluster` (of all clusters without it) or on one broker.
+
+        On return every name server that answers knows the topic. Where it exists with these settings nothing is done.
+
+        Args:
+            topic: its name.
+            queues: per broker, for reading and writing alike.
+            read_queues: if different.
+            write_queues: if different.
+            perm: 6 read and write, 4 read, 2 write.
+            order: marks the topic as ordered.
+            attributes: RocketMQ 5 topic attributes, as `message.type`.
+            cluster: by name.
+            broker: a broker name or `host:port`.
+
+        Returns: the settings by broker.
+
+        Raises:
+            TopicExists: a broker has the topic with other settings. Nothing was changed.
+            NotInRoutes: created, but a name server does not know it yet.
+        """
+        check_topic(topic)
+        change = TopicChange(
+            queues=queues, read_queues=read_queues, write_queues=write_queues, perm=perm, order=order, attributes=attributes
+        )
+        wanted = change.applied(TopicSettings())
+        missing: list[tuple[str, Address]] = []
+        masters = await self._named_masters(cluster, broker)
+        for name, address in masters:
+            there = await self._settings(topic, address)
+            if there is None:
+                missing.append((name, address))
+            elif there != wanted:
+                raise TopicExists(topic, name, there)
+        for _, address in missing:
+            await self._ask(address, RequestCode.UPDATE_AND_CREATE_TOPIC, wanted.fields(topic))
+        settings = {name: wanted for name, _ in masters}
+        await self._until_routed(topic, settings)
+        return settings
+
+    async def update_topic(
+        self,
+        topic: str,
+        *,
+        queues: int | None = None,
+        read_queues: int | None = None,
+        write_queues: int | None = None,
+        perm: int | None = None,
+        order: bool | None = None,
+        attributes: Mapping[str, str] | None = None,
+        cluster: str | None = None,
+        broker: str | None = None,
+        force: bool = False,
+    ) -> dict[str, TopicSettings]:
+        """Change what is given of a topic on every master that has it, and leave everything else as it is.
+
+        On return every name server that answers knows the change. The arguments are those of `create_topic`; `force` changes
+        the number of queues although messages in the others cannot be read any more.
+
+        Returns: the settings by broker.
+
+        Raises:
+            NoRoute: no master has the topic.
+            MessagesWouldBeHidden: there would be fewer queues to read than hold messages. Nothing was changed.
+            NotInRoutes: changed, but a name server does not know it yet.
+        """
+        check_topic(topic)
+        change = TopicChange(
+            queues=queues, read_queues=read_queues, write_queues=write_queues, perm=perm, order=order, attributes=attributes
+        )
+        before: dict[str, tuple[Address, TopicSettings]] = {}
+        for name, address in await self._named_masters(cluster, broker):
+            if (there := await self._settings(topic, address)) is not None:
+                before[name] = address, there
+        if not before:
+            raise NoRoute(topic, NoRouteReason.TOPIC_UNKNOWN)
+        after = {name: change.applied(there) for name, (_, there) in before.items()}
+        hidden: dict[MessageQueue, int] = {}
+        for name, (address, there) in before.items():
+            if after[name].read_queues < there.read_queues and not force:
+                hidden |= hidden_queues((await self._ranges(topic, address)).items(), there, after[name])
+        if hidden:
+            raise MessagesWouldBeHidden(topic, hidden)
+        for name, (address, there) in before.items():
+            if after[name] != there:
+                await self._ask(address, RequestCode.UPDATE_AND_CREATE_TOPIC, after[name].fields(topic))
+        await self._until_routed(topic, after)
+        return after
+
+    async def topic_settings(
+        self, topic: str, *, cluster: str | None = None, broker: str | None = None
+    ) -> dict[str, TopicSettings]:
+        """The settings of a topic by broker, of those masters that have it."""
+        check_topic(topic)
+        found = {name: await self._settings(topic, address) for name, address in await self._named_masters(cluster, broker)}
+        return {name: settings for name, settings in found.items() if settings is not None}
+
+    async def _settings(self, topic: str, address: Address) -> TopicSettings | None:
+        try:
+            answer = await self._ask(address, RequestCode.GET_TOPIC_CONFIG, {"topic": topic, "lo": True})
+            return TopicSettings.from_json(body_of(answer))
+        except TopicNotExist:
+            return None
+        except NotSupported:  # of versions before 5
+            found = table_of(await self._ask(address, RequestCode.GET_ALL_TOPIC_CONFIG), "topicConfigTable").get(topic)
+            return None if found is None else TopicSettings.from_json(found)
+
+    async def _until_routed(self, topic: str, settings: Mapping[str, TopicSettings]) -> None:
+        """Wait until every name server that answers shows these settings; a client would use others until then."""
+        wanted = {
+            QueueRoute(name, each.read_queues, each.write_queues, each.perm)
+            for name, each in settings.items()
+            if ":" not in name  # given by its address, it may be registered elsewhere
+        }
+        for address in self._session.name_servers:
+            with trio.move_on_after(ADMIN_SECONDS) as waiting, suppress(Unreachable, NoAnswer):
+                while not wanted <= await self._queues_at(address, topic):  # noqa: ASYNC110 - a name server is asked
+                    await trio.sleep(ROUTE_LOOK_SECONDS)
+            if waiting.cancelled_caught:
+                raise NotInRoutes(topic, str(address), ADMIN_SECONDS)
+
+    async def _queues_at(self, name_server: Address, topic: str) -> set[QueueRoute]:
+        try:
+            answer = await self._ask(name_server, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
+            return set(parse_route(topic, body_of(answer)).queues)
+        except TopicNotExist:
+            return set()
+
+    async def delete_topic(self, topic: str, *, cluster: str | None = None) -> None:
+        """Delete a topic with its messages, on every broker that has it and on the name servers."""
+        check_topic(topic)
+        for address in await self._masters(cluster, None):
+            await self._ask(address, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic})
+        await self._ask_name_servers(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": topic, "clusterName": cluster})
+
+    async def topics(self, *, cluster: str | None = None) -> list[str]:
+        """Names of all topics, system and retry topics too, sorted."""
+        if cluster is None:
+            command = request(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+        else:
+            command = request(RequestCode.GET_TOPICS_BY_CLUSTER, {"cluster": cluster})
+        body = body_of(await self._session.ask_name_server(command))
+        return sorted(set(body.get("topicList") or ()))
+
+    async def topic_route(self, topic: str) -> TopicRoute:
+        """Where a topic lives.
+
+        Raises:
+            NoRoute: unknown topic, or no name server.
+        """
+        check_topic(topic)
+        return await self._session.refresh_route(topic)
+
+    async def topic_stats(self, topic: str) -> dict[MessageQueue, QueueRange]:
+        """What each queue of a topic holds, by its masters."""
+        stats: dict[MessageQueue, QueueRange] = {}
+        for address in masters_of(await self.topic_route(topic)):
+            stats |= await self._ranges(topic, address)
+        return dict(sorted(stats.items()))
+
+    async def _ranges(self, topic: str, address: Address) -> dict[MessageQueue, QueueRange]:
+        answer = await self._ask(address, RequestCode.GET_TOPIC_STATS_INFO, {"topic": topic})
+        return {
+            message_queue_of(key): QueueRange(int(item["minOffset"]), int(item["maxOffset"]), int(item["lastUpdateTimestamp"]))
+            for key, item in table_of(answer, "offsetTable").items()
+        }
+
+    async def topic_config(self, topic: str, broker: str) -> dict[str, Any]:
+        """The topic's configuration on one broker (RocketMQ `TopicConfig`)."""
+        check_topic(topic)
+        (address,) = await self._masters(None, broker)
+        return body_of(await self._ask(address, RequestCode.GET_TOPIC_CONFIG, {"topic": topic, "lo": True}))
+
+    async def topic_groups(self, topic: str) -> list[str]:
+        """Groups that consume a topic, or did."""
+        groups: set[str] = set()
+        for address in masters_of(await self.topic_route(topic)):
+            answer = await self._ask(address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": topic})
+            groups.update(body_of(answer).get("groupList") or ())
+        return sorted(groups)
+
+    async def queue_range(self, queue: MessageQueue) -> tuple[int, int]:
+        """The smallest offset of a queue and the one that its next message will get."""
+        check_queue("queue", queue)
+        await self._know(queue.topic)
+        return await min_offset(self._session, queue), await max_offset(self._session, queue)
+
+    async def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """The offset of the first message of a queue stored at `timestamp_ms` or later."""
+        check_queue("queue", queue)
+        check_integer("timestamp_ms", timestamp_ms, 0, LONG_MAX)
+        await self._know(queue.topic)
+        return await offset_at(self._session, queue, timestamp_ms)
