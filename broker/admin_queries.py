@@ -40,6 +40,7 @@ class Queries:
         count_max = request.integer("maxNum")
         if request.boolean("_UNIQUE_KEY_QUERY"):
             count_max = self.broker.config.default_query_max_num
+        self.broker.store.catch_up()
         result = self.broker.store.query(
             request.text("topic"),
             request.text("key"),

@@ -220,12 +220,14 @@ class ClientRequests:
 
     def search_offset(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
         upper = request.ext.get("boundaryType", "").lower() == "upper"
+        self.broker.store.catch_up()
         offset = self.broker.store.offset_by_time(
             request.text("topic"), request.integer("queueId"), request.integer("timestamp"), upper=upper
         )
         return request.response(ext={"offset": offset})
 
     def max_offset(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+        self.broker.store.catch_up()  # whoever has just sent a message finds it behind the end otherwise
         offset = self.broker.store.max_offset(request.text("topic"), request.integer("queueId"))
         return request.response(ext={"offset": offset})
 

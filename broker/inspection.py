@@ -72,6 +72,7 @@ class Inspection:
         """202: first and next offset of each queue of a topic, and when the newest message came."""
         topic = self._topic(request.text("topic"))
         store, name = self.broker.store, topic.topic_name
+        store.catch_up()
         offsets: dict[MessageQueue, dict[str, int]] = {}
         for queue in self._queues(name, max(topic.read_queue_nums, topic.write_queue_nums)):
             queue_id = queue.queue_id
@@ -92,6 +93,7 @@ class Inspection:
 
     def _consume_stats(self, group: str, topics: Iterable[str]) -> dict[str, Any]:
         broker = self.broker
+        broker.store.catch_up()
         living = broker.consumers.get(group)
         table: dict[MessageQueue, dict[str, int]] = {}
         tps = 0.0

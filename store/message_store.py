@@ -670,6 +670,10 @@ class MessageStore:
         for key in [key for key in self.next_offsets if key[0] == topic]:
             del self.next_offsets[key]
 
+    def catch_up(self) -> None:
+        """Derive what is readable, as far as one round goes, so that queues and index have what was acknowledged before."""
+        self.dispatcher.catch_up()
+
     @property
     def dispatch_behind_bytes(self) -> int:
         """Bytes of the log that consumers are not shown yet: not derived, not flushed, or not yet allowed to a slave."""

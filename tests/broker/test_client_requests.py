@@ -252,6 +252,24 @@ async def test_the_ends_of_a_queue_are_told(tmp_path: Path) -> None:
         assert peer.ask(RequestCode.GET_EARLIEST_MSG_STORETIME, unknown).ext == {"timestamp": "-1"}
 
 
+async def test_what_was_acknowledged_is_seen_by_the_next_question(tmp_path: Path) -> None:
+    """Queues and index are derived in batches; whoever has just sent a message need not wait for that."""
+    queue = {"topic": "T1", "queueId": 0}
+    query = {"topic": "T1", "maxNum": 8, "beginTimestamp": 0, "endTimestamp": 1 << 60}
+    async with open_desk(tmp_path) as desk:
+        peer = desk.peer()
+
+        peer.send("T1")
+        assert peer.ask(RequestCode.GET_MAX_OFFSET, queue).ext == {"offset": "1"}
+        peer.send("T1")
+        assert peer.ask(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, {**queue, "timestamp": 1 << 60}).ext == {"offset": "2"}
+        peer.send("T1")
+        stats = loads(peer.ask(RequestCode.GET_TOPIC_STATS_INFO, {"topic": "T1"}).body)["offsetTable"].values()
+        assert sum(range_["maxOffset"] for range_ in stats) == 3
+        peer.send("T1", KEYS="k7")
+        assert peer.ask(RequestCode.QUERY_MESSAGE, {**query, "key": "k7"}).code == ResponseCode.SUCCESS
+
+
 async def test_queues_are_locked_for_one_client(tmp_path: Path) -> None:
     """The answer lists what the client holds; unlocking makes room for the next."""
     queue = {"brokerName": "b1", "queueId": 0, "topic": "T1"}
