@@ -97,6 +97,9 @@ class Broker:
     registration: Registration = attrs.field(init=False)
     clients: ClientRequests = attrs.field(init=False)
 
+    def __repr__(self) -> str:
+        return f"<Broker {self.config.broker_name}:{self.config.broker_id} at {self.address}>"
+
     def __attrs_post_init__(self) -> None:
         self.server = RemotingServer(self.dispatcher, self.world.network, self.world.clock, tls=self.tls)
         self.pulls = PullService(self)

@@ -183,7 +183,7 @@ class BrokerConfig:
     """Ours: which segment of the master an empty slave begins with; `last` is RocketMQ's way."""
     ha_protocol: str = _key("ledgermq", _one_of("ledgermq", "rocketmq"))
     """Ours: `ledgermq` authenticates and takes an epoch first, `rocketmq` is the bare classic protocol."""
-    ha_secret: str = ""
+    ha_secret: str = attrs.field(default="", repr=False)
     """Ours: what master and slave must share."""
 
     tls: TlsSettings = attrs.field(factory=TlsSettings)

@@ -44,7 +44,7 @@ class Plan:
     port: int
     broker_port: int
     store: str
-    secret: str
+    secret: str = attrs.field(repr=False)
     """What the nodes of this cluster, and nobody else, know."""
     kept: bool
     """Whether the store outlives the cluster."""
@@ -84,6 +84,9 @@ class Cluster:
     plan: Plan
     namesrv: Namesrv
     brokers: tuple[Broker, ...]
+
+    def __repr__(self) -> str:
+        return f"<Cluster of {len(self.brokers)} brokers at {self.namesrv.address}>"
 
 
 @click.command("up")

@@ -108,6 +108,9 @@ class Consumer:
     """Messages that a broker wants consumed at once, before all others."""
     _closed: bool = False
 
+    def __repr__(self) -> str:
+        return f"<Consumer {self.client_id} of {self.group} on {','.join(sorted(self.subscriptions))}>"
+
     # ------------------------------------------------------------------------------------------------- taking messages
 
     def __aiter__(self) -> Iteration:

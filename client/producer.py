@@ -76,6 +76,9 @@ class Producer:
     _ids: UniqueIds | None = None
     _channels: dict[Target, Channel] = attrs.field(factory=dict[Target, Channel])
 
+    def __repr__(self) -> str:
+        return f"<Producer of {self.group} at {self._session.name_servers_text}>"
+
     @property
     def group(self) -> str:
         return self._transmitter.group

@@ -57,6 +57,9 @@ class PullConsumer:
     """The offset behind the last message that `poll` handed out."""
     _closed: bool = False
 
+    def __repr__(self) -> str:
+        return f"<PullConsumer of {self.group} at {self._session.name_servers_text}>"
+
     async def queues(self, topic: str) -> list[MessageQueue]:
         """All queues of `topic` that can be read.
 

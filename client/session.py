@@ -112,8 +112,16 @@ class Session:
     _hanging: set[Address] = attrs.field(factory=set[Address])
     """Those that did not, until they do."""
 
+    def __repr__(self) -> str:
+        return f"<Session {self.client_id} at {self.name_servers_text}>"
+
     def __attrs_post_init__(self) -> None:
         self._servers = NameServers(self.name_servers, self.ask)
+
+    @property
+    def name_servers_text(self) -> str:
+        """The name servers as they are given to a client."""
+        return ";".join(map(str, self.name_servers))
 
     @property
     def client_id(self) -> str:

@@ -40,6 +40,9 @@ class Namesrv:
     dispatcher: Dispatcher
     _handlers: Handlers
 
+    def __repr__(self) -> str:
+        return f"<Namesrv at {self.address}>"
+
     @property
     def port(self) -> int:
         return self.address.port

@@ -48,6 +48,9 @@ class Embedded:
     brokers: tuple[Broker, ...]
     """The brokers themselves: only to be touched in the loop that they live in."""
 
+    def __repr__(self) -> str:
+        return f"<Embedded namesrv={self.namesrv} brokers={','.join(self.addresses)}>"
+
 
 def broker_configs(
     store: str, host: str, *, mode: str = "local", nodes: int = 1, settings: Mapping[str, str] | None = None

@@ -32,6 +32,9 @@ class AdminCalls:
 
     _session: Session
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} at {self._session.name_servers_text}>"
+
     async def cluster(self) -> Cluster:
         """All brokers that the name server knows."""
         answer = await self._session.ask_name_server(request(RequestCode.GET_BROKER_CLUSTER_INFO))

@@ -110,7 +110,7 @@ class AuthenticatedMaster:
     """Where a slave with an empty log begins; told whether that slave asks for the first segment."""
     opened_at: float
     identity: NodeIdentity
-    secret: bytes
+    secret: bytes = attrs.field(repr=False)
     nonce: bytes
     """32 unpredictable bytes, never used before."""
     epochs: EpochList
@@ -317,7 +317,7 @@ class AuthenticatedSlave:
     limits: TransferLimits
     opened_at: float
     identity: NodeIdentity
-    secret: bytes
+    secret: bytes = attrs.field(repr=False)
     nonce: bytes
     """32 unpredictable bytes, never used before."""
     epochs: EpochList

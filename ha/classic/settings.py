@@ -17,7 +17,7 @@ class HaSettings:
 
     protocol: str = OURS
     """Which dialect the HA port speaks (haProtocol)."""
-    secret: bytes = b""
+    secret: bytes = attrs.field(default=b"", repr=False)
     """What master and slaves share; empty authenticates nobody (haSecret)."""
     listen_host: str = ""
     listen_port: int = 10912
