@@ -187,6 +187,7 @@ class Broker:
         self.persistence.start(nursery)
         nursery.start_soon(keep_running, "housekeeping", self._keep_house)
         nursery.start_soon(keep_running, "held pulls", self.pulls.run)
+        nursery.start_soon(keep_running, "notices to consumers", self.clients.run)
         nursery.start_soon(self.delay.run)
         await nursery.start(self.registration.run)
 

@@ -6,10 +6,11 @@ connections, the one that caused it included, so that they share the queues out 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import attrs
+import trio
 
 from ..message.errors import JsonError
 from ..message.json import OF_STRANGERS_BYTES_MAX, dumps, loads
@@ -27,6 +28,14 @@ from .topics import retry_topic
 
 if TYPE_CHECKING:
     from .broker import Broker
+
+
+GROUPS_PER_HEARTBEAT_MAX = 1024
+"""Groups of one heartbeat: each unknown one is created with its retry topic."""
+NOTIFIED_AT_ONCE_MAX = 64
+"""Members that are notified in one turn of the event loop; those of larger groups are notified in several."""
+NOTICE_PAUSE_SECONDS = 0.1
+"""Pause before the members of large groups are notified again; changes of that time are notified together."""
 
 
 def body_of(request: RemotingCommand) -> dict[str, Any]:
@@ -49,6 +58,9 @@ class ClientRequests:
     """Answers clients of one broker."""
 
     broker: Broker
+    _to_notify: set[str] = attrs.field(factory=set[str])
+    """Large groups whose members are to hear that they must rebalance."""
+    _wake: trio.Event = attrs.field(factory=trio.Event)
 
     def register(self) -> None:
         """Take over the requests and the end of connections."""
@@ -106,8 +118,11 @@ class ClientRequests:
             for group in body.get("consumerDataSet") or ()
         ]
         producers = [str(group["groupName"]) for group in body.get("producerDataSet") or ()]
-        for name, subscriptions, settings, topic_sys_flag in consumers:
+        if (count := len(consumers) + len(producers)) > GROUPS_PER_HEARTBEAT_MAX:
+            raise ValueError(f"{count} groups, {GROUPS_PER_HEARTBEAT_MAX} are allowed")
+        for name, _, _, topic_sys_flag in consumers:
             self._admit(name, topic_sys_flag)
+        for name, subscriptions, settings, _ in consumers:
             member = Member(connection, client_id, language, request.version, now, now_ms)
             if broker.consumers.register(name, member, subscriptions, settings):
                 self.notify_group(name)
@@ -130,8 +145,26 @@ class ClientRequests:
         config = broker.groups.get(group)
         if config is not None and not config.notify_consumer_ids_changed_enable:
             return
-        for connection in living.connections:
-            connection.notify(RemotingCommand(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group}))
+        if len(living.members) <= NOTIFIED_AT_ONCE_MAX:
+            _notify(living.connections, group)
+            return
+        # Each of many members that leave together would otherwise have all the others notified.
+        self._to_notify.add(group)
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Notify the members of large groups, a part of them in each turn, until cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake = trio.Event()
+            groups, self._to_notify = self._to_notify, set()
+            for group in sorted(groups):
+                living = self.broker.consumers.get(group)
+                connections = living.connections if living is not None else []
+                for at in range(0, len(connections), NOTIFIED_AT_ONCE_MAX):
+                    _notify(connections[at : at + NOTIFIED_AT_ONCE_MAX], group)
+                    await trio.lowlevel.checkpoint()
+            await trio.sleep(NOTICE_PAUSE_SECONDS)
 
     def unregister(self, connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
         client_id = request.text("clientID")
@@ -263,6 +296,11 @@ class ClientRequests:
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR, f"the lock request is not one: {type(error).__name__}: {error}"
             ) from error
+
+
+def _notify(connections: Iterable[ServerConnection], group: str) -> None:
+    for connection in connections:
+        connection.notify(RemotingCommand(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group}))
 
 
 def queue_to_json(queue: MessageQueue) -> dict[str, Any]:

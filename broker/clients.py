@@ -1,7 +1,8 @@
 """Who is connected: producers and consumers by group, from their heartbeats (RocketMQ ProducerManager, ConsumerManager).
 
 A member is a client on a connection; one connection may carry several clients and groups. Members that say nothing for
-`EXPIRY_SECONDS` are dropped, those of a closed connection at once. Invariant: a group has members or it does not exist.
+`EXPIRY_SECONDS` are dropped, those of a closed connection at once. Invariant: a group has members or it does not exist. Bounds:
+the members of one connection (`MEMBERS_OF_CONNECTION_MAX`), and what all groups subscribe to (`SUBSCRIBED_MAX`).
 Pure: connections are only compared, time is handed in, and what others must be told is returned.
 """
 
@@ -11,11 +12,18 @@ from collections.abc import Iterable, Mapping
 
 import attrs
 
+from ..remoting.codes import ResponseCode
+from ..remoting.errors import RequestRefused
 from ..remoting.server import ServerConnection
 from .subscription import Subscription
 
 EXPIRY_SECONDS = 120.0
 SCAN_SECONDS = 10.0
+
+MEMBERS_OF_CONNECTION_MAX = 4096
+"""Consumers of one connection, and producers: one process may have hundreds of groups, and strangers send any number."""
+SUBSCRIBED_MAX = 1_000_000
+"""Topics and tags that all groups subscribe to together, some 200 bytes each."""
 
 CLUSTERING, BROADCASTING = "CLUSTERING", "BROADCASTING"
 CONSUME_ACTIVELY, CONSUME_PASSIVELY = "CONSUME_ACTIVELY", "CONSUME_PASSIVELY"
@@ -40,6 +48,46 @@ MemberKey = tuple[ServerConnection, str]
 
 
 @attrs.define(eq=False)
+class _Memberships:
+    """Which clients of which groups each connection carries, so that its end costs no search."""
+
+    _clients: dict[ServerConnection, dict[str, set[str]]] = attrs.field(factory=dict[ServerConnection, dict[str, set[str]]])
+    _count: dict[ServerConnection, int] = attrs.field(factory=dict[ServerConnection, int])
+
+    def add(self, connection: ServerConnection, group: str, client_id: str) -> None:
+        """Note a member that was not there.
+
+        Raises:
+            RequestRefused: the connection has too many. Nothing was noted.
+        """
+        count = self._count.get(connection, 0)
+        if count >= MEMBERS_OF_CONNECTION_MAX:
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR, f"one connection has at most {MEMBERS_OF_CONNECTION_MAX} members of groups"
+            )
+        self._clients.setdefault(connection, {}).setdefault(group, set()).add(client_id)
+        self._count[connection] = count + 1
+
+    def discard(self, connection: ServerConnection, group: str, client_id: str) -> None:
+        """Forget a member that was there."""
+        groups = self._clients[connection]
+        groups[group].discard(client_id)
+        self._count[connection] -= 1
+        if not groups[group]:
+            del groups[group]
+        if not groups:
+            del self._clients[connection], self._count[connection]
+
+    def groups(self, connection: ServerConnection) -> Iterable[str]:
+        return self._clients.get(connection, ())
+
+    def drop(self, connection: ServerConnection) -> dict[str, set[str]]:
+        """Forget a connection; returns its clients by group."""
+        self._count.pop(connection, None)
+        return self._clients.pop(connection, {})
+
+
+@attrs.define(eq=False)
 class ConsumerGroup:
     """The living part of a consumer group."""
 
@@ -49,6 +97,8 @@ class ConsumerGroup:
     consume_from_where: str = CONSUME_FROM_LAST_OFFSET
     subscriptions: dict[str, Subscription] = attrs.field(factory=dict[str, Subscription])
     members: dict[MemberKey, Member] = attrs.field(factory=dict[MemberKey, Member])
+    subscribed: int = 0
+    """Topics and tags of `subscriptions`."""
 
     @property
     def is_broadcasting(self) -> bool:
@@ -81,6 +131,7 @@ class ConsumerGroup:
             newer = known is None or subscription.version > known.version
             after[subscription.topic] = subscription if newer or known is None else known
         self.subscriptions = after
+        self.subscribed = sum(each.size for each in after.values())
         return before.keys() != after.keys()
 
 
@@ -97,7 +148,9 @@ class Consumers:
     """All living consumer groups."""
 
     groups: dict[str, ConsumerGroup] = attrs.field(factory=dict[str, ConsumerGroup])
-    _groups_of: dict[ServerConnection, set[str]] = attrs.field(factory=dict[ServerConnection, set[str]])
+    _memberships: _Memberships = attrs.field(factory=_Memberships)
+    _subscribed: int = 0
+    """Topics and tags of all groups."""
 
     def get(self, group: str) -> ConsumerGroup | None:
         return self.groups.get(group)
@@ -109,21 +162,33 @@ class Consumers:
 
         Args:
             settings: any of consume_type, message_model, consume_from_where.
+
+        Raises:
+            RequestRefused: a bound would be passed. Nothing was taken.
         """
-        living = self.groups.get(group)
-        if living is None:
-            living = self.groups[group] = ConsumerGroup(group)
-        for name, value in (settings or {}).items():
-            setattr(living, name, value)
+        living = self.groups.get(group) or ConsumerGroup(group)
+        wanted = list(subscriptions)
+        subscribed = self._subscribed - living.subscribed + sum(each.size for each in wanted)
+        if subscribed > max(SUBSCRIBED_MAX, self._subscribed):
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR, f"all groups together subscribe to at most {SUBSCRIBED_MAX} topics and tags"
+            )
         key = member.connection, member.client_id
         came = key not in living.members
+        if came:
+            self._memberships.add(member.connection, group, member.client_id)
+        self.groups[group] = living
+        for name, value in (settings or {}).items():
+            setattr(living, name, value)
         living.members[key] = member
-        self._groups_of.setdefault(member.connection, set()).add(group)
-        return living.subscribe(subscriptions) or came
+        before = living.subscribed
+        changed = living.subscribe(wanted)
+        self._subscribed += living.subscribed - before
+        return changed or came
 
     def refresh(self, connection: ServerConnection, client_id: str, now: float, now_ms: int) -> None:
         """Take a heartbeat that leaves its subscriptions out."""
-        for group in self._groups_of.get(connection, ()):
+        for group in self._memberships.groups(connection):
             member = self.groups[group].members.get((connection, client_id))
             if member is not None:
                 member.last_heartbeat, member.last_heartbeat_ms = now, now_ms
@@ -133,20 +198,19 @@ class Consumers:
         living = self.groups.get(group)
         if living is None or living.members.pop((connection, client_id), None) is None:
             return False
-        self._tidy(living, connection)
+        self._memberships.discard(connection, group, client_id)
+        self._tidy(living)
         return True
 
     def drop(self, connection: ServerConnection) -> list[str]:
         """Forget a closed connection; return the groups that lost a member."""
-        lost: list[str] = []
-        for group in sorted(self._groups_of.pop(connection, ())):
+        lost = self._memberships.drop(connection)
+        for group, client_ids in lost.items():
             living = self.groups[group]
-            for key in [key for key in living.members if key[0] is connection]:
-                del living.members[key]
-            lost.append(group)
-            if not living.members:
-                del self.groups[group]
-        return lost
+            for client_id in client_ids:
+                del living.members[connection, client_id]
+            self._tidy(living)
+        return sorted(lost)
 
     def expire(self, now: float) -> _Expired:
         """Drop silent members; return the groups that lost one and the connections to close."""
@@ -155,9 +219,10 @@ class Consumers:
             silent = [key for key, member in living.members.items() if now - member.last_heartbeat > EXPIRY_SECONDS]
             for key in silent:
                 del living.members[key]
-                self._tidy(living, key[0])
+                self._memberships.discard(key[0], living.name, key[1])
                 expired.connections.append(key[0])
             if silent:
+                self._tidy(living)
                 expired.groups.append(living.name)
         return expired
 
@@ -165,13 +230,9 @@ class Consumers:
         """Living groups that subscribe to the topic."""
         return {group.name for group in self.groups.values() if topic in group.subscriptions}
 
-    def _tidy(self, living: ConsumerGroup, connection: ServerConnection) -> None:
-        if not any(key[0] is connection for key in living.members):
-            groups = self._groups_of.get(connection, set())
-            groups.discard(living.name)
-            if not groups:
-                self._groups_of.pop(connection, None)
+    def _tidy(self, living: ConsumerGroup) -> None:
         if not living.members:
+            self._subscribed -= living.subscribed
             self.groups.pop(living.name, None)
 
 
@@ -180,19 +241,21 @@ class Producers:
     """All living producer groups."""
 
     groups: dict[str, dict[MemberKey, Member]] = attrs.field(factory=dict[str, dict[MemberKey, Member]])
-    _groups_of: dict[ServerConnection, set[str]] = attrs.field(factory=dict[ServerConnection, set[str]])
+    _memberships: _Memberships = attrs.field(factory=_Memberships)
 
     def members(self, group: str) -> list[Member]:
         return list(self.groups.get(group, {}).values())
 
     def register(self, group: str, member: Member) -> None:
-        """Take a heartbeat."""
-        self.groups.setdefault(group, {})[member.connection, member.client_id] = member
-        self._groups_of.setdefault(member.connection, set()).add(group)
+        """Take a heartbeat; raises RequestRefused if the connection has too many members already."""
+        key = member.connection, member.client_id
+        if key not in self.groups.get(group, ()):
+            self._memberships.add(member.connection, group, member.client_id)
+        self.groups.setdefault(group, {})[key] = member
 
     def refresh(self, connection: ServerConnection, client_id: str, now: float, now_ms: int) -> None:
         """Take a heartbeat that leaves its groups out."""
-        for group in self._groups_of.get(connection, ()):
+        for group in self._memberships.groups(connection):
             member = self.groups[group].get((connection, client_id))
             if member is not None:
                 member.last_heartbeat, member.last_heartbeat_ms = now, now_ms
@@ -201,16 +264,15 @@ class Producers:
         """Drop a member."""
         members = self.groups.get(group)
         if members is not None and members.pop((connection, client_id), None) is not None:
-            self._tidy(group, connection)
+            self._memberships.discard(connection, group, client_id)
+            self._tidy(group)
 
     def drop(self, connection: ServerConnection) -> None:
         """Forget a closed connection."""
-        for group in self._groups_of.pop(connection, ()):
-            members = self.groups[group]
-            for key in [key for key in members if key[0] is connection]:
-                del members[key]
-            if not members:
-                del self.groups[group]
+        for group, client_ids in self._memberships.drop(connection).items():
+            for client_id in client_ids:
+                del self.groups[group][connection, client_id]
+            self._tidy(group)
 
     def expire(self, now: float) -> list[ServerConnection]:
         """Drop silent members; return the connections to close."""
@@ -218,16 +280,11 @@ class Producers:
         for group, members in list(self.groups.items()):
             for key in [key for key, member in members.items() if now - member.last_heartbeat > EXPIRY_SECONDS]:
                 del members[key]
-                self._tidy(group, key[0])
+                self._memberships.discard(key[0], group, key[1])
+                self._tidy(group)
                 silent_connections.append(key[0])
         return silent_connections
 
-    def _tidy(self, group: str, connection: ServerConnection) -> None:
-        members = self.groups[group]
-        if not any(key[0] is connection for key in members):
-            groups = self._groups_of.get(connection, set())
-            groups.discard(group)
-            if not groups:
-                self._groups_of.pop(connection, None)
-        if not members:
+    def _tidy(self, group: str) -> None:
+        if not self.groups[group]:
             del self.groups[group]

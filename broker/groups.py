@@ -10,10 +10,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 import attrs
+import orjson
 
 from ..message.numbers import int_of, long_of
 from .config import BrokerConfig
 from .data_version import DataVersion
+from .entries import EncodedEntries
 from .json_values import table_of
 from .names import name_fault
 
@@ -116,6 +118,8 @@ class GroupTable:
     """Group, topic → bits; bit 0 forbids the group to read the topic (5.x `forbiddenTable`)."""
     version: DataVersion = attrs.field(factory=DataVersion)
     on_change: list[Callable[[], None]] = attrs.field(factory=list[Callable[[], None]])
+    _entries: EncodedEntries = attrs.field(factory=lambda: EncodedEntries("the table of groups"))
+    _forbidden_entries: EncodedEntries = attrs.field(factory=lambda: EncodedEntries("the table of forbidden topics"))
 
     @classmethod
     def of(cls, config: BrokerConfig, now_ms: Callable[[], int], stored: Any = None) -> Self:
@@ -126,6 +130,7 @@ class GroupTable:
             table.load(content)
         for name in _SYSTEM_GROUPS:
             table.groups.setdefault(name, GroupConfig(name))
+        table._encode()
         return table
 
     def load(self, stored: Mapping[str, Any]) -> None:
@@ -138,7 +143,12 @@ class GroupTable:
             for group, topics in table_of(stored.get("forbiddenTable"), "forbiddenTable").items()
         }
         self.version = DataVersion.from_json(stored.get("dataVersion"))
+        self._encode()
         self._tell()
+
+    def _encode(self) -> None:
+        self._entries.replace({name: config.to_json() for name, config in self.groups.items()})
+        self._forbidden_entries.replace(self.forbidden)
 
     def get(self, group: str) -> GroupConfig | None:
         return self.groups.get(group)
@@ -156,7 +166,8 @@ class GroupTable:
         return config
 
     def put(self, *configs: GroupConfig) -> None:
-        """Create or replace groups."""
+        """Create or replace groups; raises TableFull if they do not fit, and none is entered then."""
+        self._entries.put({config.group_name: config.to_json() for config in configs})
         for config in configs:
             self.groups[config.group_name] = config
         self._changed()
@@ -164,8 +175,10 @@ class GroupTable:
     def delete(self, group: str) -> bool:
         """Forget a group; tell whether it was there."""
         self.forbidden.pop(group, None)
+        self._forbidden_entries.forget(group)
         if self.groups.pop(group, None) is None:
             return False
+        self._entries.forget(group)
         self._changed()
         return True
 
@@ -174,17 +187,19 @@ class GroupTable:
         return bool(self.forbidden) and bool(self.forbidden.get(group, {}).get(topic, 0) & 1)
 
     def set_forbidden(self, group: str, topic: str, *, forbidden: bool) -> None:
-        """Forbid or allow the group to read the topic."""
-        bits = self.forbidden.setdefault(group, {})
-        bits[topic] = bits.get(topic, 0) & ~1 | int(forbidden)
+        """Forbid or allow the group to read the topic; raises TableFull if there are too many already."""
+        bits = self.forbidden.get(group, {})
+        bits = {**bits, topic: bits.get(topic, 0) & ~1 | int(forbidden)}
+        self._forbidden_entries.put({group: bits})
+        self.forbidden[group] = bits
         self._changed()
 
     def to_json(self) -> dict[str, Any]:
-        """What slaves and `subscriptionGroup.json` get."""
+        """What slaves and `subscriptionGroup.json` get; the tables are encoded already."""
         return {
             "dataVersion": self.version.to_json(),
-            "forbiddenTable": {group: dict(topics) for group, topics in self.forbidden.items()},
-            "subscriptionGroupTable": {name: config.to_json() for name, config in self.groups.items()},
+            "forbiddenTable": orjson.Fragment(self._forbidden_entries.joined()),
+            "subscriptionGroupTable": orjson.Fragment(self._entries.joined()),
         }
 
     def _changed(self) -> None:

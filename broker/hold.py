@@ -23,6 +23,8 @@ PER_OWNER_MAX = 16_384
 """One consumer process holds one pull for each of its queues; some own thousands."""
 TOTAL_MAX = 200_000
 """About 100 MiB."""
+CODES_PER_WEIGHT = 8
+"""A pull that wants this many tags counts as one more pull."""
 
 Arrival = tuple[str, int, int, int]
 """Topic, queue id, next offset of the queue, tags code of the message before it."""
@@ -42,6 +44,11 @@ class HeldPull(Generic[Request]):
     """By the monotonic clock; from `common_deadline`, else every pull costs a look of its own."""
     owner: Hashable
     request: Request
+
+    @property
+    def weight(self) -> int:
+        """How much of `total_max` it takes: a pull that wants many tags takes more memory."""
+        return 1 if self.codes is None else 1 + len(self.codes) // CODES_PER_WEIGHT
 
 
 def common_deadline(now: float, seconds: float) -> float:
@@ -64,6 +71,7 @@ class HeldPulls(Generic[Request]):
     _owners: dict[Hashable, _Pulls[Request]] = attrs.field(factory=dict[Hashable, "_Pulls[Request]"])
     _deadlines: dict[float, _Pulls[Request]] = attrs.field(factory=dict[float, "_Pulls[Request]"])
     _count: int = 0
+    _weight: int = 0
 
     def __len__(self) -> int:
         return self._count
@@ -71,7 +79,7 @@ class HeldPulls(Generic[Request]):
     def hold(self, pull: HeldPull[Request]) -> bool:
         """Keep a pull until it is woken, due or dropped; False if there is no room for it."""
         of_owner = self._owners.get(pull.owner)
-        if self._count >= self.total_max or (of_owner is not None and len(of_owner) >= self.per_owner_max):
+        if self._weight + pull.weight > self.total_max or (of_owner is not None and len(of_owner) >= self.per_owner_max):
             return False
         if of_owner is None:
             of_owner = self._owners[pull.owner] = {}
@@ -79,6 +87,7 @@ class HeldPulls(Generic[Request]):
         self._queues.setdefault((pull.topic, pull.queue_id), {})[pull] = None
         self._deadlines.setdefault(pull.deadline, {})[pull] = None
         self._count += 1
+        self._weight += pull.weight
         return True
 
     def arrived(self, arrivals: Iterable[Arrival]) -> list[HeldPull[Request]]:
@@ -126,6 +135,7 @@ class HeldPulls(Generic[Request]):
         _discard(self._owners, pull.owner, pull)
         _discard(self._deadlines, pull.deadline, pull)
         self._count -= 1
+        self._weight -= pull.weight
 
 
 def _discard(table: dict[Key, _Pulls[Request]], key: Key, pull: HeldPull[Request]) -> None:

@@ -12,6 +12,8 @@ import attrs
 from ..message.message import MessageQueue
 
 LEASE_SECONDS = 60.0
+LEASES_MAX = 500_000
+"""Leases of all groups together, some 300 bytes each; beyond it no new lease is given."""
 
 
 _Leases = dict[MessageQueue, tuple[str, float]]
@@ -23,6 +25,7 @@ class QueueLocks:
     """Leases by group and queue."""
 
     _leases: dict[str, _Leases] = attrs.field(factory=dict[str, _Leases])
+    _count: int = 0
 
     def lock(self, group: str, client_id: str, queues: Iterable[MessageQueue], now: float) -> list[MessageQueue]:
         """Take or renew leases; return the queues that the client holds now."""
@@ -30,17 +33,24 @@ class QueueLocks:
         held: list[MessageQueue] = []
         for queue in queues:
             owner, renewed = leases.get(queue, (client_id, now))
+            if queue not in leases:
+                if self._count >= LEASES_MAX:
+                    continue
+                self._count += 1
             if owner == client_id or now - renewed > LEASE_SECONDS:
                 leases[queue] = client_id, now
                 held.append(queue)
+        if not leases:
+            del self._leases[group]
         return held
 
     def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
         """Give leases back; those of others are left alone."""
         leases = self._leases.get(group, {})
         for queue in queues:
-            if leases.get(queue, ("", 0.0))[0] == client_id:
+            if queue in leases and leases[queue][0] == client_id:
                 del leases[queue]
+                self._count -= 1
         if not leases:
             self._leases.pop(group, None)
 
@@ -49,6 +59,7 @@ class QueueLocks:
         for group, leases in list(self._leases.items()):
             for queue in [queue for queue, (_, renewed) in leases.items() if now - renewed > LEASE_SECONDS]:
                 del leases[queue]
+                self._count -= 1
             if not leases:
                 del self._leases[group]
 

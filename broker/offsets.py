@@ -12,9 +12,12 @@ import attrs
 
 from ..message.numbers import int_of, long_of
 from .data_version import DataVersion
+from .entries import TABLE_BYTES_MAX, TableFull
 from .json_values import table_of
 
 _SEPARATOR = "@"
+ENTRY_BYTES = 16
+"""Of one queue's number and offset in the table's JSON, and of what surrounds the key of a topic and a group."""
 
 
 @attrs.define(eq=False)
@@ -29,6 +32,8 @@ class ConsumerOffsets:
     """By topic, the groups in `table`; `_topics` is the same by group."""
     _topics: dict[str, set[str]] = attrs.field(factory=dict[str, set[str]])
     version: DataVersion = attrs.field(factory=DataVersion)
+    size: int = 0
+    """About how many bytes the table has as JSON: a slave's copy holds all of it in one frame."""
     changes: int = 0
     """Counts commits; the file is written when it has moved."""
 
@@ -41,9 +46,10 @@ class ConsumerOffsets:
         for key, queues in table_of(table_of(stored, "the content").get("offsetTable"), "offsetTable").items():
             topic, separator, group = key.partition(_SEPARATOR)
             if separator:
-                self._queues(topic, group).update(
-                    (int_of(queue_id), long_of(offset)) for queue_id, offset in table_of(queues, key).items()
-                )
+                own = self._queues(topic, group)
+                before = len(own)
+                own.update((int_of(queue_id), long_of(offset)) for queue_id, offset in table_of(queues, key).items())
+                self.size += (len(own) - before) * ENTRY_BYTES
         self.changes += 1
 
     def keep_inside(self, end_of: Callable[[str, int], int]) -> dict[str, int]:
@@ -62,10 +68,13 @@ class ConsumerOffsets:
         return moved
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Remember the next offset to consume."""
+        """Remember the next offset to consume; raises TableFull if there is no room for another queue."""
         queues = self.table.get((topic, group))
-        if queues is None:
+        if queues is None or queue_id not in queues:
+            if self.size >= TABLE_BYTES_MAX:
+                raise TableFull("the table of consumer offsets", self.size, TABLE_BYTES_MAX)
             queues = self._queues(topic, group)
+            self.size += ENTRY_BYTES
         queues[queue_id] = offset
         self.changes += 1
 
@@ -73,6 +82,7 @@ class ConsumerOffsets:
         queues = self.table.get((topic, group))
         if queues is None:
             queues = self.table[topic, group] = {}
+            self.size += len(topic) + len(group) + ENTRY_BYTES
             self._groups.setdefault(topic, set()).add(group)
             self._topics.setdefault(group, set()).add(topic)
         return queues
@@ -114,8 +124,11 @@ class ConsumerOffsets:
     def clone(self, source: str, target: str, topic: str) -> None:
         """Give one group the offsets of another on a topic."""
         queues = self.table.get((topic, source))
-        if queues is not None:
+        if queues is not None and source != target:
+            if self.size + len(queues) * ENTRY_BYTES > TABLE_BYTES_MAX:
+                raise TableFull("the table of consumer offsets", self.size, TABLE_BYTES_MAX)
             own = self._queues(topic, target)
+            self.size += (len(queues) - len(own)) * ENTRY_BYTES
             own.clear()
             own.update(queues)
             self.changes += 1
@@ -131,7 +144,8 @@ class ConsumerOffsets:
         self.changes += 1
 
     def _forget(self, topic: str, group: str) -> None:
-        del self.table[topic, group]
+        queues = self.table.pop((topic, group))
+        self.size -= len(topic) + len(group) + (1 + len(queues)) * ENTRY_BYTES
         self.resets.pop((topic, group), None)
         for index, key, member in ((self._groups, topic, group), (self._topics, group, topic)):
             index[key].discard(member)

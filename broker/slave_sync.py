@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import attrs
+import orjson
 
 from ..message.json import dumps
 from ..remoting.codes import RequestCode
@@ -32,7 +33,7 @@ class SlaveSync:
         return request.response(body=self.broker.topics.wrapper())
 
     def groups(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
-        return request.response(body=dumps(self.broker.groups.to_json()))
+        return request.response(body=orjson.dumps(self.broker.groups.to_json()))
 
     def consumer_offsets(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
         return request.response(body=dumps(self.broker.offsets.to_json()))

@@ -35,6 +35,11 @@ class Subscription:
     """Hashes of the tags; None takes every message."""
 
     @property
+    def size(self) -> int:
+        """The topic and its tags, counted."""
+        return 1 + len(self.tags) + len(self.codes or ())
+
+    @property
     def is_tag(self) -> bool:
         return self.expression_type == TAG
 

@@ -19,6 +19,7 @@ from ..message.numbers import int_of
 from ..store.config import SCHEDULE_TOPIC
 from .config import BrokerConfig
 from .data_version import DataVersion
+from .entries import EncodedEntries
 from .json_values import object_of, table_of
 from .names import name_fault
 
@@ -138,8 +139,7 @@ class TopicTable:
     version: DataVersion = attrs.field(factory=DataVersion)
     on_change: list[Callable[[list[str]], None]] = attrs.field(factory=list[Callable[[list[str]], None]])
     """Called with the names of topics that were put or deleted."""
-    _encoded: dict[str, bytes] = attrs.field(factory=dict[str, bytes])
-    _all_encoded: bytes | None = None
+    _entries: EncodedEntries = attrs.field(factory=lambda: EncodedEntries("the table of topics"))
 
     @classmethod
     def of(cls, config: BrokerConfig, now_ms: Callable[[], int], stored: Any = None) -> Self:
@@ -153,6 +153,7 @@ class TopicTable:
             table.topics.pop(TEMPLATE_TOPIC, None)  # it exists exactly while topics are created by sending
         for topic in system_topics(config):
             table.topics[topic.topic_name] = topic
+        table._entries.replace({name: topic.to_json() for name, topic in table.topics.items()})
         return table
 
     def load(self, stored: Mapping[str, Any]) -> None:
@@ -162,8 +163,7 @@ class TopicTable:
         gone = self.topics.keys() - {config.topic_name for config in configs}
         self.topics = {config.topic_name: config for config in configs}
         self.version = DataVersion.from_json(stored.get("dataVersion"))
-        self._encoded.clear()
-        self._all_encoded = None
+        self._entries.replace({name: config.to_json() for name, config in self.topics.items()})
         self._tell([*self.topics, *gone])
 
     def get(self, topic: str) -> TopicConfig | None:
@@ -174,7 +174,8 @@ class TopicTable:
         return topic in _SYSTEM_TOPICS or topic in self._own_names or topic.startswith(SYSTEM_PREFIX)
 
     def put(self, *configs: TopicConfig) -> None:
-        """Create or replace topics."""
+        """Create or replace topics; raises TableFull if they do not fit, and none is entered then."""
+        self._entries.put({config.topic_name: config.to_json() for config in configs})
         for config in configs:
             self.topics[config.topic_name] = config
         self._changed([config.topic_name for config in configs])
@@ -183,6 +184,7 @@ class TopicTable:
         """Forget a topic; tell whether it was there."""
         if self.topics.pop(topic, None) is None:
             return False
+        self._entries.forget(topic)
         self._changed([topic])
         return True
 
@@ -243,20 +245,7 @@ class TopicTable:
 
     def encoded(self, names: Iterable[str] | None = None) -> bytes:
         """The JSON of `topicConfigTable`: of all topics, or of those of `names` that exist."""
-        if names is not None:
-            return self._join(name for name in names if name in self.topics)
-        if self._all_encoded is None:
-            self._all_encoded = self._join(self.topics)
-        return self._all_encoded
-
-    def _join(self, names: Iterable[str]) -> bytes:
-        return b"{" + b",".join(map(self._entry, names)) + b"}"
-
-    def _entry(self, name: str) -> bytes:
-        entry = self._encoded.get(name)
-        if entry is None:
-            entry = self._encoded[name] = orjson.dumps(name) + b":" + orjson.dumps(self.topics[name].to_json())
-        return entry
+        return self._entries.joined(names)
 
     def wrapper(self, names: Iterable[str] | None = None) -> bytes:
         """The JSON that registrations, slaves and `topics.json` carry: version and table."""
@@ -273,9 +262,6 @@ class TopicTable:
 
     def _changed(self, names: list[str]) -> None:
         self.version = self.version.next(self._now_ms())
-        for name in names:
-            self._encoded.pop(name, None)
-        self._all_encoded = None
         self._tell(names)
 
     def _tell(self, names: list[str]) -> None:

@@ -10,6 +10,7 @@ writer. Bounds: connections (`connections_max`), bytes of incomplete frames (`pa
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import inf
 from typing import Any, Protocol
 
 import attrs
@@ -288,6 +289,7 @@ class RemotingServer:
     connections: set[ServerConnection] = attrs.field(factory=set[ServerConnection])
     _partial_bytes: int = 0
     _unsent: Unsent = attrs.field(init=False)
+    _forgetting: trio.Lock = attrs.field(factory=trio.Lock)
 
     def __attrs_post_init__(self) -> None:
         self._unsent = Unsent(on_growth=self._bound_unsent)
@@ -338,8 +340,17 @@ class RemotingServer:
             if not connection.is_over_partial:
                 self._partial_bytes -= connection.partial_bytes
             connection.mark_closed()
-            self.handler.connection_closed(connection)
+            await self._forget(connection)
             await trio.aclose_forcefully(stream)
+
+    async def _forget(self, connection: ServerConnection) -> None:
+        """Let the handler forget a connection; of many that end together one in each turn of the event loop."""
+        if trio.current_effective_deadline() == -inf:  # the server stops
+            self.handler.connection_closed(connection)
+            return
+        with trio.CancelScope(shield=True):
+            async with self._forgetting:
+                self.handler.connection_closed(connection)
 
     def _bound_unsent(self) -> None:
         while self._unsent.bytes > self.limits.all_unsent_bytes_max:

@@ -7,14 +7,16 @@ from typing import Any
 
 import attrs
 import pytest
+import trio
 
+from ledgermq.broker.client_requests import GROUPS_PER_HEARTBEAT_MAX, NOTICE_PAUSE_SECONDS, NOTIFIED_AT_ONCE_MAX
 from ledgermq.broker.clients import EXPIRY_SECONDS
 from ledgermq.broker.groups import GroupConfig
 from ledgermq.broker.topics import TopicConfig
 from ledgermq.message.json import loads
 from ledgermq.remoting.codes import RequestCode, ResponseCode
 
-from .desk import Peer, open_desk
+from .desk import Peer, open_desk, until
 
 Code = ResponseCode
 
@@ -307,3 +309,45 @@ async def test_a_filter_is_judged_before_the_consumer_starts(tmp_path: Path, sub
 
         assert answer.code == code
         assert (answer.remark is not None) is (code != Code.SUCCESS)
+
+
+async def test_a_heartbeat_of_too_many_groups_creates_none(tmp_path: Path) -> None:
+    """Each would be kept with its retry topic for good."""
+    async with open_desk(tmp_path) as desk:
+        before = len(desk.broker.topics.topics)
+        groups: list[dict[str, Any]] = [
+            {"groupName": f"g{n}", "subscriptionDataSet": []} for n in range(GROUPS_PER_HEARTBEAT_MAX + 1)
+        ]
+
+        answer = desk.peer().ask(RequestCode.HEART_BEAT, None, {"clientID": "c", "consumerDataSet": groups})
+
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert len(desk.broker.topics.topics) == before
+        assert not desk.broker.consumers.groups
+
+
+async def test_members_of_a_large_group_are_notified_together(tmp_path: Path) -> None:
+    """However many leave at once: those that stay are told a few times, not once for each that left."""
+    async with open_desk(tmp_path) as desk:
+        peers = [desk.peer() for _ in range(3 * NOTIFIED_AT_ONCE_MAX)]
+        for peer in peers:
+            peer.heartbeat("g", "T1")
+        await until(lambda: any(told.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED for told in peers[-1].told()))
+        await trio.sleep(2 * NOTICE_PAUSE_SECONDS)
+        for peer in peers:
+            peer.told()
+
+        for peer in peers[:NOTIFIED_AT_ONCE_MAX]:
+            peer.close()
+        notices = 0
+
+        def is_told() -> bool:
+            nonlocal notices
+            notices += len(peers[-1].told())
+            return notices > 0
+
+        await until(is_told)
+        await trio.sleep(3 * NOTICE_PAUSE_SECONDS)
+        is_told()
+
+        assert notices <= 3

@@ -126,3 +126,13 @@ def test_random_histories_agree_with_a_plain_list() -> None:
                 assert sorted(names(holds.due(now))) == sorted(names(over))
                 plain = [pull for pull in plain if pull not in over]
             assert len(holds) == len(plain)
+
+
+def test_a_pull_with_many_tags_takes_the_room_of_many() -> None:
+    """Otherwise pulls with long filters would fill the memory before there are too many of them."""
+    pulls = HeldPulls[str](total_max=10)
+    filtered = [HeldPull("T", 0, 0, frozenset(range(32)), 9.0, "owner", f"{n}") for n in range(3)]
+
+    assert [pulls.hold(pull) for pull in filtered] == [True, True, False]
+    assert pulls.drop("owner") == 2
+    assert all(pulls.hold(HeldPull("T", 0, 0, None, 9.0, "owner", f"{n}")) for n in range(10))

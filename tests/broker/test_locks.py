@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from ledgermq.broker import locks as module
 from ledgermq.broker.locks import LEASE_SECONDS, QueueLocks
 from ledgermq.message.message import MessageQueue
 from ledgermq.message.units import QueueId
@@ -61,3 +64,17 @@ def test_expired_leases_are_forgotten() -> None:
     locks.expire(LEASE_SECONDS + 31)
 
     assert not locks._leases  # pyright: ignore[reportPrivateUsage]
+
+
+def test_leases_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Queues that nobody has need not exist; what expires or is given back makes room."""
+    monkeypatch.setattr(module, "LEASES_MAX", 2)
+    locks = QueueLocks()
+    queues = [MessageQueue("T", "b", QueueId(n)) for n in range(4)]
+
+    assert locks.lock("g", "c1", queues, 0.0) == queues[:2]
+    assert locks.lock("g", "c1", queues, 1.0) == queues[:2]
+    locks.unlock("g", "c1", queues[:1])
+    assert locks.lock("h", "c2", queues[2:], 1.0) == queues[2:3]
+    locks.expire(LEASE_SECONDS + 2)
+    assert locks.lock("h", "c2", queues, LEASE_SECONDS + 2) == queues[:2]

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from ledgermq.broker.offsets import ConsumerOffsets
+import random
+
+import pytest
+
+from ledgermq.broker import offsets as module
+from ledgermq.broker.entries import TableFull
+from ledgermq.broker.offsets import ENTRY_BYTES, ConsumerOffsets
 from ledgermq.message.json import dumps, loads
 
 
@@ -115,3 +121,47 @@ def test_who_is_forgotten_is_not_found_any_more() -> None:
     assert offsets.topics_of("g1") == set()
     assert offsets.topics_of("g9") == {"T2"}
     assert offsets.resets == {}
+
+
+def test_offsets_of_another_queue_are_refused_when_no_copy_could_hold_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that are there move on."""
+    offsets = ConsumerOffsets()
+    offsets.commit("g", "T", 0, 5)
+    monkeypatch.setattr(module, "TABLE_BYTES_MAX", offsets.size)
+
+    with pytest.raises(TableFull):
+        offsets.commit("g", "T", 1, 5)
+    with pytest.raises(TableFull):
+        offsets.clone("g", "h", "T")
+
+    offsets.commit("g", "T", 0, 6)
+    assert offsets.table == {("T", "g"): {0: 6}}
+
+
+def test_the_size_follows_every_change() -> None:
+    """Whatever is committed, cloned, loaded and forgotten."""
+    rng, offsets = random.Random(5), ConsumerOffsets()
+    for _ in range(500):
+        group, topic, other = (rng.choice("abc") * rng.randint(1, 3) for _ in range(3))
+        match rng.randrange(5):
+            case 0 | 1:
+                offsets.commit(group, topic, rng.randrange(4), 1)
+            case 2:
+                offsets.clone(group, other, topic)
+            case 3:
+                offsets.load({"offsetTable": {f"{topic}@{group}": {"0": 1, "7": 2}}})
+            case _:
+                rng.choice((offsets.forget_topic, offsets.forget_group))(topic)
+        keys = sum(len(topic) + len(group) + ENTRY_BYTES for topic, group in offsets.table)
+
+        assert offsets.size == keys + sum(map(len, offsets.table.values())) * ENTRY_BYTES
+
+
+def test_a_group_that_is_given_its_own_offsets_keeps_them() -> None:
+    """They must not be cleared to make room for themselves."""
+    offsets = ConsumerOffsets()
+    offsets.commit("g", "T", 0, 5)
+
+    offsets.clone("g", "g", "T")
+
+    assert offsets.of("g", "T") == {0: 5}

@@ -6,6 +6,7 @@ import orjson
 import pytest
 
 from ledgermq.broker.config import BrokerConfig
+from ledgermq.broker.entries import TableFull
 from ledgermq.broker.topics import TEMPLATE_TOPIC, TopicConfig, TopicTable, topic_name_fault
 
 CONFIG = BrokerConfig(broker_name="b1", broker_cluster_name="c1")
@@ -136,3 +137,16 @@ def test_topics_of_the_store_are_taken_up() -> None:
         "T2": 4,
         "T3": 9,
     }
+
+
+def test_a_topic_that_no_registration_could_carry_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that are there stay registered: a larger table would not fit a frame."""
+    topics = table()
+    before = topics.wrapper()
+    monkeypatch.setattr(topics._entries, "size_max", topics._entries.size + 100)  # pyright: ignore[reportPrivateUsage]
+
+    with pytest.raises(TableFull, match="the table of topics is full"):
+        topics.create_for_group("%RETRY%g", 1)
+
+    assert topics.wrapper() == before
+    assert "%RETRY%g" not in topics.topics

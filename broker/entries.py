@@ -1,0 +1,73 @@
+"""The entries of a table as JSON, encoded once, and how many bytes they have together. Pure.
+
+A registration, a slave's copy and a table's file hold the whole table, the first two in one frame: a table that grew beyond it
+could not be registered or copied any more. So the entry that no longer fits is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import attrs
+import orjson
+
+from ..remoting.codes import ResponseCode
+from ..remoting.command import FRAME_SIZE_MAX
+from ..remoting.errors import RequestRefused
+
+TABLE_BYTES_MAX = FRAME_SIZE_MAX - 1024 * 1024
+"""Entries of one table; what else a frame holds beside a table fits the rest."""
+
+
+class TableFull(RequestRefused):
+    """A table has no room for what was to be entered; nothing was entered."""
+
+    def __init__(self, name: str, size: int, size_max: int) -> None:
+        super().__init__(ResponseCode.SYSTEM_ERROR, f"{name} is full: {size} of {size_max} bytes; nothing was entered")
+
+
+@attrs.define(eq=False)
+class EncodedEntries:
+    """Entries by name."""
+
+    table: str
+    """What to call the table in a refusal."""
+    size_max: int = TABLE_BYTES_MAX
+    size: int = 0
+    """Bytes of all entries."""
+    _entries: dict[str, bytes] = attrs.field(factory=dict[str, bytes])
+    _joined: bytes | None = None
+
+    def put(self, values: Mapping[str, Any]) -> None:
+        """Enter values; raises TableFull if they make the table larger than it may be."""
+        encoded = {name: orjson.dumps(name) + b":" + orjson.dumps(value) for name, value in values.items()}
+        growth = sum(len(entry) - len(self._entries.get(name, b"")) for name, entry in encoded.items())
+        if growth > 0 and self.size + growth > self.size_max:
+            raise TableFull(self.table, self.size, self.size_max)
+        self.size += growth
+        self._entries.update(encoded)
+        self._joined = None
+
+    def replace(self, values: Mapping[str, Any]) -> None:
+        """Enter these values alone, whatever their size: they come from a file or from the master."""
+        self._entries.clear()
+        self.size, size_max = 0, self.size_max
+        self.size_max = 1 << 62
+        try:
+            self.put(values)
+        finally:
+            self.size_max = size_max
+
+    def forget(self, name: str) -> None:
+        """Remove one entry, which need not be there."""
+        self.size -= len(self._entries.pop(name, b""))
+        self._joined = None
+
+    def joined(self, names: Iterable[str] | None = None) -> bytes:
+        """One JSON object of all entries, or of those of `names` that there are."""
+        if names is not None:
+            return b"{" + b",".join(self._entries[name] for name in names if name in self._entries) + b"}"
+        if self._joined is None:
+            self._joined = b"{" + b",".join(self._entries.values()) + b"}"
+        return self._joined

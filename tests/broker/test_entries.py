@@ -1,0 +1,49 @@
+"""Encoded entries of a table."""
+
+from __future__ import annotations
+
+import orjson
+import pytest
+
+from ledgermq.broker.entries import EncodedEntries, TableFull
+
+
+def test_entries_are_one_json_object() -> None:
+    """All of them, or those that are named and there."""
+    entries = EncodedEntries("the table")
+    entries.put({"a": {"x": 1}, "b\u4e3b": None})
+    entries.put({"a": {"x": 2}})
+
+    assert orjson.loads(entries.joined()) == {"a": {"x": 2}, "b\u4e3b": None}
+    assert orjson.loads(entries.joined(["a", "nowhere"])) == {"a": {"x": 2}}
+    assert entries.size == len(entries.joined()) - len("{,}")
+    entries.forget("a")
+    entries.forget("nowhere")
+    assert orjson.loads(entries.joined()) == {"b\u4e3b": None}
+
+
+def test_what_does_not_fit_is_refused_and_changes_nothing() -> None:
+    """What is there may be changed as long as it does not grow; forgetting makes room."""
+    entries = EncodedEntries("the table", size_max=20)
+    entries.put({"a": "1234567890"})
+    before = entries.joined()
+
+    with pytest.raises(TableFull, match="the table is full"):
+        entries.put({"b": 1, "c": "1234"})
+
+    assert entries.joined() == before
+    entries.put({"a": "123456789"})
+    entries.forget("a")
+    assert entries.size == 0
+    entries.put({"b": 1, "c": "1234"})
+
+
+def test_a_file_or_a_master_may_hold_more() -> None:
+    """A start or a copy must not fail for the bound; only what is new is refused."""
+    entries = EncodedEntries("the table", size_max=20)
+    entries.replace({"a": "1234567890", "b": "1234567890"})
+
+    with pytest.raises(TableFull):
+        entries.put({"c": 1})
+    entries.put({"b": 1})
+    assert orjson.loads(entries.joined()) == {"a": "1234567890", "b": 1}
