@@ -35,6 +35,8 @@ from ledgermq.store.statuses import PutStatus
 from ledgermq.world.events import ROOT_LOGGER
 
 from .outcome import Outcome
+from .raft.mutants import RAFT_BUGS
+from .raft.simulate import simulate_raft
 from .simulate.cluster import simulate_cluster
 from .simulate.cores import simulate_cores
 from .simulate.store import simulate_store
@@ -300,6 +302,7 @@ MUTANTS = (
     Mutant("never give up", retry, "retries_max", _try_for_ever, simulate_cluster),
     Mutant("swap two messages of an answer", message_store.MessageStore, "get", _deliver_backwards, simulate_cluster),
     Mutant("leave a message out of an answer", message_store.MessageStore, "get", _skip_a_message, simulate_cluster),
+    *(Mutant(*planted, simulate_raft) for planted in RAFT_BUGS),
 )
 
 

@@ -5,9 +5,8 @@ Invariant: the commit index never decreases, and a leader moves it only to an en
 
 from __future__ import annotations
 
-from . import membership
+from . import membership, quorum
 from .progress import Mode
-from .quorum import committed_index
 from .state import Leadership, State
 
 
@@ -15,7 +14,7 @@ def advance_commit(state: State, led: Leadership) -> None:
     """Commit whatever a majority has made durable by now; this node counts with what it has made durable itself."""
     match = {replicator.peer: replicator.match_index for replicator in led.group if replicator.mode is not Mode.REGRESSED}
     match[state.id] = state.log.durable_index
-    index = committed_index(match, state.configuration)
+    index = quorum.committed_index(match, state.configuration)
     # Raft §5.4.2: an entry of an earlier term may be on a majority and still be replaced (Figure 8).
     if index > state.commit_index and index >= led.term_start_index:
         state.commit_index = index

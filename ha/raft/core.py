@@ -26,6 +26,7 @@ from .messages import (
     PreVoteResponse,
     ReadIndexRequest,
     ReadIndexResponse,
+    StaleTerm,
     TimeoutNow,
     VoteRequest,
     VoteResponse,
@@ -180,16 +181,13 @@ class Raft(State):
         elif message.term < self.term:
             self._answer_stale(message)
             return
-        self._dispatch(message)
+        if not isinstance(message, StaleTerm):
+            self._dispatch(message)
 
     def _answer_stale(self, message: Message) -> None:
-        """Let the sender of an older term know the current one."""
-        if isinstance(message, Append | InstallSnapshot):
-            self.send(AppendResponse(self.id, message.sender, self.term, NO_INDEX, NO_INDEX))
-        elif isinstance(message, Heartbeat):
-            self.send(HeartbeatResponse(self.id, message.sender, self.term, message.round, NO_INDEX))
-        elif isinstance(message, VoteRequest):
-            self.send(VoteResponse(self.id, message.sender, self.term, granted=False))
+        """Let the sender of an older term know the current one, so that an old leader or candidate gives up."""
+        if isinstance(message, Append | Heartbeat | InstallSnapshot | VoteRequest):
+            self.send(StaleTerm(self.id, message.sender, self.term))
 
     def _dispatch(self, message: Message) -> None:
         """Handle a message of the current term."""

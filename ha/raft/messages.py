@@ -144,6 +144,20 @@ class TimeoutNow:
 
 
 @attrs.frozen
+class StaleTerm:
+    """The receiver sent something in an older term than the sender's.
+
+    It is a message of its own because nothing else may be said about such a request. Suppose node A leads term 1 and again term
+    3, and a delayed heartbeat of term 1 reaches B. An ordinary answer would carry B's term 3, and A would take it for the
+    confirmation of a heartbeat of term 3 that B has never seen.
+    """
+
+    sender: PeerId
+    to: PeerId
+    term: Term
+
+
+@attrs.frozen
 class ReadIndexRequest:
     """A follower asks its leader for an index up to which it must have applied before it may answer a read."""
 
@@ -176,6 +190,7 @@ Message: TypeAlias = (
     | HeartbeatResponse
     | InstallSnapshot
     | TimeoutNow
+    | StaleTerm
     | ReadIndexRequest
     | ReadIndexResponse
 )

@@ -45,7 +45,7 @@ def _enqueue(state: State, led: Leadership, read: PendingRead, *, lease: bool) -
     if state.commit_index >= led.term_start_index:
         read.index = state.commit_index
         if lease and lease_valid(state, led):
-            _answer(state, read, read.index)
+            answer(state, read, read.index)
             return
     # The next round begins after the read came; what it confirms, it confirms for the read.
     read.round = led.round + 1
@@ -81,7 +81,7 @@ def confirm_reads(state: State, led: Leadership) -> None:
             # Everything that was committed when the read came is behind the entry of this term that is committed now.
             read.index = state.commit_index
         if read.round <= confirmed:
-            _answer(state, read, read.index)
+            answer(state, read, read.index)
         else:
             waiting.append(read)
     led.reads = waiting
@@ -90,11 +90,12 @@ def confirm_reads(state: State, led: Leadership) -> None:
 def refuse_all(state: State, led: Leadership) -> None:
     """Leadership is over: whoever waits for it must ask again."""
     for read in led.reads:
-        _answer(state, read, None)
+        answer(state, read, None)
     led.reads.clear()
 
 
-def _answer(state: State, read: PendingRead, index: LogIndex | None) -> None:
+def answer(state: State, read: PendingRead, index: LogIndex | None) -> None:
+    """Give the reader its index, or None if it must ask again."""
     if read.reader == state.id:
         state.read_states.append(ReadState(read.context, index))
     else:

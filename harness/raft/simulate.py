@@ -26,8 +26,14 @@ HEAL_TICKS = 120
 """How long a healed group may take to converge: several elections."""
 ABSENCE_TICKS = 40
 """How long a node is away at last: many election time-outs."""
-NODES_MAX = 8
+NODES_MAX = 10
 """How many names are ever used; a member that lost its disk is replaced under a new name."""
+
+FAULTS = (
+    *("crash", "crash", "crash_leader", "blackout", "rivals"),
+    *("isolate", "isolate_leader", "cut", "heal", "slow", "sync_fails", "lose"),
+)
+"""Kinds of faults; one that stands here twice happens twice as often."""
 
 SETTINGS = Settings(
     heartbeat_ticks=2,
@@ -57,6 +63,11 @@ class RaftDraw:
     loss: float
     duplication: float
     delay_max: float
+    late_max: float
+    """Duplicates come up to this much later: after elections, truncations and changes."""
+    slow_disks: bool
+    crash_voters: float
+    transfer_every: float
     fault_every: float
     membership: bool
     compaction: bool
@@ -74,6 +85,10 @@ class RaftDraw:
             loss=lots.choice((0.0, 0.02, 0.2)),
             duplication=lots.choice((0.0, 0.1)),
             delay_max=lots.choice((0.3, 0.9, 3.0)),
+            late_max=lots.choice((0.0, 40.0)),
+            slow_disks=lots.random() < 0.3,
+            crash_voters=lots.choice((0.0, 0.0, 0.5)),
+            transfer_every=lots.choice((5.0, 25.0, 80.0)),
             fault_every=lots.choice((5.0, 12.0, 40.0)),
             membership=lots.random() < 0.5,
             compaction=lots.random() < 0.4,
@@ -100,10 +115,15 @@ class RaftRun:
         preferred = frozenset({names[0]} if draw.preferred else ())
         world = World(lots, attrs.evolve(SETTINGS, preferred=preferred, lease_ticks=SETTINGS.lease_ticks if draw.leases else 0))
         world.loss, world.duplication, world.delay_max = draw.loss, draw.duplication, draw.delay_max
+        world.late_max, world.crash_voters = draw.late_max, draw.crash_voters
         run = cls(draw, world)
         for name in names:
-            world.add_node(name, Configuration(tuple(names)), run.drawn_rate())
+            node = world.add_node(name, Configuration(tuple(names)), run.drawn_rate())
+            node.disk_factor = run.disk_factor()
         return run
+
+    def disk_factor(self) -> float:
+        return self.world.lots.choice((1.0, 10.0, 30.0)) if self.draw.slow_disks else 1.0
 
     def drawn_rate(self) -> float:
         return 1.0 + self.world.lots.uniform(-self.draw.drift, self.draw.drift)
@@ -177,7 +197,7 @@ class RaftRun:
             present = node.raft.configuration
             voters, learners = set(present.voters), set(present.learners)
             lost = {peer for peer in present.members if self.world.nodes[peer].wiped}
-            kind = self.world.lots.choice(("learner", "promote", "promote", "remove", "demote", "swap"))
+            kind = self.world.lots.choice(("learner", "learner", "promote", "remove", "demote", "swap", "replace"))
             strangers = [peer for peer in self.world.nodes if peer not in present.members and not self.world.nodes[peer].wiped]
             if kind == "learner" and len(present.members) < 6:
                 if strangers:
@@ -195,6 +215,8 @@ class RaftRun:
                 elif kind == "swap":
                     voters |= learners
                     learners.clear()
+            elif kind == "replace" and len(learners) > 1:
+                voters, learners = learners, voters
             if self._too_fragile(frozenset(voters)):
                 continue
             try:
@@ -222,23 +244,9 @@ class RaftRun:
         """One fault out of all that the world has."""
         world, lots = self.world, self.world.lots
         node = lots.choice(list(world.nodes.values()))
-        kind = lots.choice(
-            (
-                "crash",
-                "crash",
-                "crash_leader",
-                "blackout",
-                "isolate",
-                "isolate_leader",
-                "cut",
-                "heal",
-                "slow",
-                "sync_fails",
-                "lose",
-            )
-        )
+        kind = lots.choice(FAULTS)
         leaders = world.leaders()
-        if kind in {"crash_leader", "isolate_leader"} and leaders:
+        if kind in {"crash_leader", "isolate_leader", "rivals"} and leaders:
             node = leaders[0]
         if kind.startswith("crash"):
             self._crash_for(node, lots.choice((0.1, 3, 30)))
@@ -258,10 +266,17 @@ class RaftRun:
             world.after(lots.choice((4, 20)), world.cut.clear)
         elif kind == "heal":
             world.cut.clear()
+        elif kind == "rivals":
+            # The leader crashes, and all others lose patience in the same moment.
+            world.counts["rivals"] += 1
+            self._crash_for(node, 3)
+            followers = [other for other in world.nodes.values() if other.raft.timers.election.running]
+            for other in followers:
+                other.raft.timers.election.start(SETTINGS.election_ticks_min + 2)
         elif kind == "slow":
             world.counts["slow_disk"] += 1
             node.disk_factor = lots.choice((10.0, 100.0))
-            world.after(20, lambda: setattr(node, "disk_factor", 1.0))
+            world.after(20, lambda: setattr(node, "disk_factor", self.disk_factor()))
         elif kind == "sync_fails":
             # A node whose sync failed does not know what is on its disk: it stops and starts from what it finds.
             world.counts["failing_sync"] += node.up
@@ -290,11 +305,11 @@ class RaftRun:
         """All parts, one after the other."""
         world = self.world
         self.every(1.0, self.propose)
-        self.every(2.0, self.read)
-        self.every(25.0, self.transfer)
+        self.every(1.0, self.read)
+        self.every(self.draw.transfer_every, self.transfer)
         self.every(10.0, self.remember_commit)
         if self.draw.membership or self.draw.disk_loss:
-            self.every(8.0, self.change_members)
+            self.every(5.0, self.change_members)
         if self.draw.compaction:
             self.every(6.0, self.compact)
         self.every(self.draw.fault_every, self.fault)
@@ -311,7 +326,7 @@ class RaftRun:
         world = self.world
         world.note("everything heals")
         world.cut.clear()
-        world.loss = world.duplication = 0.0
+        world.loss = world.duplication = world.crash_voters = 0.0
         world.delay_max = min(world.delay_max, 0.9)
         for node in world.nodes.values():
             node.disk_factor = 1.0
@@ -350,7 +365,7 @@ class RaftRun:
         leaders = self.world.leaders()
         if len(leaders) != 1 or leaders[0].raft.configuration.joint:
             return False
-        if self.world.settings.preferred - {leaders[0].id} and leaders[0].raft.timers.transfer.running:
+        if leaders[0].raft.timers.transfer.running:
             return False
         last = leaders[0].storage.last_index
         members = [self.world.nodes[peer] for peer in leaders[0].raft.configuration.members]

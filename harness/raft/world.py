@@ -13,7 +13,7 @@ from typing import Any
 
 import attrs
 
-from ledgermq.ha.raft.messages import Message
+from ledgermq.ha.raft.messages import Message, VoteResponse
 from ledgermq.ha.raft.quorum import Configuration
 from ledgermq.ha.raft.ready import Ready, SyncPoint
 from ledgermq.ha.raft.roles import Role
@@ -64,6 +64,10 @@ class World:
     duplication: float = 0.0
     delay_max: float = 0.5
     """A message takes up to this many ticks, so messages overtake each other."""
+    late_max: float = 0.0
+    """A duplicate takes up to this many ticks more."""
+    crash_voters: float = 0.0
+    """How likely a node crashes right after it has sent its vote."""
     counts: Counter[str] = attrs.field(factory=Counter[str])
     trace: list[str] = attrs.field(factory=list[str])
     _events: list[tuple[float, int, Callable[[], None]]] = attrs.field(factory=list[tuple[float, int, Callable[[], None]]])
@@ -153,12 +157,12 @@ class World:
         if self.lots.random() < self.loss:
             self.counts["message_lost"] += 1
             return
-        copies = 1
+        self.after(self.lots.random() * self.delay_max, lambda: self._arrive(message))
         if self.duplication and self.lots.random() < self.duplication:
             self.counts["message_duplicated"] += 1
-            copies = 2
-        for _ in range(copies):
-            self.after(self.lots.random() * self.delay_max, lambda: self._arrive(message))
+            self.after(self.lots.random() * (self.delay_max + self.late_max), lambda: self._arrive(message))
+        if self.crash_voters and isinstance(message, VoteResponse) and message.granted:
+            self._crash_voter(self.nodes[message.sender])
 
     def _arrive(self, message: Message) -> None:
         node = self.nodes.get(message.to)
@@ -175,6 +179,16 @@ class World:
         for other in self.nodes:
             if other != name:
                 self.cut |= {(name, other), (other, name)}
+
+    def _crash_voter(self, node: SimNode) -> None:
+        if self.lots.random() < self.crash_voters:
+            self.counts["crash_voter"] += 1
+
+            def crash() -> None:
+                self.crash(node)
+                self.after(0.1, lambda: self.restart(node))
+
+            self.after(0.0, crash)
 
     # ---------------------------------------------------------------- the loop of a node
 

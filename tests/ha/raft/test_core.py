@@ -7,7 +7,10 @@ import pytest
 from harness.raft.group import Group
 from harness.raft.node import BARRIER
 from ledgermq.ha.raft.errors import NotLeader
+from ledgermq.ha.raft.messages import Heartbeat, StaleTerm
 from ledgermq.ha.raft.roles import Role
+from ledgermq.ha.raft.settings import Settings
+from ledgermq.ha.raft.units import PeerId
 
 
 def test_single_node_elects_itself_and_commits_alone() -> None:
@@ -71,3 +74,34 @@ def test_nothing_is_committed_before_a_majority_has_synced() -> None:
     group["c"].sync()
     group.settle()
     assert group["a"].raft.commit_index == committed + 1
+
+
+def test_heartbeat_of_an_earlier_term_confirms_nothing() -> None:
+    """A delayed heartbeat of a node's earlier leadership is not answered as if it belonged to its present one."""
+    group = Group.of("abc")
+    group.elect("a")
+    old = Heartbeat(PeerId("a"), PeerId("b"), 1, -1, 90)
+    group.elect("b")
+    group.elect("a")
+    assert group["a"].raft.term == 3
+
+    group["b"].raft.step(old)
+    answers = group["b"].process()
+
+    assert answers == [StaleTerm(PeerId("b"), PeerId("a"), 3)]
+
+
+def test_follower_whose_sent_entries_were_compacted_gets_a_snapshot() -> None:
+    """A full window of lost Appends must not hold a follower back when the leader has compacted them meanwhile."""
+    group = Group.of("abc", settings=Settings(inflight_batches_max=1, append_bytes_max=1, probe_bytes_max=1))
+    leader = group.elect("a")
+    group.isolate("c")
+    group.propose("a", "x")
+    group.propose("a", "y")
+    leader.raft.compact(2)
+    leader.storage.compact(2)
+
+    group.heal()
+    group.tick(20)
+
+    assert group["c"].raft.commit_index == leader.raft.commit_index == 2
