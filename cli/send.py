@@ -1,12 +1,14 @@
 """`ledgermq send`: messages from arguments, or from standard input line by line.
 
-Every message has an end of its own. One that cannot be stored leaves the others alone; when the cluster fails one, those that
-are out still end in their own way, and no further one is begun.
+What standard input has at one time goes out together, and what comes later when all of it has been answered. So the lines
+of one queue are stored in their order. A message that cannot be stored leaves the others alone; when the cluster fails one,
+nothing more is sent.
 """
 
 from __future__ import annotations
 
 import os
+import select
 import sys
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -25,37 +27,14 @@ from .clients import Seconds, chosen_tls, explain, json_option, namesrv_option, 
 from .output import print_json
 
 READ_BYTES = 64 * 1024
-IN_FLIGHT_MAX = 128
-"""Lines that are out at once; enough to keep a broker busy, little enough to lose with a Ctrl-C."""
+TOGETHER_BYTES = 256 * 1024
+"""How much of standard input goes out together: enough to keep a broker busy, and little enough to lose with a Ctrl-C."""
 
-IN_FLIGHT_BYTES_MAX = 4 * 1024 * 1024
-"""And so many bytes: the time of each message runs while it waits for those before it."""
+END_SECONDS = 0.05
+"""How long the end of the input is waited for when nothing more is sent; a longer input counts as one that has more."""
 
 NUMBERS_SHOWN = 10
 """Of messages that failed for one reason, so many are named one by one."""
-
-
-@attrs.define(eq=False)
-class Room:
-    """How much is out at once; a request that is larger than all room goes alone. One task takes, any number give back."""
-
-    requests_max: int
-    requests: int = 0
-    size: int = 0
-    _given_back: trio.Event = attrs.field(factory=trio.Event)
-
-    async def take(self, size: int) -> None:
-        await trio.lowlevel.checkpoint()
-        while self.requests and (self.requests >= self.requests_max or self.size + size > IN_FLIGHT_BYTES_MAX):
-            self._given_back = trio.Event()
-            await self._given_back.wait()
-        self.requests += 1
-        self.size += size
-
-    def give_back(self, size: int) -> None:
-        self.requests -= 1
-        self.size -= size
-        self._given_back.set()
 
 
 @attrs.frozen
@@ -82,8 +61,10 @@ class Progress:
     count: int = 0
     not_ok: int = 0
     failures: list[Failure] = attrs.field(factory=list[Failure])
-    reading: trio.CancelScope = attrs.field(factory=trio.CancelScope)
-    """Ends when no further message is to be begun."""
+    stopped: bool = False
+    """Whether the cluster has failed a message, so that no further one is sent."""
+    more: bool = False
+    """Whether there was more to send when it stopped."""
     unreadable: Exception | None = None
     """Why the rest of the input was not read."""
 
@@ -112,8 +93,7 @@ class Progress:
 
     def failed(self, failure: Failure) -> None:
         self.failures.append(failure)
-        if failure.concerns_others:
-            self.reading.cancel()
+        self.stopped |= failure.concerns_others
         if self.as_json:
             for number in failure.numbers:
                 print_json(
@@ -134,7 +114,7 @@ class Progress:
         """
         for failure in self.failures:
             wrong_options = isinstance(failure.error, InvalidArgument) and failure.concerns_others
-            if wrong_options or (self.failed_count == 1 and not self.count and not self.reading.cancelled_caught):
+            if wrong_options or (self.failed_count == 1 and not self.count and not self.more):
                 raise failure.error
         lines = self._failure_lines(namesrv)
         if self.not_ok:
@@ -153,7 +133,7 @@ class Progress:
         for failure in sorted(self.failures, key=lambda failure: failure.numbers.start):
             told = failure.error.may_have_been_stored, explain(failure.error, namesrv)
             reasons.setdefault(told, []).extend(failure.numbers)
-        rest = "; what comes after them was not sent" if self.reading.cancelled_caught else ""
+        rest = "; what comes after them was not sent" if self.more else ""
         lines = [f"{self.failed_count} of {self.failed_count + self.count} messages not acknowledged{rest}"]
         for (maybe, reason), numbers in reasons.items():
             named = ", ".join(map(str, sorted(numbers)[:NUMBERS_SHOWN])) + (", ..." if len(numbers) > NUMBERS_SHOWN else "")
@@ -170,7 +150,7 @@ class Progress:
 @click.option("--key", "keys", multiple=True, help="Finds the message again; may be given several times.")
 @click.option("--property", "properties", multiple=True, metavar="NAME=VALUE")
 @click.option("--delay-level", type=click.IntRange(0, 18), default=0, help="1..18: 1s 5s 10s 30s 1m ... 2h.")
-@click.option("--order-key", help="Messages of one key keep their order; they are sent one after the other.")
+@click.option("--order-key", help="Send all of them to the one queue of this key.")
 @click.option("--batch", type=click.IntRange(min=1), default=1, help="Lines per request, stored next to each other.")
 @click.option("--group", default="ledgermq-cli", show_default=True, help="Producer group.")
 @click.option("--timeout", "seconds", type=Seconds(), default=3.0, show_default=True, help="Seconds for one message in all.")
@@ -202,9 +182,9 @@ async def command(
         ledgermq send orders "first" "second" --tag new
         seq 1000 | ledgermq send numbers --batch 50
 
-    A message that cannot be stored, such as one that is too large, leaves the others alone. When the cluster fails one, those
-    that are out still end, and no further one is begun. What is not acknowledged is counted, with the reason; then the exit
-    status is 1.
+    Lines that go to one queue are stored in their order. A message that cannot be stored, such as one that is too large, leaves
+    the others alone. When the cluster fails one, nothing more is sent. What is not acknowledged is counted, with the reason;
+    then the exit status is 1.
     """  # noqa: D301 - click knows the character as what keeps lines apart, not its spelling
     if batch > 1 and (delay_level or order_key):
         raise click.UsageError("a batch has neither a delay nor an order key")
@@ -221,8 +201,7 @@ async def command(
     try:
         async with open_producer(namesrv, group, send_timeout_seconds=seconds, tls=chosen_tls()) as producer:
             source = _lines() if from_input else _given(bodies, file)
-            in_flight = IN_FLIGHT_MAX if from_input and not order_key else 1
-            await send_all(producer, source, message, batch, order_key, in_flight, progress)
+            await send_all(producer, source, message, batch, order_key, progress)
     finally:
         if from_input and not as_json:
             elapsed = time.monotonic() - started
@@ -230,18 +209,24 @@ async def command(
     progress.conclude(namesrv)
 
 
-async def _given(bodies: tuple[str, ...], file: Any) -> AsyncGenerator[bytes]:
-    if file is not None:
-        yield file.read()
-    for body in bodies:
-        yield os.fsencode(body)  # arguments are bytes, whatever the terminal meant by them
+async def _given(bodies: tuple[str, ...], file: Any) -> AsyncGenerator[list[bytes]]:
+    # Arguments are bytes, whatever the terminal meant by them.
+    yield [file.read()] if file is not None else [os.fsencode(body) for body in bodies]
 
 
-async def _lines() -> AsyncGenerator[bytes]:
-    """Lines of standard input as they come, without their ends; no thread waits, so that Ctrl-C ends at once."""
+async def _lines() -> AsyncGenerator[list[bytes]]:
+    """Lines of standard input without their ends, as many as are there at one time.
+
+    No thread waits for them, so that Ctrl-C ends the command at once.
+    """
     descriptor = sys.stdin.fileno()
     rest = bytearray()
+    lines: list[bytes] = []
+    size = 0
     while True:
+        if lines and (size >= TOGETHER_BYTES or not select.select([descriptor], [], [], 0)[0]):
+            yield lines
+            lines, size = [], 0
         try:
             await trio.lowlevel.wait_readable(descriptor)
         except OSError:  # a plain file is always readable, and epoll refuses it
@@ -249,60 +234,80 @@ async def _lines() -> AsyncGenerator[bytes]:
         piece = os.read(descriptor, READ_BYTES)
         if not piece:
             break
+        size += len(piece)
         first, *others = piece.split(b"\n")
         rest += first
         if len(rest) > MESSAGE_BYTES_MAX:
-            raise click.UsageError(f"a line of standard input passes the limit of {MESSAGE_BYTES_MAX} bytes of a message")
+            raise TooLongLine(lines)
         for line in others:
-            yield bytes(rest.removesuffix(b"\r"))
+            lines.append(bytes(rest.removesuffix(b"\r")))
             rest[:] = line
     if rest:
-        yield bytes(rest)
+        lines.append(bytes(rest))
+    if lines:
+        yield lines
+
+
+class TooLongLine(click.UsageError):
+    """A line that no message can carry; `before` are the lines that come before it."""
+
+    def __init__(self, before: list[bytes]) -> None:
+        super().__init__(f"a line of standard input passes the limit of {MESSAGE_BYTES_MAX} bytes of a message")
+        self.before = before
 
 
 async def send_all(
     producer: Producer,
-    source: AsyncGenerator[bytes],
+    source: AsyncGenerator[list[bytes]],
     message: Callable[[bytes], Message],
     batch: int,
     order_key: str | None,
-    in_flight: int,
     progress: Progress,
 ) -> None:
     """Send what `source` gives and tell `progress` of it, until the cluster fails a message or the input cannot be read on."""
-    room = Room(in_flight)
+    begun = 0
+    waiting: list[Message] = []
 
-    async def send(messages: list[Message], numbers: range, size: int) -> None:
+    async def send(count: int) -> None:
+        """Send the first `count` messages that wait."""
+        nonlocal begun
+        together, waiting[:] = waiting[:count], waiting[count:]
+        numbers = range(begun + 1, begun + 1 + len(together))
+        begun += len(together)
+        if batch == 1:
+            outcomes = await producer.send_many(together, key=order_key)
+            for number, outcome in zip(numbers, outcomes, strict=True):
+                if isinstance(outcome, ClientError):
+                    progress.failed(Failure(range(number, number + 1), outcome))
+                else:
+                    progress.done([outcome])
+            return
         try:
-            if batch > 1:
-                progress.done(await producer.send_batch(messages))
-            else:
-                progress.done([await producer.send(messages[0], key=order_key)])
+            progress.done(await producer.send_batch(together))
         except ClientError as error:
             progress.failed(Failure(numbers, error))
-        finally:
-            room.give_back(size)
 
-    async with trio.open_nursery() as nursery:
-        waiting: list[Message] = []
-        begun = 0
+    async with aclosing(source):
+        try:
+            async for bodies in source:
+                waiting += map(message, bodies)
+                while len(waiting) >= batch and not progress.stopped:
+                    await send(len(waiting) if batch == 1 else batch)
+                if progress.stopped:
+                    progress.more = bool(waiting) or await _has_more(source)
+                    return
+        except (click.UsageError, OSError) as error:
+            progress.unreadable = error
+            waiting += map(message, error.before if isinstance(error, TooLongLine) else ())
+    if waiting:
+        await send(len(waiting))
 
-        async def start() -> None:
-            nonlocal begun
-            size = sum(len(each.body) for each in waiting)
-            await room.take(size)
-            nursery.start_soon(send, waiting.copy(), range(begun + 1, begun + len(waiting) + 1), size)
-            begun += len(waiting)
-            waiting.clear()
 
-        with progress.reading:
-            try:
-                async with aclosing(source):
-                    async for body in source:
-                        waiting.append(message(body))
-                        if len(waiting) == batch:
-                            await start()
-            except (click.UsageError, OSError) as error:  # in this nursery it would cancel what is out
-                progress.unreadable = error
-            if waiting:
-                await start()
+async def _has_more(source: AsyncGenerator[list[bytes]]) -> bool:
+    """Whether an input that is not read on has more, as far as that shows at once."""
+    with trio.move_on_after(END_SECONDS):
+        try:
+            await anext(source)
+        except (StopAsyncIteration, click.UsageError, OSError):
+            return False
+    return True

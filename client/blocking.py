@@ -20,16 +20,16 @@ import trio
 from ..message.message import Message, MessageQueue
 from ..world.threads import opened_in_thread
 from . import admin, consumer, producer, pull
-from .errors import Closed
+from .errors import ClientError, Closed
 from .received import ReceivedMessage, RecordView
 from .sending import SendResult
+from .transmit import QueueSelector
 
 P = ParamSpec("P")
 T = TypeVar("T")
 Client = TypeVar("Client")
 Shell = TypeVar("Shell")
 
-SENDS_IN_FLIGHT = 256
 MESSAGES_PER_TAKE = 256
 
 
@@ -69,48 +69,53 @@ class BlockingProducer:
 
     _host: Host[producer.Producer]
 
-    def send(self, message: Message, **options: Any) -> SendResult:
-        """Send one message and wait for the acknowledgement; options as in `Producer.send`."""
-        return self._host.run(self._host.client.send, message, **options)
+    def __repr__(self) -> str:
+        return f"<BlockingProducer of {self._host.client.group}>"
 
-    def send_many(self, messages: Iterable[Message], *, in_flight: int = SENDS_IN_FLIGHT) -> list[SendResult]:
-        """Send messages at once, up to `in_flight` of them unacknowledged at a time; returns their results in order.
+    def send(
+        self,
+        message: Message,
+        *,
+        key: str | None = None,
+        queue: MessageQueue | None = None,
+        selector: QueueSelector | None = None,
+        timeout_seconds: float | None = None,
+    ) -> SendResult:
+        """Send one message and wait for the acknowledgement; see `Producer.send`. A `selector` runs in the client's thread."""
+        return self._host.run(
+            self._host.client.send, message, key=key, queue=queue, selector=selector, timeout_seconds=timeout_seconds
+        )
 
-        Raises: what the first failed send raised, after all others have ended.
+    def send_many(
+        self,
+        messages: Iterable[Message],
+        *,
+        key: str | Callable[[Message], str | None] | None = None,
+        queue: MessageQueue | None = None,
+        timeout_seconds: float | None = None,
+    ) -> list[SendResult | ClientError]:
+        """Send many messages, and return for each, in order, its result or the error that came of it.
+
+        Messages of one queue are stored in the order in which they are given; see `Producer.send_many`. A function for `key`
+        runs in the client's thread.
         """
-        return self._host.run(_send_many, self._host.client, list(messages), in_flight)
+        return self._host.run(
+            self._host.client.send_many, list(messages), key=key, queue=queue, timeout_seconds=timeout_seconds
+        )
 
-    def send_batch(self, messages: Iterable[Message], **options: Any) -> list[SendResult]:
-        """Send messages of one topic as one request; options as in `Producer.send_batch`."""
-        return self._host.run(self._host.client.send_batch, list(messages), **options)
+    def send_batch(
+        self, messages: Iterable[Message], *, queue: MessageQueue | None = None, timeout_seconds: float | None = None
+    ) -> list[SendResult]:
+        """Send messages of one topic as one request to one queue; see `Producer.send_batch`."""
+        return self._host.run(self._host.client.send_batch, messages, queue=queue, timeout_seconds=timeout_seconds)
 
-    def send_oneway(self, message: Message, **options: Any) -> None:
-        """Send one message without acknowledgement; options as in `Producer.send_oneway`."""
-        self._host.run(self._host.client.send_oneway, message, **options)
+    def send_oneway(self, message: Message, *, key: str | None = None, queue: MessageQueue | None = None) -> None:
+        """Send one message without acknowledgement; see `Producer.send_oneway`."""
+        self._host.run(self._host.client.send_oneway, message, key=key, queue=queue)
 
     def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """The queues of `topic` that can be sent to."""
         return self._host.run(self._host.client.queues, topic)
-
-
-async def _send_many(client: producer.Producer, messages: list[Message], in_flight: int) -> list[SendResult]:
-    results: dict[int, SendResult] = {}
-    failures: list[Exception] = []
-    numbered = iter(enumerate(messages))
-
-    async def send() -> None:
-        for index, message in numbered:
-            try:
-                results[index] = await client.send(message)
-            except Exception as error:  # noqa: BLE001 - the first one is raised at the end
-                failures.append(error)
-
-    async with trio.open_nursery() as nursery:
-        for _ in range(min(in_flight, len(messages))):
-            nursery.start_soon(send)
-    if failures:
-        raise failures[0]
-    return [results[index] for index in range(len(messages))]
 
 
 class BlockingMessage(RecordView):

@@ -1,7 +1,7 @@
 """LedgerMQ: a RocketMQ-compatible message broker in Python on trio.
 
-The names below are all that most applications need. They are imported when they are first used, so that `import ledgermq` costs
-nothing and the command line starts at once.
+The names below are all that applications need: clients, messages, and the errors that clients raise. They are imported when
+they are first used, so that `import ledgermq` costs nothing and the command line starts at once.
 """
 
 from __future__ import annotations
@@ -10,34 +10,108 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .broker.broker import Broker as Broker
     from .broker.broker import start_broker as start_broker
+    from .client.admin import Admin as Admin
     from .client.admin import open_admin as open_admin
+    from .client.admin.errors import GroupExists as GroupExists
+    from .client.admin.errors import MessagesWouldBeHidden as MessagesWouldBeHidden
+    from .client.admin.errors import NoSuchGroup as NoSuchGroup
+    from .client.admin.errors import NotInRoutes as NotInRoutes
+    from .client.admin.errors import TopicExists as TopicExists
+    from .client.admin.topic_settings import TopicSettings as TopicSettings
+    from .client.compression import BadBody as BadBody
     from .client.compression import Compression as Compression
+    from .client.consumer import Consumer as Consumer
     from .client.consumer import open_consumer as open_consumer
+    from .client.errors import BadAnswer as BadAnswer
+    from .client.errors import BrokerSystemError as BrokerSystemError
     from .client.errors import ClientError as ClientError
+    from .client.errors import Closed as Closed
+    from .client.errors import InvalidArgument as InvalidArgument
+    from .client.errors import InvalidParameter as InvalidParameter
+    from .client.errors import MessageIllegal as MessageIllegal
+    from .client.errors import MessageTooLarge as MessageTooLarge
+    from .client.errors import NoAnswer as NoAnswer
+    from .client.errors import NoPermission as NoPermission
+    from .client.errors import NoRoute as NoRoute
+    from .client.errors import NoRouteReason as NoRouteReason
+    from .client.errors import NotFound as NotFound
+    from .client.errors import NotLeader as NotLeader
+    from .client.errors import NotOnline as NotOnline
+    from .client.errors import NotSupported as NotSupported
+    from .client.errors import Refused as Refused
+    from .client.errors import SendTimeout as SendTimeout
+    from .client.errors import ServiceNotAvailable as ServiceNotAvailable
+    from .client.errors import SubscriptionRefused as SubscriptionRefused
+    from .client.errors import SystemBusy as SystemBusy
+    from .client.errors import TopicNotExist as TopicNotExist
+    from .client.errors import Unreachable as Unreachable
+    from .client.errors import WrongEventLoop as WrongEventLoop
+    from .client.producer import Producer as Producer
     from .client.producer import open_producer as open_producer
+    from .client.pull import PullConsumer as PullConsumer
     from .client.pull import open_pull_consumer as open_pull_consumer
     from .client.received import ReceivedMessage as ReceivedMessage
     from .client.sending import SendResult as SendResult
     from .client.sending import SendStatus as SendStatus
     from .client.subscription import ConsumeFrom as ConsumeFrom
     from .client.subscription import MessageModel as MessageModel
+    from .client.subscription import Subscription as Subscription
     from .client.subscription import sql as sql
     from .message.message import Message as Message
     from .message.message import MessageQueue as MessageQueue
+    from .message.message import StoredMessage as StoredMessage
     from .world.tls import ClientTls as ClientTls
 
 _HOMES = {
+    "Admin": "client.admin",
+    "BadAnswer": "client.errors",
+    "BadBody": "client.compression",
+    "Broker": "broker.broker",
+    "BrokerSystemError": "client.errors",
     "ClientError": "client.errors",
     "ClientTls": "world.tls",
+    "Closed": "client.errors",
     "Compression": "client.compression",
     "ConsumeFrom": "client.subscription",
+    "Consumer": "client.consumer",
+    "GroupExists": "client.admin.errors",
+    "InvalidArgument": "client.errors",
+    "InvalidParameter": "client.errors",
     "Message": "message.message",
+    "MessageIllegal": "client.errors",
     "MessageModel": "client.subscription",
     "MessageQueue": "message.message",
+    "MessageTooLarge": "client.errors",
+    "MessagesWouldBeHidden": "client.admin.errors",
+    "NoAnswer": "client.errors",
+    "NoPermission": "client.errors",
+    "NoRoute": "client.errors",
+    "NoRouteReason": "client.errors",
+    "NoSuchGroup": "client.admin.errors",
+    "NotFound": "client.errors",
+    "NotInRoutes": "client.admin.errors",
+    "NotLeader": "client.errors",
+    "NotOnline": "client.errors",
+    "NotSupported": "client.errors",
+    "Producer": "client.producer",
+    "PullConsumer": "client.pull",
     "ReceivedMessage": "client.received",
+    "Refused": "client.errors",
     "SendResult": "client.sending",
     "SendStatus": "client.sending",
+    "SendTimeout": "client.errors",
+    "ServiceNotAvailable": "client.errors",
+    "StoredMessage": "message.message",
+    "Subscription": "client.subscription",
+    "SubscriptionRefused": "client.errors",
+    "SystemBusy": "client.errors",
+    "TopicExists": "client.admin.errors",
+    "TopicNotExist": "client.errors",
+    "TopicSettings": "client.admin.topic_settings",
+    "Unreachable": "client.errors",
+    "WrongEventLoop": "client.errors",
     "open_admin": "client.admin",
     "open_consumer": "client.consumer",
     "open_producer": "client.producer",

@@ -77,6 +77,19 @@ def test_lines_of_standard_input_are_messages(namesrv: str, ledgermq: Run, extra
         assert found == lines
 
 
+@pytest.mark.parametrize("extra", [(), ("--batch", "7")])
+def test_lines_of_one_queue_keep_their_order(namesrv: str, ledgermq: Run, extra: tuple[str, ...]) -> None:
+    """Many at a time, or a few lines that come now and then."""
+    topic = f"Ordered{len(extra)}"
+    ledgermq("topic", "create", topic, "--queues", "1")
+    lines = list(map(str, range(2000)))
+
+    done = pipe(namesrv, "\n".join(lines).encode(), "send", topic, *extra)
+
+    assert done.returncode == 0, done.stderr
+    assert lines_of(ledgermq("consume", topic, "--from-beginning")) == lines
+
+
 def test_a_file_is_one_message_whatever_its_bytes(ledgermq: Run, as_json: Callable[..., Any], tmp_path: Path) -> None:
     """Bodies that are no text are shown in hex."""
     file = tmp_path / "body"

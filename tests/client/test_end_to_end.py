@@ -22,6 +22,7 @@ from ledgermq.client.errors import InvalidArgument, NotFound, NotOnline, TopicNo
 from ledgermq.client.producer import open_producer
 from ledgermq.client.pull import open_pull_consumer
 from ledgermq.client.received import ReceivedMessage
+from ledgermq.client.sending import SendResult
 from ledgermq.client.subscription import ConsumeFrom, MessageModel
 from ledgermq.message.message import Message
 from ledgermq.namesrv.config import NamesrvConfig
@@ -363,8 +364,11 @@ def test_plain_threads_have_the_same_clients(background: Background) -> None:
     threads = lasting_threads()
     with blocking.open_producer(background.namesrv, "pg") as producer:
         assert producer.send(Message("t", b"first")).queue_offset == 0
-        results = producer.send_many([Message("t", b"%d" % number) for number in range(500)], in_flight=50)
-        assert len({(result.queue, result.queue_offset) for result in results}) == 500
+        bad = Message("t", b"", delay_level=99)
+        *results, refused = producer.send_many([*(Message("t", b"%d" % number) for number in range(500)), bad])
+        stored = [result for result in results if isinstance(result, SendResult)]
+        assert len({(result.queue, result.queue_offset) for result in stored}) == 500
+        assert isinstance(refused, InvalidArgument), "each message has an answer of its own"
         producer.send_batch([Message("t", b"batch")])
         producer.send_oneway(Message("t", b"oneway"), key="k")
         assert len(producer.queues("t")) == 4

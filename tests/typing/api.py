@@ -88,7 +88,7 @@ async def administer() -> None:
 def from_threads() -> None:
     with blocking.open_producer(namesrv="localhost:9876", group="orders") as producer:
         assert_type(producer.send(Message("orders", b"42")), SendResult)
-        assert_type(producer.send_many([Message("orders", b"42")], in_flight=10), list[SendResult])
+        assert_type(producer.send_many([Message("orders", b"42")], key="k"), list[SendResult | ClientError])
     with blocking.open_consumer("localhost:9876", "billing", "orders", ack="auto") as consumer:
         for message in consumer:
             assert_type(message, blocking.BlockingMessage)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 
 import pytest
 
 import ledgermq
+from ledgermq import blocking
+from ledgermq.client import errors
+from ledgermq.client.admin import errors as admin_errors
 
 
 def test_every_public_name_is_there() -> None:
@@ -17,6 +21,26 @@ def test_every_public_name_is_there() -> None:
         assert name in dir(ledgermq)
     with pytest.raises(AttributeError, match="no attribute 'open_sesame'"):
         _ = ledgermq.open_sesame  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownVariableType]
+
+
+def test_the_errors_of_clients_are_public() -> None:
+    """Whatever a client raises can be caught by a name at the root."""
+    raised = {
+        name
+        for module in (errors, admin_errors)
+        for name, value in vars(module).items()
+        if isinstance(value, type) and issubclass(value, errors.ClientError) and value.__module__ == module.__name__
+    }
+
+    assert raised <= set(ledgermq.__all__)
+
+
+def test_blocking_clients_have_signatures_of_their_own() -> None:
+    """An editor shows what can be given; `**options` would show nothing."""
+    for name in blocking.__all__:
+        for method, function in inspect.getmembers(getattr(blocking, name), inspect.isfunction):
+            kinds = {parameter.kind for parameter in inspect.signature(function).parameters.values()}
+            assert inspect.Parameter.VAR_KEYWORD not in kinds, f"{name}.{method}"
 
 
 def test_importing_loads_nothing_else() -> None:
