@@ -136,7 +136,8 @@ class Broker:
         self.clients.register()
         self.dispatcher.register(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, self.registration.min_id_changed)
         SendBack(self).register()
-        SlaveSync(self).register()
+        secret = self.config.ha_secret.encode()
+        SlaveSync(self.topics, self.groups, self.offsets, self.delay.to_json, secret).register(self.dispatcher)
         for module in (admin, admin_config, admin_queries, admin_runtime, inspection, relay):
             module.register(self)
 

@@ -131,7 +131,13 @@ class Replication:
             OSError: the HA port is taken.
         """
         if self.config.is_slave:
-            self.sync = ConfigSync(SlavesTables(broker), broker.network)
+            settings = self.node.settings
+            self.sync = ConfigSync(
+                SlavesTables(broker),
+                broker.network,
+                secret=settings.secret if settings.protocol == "ledgermq" else b"",
+                secrets=broker.world.secrets,
+            )
             nursery.start_soon(keep_running, "copying of the master's tables", self.sync.run)
             broker.on_master.append(self._follow)
         await nursery.start(self.node.run, broker.store)

@@ -2,41 +2,65 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import Any
 
 import attrs
 import orjson
 
+from ..ha.classic.table_proofs import NONCE_FIELD, PROOF_FIELD, table_proof
 from ..message.json import dumps
 from ..remoting.codes import RequestCode
 from ..remoting.command import RemotingCommand
+from ..remoting.dispatcher import Dispatcher
 from ..remoting.server import ServerConnection
-
-if TYPE_CHECKING:
-    from .broker import Broker
+from ..world.slices import in_slices
+from .groups import GroupTable
+from .offsets import ConsumerOffsets
+from .topics import TopicTable
 
 
 @attrs.define(eq=False)
 class SlaveSync:
     """Answers the slaves of one broker; whole tables, unpaged, which every version takes."""
 
-    broker: Broker
+    topics: TopicTable
+    groups: GroupTable
+    offsets: ConsumerOffsets
+    delay_offsets: Callable[[], dict[str, Any]]
+    secret: bytes = attrs.field(repr=False)
+    """What slaves and master share; with it answers carry a proof for those that ask for one."""
 
-    def register(self) -> None:
-        dispatcher = self.broker.dispatcher
-        dispatcher.register(RequestCode.GET_ALL_TOPIC_CONFIG, self.topics)
-        dispatcher.register(RequestCode.GET_ALL_CONSUMER_OFFSET, self.consumer_offsets)
-        dispatcher.register(RequestCode.GET_ALL_DELAY_OFFSET, self.delay_offsets)
-        dispatcher.register(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, self.groups)
+    def register(self, dispatcher: Dispatcher) -> None:
+        """Enter the handlers."""
+        dispatcher.register(RequestCode.GET_ALL_TOPIC_CONFIG, self.show_topics)
+        dispatcher.register_waiting(RequestCode.GET_ALL_CONSUMER_OFFSET, self.show_consumer_offsets)
+        dispatcher.register(RequestCode.GET_ALL_DELAY_OFFSET, self.show_delay_offsets)
+        dispatcher.register(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, self.show_groups)
 
-    def topics(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
-        return request.response(body=self.broker.topics.wrapper())
+    def show_topics(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+        """21: all topics."""
+        return self._proved(request, self.topics.wrapper())
 
-    def groups(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
-        return request.response(body=orjson.dumps(self.broker.groups.to_json()))
+    def show_groups(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+        """201: all groups."""
+        return self._proved(request, orjson.dumps(self.groups.to_json()))
 
-    def consumer_offsets(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
-        return request.response(body=dumps(self.broker.offsets.to_json()))
+    async def show_consumer_offsets(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+        """43: all offsets; keys of queues are bare, as RocketMQ writes them, unless strict JSON is asked for."""
+        quote = b'"' if request.boolean("acceptStandardJsonOnly") else b""
+        entries: list[bytes] = []
+        async for piece in in_slices(list(self.offsets.table.items())):
+            for (topic, group), queues in piece:
+                pairs = b",".join(b"%b%d%b:%d" % (quote, queue_id, quote, offset) for queue_id, offset in queues.items())
+                entries.append(b"%b:{%b}" % (orjson.dumps(f"{topic}@{group}"), pairs))
+        version = orjson.dumps(self.offsets.version.to_json())
+        return self._proved(request, b'{"dataVersion":%b,"offsetTable":{%b}}' % (version, b",".join(entries)))
 
-    def delay_offsets(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
-        return request.response(body=dumps(self.broker.delay.to_json()))
+    def show_delay_offsets(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+        """45: how far delayed messages have been delivered."""
+        return self._proved(request, dumps(self.delay_offsets()))
+
+    def _proved(self, request: RemotingCommand, body: bytes) -> RemotingCommand:
+        nonce = request.ext.get(NONCE_FIELD, "")
+        return request.response(ext={PROOF_FIELD: table_proof(self.secret, nonce, request.code, body)}, body=body)

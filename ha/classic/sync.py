@@ -18,11 +18,14 @@ from ...message.json import loads
 from ...message.numbers import int_of, long_of
 from ...remoting.channel import Channel, connected
 from ...remoting.codes import RequestCode, ResponseCode
-from ...remoting.command import RemotingCommand
+from ...remoting.command import RemotingCommand, wire_fields
 from ...remoting.errors import CallTimeout, RemotingError
 from ...world.events import get_logger
 from ...world.logs import fault_of
 from ...world.network import Address, Network
+from ...world.randomness import Randomness
+from ...world.slices import in_slices
+from .table_proofs import NONCE_FIELD, NONCE_SIZE, PROOF_FIELD, is_proved
 
 log = get_logger(__name__)
 
@@ -109,6 +112,10 @@ class ConfigSync:
 
     tables: SlaveTables
     network: Network
+    secret: bytes = attrs.field(default=b"", repr=False)
+    """With a secret, only tables of a master that proves to share it are taken."""
+    secrets: Randomness | None = None
+    """Unpredictable: nonces come from it. Needed where there is a secret."""
     period_seconds: float = PERIOD_SECONDS
     master: Address | None = None
     rounds: int = 0
@@ -146,7 +153,7 @@ class ConfigSync:
                             raise
                         failed[name] = str(error)
                     except Exception as error:  # noqa: BLE001 - whatever a master says must not end its slave
-                        failed[name] = str(error) if isinstance(error, _Unanswered | JsonError) else fault_of(error)
+                        failed[name] = str(error) if isinstance(error, _Unanswered | _Unproved | JsonError) else fault_of(error)
         except* RemotingError as group:
             failed["connection"] = str(group.exceptions[0])
         if failed:  # what the log has of a topic that the master has not come to tell of can be read nowhere else now
@@ -165,22 +172,22 @@ class ConfigSync:
         )
 
     async def _topics(self, channel: Channel) -> None:
-        stored = await _ask(channel, RequestCode.GET_ALL_TOPIC_CONFIG)
+        stored = await self._ask(channel, RequestCode.GET_ALL_TOPIC_CONFIG)
         if _differs(stored, self.tables.topics_version()):
             self.tables.take_topics(stored)
             log.info("topics_taken_over", topics=len(stored["topicConfigTable"]))
 
     async def _groups(self, channel: Channel) -> None:
-        stored = await _ask(channel, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+        stored = await self._ask(channel, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
         if _differs(stored, self.tables.groups_version()):
             self.tables.take_groups(stored)
             log.info("groups_taken_over", groups=len(stored["subscriptionGroupTable"]))
 
     async def _delay_offsets(self, channel: Channel) -> None:
-        self.tables.take_delay_offsets(await _ask(channel, RequestCode.GET_ALL_DELAY_OFFSET))
+        self.tables.take_delay_offsets(await self._ask(channel, RequestCode.GET_ALL_DELAY_OFFSET))
 
     async def _consumer_offsets(self, channel: Channel) -> None:
-        masters = _offsets_of(await _ask(channel, RequestCode.GET_ALL_CONSUMER_OFFSET))
+        masters = await _offsets_of(await self._ask(channel, RequestCode.GET_ALL_CONSUMER_OFFSET))
         put, push = self._merge.merge(self.tables.consumer_offsets(), masters)
         if put:
             self.tables.put_consumer_offsets(put)
@@ -193,16 +200,30 @@ class ConfigSync:
         if handed:
             log.info("offsets_handed_to_master", offsets=handed)
 
+    async def _ask(self, channel: Channel, code: RequestCode) -> dict[str, Any]:
+        nonce = None
+        if self.secret:
+            assert self.secrets is not None, "a secret needs nonces"
+            nonce = self.secrets.getrandbits(8 * NONCE_SIZE).to_bytes(NONCE_SIZE, "big").hex()
+        ext = wire_fields({"acceptStandardJsonOnly": True, NONCE_FIELD: nonce})
+        answer = await channel.call(RemotingCommand(code, ext), CALL_SECONDS)
+        if answer.code != ResponseCode.SUCCESS:
+            raise _Unanswered(f"code {answer.code}: {answer.remark}")
+        if nonce is not None and not is_proved(self.secret, nonce, code, answer.body, answer.ext.get(PROOF_FIELD, "")):
+            raise _Unproved(f"the answer to {code.name} does not prove that its sender knows haSecret; it was not taken")
+        return _table_of(answer.body, code)
+
 
 class _Unanswered(Exception):
     """The master answered with a code other than success."""
 
 
-async def _ask(channel: Channel, code: RequestCode) -> dict[str, Any]:
-    answer = await channel.call(RemotingCommand(code), CALL_SECONDS)
-    if answer.code != ResponseCode.SUCCESS:
-        raise _Unanswered(f"code {answer.code}: {answer.remark}")
-    stored: Any = loads(answer.body) if answer.body else {}
+class _Unproved(Exception):
+    """Whoever answered does not share our secret."""
+
+
+def _table_of(body: bytes, code: RequestCode) -> dict[str, Any]:
+    stored: Any = loads(body) if body else {}
     if not isinstance(stored, dict):
         raise TypeError(f"the answer to {code.name} is no JSON object")
     return cast("dict[str, Any]", stored)
@@ -213,13 +234,14 @@ def _differs(stored: Mapping[str, Any], own: Mapping[str, int]) -> bool:
     return any(long_of(version.get(key) or 0) != own.get(key, 0) for key in ("counter", "timestamp", "stateVersion"))
 
 
-def _offsets_of(stored: Mapping[str, Any]) -> Offsets:
+async def _offsets_of(stored: Mapping[str, Any]) -> Offsets:
     table: Mapping[str, Mapping[str, Any]] = stored.get("offsetTable") or {}
     offsets: Offsets = {}
-    for key, queues in table.items():
-        topic, separator, group = key.partition("@")
-        if separator:
-            offsets[topic, group] = {int_of(queue_id): long_of(offset) for queue_id, offset in queues.items()}
+    async for piece in in_slices(table.items()):
+        for key, queues in piece:
+            topic, separator, group = key.partition("@")
+            if separator:
+                offsets[topic, group] = {int_of(queue_id): long_of(offset) for queue_id, offset in queues.items()}
     return offsets
 
 

@@ -205,7 +205,7 @@ async def test_slaves_are_told_the_tables(tmp_path: Path) -> None:
 
         topics = loads(peer.ask(RequestCode.GET_ALL_TOPIC_CONFIG).body)
         groups = loads(peer.ask(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG).body)
-        offsets = peer.ask(RequestCode.GET_ALL_CONSUMER_OFFSET).body
+        offsets = (await peer.ask_waiting(RequestCode.GET_ALL_CONSUMER_OFFSET)).body
         delays = loads(peer.ask(RequestCode.GET_ALL_DELAY_OFFSET).body)
         status = loads(peer.ask(RequestCode.GET_BROKER_HA_STATUS).body)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 import trio
 
 from ledgermq.ha.classic.sync import ConfigSync, OffsetMerge, Offsets
+from ledgermq.ha.classic.table_proofs import NONCE_FIELD, PROOF_FIELD, table_proof
 from ledgermq.message.json import dumps
 from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.remoting.command import RemotingCommand
@@ -124,6 +126,7 @@ class Master:
     """Answers what it is told to, and notes what it was asked."""
 
     bodies: dict[int, Any]
+    secret: bytes = b""
     asked: list[RemotingCommand] = attrs.field(factory=list[RemotingCommand])
 
     def handle(self, connection: ServerConnection, requests: list[RemotingCommand]) -> int:
@@ -135,7 +138,9 @@ class Master:
             elif body is None:
                 connection.answer(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark="not here")
             else:
-                connection.answer(request, body=body if isinstance(body, bytes) else dumps(body))
+                encoded = body if isinstance(body, bytes) else dumps(body)
+                proof = table_proof(self.secret, request.ext.get(NONCE_FIELD, ""), request.code, encoded)
+                connection.answer(request, ext={PROOF_FIELD: proof}, body=encoded)
         return len(requests)
 
     def connection_closed(self, connection: ServerConnection) -> None:
@@ -173,6 +178,24 @@ async def test_one_round_brings_every_table_in_rocketmqs_order() -> None:
     assert tables.offsets == {KEY: {0: 5, 1: 6}}
     assert tables.taken.keys() == {"topics", "delay", "groups"}
     assert (sync.rounds, tables.adoptions) == (1, 0)
+
+
+@pytest.mark.parametrize("masters", [b"", b"other", b"secret"])
+async def test_a_stranger_s_tables_are_not_taken(masters: bytes) -> None:
+    """Whoever is registered as master must prove that it shares the secret, or no table of the slave changes."""
+    master, tables = Master(dict(BODIES), masters), Tables()
+    async with serving(master) as address:
+        sync = ConfigSync(tables, TcpNetwork(), secret=b"secret", secrets=random.SystemRandom())
+        with capture_logs() as logs:
+            await sync.round(address)
+
+    if masters == b"secret":
+        assert tables.taken.keys() == {"topics", "delay", "groups"}
+        assert "slave_sync_failed" not in [entry["event"] for entry in logs]
+    else:
+        assert tables.taken == tables.offsets == {}
+        (entry,) = [entry for entry in logs if entry["event"] == "slave_sync_failed"]
+        assert "does not prove" in str(entry["consumer_offsets"])
 
 
 async def test_tables_of_the_same_version_are_not_taken_again() -> None:

@@ -1,0 +1,31 @@
+"""Long work in slices."""
+
+from __future__ import annotations
+
+import trio
+
+from ledgermq.world.slices import in_slices
+
+
+async def test_everything_comes_in_order() -> None:
+    """In lists of the size that is asked for; nothing gives none."""
+    assert [piece async for piece in in_slices(range(7), 3)] == [[0, 1, 2], [3, 4, 5], [6]]
+    assert [piece async for piece in in_slices((), 3)] == []
+
+
+async def test_other_tasks_get_their_turns() -> None:
+    """Between any two slices."""
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await trio.lowlevel.checkpoint()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(count)
+        seen = [turns async for _ in in_slices(range(100), 10)]
+        nursery.cancel_scope.cancel()
+
+    assert seen[-1] >= 5
