@@ -16,7 +16,7 @@ from typing import Literal, get_args
 import attrs
 import trio
 
-from ..message.message import RETRY_PREFIX, MessageQueue
+from ..message.message import MessageQueue
 from ..world.events import get_logger
 from ..world.real import World, real_world
 from ..world.tls import ClientTls
@@ -29,28 +29,24 @@ from .arguments import (
     check_patience,
     check_text,
 )
-from .assigned import BYTES_PER_QUEUE_MAX, MESSAGES_PER_QUEUE_MAX, AssignedQueue
+from .assigned import BYTES_MAX, BYTES_PER_QUEUE_MAX, MESSAGES_PER_QUEUE_MAX, HeldBytes
 from .delivery import Line, Source
-from .errors import ClientError, Closed, InvalidArgument, NoRoute, NoRouteReason
-from .fetch import PULL_MESSAGES_MAX, Fetcher, PullPlan
+from .errors import Closed, InvalidArgument, NoRoute, NoRouteReason
+from .fetch import PULL_MESSAGES_MAX
+from .hands import Hands
 from .membership import Membership
-from .offsets import Offsets, changed_offsets, kept_offsets
+from .offsets import kept_offsets
 from .peer_requests import PeerRequests
-from .queue_calls import master_of, max_offset, min_offset, offset_at, unlock_queues
+from .queue_keeping import COMMIT_SECONDS, QueueKeeper, ReadingPlan
 from .rebalance import Strategy, strategy_of
 from .received import ReceivedMessage
+from .redelivery import Redelivery
 from .send_back import SendBack
 from .session import CALL_SECONDS, FAREWELL_SECONDS, Session, background_nursery, open_session
 from .subscription import ConsumeFrom, Member, MessageModel, Subscription, subscriptions_of_member
 
 log = get_logger(__name__)
 
-COMMIT_SECONDS = 5.0
-ORDERLY_SUSPEND_SECONDS = 1.0
-REDELIVER_SECONDS = 5.0
-"""After a broker took a failed message neither way, it is handed out again here."""
-UNLOCK_WAIT_SECONDS = 20.0
-"""How long a queue given away stays locked for messages that are still being worked on."""
 MESSAGES_PER_GET = 256
 MESSAGES_PER_TURN = 64
 """`async for` lets other tasks run after so many messages, and whenever it has to wait."""
@@ -73,6 +69,7 @@ class ConsumerOptions:
     pull_messages_max: int
     messages_per_queue_max: int
     bytes_per_queue_max: int
+    bytes_max: int
     reconsume_times_max: int | None
 
     def __attrs_post_init__(self) -> None:
@@ -84,6 +81,7 @@ class ConsumerOptions:
         check_integer("pull_messages_max", self.pull_messages_max, 1, INT_MAX)
         check_integer("messages_per_queue_max", self.messages_per_queue_max, 1, INT_MAX)
         check_integer("bytes_per_queue_max", self.bytes_per_queue_max, 1, INT_MAX)
+        check_integer("bytes_max", self.bytes_max, 1, LONG_MAX)
         if self.reconsume_times_max is not None:
             check_integer("reconsume_times_max", self.reconsume_times_max, 0, INT_MAX)
 
@@ -97,13 +95,10 @@ class Consumer:
     subscriptions: Mapping[str, Subscription]
     _session: Session
     _nursery: trio.Nursery
-    _offsets: Offsets
-    _send_back: SendBack
-    _membership: Membership = attrs.field(init=False)
-    _line: Line = attrs.field(factory=Line)
-    _in_hand: list[ReceivedMessage] = attrs.field(factory=list[ReceivedMessage])
-    """Handed out by `get_one` and `get_many`, to be acknowledged by the next call in auto mode."""
-    _iterations: set[Iteration] = attrs.field(factory=lambda: set[Iteration]())  # noqa: PLW0108 - the class comes below
+    _line: Line
+    _keeper: QueueKeeper
+    _membership: Membership
+    _hands: Hands = attrs.field(factory=Hands)
     _direct: list[ReceivedMessage] = attrs.field(factory=list[ReceivedMessage])
     """Messages that a broker wants consumed at once, before all others."""
     _closed: bool = False
@@ -114,10 +109,13 @@ class Consumer:
     # ------------------------------------------------------------------------------------------------- taking messages
 
     def __aiter__(self) -> Iteration:
-        """Iterate over messages without end; in auto mode a message is acknowledged when the next one is asked for."""
-        iteration = Iteration(self, acknowledges=self.options.ack == "auto")
-        self._iterations.add(iteration)
-        return iteration
+        """Iterate over messages without end.
+
+        In auto mode a message is acknowledged when its task asks for the next one, here or by `get_one` or `get_many`, and not
+        before: what is in hand when the loop is left, by `break` too, is acknowledged by the next call or by `ack`, and not by
+        the end of the block, which cannot know whether it was finished.
+        """
+        return Iteration(self, self._hands if self.options.ack == "auto" else None)
 
     async def get_one(self, timeout_seconds: float | None = None) -> ReceivedMessage | None:
         """Take the next message; None after `timeout_seconds` without one. See `get_many` for auto mode."""
@@ -129,44 +127,62 @@ class Consumer:
     ) -> list[ReceivedMessage]:
         """Take what is there, at least one message; an empty list after `timeout_seconds` without one.
 
-        In auto mode this call acknowledges what the previous one returned. Several tasks that take from one consumer in auto
-        mode use `async for`, where each task has its own previous message.
+        In auto mode this call acknowledges what the task was given before. What a task has in hand when it ends is handed out
+        again.
 
-        Cancellation: nothing is taken and nothing acknowledged beyond what the previous call returned.
+        Raises:
+            Closed: the consumer is closed, or was while this waited.
+        Cancellation: nothing is taken and nothing acknowledged beyond what the task was given before.
         """
         check_integer("messages_max", messages_max, 1, INT_MAX)
         check_patience("timeout_seconds", timeout_seconds)
-        if self.options.ack == "auto":
-            self._finish(self._in_hand)
+        auto = self.options.ack == "auto"
+        if auto:
+            self._hands.settle()
         messages = await self.take(messages_max, inf if timeout_seconds is None else timeout_seconds)
-        if self.options.ack == "auto":
-            self._in_hand = messages
+        if auto:
+            self._hands.hold(messages)
         return messages
 
     async def process(self, handler: MessageHandler, *, tasks: int = 1) -> None:
         """Give every message to `handler`, in `tasks` tasks at once, until cancelled.
 
         A message is acknowledged when the handler returns and retried when it raises.
+
+        Raises:
+            Closed: the consumer was closed meanwhile.
+        Cancellation: messages whose handlers are cancelled are handed out again.
         """
         if not callable(handler):
             raise InvalidArgument(f"handler must be an async function that takes a message (got {handler!r})")
         check_integer("tasks", tasks, 1, INT_MAX)
 
-        async def work() -> None:
-            async for message in Iteration(self, acknowledges=False):
+        iterations = [Iteration(self, None) for _ in range(tasks)]
+
+        async def work(iteration: Iteration) -> None:
+            while True:
+                try:
+                    message = await anext(iteration)
+                except Closed:
+                    return  # and so do the other tasks
                 try:
                     await handler(message)
                 except Exception as error:  # noqa: BLE001 - the message comes again
                     # As text, because a renderer that shows local variables would take seconds over a message each.
                     trace = "".join(format_exception(error))
                     log.warning("message_failed", queue=str(message.queue), offset=message.queue_offset, traceback=trace)
-                    await message.retry()
+                    if message.in_hand:  # else the handler has said itself what is to become of it
+                        await message.retry()
+                except BaseException:
+                    message.abandon()  # cancelled in the middle of it
+                    raise
                 else:
-                    message.ack_now()
+                    message.settle()
 
         async with trio.open_nursery() as nursery:
-            for _ in range(tasks):
-                nursery.start_soon(work)
+            for iteration in iterations:
+                nursery.start_soon(work, iteration)
+        raise Closed("the consumer was closed")
 
     async def take(self, messages_max: int, timeout_seconds: float) -> list[ReceivedMessage]:
         """Take messages that the caller acknowledges itself, whatever the mode is; otherwise as `get_many`."""
@@ -192,11 +208,6 @@ class Consumer:
         if self._direct:
             return [self._direct.pop(0)]
         return self._line.take(messages_max)
-
-    def _finish(self, messages: list[ReceivedMessage]) -> None:
-        for message in messages:
-            message.ack_now()
-        messages.clear()
 
     # ------------------------------------------------------------------------------------------------ what is read now
 
@@ -230,8 +241,16 @@ class Consumer:
         }
 
     async def commit(self) -> None:
-        """Tell the broker now how far the group is in every queue; it is also told every 5 seconds and at close."""
-        await self._commit(list(self._membership.sources.values()), CALL_SECONDS)
+        """Tell the broker now how far the group is in every queue; it is also told every 5 seconds and at close.
+
+        Raises:
+            ClientError: the first reason why an offset was not stored; others may be stored. They are stored again later.
+        """
+        if self._closed:
+            raise Closed("the consumer is closed")
+        failures = await self._keeper.commit(list(self._membership.sources.values()), CALL_SECONDS)
+        if failures:
+            raise failures[0]
 
     # ------------------------------------------------------------------------------------------------------ inner life
 
@@ -239,34 +258,21 @@ class Consumer:
         self._membership.want_rebalance()
 
     def move_to(self, source: Source, offset: int) -> None:
-        """Go on at another offset, at once: the pull that is out is given up."""
-        source.assigned.reset(offset)
-        source.scope.cancel()
-        self._start_fetching(source)
-        self._nursery.start_soon(self._commit, [source], CALL_SECONDS)
+        """Go on at another offset, at once."""
+        self._keeper.move_to(source, offset)
 
     def consume_directly(self, message: ReceivedMessage) -> None:
         self._direct.append(message)
         self._line.wake_one()
 
-    def join(self, strategy: Strategy) -> None:
+    def join(self) -> None:
         """Become a member of the group, as far as that is in our hands."""
         session, options = self._session, self.options
-        orderly = options.orderly and options.model is MessageModel.CLUSTERING
-        self._membership = Membership(
-            session,
-            self.group,
-            dict(self.subscriptions),
-            options.model,
-            strategy,
-            orderly,
-            self.take_queue,
-            self.give_queue,
-        )
         subscriptions = tuple(self.subscriptions.values())
         session.members.append(Member(self.group, subscriptions, options.model, options.consume_from))
         session.topics.update(self.subscriptions)
         session.handlers.update(PeerRequests(self).handlers())
+        self._keeper.on_left = self._membership.want_rebalance
 
     async def run(self) -> None:
         """Start everything: returns when the first share of queues is being read."""
@@ -283,162 +289,63 @@ class Consumer:
         session.on_route.append(self._membership.route_changed)
         self._nursery.start_soon(self._membership.run)
         self._nursery.start_soon(self._commit_forever)
-        if self.options.orderly:
+        if self._membership.orderly:
             self._nursery.start_soon(self._membership.renew_locks)
 
-    async def close(self, *, finished: bool) -> None:
-        """Commit, give locks back, and refuse further calls; bounded in time whatever the brokers do."""
-        if finished and self.options.ack == "auto":
-            self._finish(self._in_hand)
-            for iteration in self._iterations:
-                iteration.finish()
+    async def close(self) -> None:
+        """Commit, give locks back, and let whoever waits here know; bounded in time whatever the brokers do."""
         self._closed = True
-        sources = list(self._membership.sources.values())
+        self._line.close()
+        sources = [*self._membership.sources.values(), *self._keeper.leaving]
         self._membership.sources.clear()
         for source in sources:
-            source.dropped = True
+            source.drop()
         with trio.CancelScope(shield=True, deadline=trio.current_time() + FAREWELL_SECONDS):
-            await self._commit(sources, FAREWELL_SECONDS)
-            if self.options.orderly:
+            await self._keeper.commit(sources, FAREWELL_SECONDS)
+            if self._membership.orderly:
                 async with trio.open_nursery() as nursery:
                     for source in sources:
-                        nursery.start_soon(self._unlock, source)
-
-    async def take_queue(self, queue: MessageQueue, subscription: Subscription) -> Source:
-        """Start reading a queue where the group stands."""
-        committed = await self._offsets.read(queue)
-        options = self.options
-        assigned = AssignedQueue(
-            queue,
-            await self._first_offset(queue) if committed is None else committed,
-            options.messages_per_queue_max,
-            options.bytes_per_queue_max,
-            committed=committed,
-        )
-        source = Source(assigned, options.orderly, self._line, self._retry)
-        self._start_fetching(source, subscription)
-        return source
-
-    async def give_queue(self, source: Source) -> None:
-        """Stop reading a queue that another member reads from now on."""
-        source.dropped = True
-        source.scope.cancel()
-        await self._commit([source], CALL_SECONDS)
-        if self.options.orderly:
-            self._nursery.start_soon(self._unlock_when_idle, source)
-
-    async def _first_offset(self, queue: MessageQueue) -> int:
-        retry = queue.topic.startswith(RETRY_PREFIX)
-        consume_from = self.options.consume_from
-        if consume_from is ConsumeFrom.FIRST:
-            return await min_offset(self._session, queue)
-        if consume_from is ConsumeFrom.TIMESTAMP and not retry:
-            return await offset_at(self._session, queue, self.options.consume_timestamp_ms)
-        # RocketMQ: what lies in a retry topic was given to the group before, so a new member starts at its beginning.
-        return 0 if retry and consume_from is ConsumeFrom.LAST else await max_offset(self._session, queue)
-
-    def _start_fetching(self, source: Source, subscription: Subscription | None = None) -> None:
-        subscription = subscription or self.subscriptions[source.queue.topic]
-        clustering = self.options.model is MessageModel.CLUSTERING
-        plan = PullPlan(self.group, subscription, commits=clustering, messages_max=self.options.pull_messages_max)
-
-        def moved(offset: int) -> None:
-            source.assigned.move(offset)
-            self._nursery.start_soon(self._commit, [source], CALL_SECONDS)
-
-        def arrived() -> None:
-            self._line.offer(source)
-
-        source.fetcher = Fetcher(self._session, plan, source.assigned, source, arrived, moved)
-        source.start(self._nursery)
+                        nursery.start_soon(self._keeper.unlock, source)
 
     async def _commit_forever(self) -> None:
         while True:
             await trio.sleep(COMMIT_SECONDS)
-            await self._commit(list(self._membership.sources.values()), CALL_SECONDS)
-
-    async def _commit(self, sources: list[Source], timeout_seconds: float) -> None:
-        positions = {source.queue: source.assigned for source in sources}
-        offsets = changed_offsets((queue, each.committable, each.committed) for queue, each in positions.items())
-        if offsets:
-            for queue in await self._offsets.write(offsets, timeout_seconds):
-                positions[queue].committed = offsets[queue]
-
-    async def _unlock_when_idle(self, source: Source) -> None:
-        if source.assigned.handed_out:
-            with trio.move_on_after(UNLOCK_WAIT_SECONDS):
-                await source.on_idle.wait()
-            await self._commit([source], CALL_SECONDS)
-        await self._unlock(source)
-
-    async def _unlock(self, source: Source) -> None:
-        try:
-            address = await master_of(self._session, source.queue)
-            await unlock_queues(self._session, self.group, address, [source.queue])
-        except ClientError as error:
-            log.warning("queue_not_unlocked", queue=str(source.queue), reason=str(error))
-
-    async def _retry(self, source: Source, message: ReceivedMessage, delay_level: int) -> None:
-        if self._closed:
-            raise Closed("the consumer is closed")
-        if self.options.model is MessageModel.BROADCASTING:
-            log.warning("message_dropped", queue=str(source.queue), offset=message.queue_offset, reason="broadcasting")
-            source.ack(message)
-        elif self.options.orderly:
-            await self._retry_in_order(source, message, delay_level)
-        elif await self._send_back.send(message, delay_level):
-            source.ack(message)
-        else:
-            self._nursery.start_soon(self._redeliver_later, source, message)
-
-    async def _retry_in_order(self, source: Source, message: ReceivedMessage, delay_level: int) -> None:
-        times_max = self.options.reconsume_times_max
-        used_up = times_max is not None and message.reconsume_times >= times_max
-        if (delay_level < 0 or used_up) and await self._send_back.resend(message, -1):
-            source.ack(message)
-            return
-        source.suspended = True
-        if source.assigned.put_back_from(message):
-            self._nursery.start_soon(self._resume_later, source)
-
-    async def _resume_later(self, source: Source) -> None:
-        await trio.sleep(ORDERLY_SUSPEND_SECONDS)
-        source.suspended = False
-        self._line.offer(source)
-
-    async def _redeliver_later(self, source: Source, message: ReceivedMessage) -> None:
-        await trio.sleep(REDELIVER_SECONDS)
-        if source.assigned.put_back(message):
-            self._line.offer(source)
+            await self._keeper.commit(list(self._membership.sources.values()), CALL_SECONDS)
 
 
 @attrs.define(eq=False)
 class Iteration:
-    """One `async for` over a consumer."""
+    """One `async for` over a consumer, in one task."""
 
     _consumer: Consumer
-    acknowledges: bool
+    _hands: Hands | None
+    """Where a message that is in hand when the loop is left stays; None where acknowledging is the application's affair."""
     _last: ReceivedMessage | None = None
     _taken: int = 0
+    _task: trio.lowlevel.Task | None = None
 
     def __aiter__(self) -> Iteration:
         return self
 
     async def __anext__(self) -> ReceivedMessage:
-        self.finish()
-        self._taken += 1
-        message = self._consumer.take_now() if self._taken % MESSAGES_PER_TURN else None
+        last = self._last
+        if last is not None:
+            last.settle()
+            self._last = None
+        taken = self._taken = self._taken + 1
+        if taken == 1 and self._hands is not None:
+            self._task = trio.lowlevel.current_task()
+            self._hands.settle()
+        message = self._consumer.take_now() if taken % MESSAGES_PER_TURN else None
         if message is None:
             message = (await self._consumer.take(1, inf))[0]
-        if self.acknowledges:
+        if self._hands is not None:
             self._last = message
         return message
 
-    def finish(self) -> None:
-        """Acknowledge the message that was handed out last, in auto mode."""
-        if self._last is not None:
-            self._last.ack_now()
-            self._last = None
+    def __del__(self) -> None:
+        if self._last is not None and self._hands is not None and self._task is not None:
+            self._hands.leave(self._task, self._last)
 
 
 @asynccontextmanager
@@ -456,6 +363,7 @@ async def open_consumer(
     pull_messages_max: int = PULL_MESSAGES_MAX,
     messages_per_queue_max: int = MESSAGES_PER_QUEUE_MAX,
     bytes_per_queue_max: int = BYTES_PER_QUEUE_MAX,
+    bytes_max: int = BYTES_MAX,
     reconsume_times_max: int | None = None,
     offsets_path: str | None = None,
     instance_name: str | None = None,
@@ -464,8 +372,7 @@ async def open_consumer(
 ) -> AsyncGenerator[Consumer]:
     """A consumer for the length of an `async with` block; on entry its first share of queues is being read.
 
-    Leaving the block normally acknowledges in auto mode what was handed out last; leaving it by an exception or cancellation
-    does not, so that message is handed out again to somebody.
+    Leaving the block acknowledges nothing: what is in hand then is handed out again to somebody, unless `ack` was called.
 
     Args:
         namesrv: `host:port`, several joined by `;`, or a sequence of them.
@@ -479,7 +386,8 @@ async def open_consumer(
         strategy: how the group divides queues: `average`, `circle`, `consistent_hash`, or a function.
         pull_messages_max: per pull; brokers give 32 at most by default.
         messages_per_queue_max: pulled and not done with; a full queue is not pulled.
-        bytes_per_queue_max: the same in bytes.
+        bytes_per_queue_max: the same in bytes of memory; a whole pull answer stays there until its last message is done with.
+        bytes_max: the same over all queues; beyond it only queues that hold nothing are pulled.
         reconsume_times_max: failed deliveries before a message is a dead letter; by default what the group's configuration
             says, and without end in orderly consumption.
         offsets_path: the file in which a broadcasting consumer keeps its offsets; without it they are kept in memory.
@@ -489,6 +397,7 @@ async def open_consumer(
 
     Raises:
         InvalidArgument: a name, expression or option that cannot be. NoRoute: no name server answers.
+        OffsetsUnreadable: the file at `offsets_path` cannot be read or understood.
     Cancellation: offsets are committed and locks given back within two seconds, then everything is closed.
     """
     world = world or real_world()
@@ -504,6 +413,7 @@ async def open_consumer(
         pull_messages_max,
         messages_per_queue_max,
         bytes_per_queue_max,
+        bytes_max,
         reconsume_times_max,
     )
     divide = strategy_of(strategy)
@@ -527,16 +437,29 @@ async def _joined(
 ) -> AsyncGenerator[Consumer]:
     """A consumer that reads its share of queues, for the length of a block; then it leaves the group in order."""
     offsets = kept_offsets(session, group, options.model, offsets_path)
-    finished = False
+    broadcasting = options.model is MessageModel.BROADCASTING
+    plan = ReadingPlan(
+        group,
+        options.orderly,
+        options.model,
+        options.consume_from,
+        options.consume_timestamp_ms,
+        options.pull_messages_max,
+        options.messages_per_queue_max,
+        options.bytes_per_queue_max,
+    )
     consumer: Consumer | None = None
     try:
         async with background_nursery() as nursery:
-            send_back = SendBack(session, group, options.reconsume_times_max)
-            consumer = Consumer(group, options, subscriptions, session, nursery, offsets, send_back)
-            consumer.join(divide)
+            line, send_back = Line(), SendBack(session, group, options.reconsume_times_max)
+            redelivery = Redelivery(nursery, send_back, line, options.orderly, broadcasting, options.reconsume_times_max)
+            held = HeldBytes(options.bytes_max)
+            keeper = QueueKeeper(session, nursery, plan, subscriptions, offsets, line, redelivery, held)
+            membership = Membership(session, group, subscriptions, options.model, divide, plan.locks, keeper)
+            consumer = Consumer(group, options, subscriptions, session, nursery, line, keeper, membership)
+            consumer.join()
             await consumer.run()
             yield consumer
-            finished = True
     finally:
         if consumer is not None:
-            await consumer.close(finished=finished)
+            await consumer.close()

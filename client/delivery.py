@@ -7,15 +7,16 @@ starve the others. In orderly consumption a queue leaves the line until everythi
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 import attrs
 import trio
 
 from ..message.message import MessageQueue
 from .assigned import AssignedQueue
+from .errors import Closed
 from .fetch import Fetcher
-from .received import ReceivedMessage
+from .received import HANDED_OUT, ReceivedMessage
 
 LOCK_LOST_SECONDS = 30.0
 """RocketMQ: a lock that was not renewed for so long counts as lost."""
@@ -23,7 +24,13 @@ LOCK_LOST_SECONDS = 30.0
 MESSAGES_PER_TURN = 32
 """Messages that one queue hands out one by one before it is the next one's turn."""
 
-Retry = Callable[["Source", ReceivedMessage, int], Awaitable[None]]
+
+class TakesBack(Protocol):
+    """Who decides about messages that are not acknowledged."""
+
+    async def retry(self, source: Source, message: ReceivedMessage, delay_level: int) -> None: ...
+
+    def abandon(self, source: Source, message: ReceivedMessage) -> None: ...
 
 
 @attrs.define(eq=False)
@@ -33,9 +40,9 @@ class Source:
     assigned: AssignedQueue
     orderly: bool
     line: Line
-    on_retry: Retry
+    takes_back: TakesBack
     on_idle: trio.Event = attrs.field(factory=trio.Event)
-    """Set when nothing that was handed out is open any more, after `dropped` was set."""
+    """Set when nothing of an orderly queue is in work any more, after it was dropped."""
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     """Of its pull loop."""
     fetcher: Fetcher | None = None
@@ -45,6 +52,7 @@ class Source:
     suspended: bool = False
     """An orderly queue that waits before it hands its first message out again."""
     locked_until: float = 0.0
+    """Until when our lock on an orderly queue holds if it is not renewed, on trio's clock."""
 
     @property
     def queue(self) -> MessageQueue:
@@ -68,18 +76,42 @@ class Source:
             return False
         if not self.orderly:
             return True
-        return not self.suspended and not self.assigned.handed_out and trio.current_time() < self.locked_until
+        return not self.suspended and not self.assigned.in_work and self.is_locked
+
+    @property
+    def is_locked(self) -> bool:
+        """Whether the queue is ours alone, as far as we know."""
+        return trio.current_time() < self.locked_until
+
+    def check_open(self) -> None:
+        if self.line.closed:
+            raise Closed("the consumer is closed")
 
     def ack(self, message: ReceivedMessage) -> None:
         self.assigned.ack(message)
-        if self.orderly and not self.assigned.handed_out:
-            if self.dropped:
-                self.on_idle.set()
-            else:
-                self.line.offer(self)
+        if self.orderly:
+            self.look_for_idle()
+
+    def look_for_idle(self) -> None:
+        """Go on with an orderly queue of which nothing is in work any more."""
+        if self.assigned.in_work:
+            return
+        if self.dropped:
+            self.on_idle.set()
+        else:
+            self.line.offer(self)
+
+    def drop(self) -> None:
+        """Stop reading: nothing more is pulled or handed out, what is in work may be finished."""
+        self.dropped = True
+        self.scope.cancel()
+        self.assigned.stop()
 
     async def retry(self, message: ReceivedMessage, delay_level: int) -> None:
-        await self.on_retry(self, message, delay_level)
+        await self.takes_back.retry(self, message, delay_level)
+
+    def abandon(self, message: ReceivedMessage) -> None:
+        self.takes_back.abandon(self, message)
 
 
 @attrs.define(eq=False)
@@ -90,6 +122,7 @@ class Line:
     _waiting: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot)
     _turn: int = 0
     """Messages that the queue in front has handed out one by one."""
+    closed: bool = False
 
     def offer(self, source: Source) -> None:
         """Let a queue stand in the line if it has something to hand out."""
@@ -129,8 +162,11 @@ class Line:
             if not source.ready():
                 self._leave()
                 continue
-            buffered = source.assigned.buffered
+            assigned = source.assigned
+            buffered = assigned.buffered
             message = buffered.popleft()
+            message.state = HANDED_OUT
+            assigned.handed_out += 1
             if source.orderly or not buffered:
                 self._leave()
             else:
@@ -146,6 +182,11 @@ class Line:
     def _leave(self) -> None:
         self._ready.popleft().in_line = False
         self._turn = 0
+
+    def close(self) -> None:
+        """Let all tasks that wait look again, and find that nothing comes any more."""
+        self.closed = True
+        self._waiting.unpark_all()
 
     def wake_one(self) -> None:
         """Let one waiting task look again."""

@@ -8,6 +8,8 @@ ClientError
 ├── Unreachable                  no connection to a broker or name server
 ├── NoAnswer                     the connection or the time ended before the answer came
 ├── BadAnswer                    an answer that lacks what it must have
+├── OffsetsUnreadable            the file in which a broadcasting consumer keeps its offsets cannot be read or understood
+├── OffsetsNotWritten            that file could not be written
 ├── SendTimeout                  the total time of a send is over
 ├── Closed                       the client was closed while the call was out
 └── Refused                      a server answered with a code; one subclass per family of codes, see `REFUSALS`
@@ -113,6 +115,29 @@ class BadAnswer(ClientError):
     def __init__(self, address: str, detail: str) -> None:
         super().__init__(f"{address} answered without {detail}")
         self.address = address
+
+
+class OffsetsUnreadable(ClientError):
+    """The offsets in the file `path` cannot be used. Nothing was read, and the file was left as it is.
+
+    Repair the file, or remove it to begin where the consumer says that a new group begins.
+    """
+
+    def __init__(self, path: str, detail: str) -> None:
+        super().__init__(
+            f"the offsets in {path} cannot be read ({detail}): repair the file, or remove it to begin as a new consumer"
+        )
+        self.path = path
+
+
+class OffsetsNotWritten(ClientError):
+    """The offsets could not be written to the file `path`; they are written again with the next commit."""
+
+    retriable = True
+
+    def __init__(self, path: str, detail: str) -> None:
+        super().__init__(f"the offsets could not be written to {path}: {detail}")
+        self.path = path
 
 
 class SendTimeout(ClientError):

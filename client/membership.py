@@ -6,7 +6,7 @@ when a broker says that members have changed, and when a route has changed. Name
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Collection
 from math import inf
 
 import attrs
@@ -16,12 +16,13 @@ from ..message.message import MessageQueue
 from ..world.events import get_logger
 from ..world.network import Address
 from .delivery import LOCK_LOST_SECONDS, Source
-from .errors import ClientError, NoAnswer, NoRoute
+from .errors import ClientError, NoAnswer, NoRoute, NoRouteReason
 from .queue_calls import group_members, lock_queues, master_of
+from .queue_keeping import QueueKeeper
 from .rebalance import Strategy, allocate
 from .route import TopicRoute
-from .session import Session
-from .subscription import MessageModel, Subscription
+from .session import CALL_SECONDS, Session
+from .subscription import MessageModel
 
 log = get_logger(__name__)
 
@@ -39,15 +40,16 @@ class Membership:
 
     session: Session
     group: str
-    subscriptions: dict[str, Subscription]
+    subscriptions: Collection[str]
+    """The topics that are read."""
     model: MessageModel
     strategy: Strategy
     orderly: bool
-    take_queue: Callable[[MessageQueue, Subscription], Awaitable[Source]]
-    """Starts reading a queue; raises a `ClientError` if that cannot be done now."""
-    give_queue: Callable[[Source], Awaitable[None]]
-    """Stops reading a queue for good."""
+    keeper: QueueKeeper
     sources: dict[MessageQueue, Source] = attrs.field(factory=dict[MessageQueue, Source])
+    """The queues that are read."""
+    _known: dict[str, set[MessageQueue]] = attrs.field(factory=dict[str, set[MessageQueue]])
+    """By topic, the queues that were there when we looked first; others are new."""
     _wanted: trio.Event = attrs.field(factory=trio.Event)
     _without_route: set[str] = attrs.field(factory=set[str])
     """Topics of which it has been said that they have no route."""
@@ -76,37 +78,44 @@ class Membership:
         while True:
             await trio.sleep(LOCK_RENEW_SECONDS)
             by_broker: dict[str, list[Source]] = {}
-            for source in self.sources.values():
+            for source in [*self.sources.values(), *self.keeper.leaving]:
                 by_broker.setdefault(source.queue.broker_name, []).append(source)
             async with trio.open_nursery() as nursery:
                 for sources in by_broker.values():
                     nursery.start_soon(self._renew, sources)
 
     async def _renew(self, sources: list[Source]) -> None:
+        asked_at = trio.current_time()
         try:
             address = await master_of(self.session, sources[0].queue)
             locked = await lock_queues(self.session, self.group, address, [source.queue for source in sources])
         except ClientError as error:
             log.warning("locks_not_renewed", broker=sources[0].queue.broker_name, reason=str(error))
             return
-        now = trio.current_time()
         for source in sources:
-            if source.queue in locked:
-                source.locked_until = now + LOCK_LOST_SECONDS
+            if source.queue in locked and source.is_locked:
+                source.locked_until = asked_at + LOCK_LOST_SECONDS
                 source.line.offer(source)
-            elif source.locked_until:
+            elif self.sources.get(source.queue) is source:
+                # Another member may have read the queue since, or does so now: what was pulled here is out of date.
                 log.warning("queue_lock_lost", queue=str(source.queue))
                 source.locked_until = 0.0
+                del self.sources[source.queue]
+                await self.keeper.give(source, locked=False)
+                self.want_rebalance()
 
     async def rebalance(self) -> bool:
         """Adapt `sources`; return whether everything could be decided."""
         self._wanted = trio.Event()
         settled = True
-        for topic, subscription in self.subscriptions.items():
+        for topic in self.subscriptions:
             try:
                 route = self.session.routes.routes.get(topic) or await self.session.refresh_route(topic)
+                known = self._known.setdefault(topic, set(route.subscribe_queues()))
                 wanted = await self._share(route)
             except NoRoute as error:
+                if error.reason is NoRouteReason.TOPIC_UNKNOWN:
+                    self._known.setdefault(topic, set())
                 if topic not in self._without_route:
                     log.info("topic_without_route", topic=topic, reason=error.reason.name)
                     self._without_route.add(topic)
@@ -118,11 +127,19 @@ class Membership:
                 continue
             for queue in [queue for queue in self.sources if queue.topic == topic and queue not in wanted]:
                 log.info("queue_given", queue=str(queue), group=self.group)
-                await self.give_queue(self.sources.pop(queue))
-            missing = sorted(queue for queue in wanted if queue not in self.sources)  # a set has another order each time
+                await self.keeper.give(self.sources.pop(queue), locked=True)
+            leaving = {source.queue for source in self.keeper.leaving}
+            # Sorted, because a set has another order each time.
+            missing = sorted(queue for queue in wanted if queue not in self.sources and queue not in leaving)
             async with trio.open_nursery() as nursery:
                 for queue in missing:
-                    nursery.start_soon(self._take, queue, subscription)
+                    nursery.start_soon(self._take, queue, queue not in known)
+            # Together, for a broker may forget first commits that come at the same moment.
+            taken = [source for queue in missing if (source := self.sources.get(queue)) is not None]
+            await self.keeper.commit(taken, CALL_SECONDS)
+            for source in taken:
+                if not source.dropped and source.fetcher is None:  # it may have been moved and read meanwhile
+                    self.keeper.read(source)
             settled = settled and all(queue in self.sources for queue in wanted)
         return settled
 
@@ -156,19 +173,17 @@ class Membership:
         assert failure is not None
         raise failure
 
-    async def _take(self, queue: MessageQueue, subscription: Subscription) -> None:
+    async def _take(self, queue: MessageQueue, is_new: bool) -> None:
         locked_until = inf
         try:
             if self.orderly:
+                locked_until = trio.current_time() + LOCK_LOST_SECONDS
                 address = await master_of(self.session, queue)
                 if queue not in await lock_queues(self.session, self.group, address, [queue]):
                     log.debug("queue_locked_by_other_member", queue=str(queue))
                     return
-                locked_until = trio.current_time() + LOCK_LOST_SECONDS
-            source = await self.take_queue(queue, subscription)
+            self.sources[queue] = source = await self.keeper.take(queue, is_new=is_new, locked_until=locked_until)
         except ClientError as error:
             log.warning("queue_not_taken", queue=str(queue), reason=str(error))
             return
-        source.locked_until = locked_until
-        self.sources[queue] = source
         log.info("queue_taken", queue=str(queue), group=self.group, offset=source.assigned.next_offset)

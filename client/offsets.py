@@ -17,23 +17,41 @@ from ..message.json import dumps, loads, message_queue_of
 from ..message.message import MessageQueue
 from ..world.disk import Disk
 from ..world.events import get_logger
-from .errors import ClientError, Refused
-from .queue_calls import commit_offset, committed_offset
+from .errors import ClientError, OffsetsNotWritten, OffsetsUnreadable, Refused
+from .queue_calls import asked_offset, commit_offset
 from .session import CALL_SECONDS, Session
 from .subscription import MessageModel
 
 log = get_logger(__name__)
 
 
+@attrs.frozen
+class Position:
+    """Where a group stands in one queue."""
+
+    offset: int | None
+    """None if it never committed."""
+    certain: bool = True
+    """Whether whoever keeps the offset said so, and not a slave, which may not have heard of it yet."""
+
+
+OnFailure = Callable[[MessageQueue, ClientError], None]
+
+
 class Offsets(Protocol):
     """Remembers offsets of one group."""
 
-    async def read(self, queue: MessageQueue) -> int | None:
+    async def read(self, queue: MessageQueue) -> Position:
         """The remembered offset; raises a `ClientError` if that cannot be found out now."""
         ...
 
-    async def write(self, offsets: Mapping[MessageQueue, int], timeout_seconds: float) -> set[MessageQueue]:
-        """Remember offsets; return the queues for which that is settled. The others are to be written again."""
+    async def write(
+        self, offsets: Mapping[MessageQueue, int], timeout_seconds: float, on_failure: OnFailure | None = None
+    ) -> set[MessageQueue]:
+        """Remember offsets; return the queues for which that is settled. The others are to be written again.
+
+        `on_failure` is called for each queue that was tried in vain.
+        """
         ...
 
 
@@ -44,16 +62,20 @@ class BrokerOffsets:
     _session: Session
     _group: str
 
-    async def read(self, queue: MessageQueue) -> int | None:
-        return await committed_offset(self._session, self._group, queue)
+    async def read(self, queue: MessageQueue) -> Position:
+        return Position(*await asked_offset(self._session, self._group, queue))
 
-    async def write(self, offsets: Mapping[MessageQueue, int], timeout_seconds: float) -> set[MessageQueue]:
+    async def write(
+        self, offsets: Mapping[MessageQueue, int], timeout_seconds: float, on_failure: OnFailure | None = None
+    ) -> set[MessageQueue]:
         written: set[MessageQueue] = set()
 
         def failed(queue: MessageQueue, error: ClientError) -> None:
             log.warning("offset_not_committed", queue=str(queue), offset=offsets[queue], reason=str(error))
             if isinstance(error, Refused) and not error.retriable:
                 written.add(queue)  # asking again would be refused again
+            if on_failure is not None:
+                on_failure(queue, error)
 
         kept = await commit_offsets(self._session, self._group, offsets, failed, timeout_seconds)
         return kept | written
@@ -63,7 +85,7 @@ async def commit_offsets(
     session: Session,
     group: str,
     offsets: Mapping[MessageQueue, int],
-    on_failure: Callable[[MessageQueue, ClientError], None],
+    on_failure: OnFailure,
     timeout_seconds: float = CALL_SECONDS,
 ) -> set[MessageQueue]:
     """Commit offsets of several queues, as many as can be at once; returns those whose master has them now.
@@ -111,22 +133,30 @@ class LocalOffsets:
     _offsets: dict[MessageQueue, int] = attrs.field(factory=dict[MessageQueue, int])
 
     def load(self) -> None:
-        """Read the file, if there is one; one that cannot be understood counts as absent, and is said so."""
+        """Read the file, if there is one.
+
+        Raises:
+            OffsetsUnreadable: it cannot be read or understood. It was left as it is.
+        """
         if self._path is None or not self._disk.exists(self._path):
             return
-        file = self._disk.open(self._path)
         try:
-            content = loads(file.read(0, file.size))
+            file = self._disk.open(self._path)
+            try:
+                content = loads(file.read(0, file.size))
+            finally:
+                file.close()
             self._offsets = {message_queue_of(key): int(offset) for key, offset in content["offsetTable"].items()}
-        except (JsonError, KeyError, TypeError, ValueError, AttributeError) as error:
-            log.warning("local_offsets_unreadable", path=self._path, reason=str(error))
-        finally:
-            file.close()
+        except (OSError, JsonError, KeyError, TypeError, ValueError, AttributeError) as error:
+            # Going on without it would skip what was never seen, or repeat everything, and replace what could be repaired.
+            raise OffsetsUnreadable(self._path, f"{type(error).__name__}: {error}") from error
 
-    async def read(self, queue: MessageQueue) -> int | None:
-        return self._offsets.get(queue)
+    async def read(self, queue: MessageQueue) -> Position:
+        return Position(self._offsets.get(queue))
 
-    async def write(self, offsets: Mapping[MessageQueue, int], timeout_seconds: float) -> set[MessageQueue]:
+    async def write(
+        self, offsets: Mapping[MessageQueue, int], timeout_seconds: float, on_failure: OnFailure | None = None
+    ) -> set[MessageQueue]:
         del timeout_seconds  # a local file has none
         self._offsets.update(offsets)
         if self._path is not None:
@@ -135,6 +165,9 @@ class LocalOffsets:
                 self._replace(self._path, content)
             except OSError as error:
                 log.warning("local_offsets_not_written", path=self._path, reason=str(error))
+                if on_failure is not None:
+                    for queue in offsets:
+                        on_failure(queue, OffsetsNotWritten(self._path, str(error)))
                 return set()
         return set(offsets)
 
@@ -155,7 +188,11 @@ class LocalOffsets:
 
 
 def kept_offsets(session: Session, group: str, model: MessageModel, path: str | None) -> Offsets:
-    """Where the offsets of a member of `group` are kept; `path` is the file for those that it keeps itself."""
+    """Where the offsets of a member of `group` are kept; `path` is the file for those that it keeps itself.
+
+    Raises:
+        OffsetsUnreadable: the file cannot be read or understood.
+    """
     if model is not MessageModel.BROADCASTING:
         return BrokerOffsets(session, group)
     own = LocalOffsets(session.world.disk, path)

@@ -56,10 +56,16 @@ class DirectDelivery:
     _answer: Callable[[str], None]
     _answered: bool = False
 
+    def check_open(self) -> None:
+        """Answering late does no harm."""
+
     def ack(self, message: ReceivedMessage) -> None:  # noqa: ARG002 - there is only one
         self._settle("CR_SUCCESS")
 
     async def retry(self, message: ReceivedMessage, delay_level: int) -> None:  # noqa: ARG002 - the administrator decides
+        self._settle("CR_LATER")
+
+    def abandon(self, message: ReceivedMessage) -> None:  # noqa: ARG002 - there is only one
         self._settle("CR_LATER")
 
     def _settle(self, outcome: str) -> None:
@@ -149,8 +155,8 @@ def _queue_state(source: Source) -> dict[str, Any]:
         "commitOffset": assigned.committable,
         "cachedMsgMinOffset": first,
         "cachedMsgMaxOffset": last,
-        "cachedMsgCount": assigned.handed_out + len(assigned.buffered),
-        "cachedMsgSizeInMiB": assigned.pending_bytes // (1024 * 1024),
+        "cachedMsgCount": assigned.pending,
+        "cachedMsgSizeInMiB": assigned.held_bytes // (1024 * 1024),
         "transactionMsgMinOffset": 0,
         "transactionMsgMaxOffset": 0,
         "transactionMsgCount": 0,

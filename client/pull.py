@@ -178,8 +178,9 @@ class PullConsumer:
             raise failures[0]
 
     def close(self) -> None:
-        """Refuse further calls."""
+        """Refuse further calls, and let those that wait know."""
         self._closed = True
+        self._line.close()
 
     def _source(self, queue: MessageQueue) -> Source:
         if self._closed:
@@ -194,13 +195,13 @@ class PullConsumer:
             raise Closed("the pull consumer is closed")
         messages = self._line.take(messages_max)
         for message in messages:
-            message.ack_now()  # frees its room; positions are the application's affair
+            message.settle()  # frees its room; positions are the application's affair
             self._positions[message.queue] = message.queue_offset + 1
         return messages
 
     def _read(self, queue: MessageQueue, start: int, subscription: Subscription) -> None:
         assigned = AssignedQueue(queue, start, self._messages_per_queue_max, self._bytes_per_queue_max)
-        source = self._sources[queue] = Source(assigned, orderly=False, line=self._line, on_retry=_no_retry)
+        source = self._sources[queue] = Source(assigned, orderly=False, line=self._line, takes_back=_NoRetries())
         self._positions[queue] = start
         self._start(source, subscription)
 
@@ -230,8 +231,7 @@ class PullConsumer:
 
     def _drop(self, queue: MessageQueue) -> None:
         source = self._sources.pop(queue)
-        source.dropped = True
-        source.scope.cancel()
+        source.drop()
         del self._positions[queue]
 
     async def _tell_brokers(self, expression: str) -> None:
@@ -243,9 +243,14 @@ class PullConsumer:
         await self._session.heartbeat_everywhere()
 
 
-async def _no_retry(source: Source, message: ReceivedMessage, delay_level: int) -> None:
-    del source, message, delay_level
-    raise InvalidArgument("a pull consumer has no retries: seek back to the message, or commit behind it")
+class _NoRetries:
+    """Refuses to take messages back: they are done with when they are handed out."""
+
+    async def retry(self, source: Source, message: ReceivedMessage, delay_level: int) -> None:
+        del source, message, delay_level
+        raise InvalidArgument("a pull consumer has no retries: seek back to the message, or commit behind it")
+
+    def abandon(self, source: Source, message: ReceivedMessage) -> None: ...
 
 
 @asynccontextmanager

@@ -82,13 +82,19 @@ async def offset_at(session: Session, queue: MessageQueue, timestamp_ms: int) ->
 
 async def committed_offset(session: Session, group: str, queue: MessageQueue) -> int | None:
     """Where `group` stands in the queue; None if it never committed."""
+    return (await asked_offset(session, group, queue))[0]
+
+
+async def asked_offset(session: Session, group: str, queue: MessageQueue) -> tuple[int | None, bool]:
+    """The same, and whether the master said so: a slave hears of commits late and says of them that there are none."""
     address = await member_of(session, queue)
+    by_master = address == session.routes.master(queue.broker_name)
     fields = {**_queue_fields(queue), "consumerGroup": group}
     try:
         answer = await session.ask(address, request(RequestCode.QUERY_CONSUMER_OFFSET, fields))
     except NotFound:
-        return None
-    return integer_of(answer, "offset", address)
+        return None, by_master
+    return integer_of(answer, "offset", address), by_master
 
 
 async def commit_offset(

@@ -10,6 +10,8 @@ import struct
 from collections.abc import Mapping
 from typing import Protocol
 
+import attrs
+
 from ..message.errors import CorruptRecord
 from ..message.flags import COMPRESSED, HOST_BITS
 from ..message.layout import (
@@ -38,6 +40,20 @@ _PHYSICAL_OFFSET_AT = HEADS[0].offsets["physical_offset"]
 _RECONSUME_TIMES_BEFORE_END = 16  # of the fixed part: reconsume times (4), prepared offset (8), body size (4)
 
 
+BUFFERED, HANDED_OUT, GIVEN_BACK, REDELIVERED, FORGOTTEN, DONE = range(6)
+"""The states of a delivery: pulled and waiting; in the application's hands; given back to the client, which offers it to a
+broker; replaced by another delivery here; in the application's hands, but its queue was moved to another offset; done with."""
+
+
+@attrs.define(eq=False)
+class PulledAnswer:
+    """The bytes that one pull brought, which stay in memory until the last of their messages is done with."""
+
+    size: int
+    open: int = 0
+    """How many of its messages are not done with."""
+
+
 class Origin(Protocol):
     """Where a message came from, and who wants to know what became of it."""
 
@@ -46,7 +62,15 @@ class Origin(Protocol):
 
     def ack(self, message: ReceivedMessage) -> None: ...
 
+    def check_open(self) -> None:
+        """Raise `Closed` when nobody is there any more who could be told."""
+        ...
+
     async def retry(self, message: ReceivedMessage, delay_level: int) -> None: ...
+
+    def abandon(self, message: ReceivedMessage) -> None:
+        """Take back a message whose task has ended without a word about it."""
+        ...
 
 
 class RecordView:
@@ -56,11 +80,23 @@ class RecordView:
         queue_offset: its number in `queue`.
         size: bytes of its record.
         local_redeliveries: how often this client has handed it out again without the broker.
+        answer: the pull answer that it came with.
+        state: what has become of this delivery; `AssignedQueue` alone changes it.
     """
 
-    __slots__ = ("_at", "_buffer", "_origin", "_properties", "local_redeliveries", "queue_offset", "size")
+    __slots__ = (
+        "_at",
+        "_buffer",
+        "_origin",
+        "_properties",
+        "answer",
+        "local_redeliveries",
+        "queue_offset",
+        "size",
+        "state",
+    )
 
-    def __init__(self, origin: Origin, buffer: bytes, at: int, size: int, queue_offset: int) -> None:
+    def __init__(self, origin: Origin, buffer: bytes, at: int, size: int, queue_offset: int, answer: PulledAnswer) -> None:
         self._origin = origin
         self._buffer = buffer
         self._at = at
@@ -68,6 +104,8 @@ class RecordView:
         self.size = size
         self.queue_offset = queue_offset
         self.local_redeliveries = 0
+        self.answer = answer
+        self.state = BUFFERED
 
     @property
     def body(self) -> bytes:
@@ -158,7 +196,7 @@ class RecordView:
 
     def copy_to(self, other: RecordView) -> None:
         """Let `other` show the same record."""
-        RecordView.__init__(other, self._origin, self._buffer, self._at, self.size, self.queue_offset)
+        RecordView.__init__(other, self._origin, self._buffer, self._at, self.size, self.queue_offset, self.answer)
         other.local_redeliveries = self.local_redeliveries
 
     def __repr__(self) -> str:
@@ -166,16 +204,31 @@ class RecordView:
 
 
 class ReceivedMessage(RecordView):
-    """A message from a broker, to be acknowledged or retried (unless the consumer acknowledges by itself)."""
+    """One delivery of a message, to be acknowledged or retried (unless the consumer acknowledges by itself).
+
+    It is good for one delivery: after `retry`, the message comes again as another object, and this one does nothing more.
+    """
 
     __slots__ = ()
 
+    @property
+    def in_hand(self) -> bool:
+        """Whether the application has it, and has not said yet what is to become of it."""
+        return self.state in (HANDED_OUT, FORGOTTEN)
+
     async def ack(self) -> None:
-        """Say that the message is done with. The broker is told within 5 seconds and when the consumer closes."""
-        self._origin.ack(self)
+        """Say that the message is done with. The broker is told within 5 seconds and when the consumer closes.
+
+        After `retry`, and for a queue that was moved to another offset meanwhile, this does nothing.
+
+        Raises:
+            Closed: the consumer is closed. The message comes again to another member.
+        """
+        self.ack_now()
 
     def ack_now(self) -> None:
         """The same outside of `async` code; nothing waits."""
+        self._origin.check_open()
         self._origin.ack(self)
 
     async def retry(self, *, delay_level: int = 0) -> None:
@@ -183,9 +236,30 @@ class ReceivedMessage(RecordView):
 
         Args:
             delay_level: 1..18 for RocketMQ's levels; 0 lets the broker wait longer each time; -1 sends the message to the
-                dead letters at once. In orderly consumption the queue waits for the message, and only -1 is heeded.
+                dead letters at once. In orderly consumption the queue waits for the message, and only -1 is respected.
+
+        Raises:
+            Closed: the consumer is closed. The message comes again to another member.
+            InvalidArgument: the message has been acknowledged, or was sent back already.
+        Cancellation: the message comes again; it may have been sent back, too, and then comes twice.
         """
-        await self._origin.retry(self, check_delay_level(delay_level, DEAD_LETTER_LEVEL))
+        check_delay_level(delay_level, DEAD_LETTER_LEVEL)
+        self._origin.check_open()
+        await self._origin.retry(self, delay_level)
+
+    def settle(self) -> None:
+        """Acknowledge the message if it is still in hand, as automatic acknowledgement does."""
+        self._origin.ack(self)
+
+    def abandon(self) -> None:
+        """Hand the message out again if it is still in hand, and nobody is there any more who could finish it."""
+        self._origin.abandon(self)
+
+    def again(self, redeliveries: int) -> ReceivedMessage:
+        """The same message for another delivery."""
+        message = ReceivedMessage(self._origin, self._buffer, self._at, self.size, self.queue_offset, self.answer)
+        message.local_redeliveries = self.local_redeliveries + redeliveries
+        return message
 
 
 def split_records(origin: Origin, buffer: bytes) -> list[ReceivedMessage]:
@@ -197,13 +271,14 @@ def split_records(origin: Origin, buffer: bytes) -> list[ReceivedMessage]:
     messages: list[ReceivedMessage] = []
     append, prefix = messages.append, _PREFIX.unpack_from
     at, end = 0, len(buffer)
+    answer = PulledAnswer(end)
     while at < end:
         if end - at < RECORD_SIZE_MIN:
             raise CorruptRecord(f"{end - at} bytes left at byte {at} of a pull answer, a record has at least {RECORD_SIZE_MIN}")
         size, magic, queue_offset = prefix(buffer, at)
         if (magic != MAGIC_V1 and magic != MAGIC_V2) or not RECORD_SIZE_MIN <= size <= end - at:  # noqa: PLR1714 - hot
             raise CorruptRecord(f"no record at byte {at} of a pull answer: magic {magic & 0xFFFFFFFF:#x}, size {size}")
-        append(ReceivedMessage(origin, buffer, at, size, queue_offset))
+        append(ReceivedMessage(origin, buffer, at, size, queue_offset, answer))
         at += size
     return messages
 

@@ -299,6 +299,8 @@ class Session:
                     await self.refresh_route(topic)
                 except NoRoute as error:
                     log.warning("route_not_refreshed", topic=topic, reason=error.reason.name)
+                except Closed:
+                    return
             if self.topics <= self.routes.routes.keys():
                 self.routes.forget(AUTO_CREATE_TOPIC)  # it served its turn, and would keep its brokers alive in the table
             self._close_offline_channels()

@@ -65,6 +65,7 @@ async def go_round(namesrv: str) -> None:
                 again = f" (delivery {got.reconsume_times + 1})" if got.reconsume_times else ""
                 say("consumer", "cyan", f"got '{text}' tagged {got.tag}{again}")
                 if len(received) == MESSAGES:
+                    await got.ack()
                     break
 
         (found,) = await admin.messages_by_key("orders", "order-4")

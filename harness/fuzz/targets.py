@@ -108,9 +108,13 @@ def _json(data: bytes) -> None:
 class _Nobody:
     queue = MessageQueue("T", "b", QueueId(0))
 
+    def check_open(self) -> None: ...
+
     def ack(self, message: object) -> None: ...
 
     async def retry(self, message: object, delay_level: int) -> None: ...
+
+    def abandon(self, message: object) -> None: ...
 
 
 def _pull_answer(data: bytes) -> None:

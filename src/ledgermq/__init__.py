@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from .client.errors import NotLeader as NotLeader
     from .client.errors import NotOnline as NotOnline
     from .client.errors import NotSupported as NotSupported
+    from .client.errors import OffsetsNotWritten as OffsetsNotWritten
+    from .client.errors import OffsetsUnreadable as OffsetsUnreadable
     from .client.errors import Refused as Refused
     from .client.errors import SendTimeout as SendTimeout
     from .client.errors import ServiceNotAvailable as ServiceNotAvailable
@@ -95,6 +97,8 @@ _HOMES = {
     "NotLeader": "client.errors",
     "NotOnline": "client.errors",
     "NotSupported": "client.errors",
+    "OffsetsNotWritten": "client.errors",
+    "OffsetsUnreadable": "client.errors",
     "Producer": "client.producer",
     "PullConsumer": "client.pull",
     "ReceivedMessage": "client.received",

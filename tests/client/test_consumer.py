@@ -10,7 +10,7 @@ import trio
 from trio.testing import MockClock
 
 from ledgermq.client.consumer import Consumer, open_consumer
-from ledgermq.client.errors import Closed, InvalidArgument, NoRoute
+from ledgermq.client.errors import Closed, InvalidArgument, NoRoute, OffsetsUnreadable
 from ledgermq.client.received import ReceivedMessage
 from ledgermq.client.subscription import ConsumeFrom, MessageModel
 from ledgermq.message.json import dumps, loads
@@ -54,7 +54,7 @@ async def test_a_group_without_an_offset_starts_where_it_was_told(autojump_clock
 
 
 async def test_iteration_acknowledges_what_is_behind_it(autojump_clock: MockClock) -> None:
-    """In auto mode a message is done with when the next one is asked for, or when the block ends well."""
+    """In auto mode a message is done with when the next one is asked for; what is in hand at the end comes again."""
     async with open_cluster() as cluster:
         broker = await cluster.start_broker("b1")
         cluster.create("t", 1)
@@ -64,9 +64,13 @@ async def test_iteration_acknowledges_what_is_behind_it(autojump_clock: MockCloc
                 if message.body == b"2":
                     await consumer.commit()
                     assert broker.offsets["g", "t", 0] == 2, "0 and 1 are done with, 2 is in hand"
+                if message.body == b"3":
+                    await message.ack()
                     break
+                if message.body == b"4":
+                    raise AssertionError("the loop had ended")
 
-        assert broker.offsets["g", "t", 0] == 3
+        assert broker.offsets["g", "t", 0] == 4
 
 
 async def test_what_was_in_hand_when_the_block_failed_comes_again(autojump_clock: MockClock) -> None:
@@ -192,9 +196,10 @@ async def test_a_message_that_nobody_takes_back_is_handed_out_again_here(autojum
             await message.retry()
             again = await consumer.get_one()
 
-            assert again is message
+            assert again is not None
+            assert again.body == message.body
             assert trio.current_time() - started == pytest.approx(5, abs=0.1)
-            assert message.reconsume_times == 1
+            assert (again.reconsume_times, message.reconsume_times) == (1, 0)
             await consumer.commit()
             assert broker.offsets["g", "t", 0] == 0
 
@@ -509,7 +514,9 @@ async def test_broadcasting_reads_everything_and_keeps_its_own_offsets(autojump_
         assert broker.offsets == {}
         assert broker.requests_of(RequestCode.GET_CONSUMER_LIST_BY_GROUP) == []
         await trio.Path(path).write_text("not json")
-        assert await read() == 7, "an unreadable file counts as absent"
+        with pytest.raises(OffsetsUnreadable, match="repair the file"):
+            await read()
+        assert await trio.Path(path).read_text() == "not json", "it can still be repaired"
 
 
 async def test_reading_goes_on_from_the_slave_and_comes_back(autojump_clock: MockClock) -> None:
@@ -539,6 +546,7 @@ async def test_reading_goes_on_from_the_slave_and_comes_back(autojump_clock: Moc
             assert numbers(await consumer.get_many(10)) == [6]
             master.put("t", 0, b"7")
             assert numbers(await consumer.get_many(10, 5)) == [7], "which only the master has"
+            assert await consumer.get_one(0) is None
         assert master.offsets["g", "t", 0] == 8
 
 

@@ -25,6 +25,12 @@ class Recorder:
     acked: list[int] = attrs.field(factory=list[int])
     retried: list[tuple[int, int]] = attrs.field(factory=list[tuple[int, int]])
 
+    def check_open(self) -> None:
+        """It never closes."""
+
+    def abandon(self, message: ReceivedMessage) -> None:
+        self.retried.append((message.queue_offset, 0))
+
     def ack(self, message: ReceivedMessage) -> None:
         self.acked.append(message.queue_offset)
 

@@ -1,0 +1,197 @@
+"""The queues that a consumer reads: where each begins, how far it is, and how it is left to another member.
+
+A group that has no offset in a queue gets one when the queue is taken, before any pull: otherwise it would begin anew,
+and elsewhere, when it comes back after a time without messages. An orderly queue is left to others when nothing of it is in
+work any more, and its lock is kept until then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+import attrs
+import trio
+
+from ..message.message import RETRY_PREFIX, MessageQueue
+from ..world.events import get_logger
+from .assigned import AssignedQueue, HeldBytes
+from .delivery import Line, Source, TakesBack
+from .errors import ClientError, NoAnswer
+from .fetch import Fetcher, PullPlan
+from .offsets import Offsets, Position, changed_offsets
+from .queue_calls import master_of, max_offset, min_offset, offset_at, unlock_queues
+from .session import CALL_SECONDS, Session
+from .subscription import ConsumeFrom, MessageModel, Subscription
+
+log = get_logger(__name__)
+
+COMMIT_SECONDS = 5.0
+
+
+@attrs.frozen
+class ReadingPlan:
+    """How a consumer reads its queues."""
+
+    group: str
+    orderly: bool
+    model: MessageModel
+    consume_from: ConsumeFrom
+    consume_timestamp_ms: int
+    pull_messages_max: int
+    messages_per_queue_max: int
+    bytes_per_queue_max: int
+
+    @property
+    def locks(self) -> bool:
+        """Whether queues are locked for one member."""
+        return self.orderly and self.model is MessageModel.CLUSTERING
+
+
+@attrs.define(eq=False)
+class QueueKeeper:
+    """Takes and gives queues, and commits how far they are, for one consumer."""
+
+    _session: Session
+    _nursery: trio.Nursery
+    _plan: ReadingPlan
+    _subscriptions: Mapping[str, Subscription]
+    _offsets: Offsets
+    _line: Line
+    _takes_back: TakesBack
+    _held: HeldBytes
+    leaving: set[Source] = attrs.field(factory=set[Source])
+    """Orderly queues that are given up while something of them is in work: their locks are still ours."""
+    _uncertain: set[Source] = attrs.field(factory=set[Source])
+    """Queues in which a slave knew no offset, and whose master has not been asked yet."""
+    on_left: Callable[[], None] = lambda: None
+    """Called when one of them has been left."""
+
+    async def take(self, queue: MessageQueue, *, is_new: bool, locked_until: float) -> Source:
+        """Make ready to read a queue where the group is; that is to be committed next, and then `read` follows.
+
+        Args:
+            queue: which one.
+            is_new: whether it has come into being while we were there.
+            locked_until: until when it is ours alone.
+
+        Raises:
+            ClientError: where the group is cannot be found out now. Nothing is read.
+        """
+        plan = self._plan
+        position = await self._offsets.read(queue)
+        # Brokers answer 0, too, for young queues in which a group has committed nothing yet.
+        known = position.offset is not None and position.offset > 0
+        start = position.offset if known or position.certain else None
+        if start is None:
+            start = await self._first_offset(queue, position, is_new=is_new)
+        assigned = AssignedQueue(
+            queue,
+            start,
+            plan.messages_per_queue_max,
+            plan.bytes_per_queue_max,
+            committed=start if known else None,
+            all_queues=self._held,
+        )
+        source = Source(assigned, plan.orderly, self._line, self._takes_back, locked_until=locked_until)
+        if not known and not position.certain:
+            self._uncertain.add(source)
+        return source
+
+    async def _first_offset(self, queue: MessageQueue, position: Position, *, is_new: bool) -> int:
+        consume_from = self._plan.consume_from
+        if consume_from is ConsumeFrom.FIRST:
+            return await min_offset(self._session, queue)
+        if not position.certain:
+            # Its master may know an offset, and beginning at the end would skip whatever lies between.
+            raise NoAnswer(queue.broker_name, "only its master knows whether the group has an offset")
+        if is_new or queue.topic.startswith(RETRY_PREFIX):
+            # What is in a new queue was sent after we had come, and what is in a retry topic was given to the group before.
+            return await min_offset(self._session, queue)
+        if consume_from is ConsumeFrom.TIMESTAMP:
+            return await offset_at(self._session, queue, self._plan.consume_timestamp_ms)
+        return await max_offset(self._session, queue)
+
+    async def _make_certain(self, source: Source) -> bool:
+        """Whether a group that began at its first message, because a slave knew no offset, may commit by now.
+
+        The master may have known one: then the group goes on there, and its offset is not moved back.
+        """
+        try:
+            position = await self._offsets.read(source.queue)
+        except ClientError:
+            return False
+        if position.certain:
+            self._uncertain.discard(source)
+            if position.offset is not None and position.offset > source.assigned.committable and not source.dropped:
+                log.info("master_knew_offset", queue=str(source.queue), offset=position.offset)
+                source.assigned.committed = position.offset
+                self.move_to(source, position.offset)
+        return position.certain
+
+    async def give(self, source: Source, *, locked: bool) -> None:
+        """Stop reading a queue that another member reads from now on; without a lock on it nothing is said to the broker."""
+        source.drop()
+        if locked:
+            await self.commit([source], CALL_SECONDS)
+        self._uncertain.discard(source)
+        if self._plan.locks:
+            self.leaving.add(source)
+            self._nursery.start_soon(self._leave, source, locked)
+
+    async def _leave(self, source: Source, locked: bool) -> None:
+        if source.assigned.in_work:
+            await source.on_idle.wait()
+            if locked:
+                await self.commit([source], CALL_SECONDS)
+        await self.unlock(source)
+        self.leaving.discard(source)
+        self.on_left()
+
+    async def unlock(self, source: Source) -> None:
+        """Give the lock of a queue back; a failure is logged, and the lock ends by itself."""
+        try:
+            address = await master_of(self._session, source.queue)
+            await unlock_queues(self._session, self._plan.group, address, [source.queue])
+        except ClientError as error:
+            log.warning("queue_not_unlocked", queue=str(source.queue), reason=str(error))
+
+    def read(self, source: Source) -> None:
+        """Pull a queue from its next offset on, in a task of its own."""
+        plan = self._plan
+        # A member that has lost its lock must not commit, and a pull would do so unasked.
+        commits = plan.model is MessageModel.CLUSTERING and not plan.locks
+        subscription = self._subscriptions[source.queue.topic]
+
+        def moved(offset: int) -> None:
+            source.assigned.move(offset)
+            self._nursery.start_soon(self.commit, [source], CALL_SECONDS)
+
+        def arrived() -> None:
+            self._line.offer(source)
+
+        pulls = PullPlan(plan.group, subscription, commits=commits, messages_max=plan.pull_messages_max)
+        source.fetcher = Fetcher(self._session, pulls, source.assigned, source, arrived, moved)
+        source.start(self._nursery)
+
+    def move_to(self, source: Source, offset: int) -> None:
+        """Go on at another offset, at once: the pull that is out is given up."""
+        source.assigned.reset(offset)
+        source.scope.cancel()
+        self.read(source)
+        self._nursery.start_soon(self.commit, [source], CALL_SECONDS)
+
+    async def commit(self, sources: Iterable[Source], timeout_seconds: float) -> list[ClientError]:
+        """Write down how far the queues are, those that are ours; returns why some could not be."""
+        positions = {
+            source.queue: source.assigned
+            for source in sources
+            if (not self._plan.locks or source.is_locked)
+            and (source not in self._uncertain or await self._make_certain(source))
+        }
+        offsets = changed_offsets((queue, each.committable, each.committed) for queue, each in positions.items())
+        failures: list[ClientError] = []
+        if offsets:
+            written = await self._offsets.write(offsets, timeout_seconds, lambda _, error: failures.append(error))
+            for queue in written:
+                positions[queue].committed = offsets[queue]
+        return failures

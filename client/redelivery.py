@@ -1,0 +1,99 @@
+"""What becomes of messages that are given back: to a broker, to the dead letters, or out again to the application.
+
+A message is given back once (`AssignedQueue.give_back`), and from then on exactly one thing happens to it: it is done with when
+a broker has taken it, else it is delivered again here. Cancelling whoever waits for that changes nothing.
+"""
+
+from __future__ import annotations
+
+import attrs
+import trio
+
+from ..world.events import get_logger
+from .delivery import Line, Source
+from .errors import InvalidArgument
+from .received import DONE, ReceivedMessage
+from .send_back import SendBack
+
+log = get_logger(__name__)
+
+ORDERLY_SUSPEND_SECONDS = 1.0
+"""How long an orderly queue waits before its failed message is handed out again (RocketMQ `suspendCurrentQueueTimeMillis`)."""
+REDELIVER_SECONDS = 5.0
+"""After a broker took a failed message neither way, it is handed out again here."""
+
+
+@attrs.define(eq=False)
+class Redelivery:
+    """Takes messages back, for one consumer."""
+
+    _nursery: trio.Nursery
+    _send_back: SendBack
+    _line: Line
+    _orderly: bool
+    _broadcasting: bool
+    _reconsume_times_max: int | None
+
+    async def retry(self, source: Source, message: ReceivedMessage, delay_level: int) -> None:
+        """Take back one message; returns when a broker has taken it, or it is known that it is delivered again here.
+
+        Raises:
+            InvalidArgument: it is done with already.
+        """
+        assigned = source.assigned
+        if message.state == DONE:
+            raise InvalidArgument("the message is done with: it was acknowledged, or sent back already")
+        if not assigned.give_back(message):
+            if self._orderly:
+                source.look_for_idle()
+            return  # it was given back already, or its queue was moved meanwhile and it counts no more
+        if self._broadcasting:
+            log.warning("message_dropped", queue=str(source.queue), offset=message.queue_offset, reason="broadcasting")
+            assigned.finish(message)
+            return
+        taken = False
+        try:
+            taken = await self._give(message, delay_level)
+        finally:
+            if taken:
+                assigned.finish(message)
+            elif self._orderly:
+                self._hold_up(source, message)
+            else:
+                self._nursery.start_soon(self._redeliver_later, source, message)
+            if self._orderly:
+                source.look_for_idle()
+
+    def abandon(self, source: Source, message: ReceivedMessage) -> None:
+        """Take back a message whose task has ended without a word, and deliver it again here."""
+        if source.assigned.give_back(message):
+            if self._orderly:
+                self._hold_up(source, message)
+            elif source.assigned.redeliver(message):
+                self._line.offer(source)
+        if self._orderly:
+            source.look_for_idle()
+
+    async def _give(self, message: ReceivedMessage, delay_level: int) -> bool:
+        """Give a message to a broker; whether one has taken it."""
+        if not self._orderly:
+            return await self._send_back.send(message, delay_level)
+        times_max = self._reconsume_times_max
+        used_up = times_max is not None and message.reconsume_times >= times_max
+        return (delay_level < 0 or used_up) and await self._send_back.resend(message, -1)
+
+    def _hold_up(self, source: Source, message: ReceivedMessage) -> None:
+        """Let an orderly queue wait, and hand the message out again before all behind it."""
+        if source.assigned.redeliver_in_order(message):
+            source.suspended = True
+            self._nursery.start_soon(self._resume_later, source)
+
+    async def _resume_later(self, source: Source) -> None:
+        await trio.sleep(ORDERLY_SUSPEND_SECONDS)
+        source.suspended = False
+        self._line.offer(source)
+
+    async def _redeliver_later(self, source: Source, message: ReceivedMessage) -> None:
+        await trio.sleep(REDELIVER_SECONDS)
+        if source.assigned.redeliver(message):
+            self._line.offer(source)
