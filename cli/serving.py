@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import gc
-import resource
 import signal
 import socket
 import sys
@@ -64,6 +63,8 @@ def serve(opened: AbstractAsyncContextManager[Server], announce: Callable[[Serve
 
 def _take_all_descriptors() -> None:
     """Every queue and every connection takes a descriptor: raise this process's limit to what the system allows it."""
+    import resource  # noqa: PLC0415 - commands that are no servers run on Windows too, which has none
+
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -3,6 +3,9 @@
 Writes go through `pwrite` so that a full or failing disk is an `OSError` that can be answered, never a signal;
 reads go through a shared map, which sees every byte written before it. All calls block; slow ones (`sync`) belong on
 `Workers`.
+
+A store needs Linux or another POSIX system with the locks named below. What a client needs, small whole files, works on
+macOS and Windows too, so nothing here asks for more when it is imported.
 """
 
 from __future__ import annotations
@@ -10,26 +13,29 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
-import fcntl
 import mmap
 import os
 import shutil
 import struct
+import sys
+from collections.abc import Callable
 from typing import Protocol
 
 import attrs
-
-# struct flock: write lock, from the start, byte 0, one byte. Open-file-description locks clash with the record locks of
-# other processes (as a Java broker takes) and, unlike those, also between two brokers inside one process.
-_LOCK_BYTE_0 = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
 
 _ZEROS = bytes(1 << 20)
 
 _FALLOC_FL_KEEP_SIZE = 1  # of linux/falloc.h
 # Not os.posix_fallocate: where a file system cannot reserve, that one writes a byte to every block instead.
-_fallocate = getattr(ctypes.CDLL(None, use_errno=True), "fallocate64", None)
+_fallocate = getattr(ctypes.CDLL(None, use_errno=True), "fallocate64", None) if sys.platform == "linux" else None
 if _fallocate is not None:
     _fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+
+_sync_content: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
+"""Syncs a file's bytes and its size; where nothing does less, all about it."""
+_OPEN_FLAGS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+_AT_POSITIONS = hasattr(os, "pwrite")
+"""Whether a file can be read and written at a position without moving a shared one, which Windows cannot."""
 
 Buffer = bytes | bytearray | memoryview
 
@@ -183,12 +189,22 @@ class RealDiskFile:
     _map: mmap.mmap | None = None
 
     def write(self, buffer: Buffer, position: int) -> None:
+        if not _AT_POSITIONS:
+            os.lseek(self._fd, position, os.SEEK_SET)
+            written = os.write(self._fd, buffer)
+            if written < len(buffer):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.path)
+            self.size = max(self.size, position + written)
+            return
         written = os.pwrite(self._fd, buffer, position)
         while written < len(buffer):  # a signal or the edge of a full disk cut it short; the next call tells which
             written += os.pwrite(self._fd, memoryview(buffer)[written:], position + written)
         self.size = max(self.size, position + written)
 
     def read(self, position: int, size: int) -> bytes:
+        if not _AT_POSITIONS:
+            os.lseek(self._fd, position, os.SEEK_SET)
+            return os.read(self._fd, size)
         return os.pread(self._fd, size, position)
 
     def view(self) -> memoryview:
@@ -199,7 +215,7 @@ class RealDiskFile:
         return memoryview(self._map)
 
     def sync(self) -> None:
-        os.fdatasync(self._fd)
+        _sync_content(self._fd)
 
     def truncate(self, size: int) -> None:
         os.ftruncate(self._fd, size)
@@ -259,9 +275,9 @@ class RealDisk:
 
     def open(self, path: str, *, create_size: int | None = None, read_only: bool = False) -> DiskFile:
         if create_size is None:
-            fd = os.open(path, (os.O_RDONLY if read_only else os.O_RDWR) | os.O_CLOEXEC)
+            fd = os.open(path, (os.O_RDONLY if read_only else os.O_RDWR) | _OPEN_FLAGS)
             return RealDiskFile(path, fd, os.fstat(fd).st_size)
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | _OPEN_FLAGS, 0o644)
         os.ftruncate(fd, create_size)
         return RealDiskFile(path, fd, create_size)
 
@@ -296,7 +312,9 @@ class RealDisk:
         os.replace(source, target)
 
     def sync_directory(self, path: str) -> None:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        if not hasattr(os, "O_DIRECTORY"):  # Windows opens no directories
+            return
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | _OPEN_FLAGS)
         try:
             os.fsync(fd)
         finally:
@@ -314,9 +332,18 @@ class RealDisk:
             return ""
 
     def lock(self, path: str) -> DiskLock:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _LOCK_BYTE_0)
+            import fcntl  # noqa: PLC0415 - a client has none on Windows, and needs none
+        except ImportError as error:
+            raise OSError(errno.ENOSYS, "a store needs a POSIX system with open-file-description locks") from error
+        if not hasattr(fcntl, "F_OFD_SETLK"):
+            raise OSError(errno.ENOSYS, "a store needs a POSIX system with open-file-description locks")
+        # struct flock: write lock, from the start, byte 0, one byte. Open-file-description locks clash with the record locks of
+        # other processes (as a Java broker takes) and, unlike those, also between two brokers inside one process.
+        byte_0 = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | _OPEN_FLAGS, 0o644)
+        try:
+            fcntl.fcntl(fd, fcntl.F_OFD_SETLK, byte_0)
         except OSError:
             os.close(fd)
             raise

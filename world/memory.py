@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import sys
 
 MAPPED_FROM_BYTES = 320 * 1024
 """Above what a batch of ordinary messages or a pull answer takes: mapping costs a page fault for each 4 KiB."""
@@ -28,13 +29,13 @@ def physical_memory() -> int:
     """Bytes of memory that this machine has."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (OSError, ValueError):
+    except (OSError, ValueError, AttributeError):  # the last one on Windows
         return ASSUMED_MEMORY_BYTES
 
 
 def bound_freed_memory() -> bool:
     """Fix the thresholds of this process; tells whether its C library has them."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is None:
         return False
     return bool(mallopt(_M_MMAP_THRESHOLD, MAPPED_FROM_BYTES)) and bool(mallopt(_M_TRIM_THRESHOLD, KEPT_FREE_BYTES))

@@ -19,6 +19,8 @@ from .address import Address as Address  # noqa: PLC0414 - most of the project n
 
 BACKLOG = 1024  # RocketMQ's SO_BACKLOG
 RECEIVE_BYTES = 64 * 1024
+_GATHERS = hasattr(socket.socket, "sendmsg")
+"""Whether several buffers can be sent in one call, which Windows cannot."""
 
 
 class Stream(trio.abc.Stream, ABC):
@@ -187,6 +189,9 @@ class TcpStream(Stream, HalfCloseableStream):
 
     async def send_parts(self, parts: Sequence[bytes | memoryview]) -> None:
         """Send all of `parts`, in one system call if the peer keeps up."""
+        if not _GATHERS:
+            await self.send_all(b"".join(parts))
+            return
         rest: list[bytes | memoryview] = list(parts)
         while rest:
             try:
