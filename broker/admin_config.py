@@ -6,6 +6,7 @@ by name, and so is what we do not know: a typing error must not look like succes
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import attrs
@@ -93,27 +94,51 @@ class Settings:
         changed = changed_config(broker.config, entries)
         if changed == broker.config:
             return request.response()
-        before, broker.config = broker.config, changed
-        broker.sends.config = changed
-        broker.groups.auto_create = changed.auto_create_subscription_group
-        if changed.auto_create_topic_enable != before.auto_create_topic_enable:
-            self._offer_template()
-        if changed.broker_permission != before.broker_permission:
-            broker.topics.touch()  # name servers take a table only with a new version
-        of_store = [name for key in entries if (name := KEYS[key]) in _STORE_FIELDS]
-        broker.store.config = attrs.evolve(broker.store.config, **{name: getattr(changed, name) for name in of_store})
+        _apply(broker, changed, entries)
         self.version = self.version.next(broker.world.clock.wall_ms())
         log.info("broker_config_changed", entries=entries)
         return request.response()
 
-    def _offer_template(self) -> None:
-        # The template topic exists exactly while topics are created by sending.
-        topics = self.broker.topics
-        for topic in system_topics(self.broker.config):
-            if topic.topic_name == TEMPLATE_TOPIC:
-                topics.put(topic)
-                return
-        topics.delete(TEMPLATE_TOPIC)
+
+def reload_config(broker: Broker, before: BrokerConfig, after: BrokerConfig) -> None:
+    """Take over what has changed in a configuration file, as far as it may change while the broker runs.
+
+    Args:
+        broker: the running broker.
+        before: what the file said when it was read last.
+        after: what it says now.
+    """
+    told_before, told_now = before.entries(), after.entries()
+    different = {key for key in KEYS if told_before.get(key) != told_now.get(key)}
+    changeable = {key: told_now[key] for key in sorted(different & CHANGEABLE)}
+    if changeable:
+        _apply(broker, config_of(changeable, broker.config), changeable)
+        log.info("broker_config_changed", entries=changeable)
+    if fixed := sorted(different - CHANGEABLE):
+        log.warning("broker_config_needs_restart", keys=fixed)
+    if not different:
+        log.info("broker_config_unchanged")
+
+
+def _apply(broker: Broker, changed: BrokerConfig, keys: Iterable[str]) -> None:
+    before, broker.config = broker.config, changed
+    broker.sends.config = changed
+    broker.groups.auto_create = changed.auto_create_subscription_group
+    if changed.auto_create_topic_enable != before.auto_create_topic_enable:
+        _offer_template(broker)
+    if changed.broker_permission != before.broker_permission:
+        broker.topics.touch()  # name servers take a table only with a new version
+    of_store = [name for key in keys if (name := KEYS[key]) in _STORE_FIELDS]
+    broker.store.config = attrs.evolve(broker.store.config, **{name: getattr(changed, name) for name in of_store})
+
+
+def _offer_template(broker: Broker) -> None:
+    # The template topic exists exactly while topics are created by sending.
+    for topic in system_topics(broker.config):
+        if topic.topic_name == TEMPLATE_TOPIC:
+            broker.topics.put(topic)
+            return
+    broker.topics.delete(TEMPLATE_TOPIC)
 
 
 def changed_config(config: BrokerConfig, entries: dict[str, str]) -> BrokerConfig:

@@ -18,6 +18,7 @@ from ..client.subscription import ConsumeFrom
 from ..message.message import Message
 from .clients import Seconds, chosen_tls, json_option, namesrv_option, talks_to_cluster
 from .output import print_json
+from .reasons import SuggestingGroup
 
 REPORT_SECONDS = 1.0
 MESSAGES_PER_GET = 1024
@@ -54,7 +55,7 @@ class Tally:
         }
 
 
-@click.group("bench")
+@click.group("bench", cls=SuggestingGroup)
 def command() -> None:
     """Measure sending and receiving on a running cluster."""
 

@@ -7,7 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
+from ..broker.admin_config import reload_config
 from ..broker.broker import Broker, open_broker
 from ..broker.config import KEYS, BrokerConfig, config_of
 from ..broker.errors import BadConfig, BrokerError
@@ -16,9 +18,12 @@ from ..remoting.errors import BadTlsSetting
 from ..remoting.java_properties import read_properties
 from ..remoting.tls import TLS_KEYS
 from ..store.errors import StoreError
+from ..world.events import get_logger
 from ..world.real import real_world
 from .logs import LogFormat, log_options, log_to_stderr
 from .serving import serve, text_of
+
+log = get_logger(__name__)
 
 _NAMES = {**KEYS, **{key: re.sub(r"\.|(?=[A-Z])", "_", key).lower() for key in TLS_KEYS}}
 """Every key and the name of its parameter."""
@@ -46,26 +51,60 @@ def command(
 ) -> None:
     """Run a broker until Ctrl-C or SIGTERM.
 
+    SIGHUP reads the file again and takes over what may change while a broker runs; the log names what needs a restart.
+
     Every key of broker.conf is a flag too, in RocketMQ's spelling (--listenPort 10911) or in dashes (--listen-port 10911);
     -p shows all keys. A flag wins over the file, and the file over $LEDGERMQ_NAMESRV.
     """
     log_to_stderr(log_level, log_format)  # first: a warning of the configuration must not stand in what -p prints
-    config = _config(file, namesrv, {name.removeprefix("key_"): value for name, value in keys.items() if value is not None})
+    given = {name.removeprefix("key_"): value for name, value in keys.items() if value is not None}
+    config = _config(file, namesrv, given)
     if print_config:
         click.echo(config.to_properties(), nl=False)
         return
-    serve(open_broker(config, real_world()), _announce, BrokerError, StoreError, HaError, BadTlsSetting)
-
-
-def _config(file: Path | None, namesrv: str | None, given: dict[str, str]) -> BrokerConfig:
-    entries: dict[str, str] = {}
+    _warn(config)
     source = click.get_current_context().get_parameter_source("namesrv")
-    if namesrv is not None and source is click.core.ParameterSource.ENVIRONMENT:
+    told = [config]
+
+    def reload(broker: Broker) -> None:
+        try:
+            told.append(_config(file, namesrv, given, source))
+        except (click.ClickException, OSError) as error:
+            log.error("broker_config_not_reloaded", reason=str(error))
+        else:
+            reload_config(broker, told.pop(0), told[-1])
+
+    serve(
+        open_broker(config, real_world()),
+        _announce,
+        BrokerError,
+        StoreError,
+        HaError,
+        BadTlsSetting,
+        port_options="--listenPort",
+        on_hangup=reload,
+    )
+
+
+def _warn(config: BrokerConfig) -> None:
+    """Log what a broker can run with, but hardly anybody wants."""
+    if not config.namesrv_addr:
+        log.warning("name_server_not_set", reason="no client finds this broker: set namesrvAddr, or give -n HOST:PORT")
+        if config.is_slave and not config.ha_master_address:
+            log.warning("master_address_not_set", reason="this slave has nobody to follow: set namesrvAddr or haMasterAddress")
+
+
+def _config(
+    file: Path | None, namesrv: str | None, given: dict[str, str], source: ParameterSource | None = None
+) -> BrokerConfig:
+    entries: dict[str, str] = {}
+    source = source or click.get_current_context().get_parameter_source("namesrv")
+    if namesrv is not None and source is ParameterSource.ENVIRONMENT:
         entries["namesrvAddr"] = namesrv
     try:
         if file is not None:
             entries |= read_properties(text_of(file))
-        if namesrv is not None and source is not click.core.ParameterSource.ENVIRONMENT:
+        if namesrv is not None and source is not ParameterSource.ENVIRONMENT:
             entries["namesrvAddr"] = namesrv
         return config_of(entries | {key: given[name] for key, name in _NAMES.items() if name in given})
     except BadConfig as error:

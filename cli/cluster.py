@@ -10,12 +10,13 @@ from ..client.admin import Admin, open_admin
 from ..client.errors import ClientError
 from .clients import chosen_tls, json_option, namesrv_option, talks_to_cluster
 from .output import number_or_text, print_rows, snake, snaked
+from .reasons import SuggestingGroup
 
 _STATE = ("version", "in_tps", "out_tps", "disk_percent", "log_end", "replication", "runtime", "ha", "error")
 """What `status` adds to a broker; None is printed where the broker does not tell."""
 
 
-@click.group("cluster")
+@click.group("cluster", cls=SuggestingGroup)
 def command() -> None:
     """Brokers and how they are."""
 

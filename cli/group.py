@@ -13,9 +13,10 @@ from ..client.admin.errors import GroupExists
 from ..client.errors import NotOnline
 from .clients import Moment, chosen_tls, json_option, namesrv_option, talks_to_cluster
 from .output import moment_or_none, print_json, print_rows, snaked, warn_without_master, when
+from .reasons import SuggestingGroup
 
 
-@click.group("group")
+@click.group("group", cls=SuggestingGroup)
 def command() -> None:
     """Consumer groups and their positions."""
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from .reasons import output_lost, reason_of
+from .reasons import SuggestingGroup, output_lost, reason_of
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -43,7 +43,7 @@ COMMANDS = {
 }
 
 
-class LazyGroup(click.Group):
+class LazyGroup(SuggestingGroup):
     """A group that imports a command when it is run, not when it is listed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - the signature is click's

@@ -11,12 +11,13 @@ from ..message.message import MessageQueue, StoredMessage
 from ..message.units import QueueId
 from .clients import Moment, chosen_tls, json_option, namesrv_option, talks_to_cluster
 from .output import print_message, print_rows, stored_fields, text_or_hex, when
+from .reasons import SuggestingGroup
 
 FIND_GROUP = "TOOLS_CONSUMER"
 COLUMNS = ("message_id", "queue_id", "queue_offset", "stored", "tag", "keys", "body")
 
 
-@click.group("message")
+@click.group("message", cls=SuggestingGroup)
 def command() -> None:
     """Single messages."""
 

@@ -12,9 +12,12 @@ from ..namesrv.config import NamesrvConfig, read_namesrv_conf
 from ..namesrv.errors import BadNamesrvConfig
 from ..namesrv.server import Namesrv, open_namesrv
 from ..remoting.errors import BadTlsSetting
+from ..world.events import get_logger
 from ..world.real import real_world
 from .logs import LogFormat, log_options, log_to_stderr
 from .serving import serve, text_of
+
+log = get_logger(__name__)
 
 
 @click.command("namesrv")
@@ -34,7 +37,15 @@ def command(
     if print_config:
         click.echo(config.to_properties(), nl=False)
         return
-    serve(open_namesrv(config, real_world()), _announce, JsonError, BadNamesrvConfig, BadTlsSetting)
+    serve(
+        open_namesrv(config, real_world()),
+        _announce,
+        JsonError,
+        BadNamesrvConfig,
+        BadTlsSetting,
+        port_options="--port",
+        on_hangup=lambda _: log.info("hangup_taken", reason="a name server reads its file at the start alone"),
+    )
 
 
 def _config(file: Path | None, host: str | None, port: int | None) -> NamesrvConfig:

@@ -1,9 +1,27 @@
-"""What went wrong, in the system's words; imported by every command, so it imports nothing that costs."""
+"""What went wrong, in words; imported by every command, so it imports nothing that costs."""
 
 from __future__ import annotations
 
 import os
 import sys
+
+import click
+
+
+class SuggestingGroup(click.Group):
+    """A group of commands that knows what a misspelt one was most likely meant to be."""
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            from difflib import get_close_matches  # noqa: PLC0415 - only a mistake pays for it
+
+            near = get_close_matches(args[0], self.list_commands(ctx))
+            if not near:
+                raise
+            # Newer versions of click have suggestions of their own, for some groups.
+            raise click.UsageError(f"No such command {args[0]!r}. Did you mean {' or '.join(near)}?", ctx) from error
 
 
 def reason_of(error: OSError) -> str:

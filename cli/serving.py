@@ -41,8 +41,21 @@ def text_of(file: Path) -> str:
         ) from error
 
 
-def serve(opened: AbstractAsyncContextManager[Server], announce: Callable[[Server], str], *expected: type[Exception]) -> None:
+def serve(
+    opened: AbstractAsyncContextManager[Server],
+    announce: Callable[[Server], str],
+    *expected: type[Exception],
+    port_options: str = "",
+    on_hangup: Callable[[Server], None] | None = None,
+) -> None:
     """Run a server until SIGTERM or SIGINT, then let it stop in order.
+
+    Args:
+        opened: the server.
+        announce: makes the text that says that it is ready.
+        expected: errors that are told in a line, beside OSErrors.
+        port_options: the options by which another port is chosen.
+        on_hangup: called on SIGHUP, which otherwise stops the server like the two others: then its terminal was closed.
 
     Raises:
         click.ClickException: it could not start or go on, for one of the `expected` reasons or an OSError.
@@ -51,14 +64,14 @@ def serve(opened: AbstractAsyncContextManager[Server], announce: Callable[[Serve
     _take_all_descriptors()
     bound_freed_memory()
     try:
-        trio.run(_serve, opened, announce)
+        trio.run(_serve, opened, announce, on_hangup)
     except reasons as error:
-        raise _explained(error) from error
+        raise _explained(error, port_options) from error
     except BaseExceptionGroup as group:
         # Not except*: that would wrap what is raised here in a group again, which click shows as a traceback.
         if group.split(reasons)[1] is not None:
             raise
-        raise _explained(first_of(group)) from group
+        raise _explained(first_of(group), port_options) from group
 
 
 def _take_all_descriptors() -> None:
@@ -87,44 +100,58 @@ def first_of(error: BaseException) -> BaseException:
     return error
 
 
-def _explained(error: BaseException) -> click.ClickException:
+def _explained(error: BaseException, port_options: str) -> click.ClickException:
     if not isinstance(error, OSError):
         return click.ClickException(str(error))
-    cure = _cure(error)
+    cure = _cure(error, port_options)
     return click.ClickException(reason_of(error) + (f"\n{cure}" if cure else ""))
 
 
-def _cure(error: OSError) -> str | None:
+def _cure(error: OSError, port_options: str) -> str | None:
+    with_option = f" with {port_options}" if port_options else ""
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return "Each queue and each connection takes one: raise the limit (ulimit -n)."
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return "Make room, or choose another directory for the store."
     if error.errno == errno.EADDRINUSE:
-        return "Another server runs there: stop it, or choose another port."
+        return f"Another server runs there: stop it, or choose another port{with_option}."
     if error.errno in (errno.EADDRNOTAVAIL, socket.EAI_NONAME, socket.EAI_AGAIN):
         return "Choose an address that this machine has."
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         if error.filename is None:
-            return "Low ports are the administrator's: choose another port."
+            return f"Low ports are the administrator's: choose another port{with_option}."
         return "Choose another directory for the store, or give this user the right to write there."
     if error.errno in (errno.EEXIST, errno.ENOTDIR, errno.ENOENT) and error.filename is not None:
         return "The store needs a directory there: choose another one, or move away the file that is in its place."
     return None
 
 
-async def _serve(opened: AbstractAsyncContextManager[Server], announce: Callable[[Server], str]) -> None:
+async def _serve(
+    opened: AbstractAsyncContextManager[Server], announce: Callable[[Server], str], on_hangup: Callable[[Server], None] | None
+) -> None:
     stop = trio.Event()
-    ends = [signal.SIGTERM, signal.SIGINT]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # the terminal was closed, and no nohup stands before us
-        ends.append(signal.SIGHUP)
-    with trio.open_signal_receiver(*ends) as signals:
+    taken = [signal.SIGTERM, signal.SIGINT]
+    if on_hangup is not None or signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup has it ignored
+        taken.append(signal.SIGHUP)
+    with trio.open_signal_receiver(*taken) as signals:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_stop_on_signal, signals, stop, nursery.cancel_scope)
+            servers: list[Server] = []
+
+            def hangup() -> bool:
+                if on_hangup is None:
+                    return False
+                for server in servers:  # none while it starts, when the file has just been read
+                    on_hangup(server)
+                return True
+
+            nursery.start_soon(_stop_on_signal, signals, stop, nursery.cancel_scope, hangup)
             async with opened as server:
                 _collect_rarely()
                 sys.setswitchinterval(SWITCH_SECONDS)
+                servers.append(server)
                 _print(announce(server))
                 await stop.wait()
+                servers.clear()
             nursery.cancel_scope.cancel()
 
 
@@ -135,8 +162,12 @@ def _print(text: str) -> None:
         raise click.ClickException(output_lost(error)) from error
 
 
-async def _stop_on_signal(signals: AsyncIterator[int], stop: trio.Event, scope: trio.CancelScope) -> None:
-    async for _ in signals:
+async def _stop_on_signal(
+    signals: AsyncIterator[int], stop: trio.Event, scope: trio.CancelScope, hangup: Callable[[], bool]
+) -> None:
+    async for number in signals:
+        if number == signal.SIGHUP and hangup():
+            continue
         if stop.is_set():  # asked twice: do not wait for order
             scope.cancel()
         stop.set()

@@ -19,11 +19,12 @@ from ..store.offline import LogFile, LogRecord, Report, log_files, read_log, rea
 from ..world.real import real_world
 from .clients import json_option
 from .output import print_json, stored_fields, text_or_hex, when
+from .reasons import SuggestingGroup
 
 directory = click.argument("store", type=click.Path(exists=True, file_okay=False))
 
 
-@click.group("store")
+@click.group("store", cls=SuggestingGroup)
 def command() -> None:
     """A store's files, without a broker."""
 

@@ -17,6 +17,7 @@ from ..message.message import DLQ_PREFIX, RETRY_PREFIX
 from ..message.units import MASTER_ID
 from .clients import chosen_tls, json_option, namesrv_option, pairs, talks_to_cluster
 from .output import moment_or_none, print_json, print_rows, warn_without_master, when
+from .reasons import SuggestingGroup
 
 QUEUE_COUNT = click.IntRange(0, QUEUES_MAX)
 PERMISSIONS = {"rw": PERM_READ_WRITE, "r": PERM_READ, "w": PERM_WRITE}
@@ -26,7 +27,7 @@ SYSTEM_TOPICS = frozenset(
 SYSTEM_PREFIXES = ("RMQ_SYS_", "rmq_sys_", RETRY_PREFIX, DLQ_PREFIX)
 
 
-@click.group("topic")
+@click.group("topic", cls=SuggestingGroup)
 def command() -> None:
     """Topics and their queues."""
 

@@ -140,7 +140,8 @@ def command(
     log_to_stderr(log_level, log_format)
     with tempfile.TemporaryDirectory(prefix="ledgermq-") if store is None else nullcontext(str(store.absolute())) as folder:
         plan = Plan(mode, nodes, masters, host, port, broker_port, folder, secrets.token_hex(), kept=store is not None)
-        serve(_open_cluster(plan, real_world()), _announce, BrokerError, StoreError, HaError, JsonError, BadTlsSetting)
+        expected = (BrokerError, StoreError, HaError, JsonError, BadTlsSetting)
+        serve(_open_cluster(plan, real_world()), _announce, *expected, port_options="--port or --broker-port")
 
 
 @asynccontextmanager

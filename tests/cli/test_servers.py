@@ -11,6 +11,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from secrets import token_hex
 from typing import Protocol
 
 import attrs
@@ -99,7 +100,7 @@ def test_a_port_that_is_taken_is_named_with_the_cure(runner: Run, command: tuple
         error = runner(*command, port, status=1).stderr
 
     assert f"cannot listen on 127.0.0.1:{port}" in error
-    assert "choose another port" in error
+    assert f"choose another port with {'--port or --broker-port' if command[0] == 'up' else '--port'}." in error
 
 
 def test_a_store_in_use_is_named(start: Start, tmp_path: Path) -> None:
@@ -153,6 +154,73 @@ def test_a_configuration_is_read_as_utf_8(runner: Run, tmp_path: Path) -> None:
     file.write_bytes("brokerName=bücher\n".encode("latin-1"))
     for server in ("broker", "namesrv"):
         assert "not text in UTF-8: byte 0xfc at 12" in runner(server, "-c", str(file), "-p", status=2).stderr.replace("\n", " ")
+
+
+def test_a_broker_reloads_its_file_when_its_terminal_is_closed(start: Start, runner: Run, tmp_path: Path) -> None:
+    """SIGHUP stops no server: it takes over what may change, names what needs a restart, and survives a file that is wrong."""
+    file = tmp_path / "broker.conf"
+    lines = f"listenPort=0\nbindAddress=127.0.0.1\nbrokerIP1=127.0.0.1\nstorePathRootDir={tmp_path}/store\n"
+    file.write_text(lines)
+    namesrv = start("namesrv", "--host", "127.0.0.1", "--port", "0")
+    address = "127.0.0.1:" + namesrv.wait_for(r"127.0.0.1:(\d+)")[1]
+    broker = start("broker", "-c", str(file), "-n", address)
+    broker.wait_for("boot success")
+
+    file.write_text(f"{lines}maxMessageSize=5000\nbrokerClusterName=other\n")
+    broker.process.send_signal(signal.SIGHUP)
+    broker.wait_for(r'"entries":{"maxMessageSize":"5000"},"event":"broker_config_changed"')
+    broker.wait_for(r'"keys":\["brokerClusterName"\],"event":"broker_config_needs_restart"')
+    assert "maxMessageSize" in runner("send", "t", token_hex(5000), status=1, namesrv=address).stderr
+    file.write_text("maxMessageSize=large\n")
+    broker.process.send_signal(signal.SIGHUP)
+    broker.wait_for('maxMessageSize must be a whole number.*"event":"broker_config_not_reloaded"')
+    namesrv.process.send_signal(signal.SIGHUP)
+    namesrv.wait_for("hangup_taken")
+
+    assert broker.stop() == 0, broker.output
+    assert namesrv.stop() == 0
+
+
+def test_a_broker_that_nobody_finds_says_so(start: Start, tmp_path: Path) -> None:
+    """Without a name server no client comes, and a slave without either address follows nobody."""
+    broker = start(
+        "broker", "--namesrvAddr", "", "--listenPort", "0", "--storePathRootDir", str(tmp_path / "a"), "--log-format", "text"
+    )
+    broker.wait_for("boot success")
+    slave = start(
+        "broker",
+        "--namesrvAddr",
+        "",
+        "--brokerRole",
+        "SLAVE",
+        "--brokerId",
+        "1",
+        "--listenPort",
+        "0",
+        "--storePathRootDir",
+        str(tmp_path / "b"),
+    )
+    slave.wait_for("boot success")
+
+    assert "warning  name_server_not_set" in broker.output
+    assert "master_address_not_set" not in broker.output
+    assert "name_server_not_set" in slave.output
+    assert "master_address_not_set" in slave.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("topc", "list"), "No such command 'topc'. Did you mean topic?"),
+        (("topic", "crate", "t"), "No such command 'crate'. Did you mean create or route?"),
+        (("group", "shwo", "g"), "No such command 'shwo'. Did you mean show?"),
+        (("xyzzy",), "No such command 'xyzzy'"),
+        (("topic", "create", "t", "--queue", "4"), "--queues"),
+    ],
+)
+def test_a_misspelt_command_gets_a_suggestion(runner: Run, arguments: tuple[str, ...], words: str) -> None:
+    """So does an option."""
+    assert words in runner(*arguments, status=2).stderr
 
 
 def test_a_terminal_that_is_closed_stops_a_cluster_in_order(start: Start, tmp_path: Path) -> None:
