@@ -118,6 +118,22 @@ class Broker:
         """Where slaves fetch the log, `host:port`."""
         return f"{self.config.broker_ip2 or self.host}:{self.replication.ha_port}"
 
+    def commit_offset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Commit a group's offset as a client or a slave gives it, on a master at most the end of the queue.
+
+        A slave may have shown what its master has lost since: a group beyond the end would pass over what comes there next. A
+        slave itself cannot tell, for it may be behind its master.
+        """
+        if not self.config.is_slave and offset > (end := self.store.next_offset(topic, queue_id)):
+            log.warning("commit_beyond_queue", group=group, topic=topic, queue_id=queue_id, offset=offset, end=end)
+            offset = end
+        self.offsets.commit(group, topic, queue_id, offset)
+
+    def queues_cut(self, ends: Mapping[tuple[str, int], int]) -> None:
+        """The ends of queues have moved back: so do groups that are beyond them."""
+        if moved := self.offsets.keep_inside(ends):
+            log.warning("consumer_offsets_moved_back", messages=moved)
+
     def learn_master(self, address: str, ha_address: str) -> None:
         """Take a name server's word for where a slave's master is."""
         if (address, ha_address) != (self.master_address, self.master_ha_address):
@@ -149,7 +165,7 @@ class Broker:
         keep, config = self.persistence.keep, self.config
         # Topics are found again by their messages; without offsets all groups would pass over what they have not consumed.
         self.persistence.load(OFFSETS_FILE, self.offsets.load, replaceable=False)
-        if not config.is_slave and (moved := self.offsets.keep_inside(self.store.max_offset)):
+        if not config.is_slave and (moved := self.offsets.keep_inside(self._ends_of_groups())):
             log.warning("consumer_offsets_moved_back", messages=moved)
         self.persistence.load("delayOffset.json", self.delay.load)
         topics_file = keep(TOPICS_FILE, self._with_log_offset(self.topics.to_json), lambda: self.topics.version.counter)
@@ -166,9 +182,15 @@ class Broker:
             self.delay.durable_changes,
             config.flush_delay_offset_interval / 1000,
         )
+        self.store.on_queues_cut.append(self.queues_cut)
         self.topics.on_change.append(lambda _: topics_file.wake())
         self.groups.on_change.append(groups_file.wake)
         self.deletions.follow_log()
+
+    def _ends_of_groups(self) -> dict[tuple[str, int], int]:
+        """The end of every queue that a group has an offset on."""
+        table = self.offsets.table
+        return {(topic, at): self.store.max_offset(topic, at) for (topic, _), queues in table.items() for at in queues}
 
     def _with_log_offset(self, to_json: Callable[[], Mapping[str, Any]]) -> Callable[[], dict[str, Any]]:
         """What the file of a table gets: the table, and up to where in the log it contains all deletions."""

@@ -248,7 +248,7 @@ class ClientRequests:
             raise RequestRefused(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"the consumer group {group!r} does not exist; nothing was committed"
             )
-        broker.offsets.commit(group, topic, queue_id, offset)
+        broker.commit_offset(group, topic, queue_id, offset)
         return request.response()
 
     def search_offset(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:

@@ -5,7 +5,7 @@ An offset is the next one to consume. It may legally move back: that is how offs
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any
 
 import attrs
@@ -52,15 +52,20 @@ class ConsumerOffsets:
                 self.size += (len(own) - before) * ENTRY_BYTES
         self.changes += 1
 
-    def keep_inside(self, end_of: Callable[[str, int], int]) -> dict[str, int]:
+    def keep_inside(self, ends: Mapping[tuple[str, int], int]) -> dict[str, int]:
         """Move groups back that are ahead of a queue's end, where they would pass over what comes there next.
 
-        A power cut may take messages that were consumed already. Returns, by `topic@group`, how many messages that was.
+        A power cut may take messages that were consumed already.
+
+        Args:
+            ends: by topic and queue id; groups on other queues stay where they are.
+
+        Returns, by `topic@group`, how many messages that was.
         """
         moved: dict[str, int] = {}
         for (topic, group), queues in self.table.items():
             for queue_id, offset in queues.items():
-                if offset > (end := end_of(topic, queue_id)):
+                if offset > (end := ends.get((topic, queue_id), offset)):
                     queues[queue_id] = end
                     key = f"{topic}{_SEPARATOR}{group}"
                     moved[key] = moved.get(key, 0) + offset - end

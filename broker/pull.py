@@ -112,7 +112,7 @@ class PullService:
         sys_flag = request.integer("sysFlag")
         pull = self._checked(connection, request, sys_flag)
         if sys_flag & PULL_COMMIT_OFFSET and not config.is_slave:
-            broker.offsets.commit(pull.group.group_name, pull.topic, pull.queue_id, request.integer("commitOffset"))
+            broker.commit_offset(pull.group.group_name, pull.topic, pull.queue_id, request.integer("commitOffset"))
         result = self._read(pull)
         code = code_of(result.status, pull.offset)
         may_wait = code is ResponseCode.PULL_NOT_FOUND or (

@@ -133,7 +133,7 @@ class Relay:
             log.info("offsets_reset", group=group, topic=topic, consumers=len(living.members) if living is not None else 0)
             return request.response(body=dumps({"offsetTable": table}))
         for queue_id, offset in targets.items():
-            self.broker.offsets.commit(group, topic, queue_id, offset)
+            self.broker.commit_offset(group, topic, queue_id, offset)
         log.info("offsets_reset", group=group, topic=topic, consumers=len(living.members) if living is not None else 0)
         if living is None:
             refusal = not_online(group)

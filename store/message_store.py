@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import struct
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
@@ -136,6 +136,10 @@ class MessageStore:
     """Makes the next start trust nothing of how far this one had got; the log is about to be cut behind that."""
     forget_all: Callable[[], Awaitable[None]] | None = None
     """Makes the next start derive everything from the whole log."""
+    on_queues_cut: list[Callable[[Mapping[tuple[str, int], int]], None]] = attrs.field(
+        factory=list[Callable[[Mapping[tuple[str, int], int]], None]]
+    )
+    """Called with the new ends of queues, by topic and queue id, that have lost messages."""
     last_timestamp: int = 0
     """Store timestamp of the last record: they never decrease along the log, whatever the clock does."""
     _topic_fields: dict[str, bytes] = attrs.field(factory=dict[str, bytes])
@@ -457,6 +461,10 @@ class MessageStore:
         queue = self.queues.table.get((topic, queue_id))
         return queue.max_offset if queue else 0
 
+    def next_offset(self, topic: str, queue_id: int) -> int:
+        """What the next message of a queue gets; 0 for an unknown queue."""
+        return self.next_offsets.get((topic, queue_id), 0)
+
     def unit(self, topic: str, queue_id: int, offset: int) -> Unit | None:
         """Physical offset, size and tags code of one message."""
         queue = self.queues.table.get((topic, queue_id))
@@ -554,12 +562,15 @@ class MessageStore:
         self.dispatcher.cut(offset)
         if self.index is not None:
             self.index.cut(offset)
+        ends: dict[tuple[str, int], int] = {}
         for key, queue in self.queues.table.items():
             if queue.physical_end > offset:
                 queue.truncate(offset)
-                self.next_offsets[key] = queue.max_offset
+                ends[key] = self.next_offsets[key] = queue.max_offset
         if self.queues.lacking():
             await self._rebuild_lacking_queues()
+        for tell in self.on_queues_cut:
+            tell(ends)
 
     async def _rebuild_lacking_queues(self) -> None:
         """Derive those queues anew whose units were overwritten for a deletion that has been cut from the log.
@@ -585,8 +596,11 @@ class MessageStore:
             await self.forget_mark()
         await self.log.clear()
         self.dispatcher.cut(0)
+        ends = dict.fromkeys(self.queues.table, 0)
         for topic in {topic for topic, _ in self.queues.table}:  # queues of another stretch of the log begin elsewhere
             self.drop_queues(topic)
+        for tell in self.on_queues_cut:
+            tell(ends)
 
     # ---------------------------------------------------------------- queues
 

@@ -101,6 +101,15 @@ class OffsetMerge:
         self._settled = settled
         return put, push
 
+    def handed(self, key: tuple[str, str], queue_id: int, offset: int) -> None:
+        """The master was given an offset: what it makes of it counts from now on, also if it is less.
+
+        A master that has lost messages takes no offset behind the end of its queue. Handed over again and again, the offset
+        would one day be inside the queue, and the group would pass over the messages that have come there meanwhile.
+        """
+        if self._settled is not None:
+            self._settled[*key, queue_id] = offset
+
     def _was_committed_here(self, key: tuple[str, str], queue_id: int, held: int) -> bool:
         # Before the master has told us anything we know of no commit: our file may simply be older than a reset there.
         return self._settled is not None and self._settled.get((*key, queue_id)) != held
@@ -195,7 +204,9 @@ class ConfigSync:
         for (topic, group), queues in push.items():
             for queue_id, offset in queues.items():
                 if handed < PUSHES_MAX:
-                    await channel.call(_commit(topic, group, queue_id, offset), CALL_SECONDS)
+                    answer = await channel.call(_commit(topic, group, queue_id, offset), CALL_SECONDS)
+                    if answer.code == ResponseCode.SUCCESS:
+                        self._merge.handed((topic, group), queue_id, offset)
                     handed += 1
         if handed:
             log.info("offsets_handed_to_master", offsets=handed)

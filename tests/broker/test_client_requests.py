@@ -209,10 +209,12 @@ async def test_a_new_group_on_an_old_queue_decides_for_itself(tmp_path: Path) ->
 
 
 async def test_a_committed_offset_is_given_back(tmp_path: Path) -> None:
-    """Whatever it is, also behind what was committed before."""
+    """Any offset of the queue, also one before what was committed last."""
     ask = {"consumerGroup": "g", "topic": "T1", "queueId": 1}
     async with open_desk(tmp_path) as desk:
         desk.broker.topics.put(TopicConfig("T1", 2, 2))
+        for _ in range(9):
+            desk.put("T1", queue_id=1)
         peer = desk.peer()
         for offset in (9, 4):
             committed = peer.ask(RequestCode.UPDATE_CONSUMER_OFFSET, {**ask, "commitOffset": offset})

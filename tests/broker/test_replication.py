@@ -249,7 +249,8 @@ async def test_offsets_committed_at_the_slave_reach_the_master_that_returns(tmp_
     """While the master is away consumers commit at the slave; its return takes nothing back."""
     async with open_group(tmp_path) as group, group.desk("s", **SLAVE) as slave:
         async with group.desk("m") as master:
-            master.put("T1")
+            for _ in range(30):
+                master.put("T1")
             master.broker.offsets.commit("g", "T1", 0, 10)
             sync = slave.broker.replication.sync
             assert sync is not None
@@ -332,3 +333,23 @@ async def test_a_master_s_address_given_by_hand_is_kept(tmp_path: Path) -> None:
 
             slave.broker.learn_master("127.0.0.1:2", "127.0.0.1:3")
             assert (sync.master, client.master) == (Address("127.0.0.1", 2), elsewhere)
+
+
+async def test_no_group_gets_beyond_the_end_of_a_queue(tmp_path: Path) -> None:
+    """A commit is at most the end of the master's queue, and a slave that is cut moves its groups back."""
+    async with open_group(tmp_path) as group, group.desk("m") as master, group.desk("s", **SLAVE) as slave:
+        await until(lambda: joined(master))
+        client = master.peer()
+        for _ in range(10):
+            client.send("T", b"one")
+        client.heartbeat("g", "T")
+        fields = {"consumerGroup": "g", "topic": "T", "queueId": 0, "commitOffset": 30}
+        assert client.ask(RequestCode.UPDATE_CONSUMER_OFFSET, fields).code == ResponseCode.SUCCESS
+        assert master.broker.offsets.query("g", "T", 0) == 10
+
+        await until(lambda: slave.broker.store.max_offset("T", 0) == 10)
+        slave.broker.offsets.commit("g", "T", 0, 10)
+        unit = slave.broker.store.unit("T", 0, 4)
+        assert unit is not None
+        await slave.broker.store.cut(unit[0])
+        assert slave.broker.offsets.query("g", "T", 0) == 4

@@ -238,6 +238,27 @@ async def test_a_slave_is_its_master_byte_for_byte(tmp_path: Path, leader: Maker
     assert digests(slave.segments, end) == digests(master.segments, end)
 
 
+@pytest.mark.parametrize("follower", [Maker.APACHE_55, Maker.APACHE_49], ids=lambda maker: maker.value)
+async def test_a_slave_of_another_make_passes_over_deletions(tmp_path: Path, follower: Maker) -> None:
+    """It keeps what was deleted, for it knows no such record; what comes afterwards is there, under the master's offsets."""
+    async with open_group(tmp_path) as group, open_admin(group.namesrv) as admin, open_producer(group.namesrv) as producer:
+        master = await group.start(Maker.OURS, more=BARE)
+        await admin.create_topic(TOPIC, queues=1)
+        slave = await group.start(follower, number=1)
+        for number in range(20):
+            await producer.send(Message(TOPIC, b"%d " % number))
+        await admin.delete_topic(TOPIC)
+        await admin.create_topic(TOPIC, queues=1)
+        results = [await producer.send(Message(TOPIC, b"%d " % number)) for number in range(20, 30)]
+        assert [result.queue_offset for result in results] == list(range(20, 30))
+        await becomes_equal(admin, master, slave)
+        await becomes_known(slave)
+        await master.stop()
+        wanted = set(range(20, 30))
+        assert await read_numbers(group.namesrv, wanted) >= wanted
+        await slave.stop()
+
+
 async def start_foreign(language: str, namesrv: str, folder: Path) -> Driver:
     """A client of another make."""
     if language == "java":

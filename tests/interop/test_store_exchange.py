@@ -170,3 +170,28 @@ def test_store_of_a_killed_broker_is_served_by_the_other(
         for each in after:
             offsets[each.queue_id].append(each.queue_offset)
         assert all(found == list(range(len(found))) for found in offsets.values())
+
+
+@pytest.mark.parametrize("reader", [Maker.APACHE_55, Maker.APACHE_49], ids=lambda maker: maker.value)
+def test_a_topic_that_we_have_deleted_begins_anew_at_another_broker(reader: Maker, tmp_path: Path) -> None:
+    """Apache passes over the record of the deletion: later messages are served, and the topic takes messages again."""
+    empty, again = "Emptied", "Again"
+    with serving(Maker.OURS, tmp_path / "ours") as (cluster, java):
+        for topic in (empty, again):
+            create_topic(java, cluster, topic, 1)
+            java.send(topic=topic, count=10, body="old-{i}", keys="old-{i}")
+            mqadmin(java, "deleteTopic", "-c", "DefaultCluster", "-t", topic)
+            create_topic(java, cluster, topic, 1)
+        java.send(topic=again, count=5, body="new-{i}", keys="new-{i}")
+        assert [each.queue_offset for each in java.read_all(again)] == list(range(10, 15))
+        cluster.broker_server.stop()
+    servers.copy_store(cluster.store, tmp_path / "store")
+
+    with serving(reader, tmp_path) as (_, java):
+        for topic in (again, empty):
+            java.send(topic=topic, count=3, body="later-{i}")
+        served = [each for each in java.read_all(again) if each.queue_offset >= 10]
+        assert bodies(served) == sorted(expected(5, "new-{}") + expected(3, "later-{}"))
+        assert [each.queue_offset for each in served] == list(range(10, 18))
+        served = [each for each in java.read_all(empty) if each.queue_offset >= 10]
+        assert bodies(served) == expected(3, "later-{}")

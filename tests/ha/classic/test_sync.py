@@ -245,6 +245,24 @@ async def test_offsets_committed_here_are_committed_at_the_master() -> None:
     assert tables.offsets[KEY] == {0: 5, 1: 60}
 
 
+async def test_what_a_master_makes_of_an_offset_counts() -> None:
+    """A master that has lost messages takes the end of its queue instead; the offset is not handed over a second time."""
+    master, tables = Master(dict(BODIES)), Tables()
+    async with serving(master) as address:
+        sync = ConfigSync(tables, TcpNetwork())
+        await sync.round(address)
+        tables.offsets[KEY][1] = 60
+        await sync.round(address)
+        master.bodies[RequestCode.GET_ALL_CONSUMER_OFFSET] = b'{"offsetTable":{"T@G":{0:5,1:40}}}'
+        await sync.round(address)
+        await sync.round(address)
+
+    assert [request.ext["commitOffset"] for request in master.asked if request.code == RequestCode.UPDATE_CONSUMER_OFFSET] == [
+        "60"
+    ]
+    assert tables.offsets[KEY] == {0: 5, 1: 40}
+
+
 async def test_offsets_are_handed_over_a_number_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """A slave that consumers read for long has many; the rest follow in the next rounds."""
     monkeypatch.setattr("ledgermq.ha.classic.sync.PUSHES_MAX", 2)
