@@ -15,7 +15,7 @@ from ledgermq.message.batch import ITEM_HEAD
 from ledgermq.message.fields import Layout
 from ledgermq.message.layout import BLANK, HEADS
 from ledgermq.store.checkpoint import FIELDS, MARK_AT, NOTE_AT
-from ledgermq.store.consumequeue import DELETION_TAGS_CODE, UNIT
+from ledgermq.store.consumequeue import UNIT
 from ledgermq.store.index import ENTRY, HEADER
 from ledgermq.store.recovery import MARK
 
@@ -32,14 +32,7 @@ _STORE = [
     (HEADS[0], "Both hosts IPv4. Body, topic (1-byte length) and properties (2-byte length) follow. RocketMQ's CommitLog, v1."),
     (BLANK, "The last 8 bytes of a segment are never part of a record. RocketMQ's CommitLog."),
     (ITEM_HEAD, "Body and properties (2-byte length) follow. RocketMQ's batch send."),
-    (
-        UNIT,
-        (
-            "Unit n is at byte 20 n. RocketMQ's ConsumeQueue. After a deletion of the topic (ours), the unit before the "
-            f"next offset leads to the control record and has the tags code {DELETION_TAGS_CODE}; the units before it in the "
-            "file are pre-blank."
-        ),
-    ),
+    (UNIT, "Unit n of a queue is at byte 20 n. RocketMQ's ConsumeQueue."),
     (HEADER, "Slots of 4 bytes and entries follow. RocketMQ's IndexFile."),
     (ENTRY, "Entry 0 is never used. RocketMQ's IndexFile."),
     (FIELDS, "The first bytes of the 4096 of the file. RocketMQ's StoreCheckpoint."),

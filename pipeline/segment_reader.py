@@ -12,7 +12,7 @@ import attrs
 import numpy as np
 
 from ..message.strings import string_hash
-from ..store.consumequeue import DELETION_TAGS_CODE, PRE_BLANK_SIZE
+from ..store.consumequeue import PRE_BLANK_SIZE
 from .batches import Batches, Expected, Fault, Records, check_crcs, cut_rows, read_heads
 from .errors import CorruptStore, DataLoss
 from .options import Content
@@ -158,7 +158,7 @@ def _units_of(store: Store, task: Sequence[QueueRange], reader: Reader) -> _Unit
         first, units = _present(files, each, reader)
         offsets = units["physical_offset"].astype(np.int64)
         sizes = units["size"].astype(np.int64)
-        kept = (sizes > 0) & (sizes != PRE_BLANK_SIZE) & (units["tags_code"] != DELETION_TAGS_CODE)
+        kept = (sizes > 0) & (sizes != PRE_BLANK_SIZE)
         kept &= offsets >= store.log.min_offset
         lost = len(kept) - int(np.count_nonzero(kept))
         if lost:
@@ -180,9 +180,9 @@ def _units_of(store: Store, task: Sequence[QueueRange], reader: Reader) -> _Unit
 def _present(files: Any, each: QueueRange, reader: Reader) -> tuple[int, Array]:
     """The units of a range that there are, and the offset of the first one."""
     units = files.units(each.start, each.end)
-    if len(units) == each.count:
-        return each.start, units
     first = files.first_offset()
+    if len(units) == each.count and first <= each.start:
+        return each.start, units
     if first > each.start:
         begin = min(first, each.end)
         reader.lose(each.queue, f"offsets {each.start} to {begin - 1} are gone, the oldest message has offset {first}")

@@ -11,7 +11,7 @@ import json
 import os
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 import attrs
@@ -19,8 +19,8 @@ import numpy as np
 
 from ..message.flags import PERM_READ
 from ..message.layout import span_of
-from ..store.consumequeue import DELETION_TAGS_CODE, PRE_BLANK_SIZE, UNIT, UNIT_SIZE
-from ..store.offline import NAME_DIGITS
+from ..store.consumequeue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE
+from ..store.offline import NAME_DIGITS, deleted_until
 from ..world.disk import Disk, RealDisk
 from .batches import Piece
 from .errors import BadOption, CorruptStore
@@ -149,6 +149,9 @@ class QueueFiles:
     directory: str
     queue_id: int
     disk: Disk = attrs.field(factory=RealDisk)
+    deleted_until: Callable[[], int] = lambda: 0
+    """Asked for the offset of the first message after the last deletion of the topic."""
+    _floor: int = 0
     _files: list[tuple[int, int]] = attrs.field(factory=list[tuple[int, int]])
     """First unit and number of units of each file."""
     _end: int = -1
@@ -161,11 +164,11 @@ class QueueFiles:
                 files.append((int(name) // UNIT_SIZE, self.disk.size(f"{self.directory}/{name}") // UNIT_SIZE))
             except FileNotFoundError:
                 continue
-        self._files = files
+        self._files, self._floor = files, self.deleted_until()
 
     def first_offset(self) -> int:
-        """The offset of the first unit that there is a file for."""
-        return self._files[0][0] if self._files else 0
+        """The offset of the first unit that there is a file for and whose message was not deleted with its topic."""
+        return max(self._files[0][0], self._floor) if self._files else 0
 
     def units(self, start: int, end: int) -> Array:
         """Units from `start` up to `end`, as far as there are files for them without a gap."""
@@ -203,17 +206,14 @@ class QueueFiles:
         low = self._files[0][0]
         end = max(self._find_end(), low)
         while end > low:
-            offset, size, tags_code = self.unit(end - 1)
-            if size == PRE_BLANK_SIZE or tags_code == DELETION_TAGS_CODE or offset < log.min_offset:
+            offset, size, _ = self.unit(end - 1)
+            if size == PRE_BLANK_SIZE or offset < log.min_offset:
                 break
             if log.holds(self.queue_id, end - 1, offset, size):
                 break
             end -= 1  # its record is not complete yet, or was cut
         self._end = end
-        first = self.first_at(log.min_offset, low, end)
-        if first < end and self.unit(first)[2] == DELETION_TAGS_CODE:
-            first += 1  # the topic was deleted here and goes on behind
-        return first, end
+        return min(max(self.first_at(log.min_offset, low, end), self._floor), end), end
 
     def _find_end(self) -> int:
         known = self._end
@@ -337,7 +337,10 @@ class Store:
         """The consume queue of a queue, which need not exist yet."""
         key = (topic, queue_id)
         if key not in self._queues:
-            self._queues[key] = QueueFiles(f"{self.root}/consumequeue/{topic}/{queue_id}", queue_id, self.disk)
+            directory = f"{self.root}/consumequeue/{topic}/{queue_id}"
+            self._queues[key] = QueueFiles(
+                directory, queue_id, self.disk, lambda: deleted_until(self.disk, self.root).get(key, 0)
+            )
         return self._queues[key]
 
 

@@ -19,6 +19,8 @@ from ..world.events import get_logger
 from ..world.ticks import next_tick
 from .checkpoint import Checkpoint
 from .consumequeue import PRE_BLANK_SIZE, ConsumeQueue
+from .events import deletions_file
+from .json_file import JsonFile
 from .message_store import MessageStore
 from .recovery import RecoveryMark
 
@@ -46,11 +48,15 @@ class CheckpointKeeper:
 
     store: MessageStore
     checkpoint: Checkpoint
+    _deletions: JsonFile = attrs.field(init=False)
     _marked: int = -1
     _noted: int = -1
     _cuts: int = 0
     _writing: trio.Lock = attrs.field(factory=trio.Lock)
     """Held while the checkpoint file is written: otherwise one writer could put back what another has just replaced."""
+
+    def __attrs_post_init__(self) -> None:
+        self._deletions = deletions_file(self.store.world.disk, self.store.config.store_path_root_dir)
 
     async def run(self) -> None:
         """Write checkpoint, note and limit whenever it is time, until cancelled."""
@@ -90,7 +96,7 @@ class CheckpointKeeper:
         # Another node may truncate a log with a limit at any time: a note could outlive the bytes that it describes.
         if position == self._noted or store.log.readable_limit is not None or store.writability.slave:
             return
-        if store.events.restarted:  # a start that reads on behind a deletion would find the deleted units still there
+        if store.events.unsaved_end:  # a start that reads on behind a deletion would not know of it
             return
         note = self._mark(position).encode()
         await self._flush_index()
@@ -122,17 +128,17 @@ class CheckpointKeeper:
             # What a slave has flushed may end inside a record, and a start can read on from the border of one only.
             await commit_log.flush()
         position = min(commit_log.flushed_offset, dispatched)
-        if position == self._marked and not dispatcher.dirty and not store.events.restarted:
+        if position == self._marked and not dispatcher.dirty and not store.events.unsaved_end:
             return
         mark, cuts = self._mark(position), self._cuts
         await self._flush_index()
-        await self._blank_deleted()
+        deletions_saved = await self._save_deletions()
         await self._sync_queues(in_haste=in_haste)
         if store.index is not None:
             await run(store.index.sync_full, commit_log.flushed_offset)
             self.checkpoint.index_timestamp = store.index.forced_timestamp
         async with self._writing:
-            if timestamp and position == dispatched and cuts == self._cuts:
+            if timestamp and position == dispatched and cuts == self._cuts and deletions_saved:
                 checkpoint = self.checkpoint
                 checkpoint.physical_timestamp = checkpoint.logical_timestamp = timestamp
                 indexed = store.index.forced_offset if store.index is not None else -1
@@ -147,23 +153,20 @@ class CheckpointKeeper:
         while index is not None and not index.flush(INDEX_PAGES_AT_ONCE):
             await trio.lowlevel.checkpoint()
 
-    async def _blank_deleted(self) -> None:
-        """Overwrite the units of deleted messages, as far as the deletions are on the medium.
+    async def _save_deletions(self) -> bool:
+        """Write the deletions down, unless a power cut may still take the last one; tells whether the file has all.
 
         Raises:
             OSError: the disk refused; the next round tries again.
         """
-        store, flushed = self.store, self.store.log.flushed_offset
-        for queue in list(store.events.restarted):
-            deletion = queue.deletion
-            if deletion is not None and deletion.physical_end > flushed:
-                continue
-            if deletion is not None:
-                await store.world.workers.run(queue.blank, deletion)
-                queue.drop_blanked(deletion)
-                store.dispatcher.dirty[queue] = None
-            if queue.deletion is None:  # the topic was not deleted again meanwhile
-                store.events.restarted.pop(queue, None)
+        events = self.store.events
+        if (end := events.unsaved_end) > self.store.log.flushed_offset:
+            return False
+        if end:
+            await self.store.world.workers.run(self._deletions.save, events.to_json())
+            if events.unsaved_end == end:
+                events.unsaved_end = 0
+        return not events.unsaved_end
 
     async def _sync_queues(self, *, in_haste: bool) -> None:
         """Sync every queue that is dirty now.
@@ -209,15 +212,6 @@ class CheckpointKeeper:
         async with self._writing:
             self.checkpoint.confirm_offset = self.store.log.readable_limit or 0
             await self.store.world.workers.run(self.checkpoint.forget)
-
-    async def forget_all(self) -> None:
-        """Write down that nothing is known of the queues either, so that the next start reads the whole log.
-
-        Raises:
-            OSError: the disk refused; what was written down before may stand.
-        """
-        self.checkpoint.physical_timestamp = self.checkpoint.logical_timestamp = 0
-        await self.forget_mark()
 
     def _mark(self, position: int) -> RecoveryMark:
         """A mark at `position`, naming a record before it that a queue knows: the last one if that is easily found."""

@@ -32,9 +32,6 @@ assert UNIT_SIZE == 20
 
 PRE_BLANK_SIZE = 0x7FFFFFFF
 """Size in the units that fill the first file before a queue's first message."""
-DELETION_TAGS_CODE = 0x44_454C_4554_4544
-"""Tags code of the unit before the first message after a deletion. That unit leads to the deletion's control record, and all
-units before it are pre-blank ones. Tags are hashed to 32 bits, so no message has this code."""
 
 _pack = UNIT.codec.pack
 _PRE_BLANK = _pack(0, PRE_BLANK_SIZE, 0)
@@ -78,9 +75,7 @@ class ConsumeQueue:
     physical_end: int = 0
     """End of the last record in this queue; records below it are duplicates."""
     deletion: Deletion | None = None
-    """The last deletion of the topic, as long as the files still hold units of messages before it."""
-    _floor: int = 0
-    """Units before it belong to a deleted topic."""
+    """The last deletion of the topic: units before its queue offset do not count."""
     _gathered: bytearray = attrs.field(factory=bytearray)
     _unsynced_from: int = -1
     _sync_failed: bool = False
@@ -184,64 +179,22 @@ class ConsumeQueue:
 
     @property
     def last_unit(self) -> Unit | None:
-        """The last written unit, be it of a message, of a deletion, or a pre-blank one; None in a queue without units."""
+        """The last written unit, also if its message was deleted; None in a queue without units."""
         end = self.segments.max_offset // UNIT_SIZE
         raw = self.units(end - 1, 1) if end > self.segments.min_offset // UNIT_SIZE else b""
         return UNIT.codec.unpack(raw) if raw else None
 
     def restart(self, deletion: Deletion) -> None:
-        """Hide every message before a deletion of the topic; the offsets go on.
-
-        The files are changed later, by `blank`: until the control record is on the medium, a power cut may take it, and then
-        nothing was deleted.
+        """Hide every message before a deletion of the topic; the offsets go on, and the files stay as they are.
 
         Raises:
             OSError: the disk refused. The caller derives the control record again.
         """
         offset = deletion.queue_offset
-        if self.max_offset > offset:
-            self._gathered.clear()
-            self.segments.truncate(offset * UNIT_SIZE)
-            self._end_at_last_unit()
-        if self.max_offset < offset:
+        if 0 < self.max_offset < offset:
             self._skip_to(offset)
-        self.min_offset = self._floor = offset
-        self.physical_end = max(self.physical_end, deletion.physical_end)
         self.deletion = deletion
-
-    def blank(self, deletion: Deletion) -> None:
-        """Overwrite the units before a deletion, so that no start finds their messages again; blocks.
-
-        They are overwritten in place: whatever a power cut leaves of the file, its end stays where it was, and the start that
-        follows reads the control record again.
-
-        Raises:
-            OSError: the disk refused; it may be called again.
-        """
-        last = deletion.queue_offset * UNIT_SIZE - UNIT_SIZE
-        holder = self.segments.find(last)
-        if holder is not None:  # else the file has expired
-            filling = _PRE_BLANK * ((last - holder.start) // UNIT_SIZE)
-            holder.file.write(filling + _pack(deletion.physical_offset, deletion.size, DELETION_TAGS_CODE), 0)
-
-    def drop_blanked(self, deletion: Deletion) -> None:
-        """Remove the files whose units were all before a deletion, and let the next `sync` cover what `blank` wrote.
-
-        Raises:
-            OSError: the disk refused; it may be called again.
-        """
-        last = deletion.queue_offset * UNIT_SIZE - UNIT_SIZE
-        while self.segments.files[0].start + self.segments.segment_size <= last:
-            self.segments.remove(self.segments.files[0])
-        self.segments.created, self._unsynced_from = True, self.segments.min_offset
-        if self.deletion is deletion:
-            self.deletion = None
-
-    @property
-    def lacks_units(self) -> bool:
-        """Whether the last unit is pre-blank: the units before a deletion were overwritten, and the deletion was cut."""
-        unit = self.last_unit
-        return unit is not None and unit[1] == PRE_BLANK_SIZE and not self._gathered
+        self.min_offset = min(max(self.min_offset, offset), self.max_offset)
 
     def last_unit_before(self, physical_offset: int) -> Unit | None:
         """The last written unit whose record ends at or before `physical_offset`, if there is one."""
@@ -291,8 +244,6 @@ class ConsumeQueue:
     def truncate(self, physical_offset: int) -> None:
         """Drop the units of records at or beyond `physical_offset`."""
         self._gathered.clear()
-        if self.deletion is not None and self.deletion.physical_end > physical_offset:
-            self.deletion, self._floor = None, 0
         first = self._first_unit_at(physical_offset)
         if first * UNIT_SIZE < self.segments.max_offset:
             self.segments.truncate(first * UNIT_SIZE)
@@ -326,9 +277,7 @@ class ConsumeQueue:
                 low = middle + 1
             else:
                 high = middle
-        if low < self.segments.max_offset // UNIT_SIZE and UNIT.codec.unpack(self.units(low, 1))[2] == DELETION_TAGS_CODE:
-            low += 1
-        self.min_offset = max(low, self._floor)
+        self.min_offset = min(max(low, self.deletion.queue_offset if self.deletion is not None else 0), self.max_offset)
 
     def expire(self, log_min_offset: int) -> int:
         """Delete files whose last record is no longer in the log, never the last file; returns how many."""
@@ -426,10 +375,6 @@ class ConsumeQueues:
         for queue in deleted:
             self.remove(queue)
         return deleted
-
-    def lacking(self) -> list[ConsumeQueue]:
-        """Queues whose units were overwritten for a deletion that the log does not have any more."""
-        return [queue for queue in self.table.values() if queue.lacks_units]
 
     def remove(self, queue: ConsumeQueue) -> None:
         """Remove one queue and its files."""

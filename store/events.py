@@ -3,21 +3,27 @@
 Invariant: what an event changes in the store follows from the log alone, so every node that derives the same log has the same
 queues. The dispatcher calls `LogEvents.apply` between the records before and behind an event. Tables outside the store (topics,
 groups, offsets) follow through `on_event`; events that recovery met wait in `recovered` until those tables are loaded.
+
+A deletion leaves the units of deleted messages in the queue's files and only says from which queue offset on they count. That
+is kept in `deletedQueues.json`, which is written before the recovery mark passes the event. A deletion counts as long as its
+control record is in the log.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import attrs
 
 from ..message.control import TOPIC_DELETED, Control, decode_control, deleted_topic_of
 from ..message.errors import CorruptRecord
+from ..world.disk import Disk
 from ..world.events import get_logger
 from .commitlog import CommitLog
-from .consumequeue import ConsumeQueue, ConsumeQueues, Deletion
-from .errors import BadQueueName
-from .names import queue_offset_fault
+from .consumequeue import ConsumeQueues, Deletion
+from .json_file import JsonFile
+from .names import queue_fault, queue_id_of, queue_offset_fault
 
 log = get_logger(__name__)
 
@@ -35,8 +41,10 @@ class LogEvents:
     recovered: list[tuple[int, Control]] = attrs.field(factory=list[tuple[int, Control]])
     """Physical offsets and contents of the events that recovery met, in log order."""
     recovering: bool = True
-    restarted: dict[ConsumeQueue, None] = attrs.field(factory=dict[ConsumeQueue, None])
-    """Queues whose files still hold units of messages that were deleted."""
+    deletions: dict[tuple[str, int], list[Deletion]] = attrs.field(factory=dict[tuple[str, int], list[Deletion]])
+    """By topic and queue id, the deletions whose messages are still in the log, in log order; the last one counts."""
+    unsaved_end: int = 0
+    """Behind the last control record that `deletions` has and the file has not; 0 if the file has all."""
 
     def apply(self, physical_offset: int, size: int) -> None:
         """Carry out the event whose control record lies there; one that cannot be read, or is unknown, changes nothing.
@@ -49,7 +57,7 @@ class LogEvents:
             control = decode_control(record if record is not None else b"")
             if control.kind == TOPIC_DELETED:
                 self._delete_topic(control, physical_offset, size)
-        except (CorruptRecord, BadQueueName) as error:
+        except CorruptRecord as error:
             log.error("control_record_unreadable", physical_offset=physical_offset, reason=str(error))
             return
         if self.recovering:
@@ -59,14 +67,83 @@ class LogEvents:
 
     def _delete_topic(self, control: Control, physical_offset: int, size: int) -> None:
         topic, next_offsets = deleted_topic_of(control)
-        for offset in next_offsets.values():
-            if fault := queue_offset_fault(offset):
+        for queue_id, offset in next_offsets.items():
+            if fault := queue_fault(topic, queue_id) or queue_offset_fault(offset):
                 raise CorruptRecord(fault)
         for queue_id in self.queues.ids(topic):
             next_offsets.setdefault(queue_id, self.queues.table[topic, queue_id].max_offset)
         for queue_id, offset in next_offsets.items():
             if offset > 0:
-                queue = self.queues.of(topic, queue_id)
-                queue.restart(Deletion(physical_offset, size, offset))
-                self.restarted[queue] = None
+                self._add(topic, queue_id, Deletion(physical_offset, size, offset))
+                self.unsaved_end = physical_offset + size
         log.info("topic_ended", topic=topic, physical_offset=physical_offset, queues=len(next_offsets))
+
+    # ---------------------------------------------------------------- the file
+
+    def load(self, file: JsonFile) -> None:
+        """Read the deletions of a store that is being opened; those that the log no longer has do not count.
+
+        Raises:
+            OSError: the file is there and cannot be read.
+        """
+        kept = file.load()
+        if kept is None and file.exists:
+            log.error("deletions_unreadable", path=file.path)
+        for topic, queue_id, deletion in deletions_of(kept):
+            if deletion.physical_offset >= self.log.min_offset and self._is_in_log(topic, deletion):
+                self._add(topic, queue_id, deletion)
+
+    def _add(self, topic: str, queue_id: int, deletion: Deletion) -> None:
+        known = self.deletions.setdefault((topic, queue_id), [])
+        while known and known[-1].physical_end > deletion.physical_offset:  # the log is derived again from there
+            known.pop()
+        known.append(deletion)
+        if queue := self.queues.table.get((topic, queue_id)):
+            queue.restart(deletion)
+
+    def _is_in_log(self, topic: str, deletion: Deletion) -> bool:
+        record = self.log.record(deletion.physical_offset, deletion.size)
+        try:
+            return record is not None and deleted_topic_of(decode_control(record))[0] == topic
+        except CorruptRecord:
+            return False
+
+    def to_json(self) -> dict[str, Any]:
+        """What the file is to hold."""
+        low, table = self.log.min_offset, dict[str, dict[str, list[list[int]]]]()
+        for (topic, queue_id), deletions in self.deletions.items():
+            listed = [[each.queue_offset, each.physical_offset, each.size] for each in deletions if each.physical_offset >= low]
+            if listed:  # else the messages have expired
+                table.setdefault(topic, {})[str(queue_id)] = listed
+        return {"deletedQueues": table}
+
+    def cut(self, physical_offset: int) -> None:
+        """Forget the deletions at or behind `physical_offset`: the log has been cut there, and nothing was deleted there."""
+        for key, deletions in list(self.deletions.items()):
+            left = [deletion for deletion in deletions if deletion.physical_end <= physical_offset]
+            if len(left) < len(deletions):
+                self.deletions[key] = left
+                self.unsaved_end = physical_offset
+                if queue := self.queues.table.get(key):
+                    queue.deletion = left[-1] if left else None
+                    queue.correct_min_offset(self.log.min_offset)
+
+
+def deletions_file(disk: Disk, root: str) -> JsonFile:
+    """Where a store keeps its deletions."""
+    return JsonFile(disk, f"{root}/deletedQueues.json")
+
+
+def deletions_of(kept: Any) -> Iterator[tuple[str, int, Deletion]]:
+    """What the file says, without what makes no sense: a deletion is believed only if the log confirms it."""
+    table = kept.get("deletedQueues") if isinstance(kept, dict) else None
+    for topic, queues in (table if isinstance(table, dict) else {}).items():
+        for name, listed in (queues if isinstance(queues, dict) else {}).items():
+            queue_id = queue_id_of(name)
+            for numbers in listed if isinstance(listed, list) else []:
+                if queue_id is not None and isinstance(numbers, list) and len(numbers) == 3 and all(map(_is_offset, numbers)):
+                    yield topic, queue_id, Deletion(numbers[1], numbers[2], numbers[0])
+
+
+def _is_offset(number: Any) -> bool:
+    return type(number) is int and queue_offset_fault(number) is None

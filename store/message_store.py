@@ -134,8 +134,6 @@ class MessageStore:
     """Carries out retention while the store is open."""
     forget_mark: Callable[[], Awaitable[None]] | None = None
     """Makes the next start trust nothing of how far this one had got; the log is about to be cut behind that."""
-    forget_all: Callable[[], Awaitable[None]] | None = None
-    """Makes the next start derive everything from the whole log."""
     on_queues_cut: list[Callable[[Mapping[tuple[str, int], int]], None]] = attrs.field(
         factory=list[Callable[[Mapping[tuple[str, int], int]], None]]
     )
@@ -567,24 +565,9 @@ class MessageStore:
             if queue.physical_end > offset:
                 queue.truncate(offset)
                 ends[key] = self.next_offsets[key] = queue.max_offset
-        if self.queues.lacking():
-            await self._rebuild_lacking_queues()
+        self.events.cut(offset)
         for tell in self.on_queues_cut:
             tell(ends)
-
-    async def _rebuild_lacking_queues(self) -> None:
-        """Derive those queues anew whose units were overwritten for a deletion that has been cut from the log.
-
-        Raises:
-            OSError: the disk refused; the next start finds them too.
-        """
-        if self.forget_all is not None:
-            await self.forget_all()
-        for queue in self.queues.lacking():
-            self.queues.remove(queue)
-            self.dispatcher.dirty.pop(queue, None)
-            self.next_offsets.pop((queue.topic, queue.queue_id), None)
-        self.dispatcher.cut(self.log.min_offset)
 
     async def clear(self) -> None:
         """Drop every record; the log begins anew with the next raw bytes.
@@ -596,6 +579,9 @@ class MessageStore:
             await self.forget_mark()
         await self.log.clear()
         self.dispatcher.cut(0)
+        self.events.cut(0)
+        if self.index is not None:
+            self.index.cut(0)
         ends = dict.fromkeys(self.queues.table, 0)
         for topic in {topic for topic, _ in self.queues.table}:  # queues of another stretch of the log begin elsewhere
             self.drop_queues(topic)
@@ -680,7 +666,6 @@ class MessageStore:
         """Remove a topic's queues from this node, as if it had never had messages; the log has no record of that."""
         for queue in self.queues.delete(topic):
             self.dispatcher.dirty.pop(queue, None)
-            self.events.restarted.pop(queue, None)
         for key in [key for key in self.next_offsets if key[0] == topic]:
             del self.next_offsets[key]
 

@@ -17,7 +17,8 @@ from ..message.errors import CorruptRecord
 from ..message.flags import TRANSACTION_COMMIT, TRANSACTION_MASK
 from ..message.layout import Check, RecordSpan, check_record, topic_of
 from ..world.disk import Disk
-from .consumequeue import DELETION_TAGS_CODE, PRE_BLANK_SIZE, UNIT, UNIT_SIZE
+from .consumequeue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE
+from .events import deletions_file, deletions_of
 
 PROBLEMS_MAX = 100
 """Problems that are described; more are only counted."""
@@ -143,6 +144,11 @@ def _judge_end(file: LogFile, position: int, is_last: bool, report: Report) -> N
         report.problem(f"no sound record at {report.end}, and what lies there is not the empty end of the log")
 
 
+def deleted_until(disk: Disk, root: str) -> dict[tuple[str, int], int]:
+    """For each queue of a deleted topic, by topic and queue id, the offset of the first message after the deletion."""
+    return {(topic, at): deletion.queue_offset for topic, at, deletion in deletions_of(deletions_file(disk, root).load())}
+
+
 def read_queue(disk: Disk, root: str, topic: str, queue_id: int) -> Iterator[tuple[int, int, int, int]]:
     """The entries of a queue: queue offset, physical offset, record size, tags code."""
     directory = f"{root}/consumequeue/{topic}/{queue_id}"
@@ -156,7 +162,7 @@ def read_queue(disk: Disk, root: str, topic: str, queue_id: int) -> Iterator[tup
             physical_offset, size, tags_code = UNIT.codec.unpack_from(content, at)
             if size <= 0:
                 return
-            if size != PRE_BLANK_SIZE and tags_code != DELETION_TAGS_CODE:
+            if size != PRE_BLANK_SIZE:
                 yield (int(name) + at) // UNIT_SIZE, physical_offset, size, tags_code
 
 

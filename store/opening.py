@@ -24,7 +24,7 @@ from .config import StoreConfig
 from .consumequeue import ConsumeQueues
 from .dispatch import Dispatcher, TagsCodes
 from .errors import StoreInUse
-from .events import LogEvents
+from .events import LogEvents, deletions_file
 from .index import IndexFiles
 from .local_commitlog import open_local_commit_log
 from .message_store import MessageStore, queue_offsets_of
@@ -84,7 +84,7 @@ async def open_message_store(
                 queues=len(store.queues.table),
             )
             cleaner = store.cleaner = Cleaner(store)
-            store.forget_mark, store.forget_all = keeper.forget_mark, keeper.forget_all
+            store.forget_mark = keeper.forget_mark
             await world.workers.run(_create_abort_file, world, root)
             async with trio.open_nursery() as nursery:
                 await nursery.start(store.log.run)
@@ -122,6 +122,7 @@ def _open(world: World, config: StoreConfig, store_host: tuple[str, int], open_c
     index = store.index
     try:
         queues.load(kept_all=page_cache_intact)
+        store.events.load(deletions_file(disk, root))
         lost_from: int | None = None
         if index is not None:
             lost_from = index.load(kept_all=page_cache_intact, forced_offset=-1 if mark is None else mark.indexed_offset)
@@ -141,8 +142,6 @@ def _open(world: World, config: StoreConfig, store_host: tuple[str, int], open_c
             note=note,
             index_lost_from=lost_from,
         )
-        if queues.lacking():
-            _rebuild_lacking_queues(store, checkpoint)
         if commit_log.readable_limit is not None:
             _limit_readable(commit_log, max(commit_log.readable_limit, store.dispatcher.dispatched_offset), checkpoint)
     except BaseException:
@@ -152,25 +151,12 @@ def _open(world: World, config: StoreConfig, store_host: tuple[str, int], open_c
         index.cut(recovered.end)
     noted = (found.record_store_timestamp for found in (mark, note) if found is not None)
     store.last_timestamp = max(store.dispatcher.last_store_timestamp, *noted, 0)
+    store.next_offsets.update({key: found[-1].queue_offset for key, found in store.events.deletions.items() if found})
     store.next_offsets.update(queue_offsets_of(queues.table.values()))
     store.events.recovering = False
     commit_log.on_syncing.append(store.dispatcher.sync_began)
     commit_log.on_readable.append(store.dispatcher.wake)
     return _Opened(store, checkpoint, recovered, clean_exit)
-
-
-def _rebuild_lacking_queues(store: MessageStore, checkpoint: Checkpoint) -> None:
-    """Derive queues from the whole log whose units were overwritten for a deletion that the log does not have any more."""
-    checkpoint.physical_timestamp = checkpoint.logical_timestamp = 0
-    checkpoint.forget()
-    for queue in store.queues.lacking():
-        log.warning("queue_rebuilt", topic=queue.topic, queue_id=queue.queue_id, reason="its deletion is not in the log")
-        store.queues.remove(queue)
-        store.dispatcher.dirty.pop(queue, None)
-    dispatcher = store.dispatcher
-    dispatched, dispatcher.dispatched_offset = dispatcher.dispatched_offset, store.log.min_offset
-    while dispatcher.dispatched_offset < dispatched and dispatcher.round():
-        pass
 
 
 def _limit_readable(commit_log: CommitLog, readable: int, checkpoint: Checkpoint) -> None:

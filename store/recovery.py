@@ -19,13 +19,12 @@ import zlib
 
 import attrs
 
-from ..message.control import is_control
 from ..message.fields import Field, Layout
 from ..message.flags import TRANSACTION_COMMIT, TRANSACTION_MASK
 from ..message.layout import Check, DerivedParts, check_record, span_of, topic_of
 from .checkpoint import Checkpoint
 from .commitlog import CommitLog, Evidence
-from .consumequeue import DELETION_TAGS_CODE, PRE_BLANK_SIZE, ConsumeQueue
+from .consumequeue import PRE_BLANK_SIZE, ConsumeQueue
 from .dispatch import Derivable, Dispatcher
 from .errors import MissingLog
 
@@ -173,9 +172,7 @@ def _points_to_its_record(log: CommitLog, queue: ConsumeQueue) -> bool:
     unit, before = queue.unit(number), queue.unit(number - 1)
     if unit is None or unit[1] == PRE_BLANK_SIZE:
         return unit is not None
-    offset, size, tags_code = unit
-    if tags_code == DELETION_TAGS_CODE:
-        return offset < log.min_offset or _is_control(log, offset, size)
+    offset, size, _ = unit
     if before is not None and before[1] != PRE_BLANK_SIZE and before[0] + before[1] > offset:
         return False
     if offset < log.min_offset:
@@ -188,12 +185,6 @@ def _points_to_its_record(log: CommitLog, queue: ConsumeQueue) -> bool:
         and (span.size, span.queue_id, span.queue_offset) == (size, queue.queue_id, number)
         and topic_of(view, span) == queue.topic
     )
-
-
-def _is_control(log: CommitLog, offset: int, size: int) -> bool:
-    view = log.record(offset, size)
-    span = span_of(view, 0, size) if view is not None else None
-    return view is not None and span is not None and span.size == size and is_control(topic_of(view, span), span.sys_flag)
 
 
 def _start(

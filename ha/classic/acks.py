@@ -2,12 +2,13 @@
 
 A slave counts once per key: the node's identity in our dialect, the connection in the bare one, where nothing better is known.
 Invariant: `confirmed` never retreats and is at most what `replicas - 1` slaves have reported to hold at the same time; a report
-beyond the master's own log never gets here, the transfer protocol refuses it.
+beyond the master's own log never gets here, the transfer protocol refuses it. In the bare dialect a slave's first report on a
+connection proves nothing (`claim`): anybody can send one, and equal offsets do not make equal logs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 
 import attrs
 
@@ -28,6 +29,8 @@ class Acknowledgements:
     confirmed: int = 0
     """Everything before it is on enough slaves (RocketMQ's push2SlaveMaxOffset when one slave is enough)."""
     _held: dict[Hashable, int] = attrs.field(factory=dict[Hashable, int])
+    _unproven: set[Hashable] = attrs.field(factory=set[Hashable])
+    """Slaves in `_held` of which nothing but their own first word is known: what they claim to hold answers no put."""
     _pending: PendingPuts = attrs.field(factory=lambda: PendingPuts(PutStatus.FLUSH_SLAVE_TIMEOUT))
     _last_end: int = 0
     _answered_end: int = 0
@@ -43,22 +46,37 @@ class Acknowledgements:
         """Puts that wait."""
         return len(self._pending)
 
+    def claim(self, slave: Hashable, offset: int) -> None:
+        """Note that `slave` says that it holds everything before `offset`, of which it was sent nothing yet."""
+        self._held[slave] = offset
+        self._unproven.add(slave)
+
     def hold(self, slave: Hashable, offset: int) -> None:
         """Note that `slave` holds everything before `offset`, and answer the puts that this makes safe."""
         self._held[slave] = offset
-        if len(self._held) >= self.replicas - 1:
-            reached = sorted(self._held.values(), reverse=True)[self.replicas - 2] if self.replicas > 1 else offset
+        self._unproven.discard(slave)
+        proven = [held for other, held in self._held.items() if other not in self._unproven] if self._unproven else None
+        if len(proven if proven is not None else self._held) >= self.replicas - 1:
+            reached = self._reached(proven if proven is not None else self._held.values()) if self.replicas > 1 else offset
             if reached > self.confirmed:
                 self.confirmed = reached
                 self._pending.reach(reached)
 
+    def _reached(self, held: Iterable[int]) -> int:
+        """What as many slaves hold as a put needs."""
+        return sorted(held, reverse=True)[self.replicas - 2]
+
     def leave(self, slave: Hashable) -> None:
         """Forget a slave whose connection ended; what it confirmed stays confirmed."""
         self._held.pop(slave, None)
+        self._unproven.discard(slave)
 
     def is_slave_ok(self, end: int) -> bool:
         """RocketMQ isSlaveOK: enough slaves are connected, and the log has not run away from them."""
-        return len(self._held) >= max(self.replicas - 1, 1) and end - self.confirmed < self.gap_max
+        if len(self._held) < max(self.replicas - 1, 1):
+            return False
+        claimed = self._reached(self._held.values()) if self._unproven and self.replicas > 1 else 0
+        return end - max(self.confirmed, claimed) < self.gap_max
 
     def in_sync_replicas(self, end: int) -> int:
         """RocketMQ inSyncReplicasNums: the master and every connected slave that is not too far behind."""

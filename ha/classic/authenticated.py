@@ -100,6 +100,10 @@ def rejoin_point(slave: Hello, master: Welcome) -> int | None:
     return point if max(slave.min_offset + 1, master.min_offset) <= point else None
 
 
+def _nobody_has(_node: bytes) -> str | None:
+    return None
+
+
 @attrs.define(eq=False)
 class AuthenticatedMaster:
     """The master's end."""
@@ -116,6 +120,8 @@ class AuthenticatedMaster:
     epochs: EpochList
     confirmed: Callable[[], int]
     """End of what enough nodes hold; the slave is told with every frame."""
+    taken: Callable[[bytes], str | None] = _nobody_has
+    """Why a node with this identity may not join, because another connection has it; None if it may."""
     stage: Stage = Stage.GREETING
     next_offset: int = -1
     checksummed: bool = attrs.field(default=True, init=False)
@@ -206,6 +212,8 @@ class AuthenticatedMaster:
             raise HaRefused("the slave's store is a copy of the master's, identity included: remove haIdentity.json from it")
         if who.broker_id <= 0 or who.broker_id == own.broker_id:
             raise HaRefused(f"a slave with brokerId {who.broker_id}: give it one of its own, above 0")
+        if (twin := self.taken(who.node)) is not None:
+            raise HaRefused(twin)
         if slave.segment_size != self.limits.segment_size:
             raise HaRefused(
                 f"the slave cuts its log every {slave.segment_size} bytes, the master every {self.limits.segment_size}: "

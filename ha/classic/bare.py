@@ -46,6 +46,8 @@ class BareMaster:
     next_offset: int = -1
     checksummed: bool = attrs.field(default=False, init=False)
     _held: bytes = b""
+    _sent: bool = False
+    """Something was sent: the slave has checked that it joins its log, so its reports say what it holds of this one."""
     _farewell: bytes = b""
     _last_read: float = attrs.field(init=False)
     _last_write: float = attrs.field(init=False)
@@ -74,7 +76,7 @@ class BareMaster:
         if self.ready:
             if offset > self.next_offset:
                 raise HaProtocolError(f"a report of offset {offset}, but only what lies before {self.next_offset} was sent")
-            return [SlaveReported(offset, offset)], b""
+            return ([SlaveReported(offset, offset)] if self._sent else []), b""
         return [self._start(offset)], b""
 
     def _start(self, offset: int) -> SlaveJoined:
@@ -112,13 +114,13 @@ class BareMaster:
         del body_crc  # nothing in a bare frame carries it
         header = BARE_HEADER.codec.pack(self.next_offset, size)
         self.next_offset += size
-        self._last_write = now
+        self._last_write, self._sent = now, True
         return header
 
     def heartbeat(self, now: float) -> bytes:
-        if not self.ready or now - self._last_write < self.limits.heartbeat_seconds:
+        if not self.ready or (self._sent and now - self._last_write < self.limits.heartbeat_seconds):
             return b""
-        self._last_write = now
+        self._last_write, self._sent = now, True
         return BARE_HEADER.codec.pack(self.next_offset, 0)
 
     def silent_for(self, now: float) -> float | None:

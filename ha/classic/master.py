@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Hashable, Sequence
+from math import inf
 
 import attrs
 import trio
@@ -43,6 +44,8 @@ STRANGERS_MAX = 64
 """Connections that have not joined yet; one more ends the oldest, so that strangers cannot keep slaves out."""
 FAREWELL_SECONDS = 1.0
 EPOCH_RETRY_SECONDS = 5.0
+TWIN_SECONDS = 60.0
+"""How long a connection that took the place of a living one of the same node keeps it, unless it falls silent."""
 FRAMES_TOGETHER = 16
 AT_ONCE_BYTES_MAX = 256 * 1024
 """What one connection's receive brings fits in; more may not fit into a socket, and then more puts are sent together anyway."""
@@ -83,6 +86,8 @@ class HAConnection:
     appended: int = 0
     flushed: int = 0
     last_ack: float = 0.0
+    replaced_at: float = -inf
+    """When it took the place of another connection of the same node that had not ended, by the monotonic clock."""
     sent: Rate = attrs.field(factory=Rate)
     _rest: bytes = b""
     """Of a frame that did not leave in one piece; the writer goes on with it."""
@@ -281,7 +286,7 @@ class HAService:
     async def _accept(self, stream: Stream) -> None:
         stream.keep_unsent(UNSENT_BYTES_MAX)
         remote = stream.peer
-        connection = HAConnection(self, stream, remote, self._core())
+        connection = HAConnection(self, stream, remote, self._core(remote))
         strangers = [one for one in self.connections if one.slave is None]
         if len(strangers) >= STRANGERS_MAX:
             log.warning("ha_strangers_limit_reached", remote=str(strangers[0].remote), strangers_max=STRANGERS_MAX)
@@ -297,7 +302,7 @@ class HAService:
                 log.info("slave_left", remote=str(remote), appended=connection.appended)
             await trio.aclose_forcefully(stream)
 
-    def _core(self) -> MasterCore:
+    def _core(self, remote: Address) -> MasterCore:
         settings, now = self.settings, self.clock.monotonic()
         if settings.protocol != OURS:
             return BareMaster(self.log, settings.limits, self._fresh_start, lambda: self.sent_end, now)
@@ -312,6 +317,22 @@ class HAService:
             nonce,
             self.epochs,
             lambda: self.acks.confirmed,
+            lambda node: self._twin_of(node, remote),
+        )
+
+    def _twin_of(self, node: bytes, remote: Address) -> str | None:
+        """Why a node that says who it is may not join: its identity has come by two connections, and the last one lives.
+
+        One node alone may leave a connection behind that has not ended; it does not do so again within seconds.
+        """
+        former, now = self._owners.get(node), self.clock.monotonic()
+        if former is None or now - former.last_ack >= self.settings.limits.heartbeat_seconds * 1.5:
+            return None
+        if now - former.replaced_at >= TWIN_SECONDS:
+            return None
+        return (
+            f"the slaves at {former.remote} and {remote} have one identity, as a store and its copy have; the first one stays: "
+            "stop one of them, and remove haIdentity.json from its store"
         )
 
     def _fresh_start(self, from_first: bool) -> int:
@@ -348,6 +369,7 @@ class HAService:
         connection.key = key = connection if fact.node is None else fact.node
         former = self._owners.get(key)
         if former is not None:
+            connection.replaced_at = self.clock.monotonic()
             # The node has come back before we noticed that it was gone; it counts once, by its new connection.
             log.info("slave_connection_replaced", remote=str(former.remote), new_remote=str(connection.remote))
             former.scope.cancel()
@@ -362,7 +384,10 @@ class HAService:
             lag_bytes=self.log.max_offset - fact.offset,
             fresh=fact.fresh,
         )
-        self.acks.hold(key, fact.offset)
+        if fact.node is None:
+            self.acks.claim(key, fact.offset)
+        else:
+            self.acks.hold(key, fact.offset)
         self.growth.unpark_all()
 
     def reported(self, connection: HAConnection) -> None:

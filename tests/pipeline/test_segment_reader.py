@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from ledgermq.pipeline.options import Content, ReadOptions, Stores, read_options
 from ledgermq.pipeline.ranges import QueueRange
 from ledgermq.pipeline.segment_reader import Reader, read_segments
 from ledgermq.pipeline.store_files import Store
-from ledgermq.store.consumequeue import DELETION_TAGS_CODE, PRE_BLANK_SIZE, UNIT, UNIT_SIZE
+from ledgermq.store.consumequeue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE
 
 from .stores import Stored, StoreFiles, interleaved
 
@@ -251,13 +252,9 @@ def test_files_of_a_ledger_are_part_of_the_log(files: StoreFiles) -> None:
 
 
 def test_a_topic_that_was_deleted_and_made_anew_goes_on_behind_the_deletion(files: StoreFiles) -> None:
-    """The unit before its next message leads to a record of the deletion, which is no message."""
-    directory = files.root / "consumequeue" / "T" / "0"
-    for path in sorted(directory.iterdir())[:-1]:
-        path.unlink()
-    deletion = UNIT.pack(physical_offset=files.position, size=200, tags_code=DELETION_TAGS_CODE)
-    blank = UNIT.pack(physical_offset=0, size=PRE_BLANK_SIZE, tags_code=0)
-    change(max(directory.iterdir()), 0, blank * 19 + deletion)
+    """The store names the offset from which on messages count; the units before it are still in the files."""
+    kept = {"deletedQueues": {"T": {"0": [[100, files.position, 200]]}}}
+    (files.root / "deletedQueues.json").write_text(json.dumps(kept))
     catalog = StoreCatalog(Stores((str(files.root),), ("a",)))
     queue = MessageQueue("T", "a", 0)
 
@@ -266,5 +263,5 @@ def test_a_topic_that_was_deleted_and_made_anew_goes_on_behind_the_deletion(file
 
     assert (deleted.min, deleted.max) == (100, 100)
     assert [row["queueOffset"] for row in rows_of(files.root, whole(files.root))[0] if row["queueId"] == 0] == [100]
-    with pytest.raises(DataLoss, match="offsets 0 to 79 are gone"):
+    with pytest.raises(DataLoss, match="offsets 0 to 99 are gone"):
         rows_of(files.root, [QueueRange(queue, 0, 101)])

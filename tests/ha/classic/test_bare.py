@@ -36,7 +36,18 @@ def test_of_many_bare_reports_in_one_read_the_last_whole_one_counts() -> None:
     first = b"".join(BARE_REPORT.pack(offset=offset) for offset in (100, 200, 300))
 
     assert master.receive(first + b"\0\0\0", 0.0)[0] == [SlaveJoined(None, None, 300, fresh=False)]
+    assert master.heartbeat(0.0)
     assert master.receive(b"\0\0\0\x01\x2c", 0.0)[0] == [SlaveReported(300, 300)]
+
+
+def test_a_bare_report_says_nothing_before_something_was_sent() -> None:
+    """Anybody can name an offset; only who was sent something has checked that it joins."""
+    master = bare_master(Log.of(1000))
+    master.receive(BARE_REPORT.pack(offset=1000), 0.0)
+
+    assert master.receive(BARE_REPORT.pack(offset=1000), 0.0)[0] == []
+    assert master.heartbeat(0.0), "the first one is due at once"
+    assert master.receive(BARE_REPORT.pack(offset=1000), 0.0)[0] == [SlaveReported(1000, 1000)]
 
 
 def test_a_bare_slave_may_be_silent_for_more_than_five_seconds() -> None:

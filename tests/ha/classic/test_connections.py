@@ -64,6 +64,25 @@ async def test_a_node_that_comes_back_over_a_new_connection_counts_once(
                     await trio.sleep(25)
 
 
+async def test_of_two_slaves_with_one_identity_the_second_is_refused(
+    autojump_clock: MockClock, open_node: OpenNode, lines: Lines, joined: Joined
+) -> None:
+    """A copied store: the two would take each other's place for ever. The refusal names both."""
+    async with open_node("m", sync_master=True) as master, open_node("s", slave=True) as slave:
+        await joined(master)
+        with capture_logs() as logs:
+            async with open_node("s", slave=True) as twin:
+                await trio.sleep(60)
+                assert await put_status(master) is PutStatus.PUT_OK
+                joined_now = [node.node.client.joined_at is not None for node in (slave, twin)]
+
+    assert sorted(joined_now) == [False, True]
+    assert names_of(logs).count("slave_connection_replaced") <= 2
+    (reason, *_) = {entry["reason"] for entry in logs if entry["event"] == "ha_connection_refused"}
+    assert "have one identity" in reason
+    assert reason.count("slave:") == 2
+
+
 async def test_a_first_report_that_is_late_makes_no_second_slave(
     autojump_clock: MockClock, open_node: OpenNode, join_by_hand: JoinByHand
 ) -> None:

@@ -94,6 +94,7 @@ async def test_a_connection_of_the_same_node_is_not_another_copy(
     async with open_node("m", sync_master=True, in_sync_replicas=3) as master:
         for _ in range(2):
             await join_by_hand(b"one")
+            await trio.sleep(8)  # so long silent, it is not the second one of two that live
         await (await join_by_hand(b"one")).follow(master.put())
         assert (await timed(master))[0] is PutStatus.SLAVE_NOT_AVAILABLE
 
