@@ -19,7 +19,7 @@ from ..world.events import get_logger
 from ..world.ticks import next_tick
 from .checkpoint import Checkpoint
 from .consumequeue import PRE_BLANK_SIZE, ConsumeQueue
-from .events import deletions_file
+from .deletions import deletions_file
 from .json_file import JsonFile
 from .message_store import MessageStore
 from .recovery import RecoveryMark

@@ -13,6 +13,7 @@ import attrs
 from ..message.fields import Field, Layout
 from ..world.disk import Disk
 from ..world.events import get_logger
+from .deletions import Deletion
 from .errors import BadQueueName
 from .names import queue_fault, queue_id_of, queue_offset_fault
 from .segments import Segment, Segments
@@ -43,22 +44,6 @@ larger gap is an offset that no broker has given out, and filling it would fill 
 
 Unit = tuple[int, int, int]
 """Physical offset, record size, tags code."""
-
-
-@attrs.frozen
-class Deletion:
-    """Where in the log a topic was deleted."""
-
-    physical_offset: int
-    """Of the control record that says so."""
-    size: int
-    """Of that record, bytes."""
-    queue_offset: int
-    """What the next message of the queue gets."""
-
-    @property
-    def physical_end(self) -> int:
-        return self.physical_offset + self.size
 
 
 @attrs.define(eq=False)

@@ -11,19 +11,19 @@ control record is in the log.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import attrs
 
 from ..message.control import TOPIC_DELETED, Control, decode_control, deleted_topic_of
 from ..message.errors import CorruptRecord
-from ..world.disk import Disk
 from ..world.events import get_logger
 from .commitlog import CommitLog
-from .consumequeue import ConsumeQueues, Deletion
+from .consumequeue import ConsumeQueues
+from .deletions import Deletion, deletions_of
 from .json_file import JsonFile
-from .names import queue_fault, queue_id_of, queue_offset_fault
+from .names import queue_fault, queue_offset_fault
 
 log = get_logger(__name__)
 
@@ -127,23 +127,3 @@ class LogEvents:
                 if queue := self.queues.table.get(key):
                     queue.deletion = left[-1] if left else None
                     queue.correct_min_offset(self.log.min_offset)
-
-
-def deletions_file(disk: Disk, root: str) -> JsonFile:
-    """Where a store keeps its deletions."""
-    return JsonFile(disk, f"{root}/deletedQueues.json")
-
-
-def deletions_of(kept: Any) -> Iterator[tuple[str, int, Deletion]]:
-    """What the file says, without what makes no sense: a deletion is believed only if the log confirms it."""
-    table = kept.get("deletedQueues") if isinstance(kept, dict) else None
-    for topic, queues in (table if isinstance(table, dict) else {}).items():
-        for name, listed in (queues if isinstance(queues, dict) else {}).items():
-            queue_id = queue_id_of(name)
-            for numbers in listed if isinstance(listed, list) else []:
-                if queue_id is not None and isinstance(numbers, list) and len(numbers) == 3 and all(map(_is_offset, numbers)):
-                    yield topic, queue_id, Deletion(numbers[1], numbers[2], numbers[0])
-
-
-def _is_offset(number: Any) -> bool:
-    return type(number) is int and queue_offset_fault(number) is None

@@ -18,7 +18,7 @@ from ..message.flags import TRANSACTION_COMMIT, TRANSACTION_MASK
 from ..message.layout import Check, RecordSpan, check_record, topic_of
 from ..world.disk import Disk
 from .consumequeue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE
-from .events import deletions_file, deletions_of
+from .deletions import deletions_file, deletions_of
 
 PROBLEMS_MAX = 100
 """Problems that are described; more are only counted."""

@@ -22,9 +22,10 @@ from .cleaning import Cleaner
 from .commitlog import CommitLog, OpenCommitLog
 from .config import StoreConfig
 from .consumequeue import ConsumeQueues
+from .deletions import deletions_file
 from .dispatch import Dispatcher, TagsCodes
 from .errors import StoreInUse
-from .events import LogEvents, deletions_file
+from .events import LogEvents
 from .index import IndexFiles
 from .local_commitlog import open_local_commit_log
 from .message_store import MessageStore, queue_offsets_of
