@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ledgermq.ha.classic import layout as ha_layout
 from ledgermq.ha.dledger import layout as ledger_layout
+from ledgermq.ha.dledger import native_layout
 from ledgermq.message.batch import ITEM_HEAD
 from ledgermq.message.fields import Layout
 from ledgermq.message.layout import BLANK, HEADS
@@ -66,7 +67,9 @@ def _section(layout: Layout, remark: str) -> str:
 
 def page() -> str:
     """The whole page."""
-    replication = [(value, "") for value in vars(ha_layout).values() if isinstance(value, Layout)]
+    replication = [
+        (value, "") for module in (ha_layout, native_layout) for value in vars(module).values() if isinstance(value, Layout)
+    ]
     return "\n".join([_INTRODUCTION, *(_section(layout, remark) for layout, remark in [*_STORE, *replication])])
 
 

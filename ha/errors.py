@@ -6,12 +6,15 @@ HaError
 ├── HaRefused           one side will not replicate with the other; says what to do
 ├── CorruptEpochs       the epoch file does not add up
 ├── WrongHaSetting      a configuration key has a value that cannot work
+├── WrongRaftDialect    a peer on the Raft port speaks the other dialect; says which key to set
 ├── CorruptLedger       the files of a ledger are not what they were when they were synced
 ├── CorruptHardState    term and vote of a node cannot be read
+├── LeadershipLost      this node stopped leading before it could answer
 ├── LedgerGap           entries do not continue a ledger
 └── CommittedEntries    a cut would take committed entries away
 
 NotWritable (store)
+├── TooManyPending           too many puts wait for a majority
 └── InSyncReplicasNotEnough  too few slaves are within reach
 """
 
@@ -49,6 +52,18 @@ class WrongHaSetting(HaError):
     """A configuration key has a value that cannot work."""
 
 
+class WrongRaftDialect(HaError):
+    """A peer on the Raft port speaks `theirs`; this node speaks `ours`."""
+
+    def __init__(self, theirs: str, ours: str) -> None:
+        super().__init__(
+            f"the peer speaks the {theirs} dialect on the Raft port, this node the {ours} one: set raftDialect to the same "
+            "value on all nodes of the group (java while one of them is a Java node)"
+        )
+        self.theirs = theirs
+        self.ours = ours
+
+
 class CorruptLedger(HaError):
     """The files in `path` are not what they were when they were synced; `found` says where and what. Nothing was changed."""
 
@@ -62,6 +77,13 @@ class CorruptLedger(HaError):
 
 class CorruptHardState(HaError):
     """The file that holds a node's term and vote is gone or unreadable although the node has entries. Nothing was changed."""
+
+
+class LeadershipLost(HaError):
+    """The node stopped leading, or following its leader, before it could answer. What was begun may have been done or not."""
+
+    def __init__(self) -> None:
+        super().__init__("leadership of the group changed before this could be answered; ask the new leader")
 
 
 class LedgerGap(HaError):
@@ -90,3 +112,13 @@ class InSyncReplicasNotEnough(NotWritable):
         super().__init__(f"{found} copies are within reach, minInSyncReplicas asks for {least}")
         self.found = found
         self.least = least
+
+
+class TooManyPending(NotWritable):
+    """`pending_max` puts wait for a majority already (DLedger LEADER_PENDING_FULL). Nothing was appended."""
+
+    status = PutStatus.OS_PAGE_CACHE_BUSY
+
+    def __init__(self, pending_max: int) -> None:
+        super().__init__(f"{pending_max} puts wait for a majority of the group already; nothing was appended")
+        self.pending_max = pending_max

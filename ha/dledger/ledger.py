@@ -96,6 +96,8 @@ class Ledger:
     """Index and body of the entries that carry a configuration of the group, and of the newest one before the beginning."""
     failure: str | None = None
     """Why the ledger takes nothing, after a failed sync."""
+    _forgotten: list[Segment] = attrs.field(factory=list[Segment])
+    """Expired files that are still to be deleted."""
     checkpoint: Checkpoint = attrs.field(factory=Checkpoint)
     """What the checkpoint file says."""
 
@@ -206,9 +208,9 @@ class Ledger:
             raise
         self.terms.add(first_index, term)
         self.end_index += len(sizes)
-        if channel == CHANNEL_CONFIGURATION:
-            self.configurations += [(first_index + number, bytes(record)) for number, record in enumerate(records)]
         self.end_position = self.data.max_offset
+        if channel == CHANNEL_CONFIGURATION:
+            self.configurations += [(index, bytes(self.body(index))) for index in range(first_index, self.end_index + 1)]
         return Placed(first_index, self.end_index, start, offsets, self.end_position)
 
     def _check_writable(self) -> None:
@@ -339,29 +341,44 @@ class Ledger:
         self.terms = Terms(begin_index, before_term)
         self.configurations.clear()
 
-    def expire(self, position: int) -> int:
-        """Delete the files that lie wholly before `position`, but never the last one, and never what is not committed. Blocks.
+    def begin_after(self, position: int) -> int | None:
+        """The index that the ledger would begin with after `forget_before(position)`; None if nothing would be forgotten."""
+        kept = len(self._expired(position))
+        return _unpack_header(self.data.files[kept].view, 0)[2] if kept else None
 
-        Returns: how many files were deleted.
+    def _expired(self, position: int) -> list[Segment]:
+        stop = min(position, self.committed_position)
+        return [file for file, after in pairwise(self.data.files) if after.start <= stop]
 
-        Raises:
-            OSError: the disk refused; some of them may be gone.
+    def forget_before(self, position: int) -> int:
+        """Begin behind the files that lie wholly before `position`, but never behind the last one or what is not committed.
+
+        Returns: how many data files can be deleted; `delete_forgotten` does it.
         """
-        files, stop = self.data.files, min(position, self.committed_position)
-        expired = [file for file, after in pairwise(files) if after.start <= stop]
-        if not expired:
+        expired, begin = self._expired(position), self.begin_after(position)
+        if begin is None:
             return 0
-        begin = _unpack_header(files[len(expired)].view, 0)[2]
         self.terms.drop_before(begin)
         self.begin_index = begin
         while len(self.configurations) > 1 and self.configurations[1][0] < begin:
             del self.configurations[0]
-        self.write_checkpoint()  # or nobody would know the term before the first entry any more
-        for file in expired:
-            self.data.remove(file)
-        while len(self.index.files) > 1 and self.index.files[1].start <= begin * INDEX_SIZE:
-            self.index.remove(self.index.files[0])
+        index_files = self.index.files
+        old_index = [file for file, after in pairwise(index_files) if after.start <= begin * INDEX_SIZE]
+        del self.data.files[: len(expired)], index_files[: len(old_index)]
+        self._forgotten += expired + old_index
         return len(expired)
+
+    def delete_forgotten(self) -> None:
+        """Delete the files that `forget_before` has left behind; blocks.
+
+        Raises:
+            OSError: the disk refused; the next call goes on.
+        """
+        self.write_checkpoint()  # or nobody would know the term before the first entry any more
+        while self._forgotten:
+            self._forgotten[0].close()
+            self.data.disk.remove(self._forgotten[0].path)
+            del self._forgotten[0]
 
     # ------------------------------------------------------------------------------------------------------------------ syncing
 
@@ -444,22 +461,28 @@ class Ledger:
 
     # ------------------------------------------------------------------------------------------------------------------ reading
 
-    def slice_from(self, index: int, size_max: int) -> LedgerSlice:
-        """Whole entries from `index` on as they lie in one data file, at most `size_max` bytes, but at least one entry."""
+    def slice_from(self, index: int, size_max: int, last_max: int | None = None) -> LedgerSlice:
+        """Whole entries from `index` on as they lie in one data file, at most `size_max` bytes, but at least one entry.
+
+        Args:
+            index: of the first one.
+            size_max: of all together.
+            last_max: index of the last one at most.
+        """
         position, size = self.place_of(index)
         segment = self.data.find(position)
         assert segment is not None
-        at = position - segment.start
         limit = position + max(size_max, size)
-        if segment is self.data.files[-1] and self.end_position <= limit:
-            last, end = self.end_index, self.end_position
+        highest = self.end_index if last_max is None else min(last_max, self.end_index)
+        if segment is self.data.files[-1] and highest == self.end_index and self.end_position <= limit:
+            last, end = highest, self.end_position
         else:
-            last = self.index_at(min(limit, segment.start + segment.size) - 1)
+            last = min(self.index_at(min(limit, segment.start + segment.size) - 1), highest)
             end = self.end_of(last)
             if end > limit:
                 last -= 1
                 end = self.end_of(last)
-        return LedgerSlice(index, last, position, segment.view[at : end - segment.start])
+        return LedgerSlice(index, last, position, segment.view[position - segment.start : end - segment.start])
 
     def entry(self, index: int) -> memoryview:
         """The bytes of one entry, header included."""

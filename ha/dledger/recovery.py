@@ -126,7 +126,7 @@ def _recover(ledger: Ledger, checkpoint: Checkpoint) -> None:
         return
     ledger.first_position = data.files[0].start
     trusted = _is_there(ledger, checkpoint)
-    _start(ledger, checkpoint if trusted else None)
+    _start(ledger, checkpoint, trusted=trusted)
     start = ledger.end_position
     _walk(ledger)
     _check_end(ledger, checkpoint)
@@ -195,19 +195,19 @@ def _first_index(ledger: Ledger) -> int | None:
     return index if magic == MAGIC_ENTRY and position == first.start and index >= 0 else None
 
 
-def _start(ledger: Ledger, trusted: Checkpoint | None) -> None:
+def _start(ledger: Ledger, checkpoint: Checkpoint, *, trusted: bool) -> None:
     """Set the ledger to the end of what needs no reading, or to its beginning."""
     begin = _first_index(ledger)
     ledger.begin_index = 0 if begin is None else begin
     ledger.terms.begin = ledger.begin_index
     ledger.end_index, ledger.end_position = ledger.begin_index - 1, ledger.data.files[0].start
-    if trusted is None:
+    if checkpoint.begin_index == ledger.begin_index:
+        ledger.terms.before = checkpoint.before_term
+    ledger.configurations = [pair for pair in checkpoint.configurations if trusted or pair[0] < ledger.begin_index]
+    if not trusted:
         return
-    if trusted.begin_index == ledger.begin_index:
-        ledger.terms.before = trusted.before_term
-    _read_terms(ledger, ledger.begin_index, trusted.synced_index)
-    ledger.end_index, ledger.end_position = trusted.synced_index, trusted.synced_position
-    ledger.configurations = list(trusted.configurations)
+    _read_terms(ledger, ledger.begin_index, checkpoint.synced_index)
+    ledger.end_index, ledger.end_position = checkpoint.synced_index, checkpoint.synced_position
 
 
 def _read_terms(ledger: Ledger, first: int, last: int) -> None:

@@ -305,6 +305,11 @@ class Raft(State):
         """
         reading.request_read(self, context, lease=lease)
 
+    def reconnected(self, peer: PeerId) -> None:
+        """There is a new connection to a peer: what was on the way may be lost, and the peer may have started anew."""
+        if self.leadership is not None:
+            replication.probe_reconnected(self.leadership, peer)
+
     def snapshot_failed(self, peer: PeerId) -> None:
         """A snapshot could not be delivered to a follower."""
         if self.leadership is not None:

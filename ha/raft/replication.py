@@ -156,6 +156,13 @@ def _probe_if_stalled(state: State, replicator: Replicator) -> None:
         replicator.stalled_match = replicator.match_index
 
 
+def probe_reconnected(led: Leadership, peer: PeerId) -> None:
+    """Find out where the logs agree: a follower that has started anew does not know how far its own is verified."""
+    replicator = led.group.get(peer)
+    if replicator is not None and replicator.mode in {Mode.PROBE, Mode.PIPELINE}:
+        replicator.probe_from(replicator.match_index + 1)
+
+
 def tick_replicators(led: Leadership) -> None:
     """Send a snapshot again that nobody answers."""
     for replicator in led.group:

@@ -208,9 +208,10 @@ def test_old_files_expire_but_never_what_is_not_committed(reopen: Reopen) -> Non
         ledger.append(term, messages(term * 20, 20))
     force(ledger)
     before, first_files = content(ledger), len(ledger.data.files)
-    assert ledger.expire(ledger.end_position) == 0
+    assert ledger.forget_before(ledger.end_position) == 0
     ledger.commit(100)
-    deleted = ledger.expire(ledger.end_position)
+    deleted = ledger.forget_before(ledger.end_position)
+    ledger.delete_forgotten()
 
     assert 0 < deleted < first_files
     begin = ledger.begin_index
@@ -253,7 +254,8 @@ def test_configurations_are_found_again(reopen: Reopen) -> None:
     ledger = reopen()
     assert ledger.configurations == expected[:3]
     ledger.commit(62)
-    ledger.expire(ledger.end_of(62))
+    ledger.forget_before(ledger.end_of(62))
+    ledger.delete_forgotten()
     assert ledger.begin_index > 41
     assert ledger.configurations == expected[1:3]
 
@@ -350,3 +352,15 @@ def test_files_that_do_not_fit_together_are_refused() -> None:
     disk.remove_tree("store/dledger-n0/data")
     with pytest.raises(CorruptLedger, match="no file is there, but the node had entries up to 59"):
         open_small(disk)
+
+
+def test_a_ledger_that_was_told_where_to_begin_knows_the_term_before(reopen: Reopen) -> None:
+    """And the configuration, though no entry behind it had been synced when the process was killed."""
+    ledger = reopen()
+    ledger.clear(1000, 5 * FILE_SIZE, 3)
+    ledger.configurations = [(700, b"group")]
+    ledger.write_checkpoint()
+    ledger.append(4, messages(0, 3))
+    ledger = reopen()
+    assert (ledger.term_of(999), ledger.end_index) == (3, 1002)
+    assert ledger.configurations == [(700, b"group")]

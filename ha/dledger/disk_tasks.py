@@ -1,0 +1,129 @@
+"""What a node does with its disk beside appending: group commit, mending after a failed sync, checkpoints, hard state.
+
+One lock orders whatever changes or syncs the ledger's files on a worker. Entries are appended meanwhile on the event loop; a
+sync covers what was written before it began.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import attrs
+import trio
+
+from ...world.events import get_logger
+from ...world.workers import Workers
+from ..raft.core import Raft
+from ..raft.ready import HardState
+from .hard_state import HardStateFile, TermAndVote
+from .ledger import Ledger
+
+log = get_logger(__name__)
+
+RETRY_SECONDS = 1.0
+"""Pause after the disk refused something that has to be done."""
+
+
+@attrs.define(eq=False)
+class DiskTasks:
+    """The disk of one node."""
+
+    ledger: Ledger
+    core: Raft
+    hard_state_file: HardStateFile
+    workers: Workers
+    sync: bool
+    """Entries count as durable when they are on the medium, not when they are written."""
+    flush_seconds: float
+    checkpoint_seconds: float
+    on_durable: Callable[[], None]
+    """Called when more of the log counts as durable."""
+    on_failed: Callable[[], None]
+    """Called when a sync has failed."""
+    on_syncing: list[Callable[[], None]] = attrs.field(factory=list[Callable[[], None]])
+    lock: trio.Lock = attrs.field(factory=trio.Lock)
+    _grown: trio.Event = attrs.field(factory=trio.Event)
+
+    def written(self) -> None:
+        """More of the log has been written."""
+        if not self.sync:
+            self.core.persisted(self.core.sync_point())
+        self._grown.set()
+
+    async def save(self, state: HardState) -> None:
+        """Make term and vote durable, however long that takes: until then the node says nothing."""
+        while True:
+            try:
+                await self.workers.run(self.hard_state_file.save, TermAndVote(state.term, state.vote or ""))
+            except OSError as error:
+                log.error("hard_state_not_saved", term=state.term, reason=error.strerror or str(error))
+                await trio.sleep(RETRY_SECONDS)
+            else:
+                return
+
+    async def change(self, change: Callable[[], object]) -> None:
+        """Run what changes the ledger's files on a worker, while nothing is synced."""
+        async with self.lock:
+            await self.workers.run(change)
+
+    async def sync_forever(self) -> None:
+        """Group commit: one sync after another, each for all that was written before it began."""
+        while True:
+            await self._grown.wait()
+            if not self.sync:
+                await trio.sleep(self.flush_seconds)
+            self._grown = trio.Event()
+            await self._sync()
+
+    async def _sync(self) -> None:
+        ledger = self.ledger
+        async with self.lock:
+            point, start, end = self.core.sync_point(), ledger.synced_position, ledger.end
+            if ledger.failure is None and end.position > start:
+                for listener in self.on_syncing:
+                    listener()
+                try:
+                    await self.workers.run(ledger.force, start, end.position)
+                except OSError as error:
+                    ledger.failed(error)
+                    log.error("ledger_sync_failed", reason=ledger.failure, synced_index=ledger.synced_index)
+                    self.on_failed()
+                else:
+                    ledger.reached(end)
+        if ledger.failure is None:
+            self.core.persisted(point)
+            self.on_durable()
+        while ledger.failure is not None:
+            await trio.sleep(RETRY_SECONDS)
+            await self._heal()
+
+    async def _heal(self) -> None:
+        ledger = self.ledger
+        async with self.lock:
+            point = self.core.sync_point()
+            try:
+                await self.workers.run(ledger.heal)
+            except OSError as error:
+                log.warning("ledger_still_failing", reason=error.strerror or str(error))
+                return
+        log.info("ledger_healed", synced_index=ledger.synced_index)
+        self.core.persisted(point)
+        self.on_durable()
+
+    async def checkpoint_forever(self) -> None:
+        """Note from time to time what is on the medium, while that changes."""
+        while True:
+            await trio.sleep(self.checkpoint_seconds)
+            await self.checkpoint()
+
+    async def checkpoint(self) -> None:
+        """Write the checkpoint, if it would say something new; a disk that refuses is asked again next time."""
+        ledger = self.ledger
+        async with self.lock:
+            present = ledger.checkpoint
+            if (present.synced_index, present.committed_index) == (ledger.synced_index, ledger.committed_index):
+                return
+            try:
+                await self.workers.run(ledger.write_checkpoint)
+            except OSError as error:
+                log.warning("ledger_checkpoint_not_written", reason=error.strerror or str(error))

@@ -1,0 +1,266 @@
+"""How two nodes of a group get to know each other before the first frame; pure, both sides.
+
+Dialler: TAG. Listener: challenge. Dialler: hello with MAC. Listener: welcome with MAC, or a refusal that says what to do. From
+then on frames go from the dialler to the listener only; each node dials every other. A stranger who does not know the secret
+gets nothing in, so it can neither vote, nor push entries, nor acknowledge any.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import struct
+from collections.abc import Callable
+
+import attrs
+
+from ..errors import HaProtocolError, HaRefused, WrongRaftDialect
+from .native_layout import (
+    ENVELOPE,
+    HANDSHAKE_PART_MAX,
+    HELLO,
+    KIND_CHALLENGE,
+    KIND_HELLO,
+    KIND_REFUSAL,
+    KIND_WELCOME,
+    LANE_CONTROL,
+    LANE_ENTRIES,
+    MAC_SIZE,
+    NAME_BYTES_MAX,
+    NONCE_SIZE,
+    TAG,
+    WELCOME,
+)
+
+_AS_DIALLER, _AS_LISTENER, _AS_REFUSAL = b"ledgermq raft dialler", b"ledgermq raft listener", b"ledgermq raft refusal"
+REMOTING_FRAME_MAX = 16 * 1024 * 1024
+"""A remoting frame begins with a length up to this; so does a DLedger node in Java."""
+
+
+@attrs.frozen
+class NodeCard:
+    """Who a node is."""
+
+    group: str
+    peer: str
+    """Its id in the group, for example `n0`."""
+    node: bytes
+    """16 random bytes, kept with its store."""
+    data_file_size: int
+
+
+@attrs.frozen
+class Hello:
+    """What a dialler says of itself."""
+
+    card: NodeCard
+    lane: int
+    to: str
+    nonce: bytes
+
+
+def _mac(secret: bytes, *parts: bytes) -> bytes:
+    return hmac.digest(secret, b"".join(parts), hashlib.sha256)
+
+
+def _envelope(kind: int, body: bytes) -> bytes:
+    return ENVELOPE.pack(tag=TAG, size=len(body), kind=kind) + body
+
+
+def _next_part(inbox: bytearray) -> tuple[int, bytes] | None:
+    """Take the next part of the handshake out of `inbox`; None while it is not whole."""
+    if len(inbox) < ENVELOPE.size:
+        if not TAG.startswith(bytes(inbox[: len(TAG)])):
+            raise _stranger(bytes(inbox))
+        return None
+    tag, size, kind = ENVELOPE.codec.unpack_from(inbox)
+    if tag != TAG:
+        raise _stranger(bytes(inbox[: ENVELOPE.size]))
+    if not 0 <= size <= HANDSHAKE_PART_MAX:
+        raise HaProtocolError(f"a part of {size} bytes in a handshake, at most {HANDSHAKE_PART_MAX} are allowed")
+    if len(inbox) < ENVELOPE.size + size:
+        return None
+    body = bytes(inbox[ENVELOPE.size : ENVELOPE.size + size])
+    del inbox[: ENVELOPE.size + size]
+    return kind, body
+
+
+def _stranger(received: bytes) -> Exception:
+    """What kind of peer begins with these bytes."""
+    if received[:7] == TAG[:7] and len(received) >= len(TAG):
+        return HaProtocolError(f"version {received[7]} of the native Raft dialect; this node speaks version {TAG[7]}")
+    if len(received) >= 4 and 0 < int.from_bytes(received[:4], "big") <= REMOTING_FRAME_MAX:
+        return WrongRaftDialect("java", "native")
+    return HaProtocolError("a peer on the Raft port speaks neither the native dialect nor DLedger's: what came is no greeting")
+
+
+def encode_hello(hello: Hello) -> bytes:
+    """The body of a hello, without its MAC."""
+    card = hello.card
+    group, own, to = card.group.encode(), card.peer.encode(), hello.to.encode()
+    head = HELLO.pack(
+        nonce=hello.nonce,
+        node=card.node,
+        lane=hello.lane,
+        data_file_size=card.data_file_size,
+        group_size=len(group),
+        from_size=len(own),
+        to_size=len(to),
+    )
+    return head + group + own + to
+
+
+def decode_hello(body: bytes) -> Hello:
+    """Read the body of a hello.
+
+    Raises:
+        HaProtocolError: it does not add up.
+    """
+    try:
+        head = HELLO.unpack(body)
+        lengths = head["group_size"], head["from_size"], head["to_size"]
+        if not all(0 < length <= NAME_BYTES_MAX for length in lengths) or HELLO.size + sum(lengths) != len(body):
+            raise HaProtocolError(f"a hello of {len(body)} bytes with names of {lengths} bytes")
+        group_at, own_at = HELLO.size, HELLO.size + lengths[0]
+        to_at = own_at + lengths[1]
+        group, own, to = body[group_at:own_at].decode(), body[own_at:to_at].decode(), body[to_at:].decode()
+    except (struct.error, UnicodeDecodeError) as error:
+        raise HaProtocolError(f"a hello that does not add up: {error}") from error
+    if head["lane"] not in (LANE_CONTROL, LANE_ENTRIES):
+        raise HaProtocolError(f"a hello for lane {head['lane']}, which does not exist")
+    return Hello(NodeCard(group, own, head["node"], head["data_file_size"]), head["lane"], to, head["nonce"])
+
+
+@attrs.define(eq=False)
+class Dialler:
+    """The side that connects, and sends the frames."""
+
+    hello: Hello
+    secret: bytes
+    done: bool = False
+    listener_node: bytes = b""
+    _their_nonce: bytes = b""
+    _inbox: bytearray = attrs.field(factory=bytearray)
+
+    def opening(self) -> bytes:
+        """What is sent first."""
+        return TAG
+
+    def receive(self, received: bytes) -> bytes:
+        """Take what came; returns what is to be sent.
+
+        Raises:
+            HaProtocolError, HaRefused, WrongRaftDialect: the connection is of no use.
+        """
+        self._inbox += received
+        answer = b""
+        while not self.done and (part := _next_part(self._inbox)) is not None:
+            answer += self._take(*part)
+        return answer
+
+    def _take(self, kind: int, body: bytes) -> bytes:
+        if kind == KIND_CHALLENGE and not self._their_nonce and len(body) == NONCE_SIZE:
+            self._their_nonce = body
+            hello = encode_hello(self.hello)
+            return _envelope(KIND_HELLO, hello + _mac(self.secret, _AS_DIALLER, body, hello))
+        text, proof = body[:-MAC_SIZE], body[-MAC_SIZE:]
+        nonces = (self.hello.nonce, self._their_nonce)
+        if kind == KIND_REFUSAL:
+            # Without a valid signature the text may be anybody's, but it is shown to people only.
+            raise HaRefused(text.decode("utf-8", "replace"))
+        if kind != KIND_WELCOME or len(text) != WELCOME.size or not self._their_nonce:
+            raise HaProtocolError(f"part {kind} of the handshake, where a welcome must come")
+        if not hmac.compare_digest(proof, _mac(self.secret, _AS_LISTENER, *nonces, text)):
+            raise HaRefused("the node that listens there does not know the secret: set the same haSecret on all nodes")
+        self.listener_node = WELCOME.unpack(text)["node"]
+        self.done = True
+        return b""
+
+
+@attrs.define(eq=False)
+class Listener:
+    """The side that accepts, and receives the frames."""
+
+    card: NodeCard
+    secret: bytes
+    nonce: bytes
+    """32 unpredictable bytes, never used before."""
+    judge: Callable[[Hello], str | None]
+    """Says why a dialler that knows the secret is refused, or None."""
+    peer: Hello | None = None
+    """Who dials, once it has proved that it knows the secret and is welcome."""
+    rest: bytes = b""
+    """What came behind the handshake: the beginning of the first frame."""
+    farewell: bytes = b""
+    """What is to be sent before a refused connection is closed."""
+    _greeted: bool = False
+    _inbox: bytearray = attrs.field(factory=bytearray)
+
+    def receive(self, received: bytes) -> bytes:
+        """Take what came; returns what is to be sent.
+
+        Raises:
+            HaProtocolError, HaRefused, WrongRaftDialect: the connection is closed, after `farewell` was sent.
+        """
+        self._inbox += received
+        answer = b""
+        if not self._greeted:
+            if len(self._inbox) < len(TAG):
+                if not TAG.startswith(bytes(self._inbox)) and len(self._inbox) >= 4:
+                    raise _stranger(bytes(self._inbox))
+                return b""
+            if bytes(self._inbox[: len(TAG)]) != TAG:
+                raise _stranger(bytes(self._inbox[: len(TAG)]))
+            del self._inbox[: len(TAG)]
+            self._greeted = True
+            answer = _envelope(KIND_CHALLENGE, self.nonce)
+        if self.peer is None and (part := _next_part(self._inbox)) is not None:
+            answer += self._take(*part)
+            self.rest = bytes(self._inbox)
+        return answer
+
+    def _take(self, kind: int, body: bytes) -> bytes:
+        if kind != KIND_HELLO or len(body) < MAC_SIZE:
+            raise HaProtocolError(f"part {kind} of the handshake, where a hello must come")
+        text, proof = body[:-MAC_SIZE], body[-MAC_SIZE:]
+        if not hmac.compare_digest(proof, _mac(self.secret, _AS_DIALLER, self.nonce, text)):
+            raise self._refused(b"", "the node that dials does not know the secret: set the same haSecret on all nodes")
+        hello = decode_hello(text)
+        reason = self._mismatch(hello) or self.judge(hello)
+        if reason is not None:
+            raise self._refused(hello.nonce, reason)
+        self.peer = hello
+        welcome = WELCOME.pack(node=self.card.node)
+        return _envelope(KIND_WELCOME, welcome + _mac(self.secret, _AS_LISTENER, hello.nonce, self.nonce, welcome))
+
+    def _mismatch(self, hello: Hello) -> str | None:
+        theirs, own = hello.card, self.card
+        if theirs.group != own.group:
+            return (
+                f"node {theirs.peer} of group {theirs.group} dialled a node of group {own.group}: correct dLegerGroup, or the "
+                "addresses in dLegerPeers"
+            )
+        if theirs.node == own.node and theirs.peer != own.peer:
+            return (
+                f"the store of node {theirs.peer} is a copy of that of node {own.peer}, identity included: a node must begin "
+                "with an empty store, which the leader fills"
+            )
+        if theirs.peer == own.peer:
+            return f"two nodes of group {own.group} have the id {own.peer}: give each its own dLegerSelfId"
+        if hello.to != own.peer:
+            return (
+                f"node {theirs.peer} takes this node for {hello.to}, but it is {own.peer}: the addresses in dLegerPeers of "
+                "one of the two are wrong"
+            )
+        if theirs.data_file_size != own.data_file_size:
+            return (
+                f"node {theirs.peer} cuts its data files at {theirs.data_file_size} bytes, node {own.peer} at "
+                f"{own.data_file_size}: set mappedFileSizeCommitLog to one value on all nodes; the store of a node that had "
+                "another one must be emptied"
+            )
+        return None
+
+    def _refused(self, nonce: bytes, reason: str) -> HaRefused:
+        text = reason.encode()
+        self.farewell = _envelope(KIND_REFUSAL, text + _mac(self.secret, _AS_REFUSAL, nonce, self.nonce, text))
+        return HaRefused(reason)

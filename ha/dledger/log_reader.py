@@ -1,0 +1,99 @@
+"""The ledger as the Raft core sees it: batches cut out of the files, and a new beginning for a peer that is too far behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import attrs
+
+from ..errors import LedgerGap
+from ..raft.batch import Batch, Slice, Snapshot, TermRun
+from ..raft.log import LogState
+from ..raft.quorum import Configuration
+from ..raft.units import NO_INDEX, LogIndex, PeerId
+from .group_records import GroupConfiguration, configuration_record, read_configuration
+from .layout import INDEX, INDEX_SIZE
+from .ledger import Ledger
+from .native import BeginAnew, ReceivedEntries
+from .walk import walk_entries
+
+
+@attrs.define(eq=False)
+class LedgerReader:
+    """Satisfies the core's `LogReader`."""
+
+    ledger: Ledger
+    initial: GroupConfiguration
+    """What the group began with, before any entry."""
+    wall_ms: Callable[[], int]
+
+    def state(self) -> LogState:
+        """The log as the core finds it when it starts."""
+        ledger = self.ledger
+        runs = tuple(TermRun(index, term) for index, term in ledger.terms.runs(ledger.begin_index, ledger.end_index))
+        return LogState(ledger.begin_index - 1, ledger.terms.before, ledger.end_index, runs, self.configurations())
+
+    def configurations(self) -> tuple[tuple[LogIndex, Configuration], ...]:
+        """The newest configuration at or before the beginning of the log, and all behind it."""
+        entries = [(index, read_configuration(body).configuration) for index, body in self.ledger.configurations]
+        if not entries or entries[0][0] >= self.ledger.begin_index:
+            entries.insert(0, (NO_INDEX, self.initial.configuration))
+        return tuple(entries)
+
+    def newest(self) -> GroupConfiguration:
+        """The configuration in force, with addresses."""
+        configurations = self.ledger.configurations
+        return read_configuration(configurations[-1][1]) if configurations else self.initial
+
+    def batch(self, first_index: LogIndex, last_index: LogIndex, bytes_max: int) -> Batch:
+        """Entries as they lie in the leader's file."""
+        piece = self.ledger.slice_from(first_index, bytes_max, last_index)
+        runs = tuple(TermRun(index, term) for index, term in self.ledger.terms.runs(first_index, piece.last_index))
+        configurations: tuple[tuple[LogIndex, Configuration], ...] = ()
+        if self.ledger.configurations and self.ledger.configurations[-1][0] >= first_index:
+            configurations = tuple(
+                (index, read_configuration(body).configuration)
+                for index, body in self.ledger.configurations
+                if first_index <= index <= piece.last_index
+            )
+        return Batch(first_index, piece.last_index, runs, len(piece.entries), piece, configurations)
+
+    def snapshot(self, peer: PeerId) -> Snapshot | None:
+        """Where a peer begins anew that lacks entries which have expired here."""
+        del peer
+        ledger = self.ledger
+        boundary = ledger.begin_index - 1
+        index, group = NO_INDEX, self.initial
+        for at, body in ledger.configurations:
+            if at <= boundary:
+                index, group = at, read_configuration(body)
+        begin = BeginAnew(ledger.begin_position, index, configuration_record(group, self.wall_ms()))
+        return Snapshot(boundary, ledger.terms.before, group.configuration, begin)
+
+
+def write_slice(ledger: Ledger, piece: Slice) -> None:
+    """Append received entries.
+
+    Raises:
+        LedgerGap, NotWritable, OSError: as `Ledger.append_walked`. Nothing was appended.
+    """
+    received = piece.batch.payload
+    assert isinstance(received, ReceivedEntries)
+    walked = received.walked
+    if piece.last_index < piece.batch.last_index:  # the end of the batch was cut off again before it was written
+        number = piece.last_index - walked.first_index
+        _, position, size, *_ = INDEX.codec.unpack_from(walked.index_records, INDEX_SIZE * number)
+        end = walked.at - (walked.position - position) + size
+        first = INDEX.codec.unpack_from(walked.index_records)
+        walked = walk_entries(
+            received.entries,
+            0,
+            end,
+            position=first[1],
+            next_index=walked.first_index,
+            term=walked.runs[0][1],
+            check_bodies=False,
+        )
+        if walked.fault is not None:
+            raise LedgerGap(walked.fault)
+    ledger.append_walked(walked, received.entries, piece.first_index)

@@ -1,0 +1,318 @@
+"""The native dialect: messages of the Raft core as frames, and frames as messages; pure.
+
+A push of entries is a slice of the leader's data file behind a short head. The follower walks once over the headers in it,
+which gives the core what it must know, the index its records, and the ledger bytes that it can append as they are.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+
+import attrs
+
+from ...message.checksum import crc32
+from ...message.fields import Layout
+from ..errors import HaProtocolError
+from ..raft.batch import Batch, Snapshot, TermRun
+from ..raft.messages import (
+    Append,
+    AppendResponse,
+    Heartbeat,
+    HeartbeatResponse,
+    InstallSnapshot,
+    Message,
+    PreVoteRequest,
+    PreVoteResponse,
+    ReadIndexRequest,
+    ReadIndexResponse,
+    Rejection,
+    StaleTerm,
+    TimeoutNow,
+    VoteRequest,
+    VoteResponse,
+)
+from ..raft.quorum import Configuration
+from ..raft.units import NO_INDEX, LogIndex, PeerId
+from . import native_layout as wire
+from .layout import ENTRY, HEADER_SIZE
+from .ledger import LedgerSlice
+from .native_layout import CONTROL_FRAME_MAX, ENTRIES_FRAME_MAX, FRAME, LANE_ENTRIES
+from .walk import Walked, walk_entries
+
+Parts = Sequence[bytes | memoryview]
+ReadConfiguration = Callable[[bytes], Configuration]
+"""Reads the body of a configuration entry; HaProtocolError if it is none."""
+
+RECEIVE_BYTES = 64 * 1024
+
+_PLAIN: tuple[tuple[int, type, Layout], ...] = (
+    (1, PreVoteRequest, wire.PRE_VOTE_REQUEST),
+    (2, PreVoteResponse, wire.PRE_VOTE_RESPONSE),
+    (3, VoteRequest, wire.VOTE_REQUEST),
+    (4, VoteResponse, wire.VOTE_RESPONSE),
+    (5, Heartbeat, wire.HEARTBEAT),
+    (6, HeartbeatResponse, wire.HEARTBEAT_RESPONSE),
+    (7, TimeoutNow, wire.TIMEOUT_NOW),
+    (8, ReadIndexRequest, wire.READ_INDEX_REQUEST),
+    (9, StaleTerm, wire.STALE_TERM),
+)
+"""Messages whose fields are those of their layout, with sender and receiver, which the connection knows, before them."""
+KIND_READ_INDEX_RESPONSE, KIND_APPEND_RESPONSE, KIND_APPEND, KIND_INSTALL_SNAPSHOT = 10, 11, 12, 13
+
+_KIND_OF = {message: (kind, layout) for kind, message, layout in _PLAIN}
+_PLAIN_OF = {kind: (message, layout) for kind, message, layout in _PLAIN}
+_HEAD_FIELDS = struct.Struct(">ii")
+_unpack_header = ENTRY.codec.unpack_from
+
+
+@attrs.frozen(eq=False)
+class ReceivedEntries:
+    """The payload of a batch that a leader has sent."""
+
+    walked: Walked
+    entries: memoryview
+
+
+@attrs.frozen
+class BeginAnew:
+    """The payload of a snapshot: where the ledger begins, and the configuration there."""
+
+    position: int
+    configuration_index: LogIndex
+    configuration_body: bytes
+
+
+def lane_of(message: Message) -> int:
+    """The lane a message travels on: entries, and what must stay in order with them, have one of their own."""
+    return LANE_ENTRIES if isinstance(message, Append | InstallSnapshot) else wire.LANE_CONTROL
+
+
+# ------------------------------------------------------------------------------------------------------------------ encoding
+
+
+def encode_message(message: Message) -> Parts:
+    """The parts of a frame, to be sent one behind the other; entries are views of the leader's file."""
+    if isinstance(message, Append):
+        position, entries = 0, memoryview(b"")
+        if message.batch is not None:
+            payload = message.batch.payload
+            assert isinstance(payload, LedgerSlice)
+            position, entries = payload.position, payload.entries
+        fields = wire.APPEND.codec.pack(message.term, message.prev_index, message.prev_term, message.commit_index, position)
+        return _frame(KIND_APPEND, fields, entries)
+    if isinstance(message, InstallSnapshot):
+        snapshot = message.snapshot
+        begin = snapshot.payload
+        assert isinstance(begin, BeginAnew)
+        fields = wire.INSTALL_SNAPSHOT.codec.pack(
+            message.term, snapshot.last_index, snapshot.last_term, begin.position, begin.configuration_index
+        )
+        return _frame(KIND_INSTALL_SNAPSHOT, fields, memoryview(begin.configuration_body))
+    if isinstance(message, AppendResponse):
+        return _frame(KIND_APPEND_RESPONSE, _append_response(message))
+    if isinstance(message, ReadIndexResponse):
+        known = message.index is not None
+        index = message.index if message.index is not None else NO_INDEX
+        return _frame(
+            KIND_READ_INDEX_RESPONSE,
+            wire.READ_INDEX_RESPONSE.codec.pack(message.term, message.context, known, index),
+        )
+    kind, layout = _KIND_OF[type(message)]
+    return _frame(kind, layout.codec.pack(*(getattr(message, field.name) for field in layout.fields)))
+
+
+def _append_response(message: AppendResponse) -> bytes:
+    rejection = message.rejection or Rejection(NO_INDEX, NO_INDEX, NO_INDEX)
+    return wire.APPEND_RESPONSE.codec.pack(
+        message.term,
+        message.match_index,
+        message.received_index,
+        message.rejection is not None,
+        rejection.prev_index,
+        rejection.hint_index,
+        rejection.hint_term,
+    )
+
+
+_NO_BYTES = memoryview(b"")
+
+
+def _frame(kind: int, fields: bytes, body: memoryview = _NO_BYTES) -> Parts:
+    size = len(fields) + len(body)
+    crc = crc32(_HEAD_FIELDS.pack(size, kind), crc32(body, crc32(fields)))
+    head = FRAME.codec.pack(size, kind, crc) + fields
+    return (head, body) if len(body) else (head,)
+
+
+# ------------------------------------------------------------------------------------------------------------------ decoding
+
+
+@attrs.define(eq=False)
+class FrameReader:
+    """Cuts what comes on one connection into frames.
+
+    The shell receives into `room()` and reports with `received`. A long frame gets memory of its own, into which the rest of it
+    is received, so that its entries lie in one piece and stay where they are.
+    """
+
+    frame_max: int
+    """Largest `size` of a frame on this lane."""
+    _small: bytearray = attrs.field(factory=lambda: bytearray(RECEIVE_BYTES))
+    _filled: int = 0
+    _long: bytearray | None = None
+    _long_filled: int = 0
+    _long_head: tuple[int, int] = (0, 0)
+
+    @classmethod
+    def for_lane(cls, lane: int) -> FrameReader:
+        return cls(ENTRIES_FRAME_MAX if lane == LANE_ENTRIES else CONTROL_FRAME_MAX)
+
+    def room(self) -> memoryview:
+        """Where the next bytes are to be received; never empty."""
+        if self._long is not None:
+            return memoryview(self._long)[self._long_filled :]
+        return memoryview(self._small)[self._filled :]
+
+    def feed(self, data: bytes) -> list[tuple[int, memoryview]]:
+        """Take bytes that were received elsewhere; returns the frames that are whole now."""
+        frames: list[tuple[int, memoryview]] = []
+        view = memoryview(data)
+        while view:
+            room = self.room()
+            size = min(len(room), len(view))
+            room[:size] = view[:size]
+            room.release()
+            frames += self.received(size)
+            view = view[size:]
+        return frames
+
+    def received(self, count: int) -> list[tuple[int, memoryview]]:
+        """Note that `count` bytes were received into `room()`; returns kind and content of each frame that is whole now.
+
+        Raises:
+            HaProtocolError: a length beyond its bound, or a damaged frame. The connection is of no further use.
+        """
+        frames: list[tuple[int, memoryview]] = []
+        if self._long is not None:
+            self._long_filled += count
+            if self._long_filled == len(self._long):
+                kind, crc = self._long_head
+                frames.append(_checked(kind, crc, memoryview(self._long)))
+                self._long = None
+            return frames
+        self._filled += count
+        at = 0
+        while self._filled - at >= FRAME.size:
+            size, kind, crc = FRAME.codec.unpack_from(self._small, at)
+            if not 0 <= size <= self.frame_max:
+                raise HaProtocolError(f"a frame of {size} bytes on the Raft port, at most {self.frame_max} are allowed")
+            begin = at + FRAME.size
+            if begin + size > self._filled:
+                if FRAME.size + size > len(self._small):
+                    self._begin_long(begin, size, kind, crc)
+                    return frames
+                break
+            frames.append(_checked(kind, crc, memoryview(bytes(self._small[begin : begin + size]))))
+            at = begin + size
+        self._small[: self._filled - at] = self._small[at : self._filled]
+        self._filled -= at
+        return frames
+
+    def _begin_long(self, begin: int, size: int, kind: int, crc: int) -> None:
+        self._long, self._long_head = bytearray(size), (kind, crc)
+        self._long_filled = self._filled - begin
+        self._long[: self._long_filled] = self._small[begin : self._filled]
+        self._filled = 0
+
+
+def _checked(kind: int, crc: int, content: memoryview) -> tuple[int, memoryview]:
+    found = crc32(_HEAD_FIELDS.pack(len(content), kind), crc32(content))
+    if found != crc:
+        raise HaProtocolError(f"a damaged frame of kind {kind}: CRC {crc:08x} was sent, {found:08x} was found")
+    return kind, content
+
+
+def decode_message(
+    kind: int, content: memoryview, sender: PeerId, to: PeerId, read_configuration: ReadConfiguration
+) -> Message:
+    """Read the content of a frame that `sender` has sent.
+
+    Raises:
+        HaProtocolError: it is no message, or its entries are not what entries must be.
+    """
+    try:
+        if kind in _PLAIN_OF:
+            message, layout = _PLAIN_OF[kind]
+            return message(sender, to, *_fields(layout, content))  # type: ignore[no-any-return]
+        if kind == KIND_READ_INDEX_RESPONSE:
+            term, context, known, index = _fields(wire.READ_INDEX_RESPONSE, content)
+            return ReadIndexResponse(sender, to, term, context, index if known else None)
+        if kind == KIND_APPEND_RESPONSE:
+            term, match, received, rejected, prev, hint, hint_term = _fields(wire.APPEND_RESPONSE, content)
+            return AppendResponse(sender, to, term, match, received, Rejection(prev, hint, hint_term) if rejected else None)
+        if kind == KIND_APPEND:
+            return _append(content, sender, to, read_configuration)
+        if kind == KIND_INSTALL_SNAPSHOT:
+            return _install_snapshot(content, sender, to, read_configuration)
+    except struct.error as error:
+        raise HaProtocolError(f"a frame of kind {kind} with {len(content)} bytes: {error}") from error
+    raise HaProtocolError(f"a frame of kind {kind}, which does not exist")
+
+
+def _fields(layout: Layout, content: memoryview) -> tuple[int, ...]:
+    fields = layout.codec.unpack(content)
+    if fields[0] < 0:
+        raise HaProtocolError(f"a {layout.name} of term {fields[0]}")
+    return fields
+
+
+def _append(content: memoryview, sender: PeerId, to: PeerId, read_configuration: ReadConfiguration) -> Append:
+    term, prev_index, prev_term, commit_index, position = wire.APPEND.codec.unpack_from(content)
+    if term < 0 or prev_index < NO_INDEX or prev_term < NO_INDEX or prev_term > term or position < 0:
+        raise HaProtocolError(f"an append of term {term} behind entry {prev_index} of term {prev_term} at position {position}")
+    entries = content[wire.APPEND.size :]
+    if not len(entries):
+        return Append(sender, to, term, prev_index, prev_term, commit_index, None)
+    walked = walk_entries(
+        entries,
+        0,
+        len(entries),
+        position=position,
+        next_index=prev_index + 1,
+        term=prev_term,
+        check_bodies=False,
+    )
+    if walked.fault is not None or walked.runs[-1][1] > term:
+        raise HaProtocolError(f"entries of the leader are refused: {walked.fault or 'their term is a later one'}")
+    batch = Batch(
+        walked.first_index,
+        walked.next_index - 1,
+        tuple(TermRun(index, run_term) for index, run_term in walked.runs),
+        len(entries),
+        ReceivedEntries(walked, entries),
+        _configurations(walked, entries, read_configuration),
+    )
+    return Append(sender, to, term, prev_index, prev_term, commit_index, batch)
+
+
+def _configurations(
+    walked: Walked, entries: memoryview, read_configuration: ReadConfiguration
+) -> tuple[tuple[LogIndex, Configuration], ...]:
+    found: list[tuple[LogIndex, Configuration]] = []
+    for at in walked.configurations:
+        _, size, index, *_ = _unpack_header(entries, at)
+        found.append((index, read_configuration(bytes(entries[at + HEADER_SIZE : at + size]))))
+    return tuple(found)
+
+
+def _install_snapshot(
+    content: memoryview, sender: PeerId, to: PeerId, read_configuration: ReadConfiguration
+) -> InstallSnapshot:
+    term, last_index, last_term, position, index = wire.INSTALL_SNAPSHOT.codec.unpack_from(content)
+    if term < 0 or last_index < NO_INDEX or last_term < NO_INDEX or position < 0:
+        raise HaProtocolError(f"a snapshot up to entry {last_index} of term {last_term} at position {position}")
+    body = bytes(content[wire.INSTALL_SNAPSHOT.size :])
+    configuration = read_configuration(body)
+    snapshot = Snapshot(last_index, last_term, configuration, BeginAnew(position, index, body))
+    return InstallSnapshot(sender, to, term, snapshot)

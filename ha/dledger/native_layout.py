@@ -1,0 +1,147 @@
+"""What travels on the Raft port in the native dialect, byte for byte: a handshake, then frames.
+
+The handshake is that of `haProtocol = ledgermq`: both sides prove that they know the secret, over nonces that neither can
+choose alone. Every frame has a checksum. No length is believed before it was compared with its bound.
+"""
+
+from __future__ import annotations
+
+from ...message.fields import Field, Layout
+from .layout import ENTRY_SIZE_MAX
+
+TAG = b"\x89LMQRF\r\x01"
+"""First bytes of either side; the last one is the version. A remoting peer takes them for a frame of 2.3 GB."""
+NONCE_SIZE = 32
+MAC_SIZE = 32
+NODE_SIZE = 16
+NAME_BYTES_MAX = 255
+HANDSHAKE_PART_MAX = 4096
+"""Bytes that an envelope may announce."""
+
+ENVELOPE = Layout(
+    "Raft handshake envelope",
+    (
+        Field("tag", "8s", "tells this dialect from others, and its version"),
+        Field("size", "i", "bytes that follow the envelope, MAC included"),
+        Field("kind", "i", "1 challenge, 2 hello, 3 welcome, 4 refusal"),
+    ),
+)
+KIND_CHALLENGE, KIND_HELLO, KIND_WELCOME, KIND_REFUSAL = 1, 2, 3, 4
+
+HELLO = Layout(
+    "Raft hello, dialler to listener; then group, own id and listener's id",
+    (
+        Field("nonce", "32s", "the listener's MAC must cover it"),
+        Field("node", "16s", "random, kept with the store: two nodes with one id are told apart by it"),
+        Field("lane", "i", "0 = votes, heartbeats and answers; 1 = entries"),
+        Field("data_file_size", "q", "all nodes of a group cut their data files alike"),
+        Field("group_size", "h", "bytes of the group's name"),
+        Field("from_size", "h", "bytes of the dialler's id"),
+        Field("to_size", "h", "bytes of the id that the dialler expects the listener to have"),
+    ),
+)
+WELCOME = Layout("Raft welcome, listener to dialler", (Field("node", "16s", "random, kept with the listener's store"),))
+
+LANE_CONTROL, LANE_ENTRIES = 0, 1
+
+FRAME = Layout(
+    "frame head",
+    (
+        Field("size", "i", "bytes that follow this head"),
+        Field("kind", "i", "which message it is"),
+        Field("crc", "I", "CRC-32 of what follows, then of the two fields before"),
+    ),
+)
+CONTROL_FRAME_MAX = 4096
+"""Bytes of a frame without entries."""
+ENTRIES_FRAME_MAX = 2 * ENTRY_SIZE_MAX
+"""Bytes of a frame with entries: a batch, or one entry that is larger."""
+
+_TERM = Field("term", "q", "the sender's current term")
+
+PRE_VOTE_REQUEST = Layout(
+    "pre-vote request",
+    (
+        Field("term", "q", "the term that the sender would campaign in"),
+        Field("last_index", "q", "last entry of its log"),
+        Field("last_term", "q", "and its term"),
+    ),
+)
+PRE_VOTE_RESPONSE = Layout(
+    "pre-vote response",
+    (Field("term", "q", "the requested term if granted, else the voter's"), Field("granted", "?", "whether it would vote so")),
+)
+VOTE_REQUEST = Layout(
+    "vote request",
+    (
+        _TERM,
+        Field("last_index", "q", "last entry of the candidate's log"),
+        Field("last_term", "q", "and its term"),
+        Field("transfer", "?", "the leader itself asked for this election"),
+    ),
+)
+VOTE_RESPONSE = Layout("vote response", (_TERM, Field("granted", "?", "whether the vote was given")))
+APPEND = Layout(
+    "append; then entries as they lie in the leader's file",
+    (
+        _TERM,
+        Field("prev_index", "q", "the entry before the first one sent"),
+        Field("prev_term", "q", "and its term, which the follower's must equal"),
+        Field("commit_index", "q", "what the leader has committed"),
+        Field("position", "q", "place of the first entry in the data files"),
+    ),
+)
+APPEND_RESPONSE = Layout(
+    "append response",
+    (
+        _TERM,
+        Field("match_index", "q", "entries up to here are the leader's and on the follower's medium"),
+        Field("received_index", "q", "entries up to here are the leader's"),
+        Field("rejected", "?", "the entry before the first one sent is not the leader's"),
+        Field("prev_index", "q", "of the rejected append"),
+        Field("hint_index", "q", "the largest index at which the logs may agree"),
+        Field("hint_term", "q", "the follower's term there"),
+    ),
+)
+HEARTBEAT = Layout(
+    "heartbeat",
+    (
+        _TERM,
+        Field("commit_index", "q", "what the leader has committed"),
+        Field("round", "q", "the answer repeats it"),
+    ),
+)
+HEARTBEAT_RESPONSE = Layout(
+    "heartbeat response",
+    (
+        _TERM,
+        Field("round", "q", "of the heartbeat"),
+        Field("durable_index", "q", "how far the follower's log is on its medium"),
+    ),
+)
+INSTALL_SNAPSHOT = Layout(
+    "install snapshot: begin anew; then the body of the configuration entry in force there, if there is one",
+    (
+        _TERM,
+        Field("last_index", "q", "the last entry that the leader no longer has"),
+        Field("last_term", "q", "and its term"),
+        Field("position", "q", "where the next one begins in the data files"),
+        Field("configuration_index", "q", "index of the configuration's entry"),
+    ),
+)
+STALE_TERM = Layout("stale term", (Field("term", "q", "the current term, which the answered message did not have"),))
+TIMEOUT_NOW = Layout("timeout now", (_TERM,))
+READ_INDEX_REQUEST = Layout("read index request", (_TERM, Field("context", "q", "the answer repeats it")))
+READ_INDEX_RESPONSE = Layout(
+    "read index response",
+    (
+        _TERM,
+        Field("context", "q", "of the request"),
+        Field("known", "?", "whether the leader could confirm itself"),
+        Field("index", "q", "up to where the log must be applied before the read"),
+    ),
+)
+
+assert ENVELOPE.size == 16
+assert FRAME.size == 12
+assert HELLO.size + 3 * NAME_BYTES_MAX + MAC_SIZE <= HANDSHAKE_PART_MAX

@@ -1,0 +1,82 @@
+"""Opening a node of a DLedger group: what it has kept is read first, then it takes part."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import trio
+
+from ...world.real import World
+from ..classic.files import load_node
+from ..errors import CorruptHardState
+from ..raft.core import Raft
+from ..raft.quorum import Configuration
+from ..raft.ready import HardState
+from ..raft.units import PeerId
+from .group_records import GroupConfiguration
+from .hard_state import HardStateFile
+from .log_reader import LedgerReader
+from .recovery import open_ledger
+from .replica import Replica
+from .settings import ReplicaSettings
+
+
+async def load_replica(world: World, settings: ReplicaSettings) -> Replica:
+    """Read what the node has kept; nothing is said to anybody yet.
+
+    Raises:
+        WrongSegmentSize, CorruptLedger, CorruptHardState: see there. Nothing was changed.
+        OSError: the disk refused.
+    """
+    ledger = await world.workers.run(open_ledger, world.disk, settings.files)
+    try:
+        directory = settings.files.directory
+        hard_state_file = HardStateFile(world.disk, directory)
+        kept = await world.workers.run(hard_state_file.load)
+        if kept is None and not ledger.empty:
+            raise _lost_hard_state(hard_state_file)  # noqa: TRY301 - the ledger is closed below
+        node = await world.workers.run(load_node, world.disk, directory, world.secrets)
+        voters = tuple(peer for peer in settings.peers if not settings.joins or peer != settings.self_id)
+        initial = GroupConfiguration(Configuration(voters), dict(settings.peers))
+        reader = LedgerReader(ledger, initial, world.clock.wall_ms)
+        core = Raft.start(
+            settings.self_id,
+            settings=settings.raft,
+            reader=reader,
+            draw=lambda low, high: low + world.randomness.randrange(high - low + 1),
+            log=reader.state(),
+            hard_state=HardState(kept.term, PeerId(kept.vote) if kept.vote else None) if kept is not None else HardState(),
+            commit_index=ledger.committed_index,
+            applied_index=ledger.committed_index,
+        )
+        return Replica(world, settings, ledger, core, reader, node, hard_state_file)
+    except BaseException:
+        ledger.close()
+        raise
+
+
+@asynccontextmanager
+async def open_replica(world: World, settings: ReplicaSettings) -> AsyncGenerator[Replica]:
+    """A node that takes part in its group while the block runs; a leader hands over first when the block ends.
+
+    Raises:
+        WrongSegmentSize, CorruptLedger, CorruptHardState: see there. Nothing was changed.
+        OSError: the disk refused, or the port is taken.
+    """
+    replica = await load_replica(world, settings)
+    try:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(replica.run)
+            yield replica
+            await replica.resign()
+            nursery.cancel_scope.cancel()
+    finally:
+        await replica.close()
+
+
+def _lost_hard_state(file: HardStateFile) -> CorruptHardState:
+    return CorruptHardState(
+        f"{file.path} is not there although the node has entries, so it might vote twice in one term. Nothing was changed. "
+        f"Put a copy of the file back, or move the whole directory {file.directory} away and let the leader fill the node again"
+    )

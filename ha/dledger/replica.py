@@ -1,0 +1,549 @@
+"""One node of a DLedger group: the trio shell around the Raft core, the ledger and the connections.
+
+Everything that happens (a tick, a message, a proposal, a finished sync) is told to the core at once; one task then carries out
+what the core wants done, in the order that `ha/raft/ready.py` prescribes. Entries are written on the event loop and synced by
+another task, on the leader while its followers receive them. Whatever shows that two histories exist ends the node's part in
+the group, with a text that says why; it never goes on with a wrong log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import attrs
+import trio
+
+from ...message.fields import Buffer
+from ...store.errors import StoreError
+from ...world.events import get_logger
+from ...world.network import Address
+from ...world.real import World
+from ..errors import HaError, LeadershipLost, LedgerGap, TooManyPending
+from ..raft.core import Raft
+from ..raft.errors import RaftError, Refused
+from ..raft.messages import Message
+from ..raft.quorum import Configuration
+from ..raft.ready import Ready
+from ..raft.roles import Role
+from ..raft.units import LogIndex, PeerId, Term
+from .disk_tasks import RETRY_SECONDS, DiskTasks
+from .group_records import GroupConfiguration, barrier_record, configuration_record
+from .handshake import NodeCard
+from .hard_state import HardStateFile
+from .layout import CHANNEL_CONFIGURATION
+from .ledger import Ledger, Placed
+from .links import Links
+from .log_reader import LedgerReader, write_slice
+from .native import BeginAnew
+from .native_layout import LANE_CONTROL
+from .settings import ReplicaSettings
+from .status import Leading, PeerStatus, ReplicaStatus
+from .waiters import Done, Waiters
+
+log = get_logger(__name__)
+
+STALLED_TICKS = 10
+"""A node that was not run for this much longer than it meant to sleep lets only a few ticks pass: what its peers sent meanwhile
+is still in its sockets."""
+ROUNDING = 1e-3
+"""Part of a tick that counts as a whole one: a sleep that ends a rounding error early must not be followed by an endless number
+of others."""
+EXPIRE_SECONDS = 0.1
+"""How often deadlines of waiting puts are looked at."""
+CATCH_UP_SECONDS = 0.1
+"""How often a leader that adds a voter looks whether it has caught up."""
+
+
+@attrs.define(eq=False)
+class Replica:
+    """One node; `open_replica` makes it."""
+
+    world: World
+    settings: ReplicaSettings
+    ledger: Ledger
+    core: Raft
+    reader: LedgerReader
+    node: bytes
+    """Random identity, kept with the store."""
+    hard_state_file: HardStateFile
+    port: int = 0
+    """Where peers connect, once `run` has started."""
+    on_role: list[Callable[[Leading], None]] = attrs.field(factory=list[Callable[[Leading], None]])
+    """Called when role, term or leader have changed."""
+    on_committed: list[Callable[[LogIndex, int], None]] = attrs.field(factory=list[Callable[[LogIndex, int], None]])
+    """Called with the last committed index, and the position where its entry ends."""
+    on_cleared: list[Callable[[], None]] = attrs.field(factory=list[Callable[[], None]])
+    """Called when the ledger has begun anew, because the leader no longer had what was missing here."""
+    stopped: str | None = None
+    """Why the node has no part in the group any more; a person has to act."""
+    waiters: Waiters = attrs.field(factory=Waiters)
+    disk: DiskTasks = attrs.field(init=False)
+    links: Links = attrs.field(init=False)
+    _leading: Leading = attrs.field(init=False)
+    _work: trio.Event = attrs.field(factory=trio.Event)
+    _due: trio.Event = attrs.field(factory=trio.Event)
+    _planned_ticks: int = 1
+    _ticked_at: float = 0.0
+    _reads: dict[int, trio.MemorySendChannel[LogIndex | None]] = attrs.field(
+        factory=dict[int, "trio.MemorySendChannel[LogIndex | None]"]
+    )
+    _read_count: int = 0
+
+    def __attrs_post_init__(self) -> None:
+        settings, world = self.settings, self.world
+        self.disk = DiskTasks(
+            self.ledger,
+            self.core,
+            self.hard_state_file,
+            world.workers,
+            settings.sync,
+            settings.flush_seconds,
+            settings.checkpoint_seconds,
+            self._wake,
+            self._sync_failed,
+        )
+        card = NodeCard(settings.group, settings.self_id, self.node, settings.files.data_file_size)
+        self.links = Links(
+            card,
+            settings.secret,
+            world.network,
+            world.clock,
+            world.workers,
+            world.secrets,
+            self._deliver,
+            self._connected,
+        )
+        self.links.follow_members(dict(self._addresses()))
+        self._leading = Leading(Role.FOLLOWER, self.core.term, None, None)
+
+    # ---------------------------------------------------------------------------------------------------------------- questions
+
+    @property
+    def leading(self) -> Leading:
+        """Who leads."""
+        return self._leading
+
+    @property
+    def is_leader(self) -> bool:
+        return self._leading.role is Role.LEADER
+
+    def _addresses(self) -> dict[PeerId, Address]:
+        """Where every member is. Addresses that an operator has changed in `dLegerPeers` win over those in the log."""
+        group = self.reader.newest()
+        known = {**group.addresses, **self.settings.peers}
+        return {peer: known[peer] for peer in group.configuration.members if peer in known}
+
+    def status(self) -> ReplicaStatus:
+        """The node as it is now."""
+        core, ledger = self.core, self.ledger
+        group = core.leadership.group if core.leadership is not None else None
+        peers: list[PeerStatus] = []
+        for peer, address in sorted(self._addresses().items()):
+            link = self.links.outgoing.get((peer, LANE_CONTROL))
+            if link is None:
+                continue
+            replicator = group.get(peer) if group is not None else None
+            peers.append(
+                PeerStatus(
+                    peer,
+                    address,
+                    peer in core.configuration.learners,
+                    link.connected,
+                    replicator.match_index if replicator is not None else None,
+                    link.refusal,
+                )
+            )
+        return ReplicaStatus(
+            self.settings.self_id,
+            self._leading,
+            ledger.begin_index,
+            ledger.end_index,
+            ledger.synced_index,
+            ledger.committed_index,
+            core.configuration,
+            self.stopped or ledger.failure,
+            tuple(peers),
+        )
+
+    # ---------------------------------------------------------------------------------------------------------------- proposals
+
+    def propose(self, records: Sequence[Buffer], *, expected_term: Term | None = None, patch: bool = True) -> Placed:
+        """Append records as entries, as the leader; they are sent and synced in the background.
+
+        Args:
+            records: at least one.
+            expected_term: refuse in any other term.
+            patch: the records are messages, and each one's physical offset is written into it.
+
+        Raises:
+            NotLeader, TermChanged, TransferInProgress, LeaderNotReady (Refused): nothing was appended.
+            TooManyPending: too many puts wait for a majority. Nothing was appended.
+            NotWritable, OSError: as `Ledger.append`. Nothing was appended.
+        Durability: see `when_committed`.
+        """
+        assignment = self.core.admit(expected_term)
+        if len(self.waiters) >= self.settings.pending_max:
+            raise TooManyPending(self.settings.pending_max)
+        placed = self.ledger.append(assignment.term, records, patch=patch)
+        assert placed.first_index == assignment.first_index
+        self.core.propose(len(records))
+        self.disk.written()
+        self._wake()
+        return placed
+
+    def when_committed(self, index: LogIndex, deadline: float, done: Done) -> None:
+        """Call `done` once: when the entry is committed, when this node stops leading, or at `deadline`.
+
+        Args:
+            index: of an entry that this node has proposed, in the order of the log.
+            deadline: by the monotonic clock, seconds; no earlier than that of an entry before.
+            done: must not raise.
+        """
+        self.waiters.add(index, deadline, done)
+
+    def _propose_own(self, record: bytes, configuration: Configuration | None = None) -> LogIndex | None:
+        """Append an entry of the group itself; None if it cannot be done now, and then it will be wanted again."""
+        core = self.core
+        try:
+            assignment = core.admit()
+            channel = CHANNEL_CONFIGURATION if configuration is not None else 0
+            placed = self.ledger.append(assignment.term, [record], channel=channel)
+            core.propose(1, configuration=configuration)
+        except (Refused, StoreError, OSError) as error:
+            log.warning("group_entry_not_written", reason=str(error))
+            return None
+        self.disk.written()
+        self._wake()
+        if configuration is not None:
+            self.links.follow_members(self._addresses())
+        return placed.last_index
+
+    async def read_index(self) -> LogIndex:
+        """The index up to which the log must be applied before a read that begins now is linearizable.
+
+        Raises:
+            NotLeader: no leader is known.
+            LeadershipLost: leadership was lost meanwhile.
+        Cancellation: a follower's question to its leader may get lost, so callers set a deadline.
+        """
+        self._read_count += 1
+        context = self._read_count
+        send, receive = trio.open_memory_channel[LogIndex | None](1)
+        self._reads[context] = send
+        try:
+            self.core.read_index(context)
+            self._wake()
+            index = await receive.receive()
+        finally:
+            del self._reads[context]
+        if index is None:
+            raise LeadershipLost
+        return index
+
+    # --------------------------------------------------------------------------------------------------------------- membership
+
+    def transfer(self, target: PeerId) -> None:
+        """Begin to hand leadership to `target`; proposals are refused until that has succeeded or is given up.
+
+        Raises:
+            NotLeader, ChangeRefused (Refused): nothing was changed.
+        """
+        self.core.transfer_leadership(target)
+        self._wake()
+
+    async def change_members(
+        self, voters: Sequence[PeerId], learners: Sequence[PeerId], addresses: dict[PeerId, Address]
+    ) -> None:
+        """Let the group become `voters` and `learners`, and wait until that is committed; new voters are learners first.
+
+        Raises:
+            NotLeader, ChangeRefused (Refused): the present step was refused; earlier ones stand.
+        """
+        present = self.core.configuration
+        fresh = [peer for peer in voters if not present.votes(peer) and peer not in present.learners]
+        if fresh:
+            await self._change(present.voters, (*present.learners, *fresh), addresses)
+        while not self._caught_up(voters):  # noqa: ASYNC110 - nothing tells of it
+            await trio.sleep(CATCH_UP_SECONDS)
+        await self._change(voters, learners, addresses)
+
+    def _caught_up(self, voters: Sequence[PeerId]) -> bool:
+        """Whether the voters to be have nearly everything; without leadership, the next step is refused, and says so."""
+        core = self.core
+        if core.leadership is None:
+            return True
+        found = [core.leadership.group.get(peer) for peer in voters if not core.configuration.votes(peer)]
+        enough = max(core.log.configuration_index, core.log.last_index - self.settings.raft.caught_up_entries // 2)
+        return all(one is not None and one.match_index >= enough for one in found)
+
+    async def _change(self, voters: Sequence[PeerId], learners: Sequence[PeerId], addresses: dict[PeerId, Address]) -> None:
+        configuration = self.core.plan_change(voters, learners)
+        known = {**self.reader.newest().addresses, **self.settings.peers, **addresses}
+        record = configuration_record(GroupConfiguration(configuration, known), self.world.clock.wall_ms())
+        index = self._propose_own(record, configuration)
+        if index is None:
+            raise LeadershipLost
+        while self.ledger.committed_index < index or self.core.configuration.joint:
+            if not self.is_leader and self.core.configuration.votes(self.settings.self_id):
+                raise LeadershipLost
+            await trio.sleep(CATCH_UP_SECONDS / 2)
+
+    # ------------------------------------------------------------------------------------------------------------------ running
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Take part in the group until cancelled.
+
+        Raises:
+            OSError: the port is taken.
+        """
+        self._ticked_at = self.world.clock.monotonic()
+        async with trio.open_nursery() as nursery:
+            self.port = await nursery.start(self.links.run, self.settings.listen_host, self.settings.port)
+            nursery.start_soon(self._work_forever)
+            nursery.start_soon(self._tick_forever)
+            nursery.start_soon(self._expire_forever)
+            nursery.start_soon(self.disk.sync_forever)
+            nursery.start_soon(self.disk.checkpoint_forever)
+            log.info("raft_node_started", group=self.settings.group, peer=self.settings.self_id, port=self.port)
+            task_status.started()
+
+    async def resign(self) -> None:
+        """Before a stop: hand leadership to another voter, if there is one that can take it in time."""
+        with trio.move_on_after(self.settings.transfer_seconds):
+            while (led := self.core.leadership) is not None:
+                voters = [one for one in led.group if self.core.configuration.votes(one.peer)]
+                if not voters:
+                    return
+                best = max(voters, key=lambda one: (one.match_index, one.contact_tick))
+                if led.transfer_to is None:
+                    try:
+                        self.transfer(best.peer)
+                    except Refused as error:
+                        log.info("leadership_not_handed_over", peer=best.peer, reason=str(error))
+                        return
+                await trio.sleep(self.settings.tick_seconds)
+
+    async def close(self) -> None:
+        """Sync and note what is there, and close the files; `run` must have ended."""
+        with trio.CancelScope(shield=True):
+            ledger, end = self.ledger, self.ledger.end
+            try:
+                if ledger.failure is None:
+                    await self.world.workers.run(ledger.force, ledger.synced_position, end.position)
+                    ledger.reached(end)
+                    await self.world.workers.run(ledger.write_checkpoint)
+            except OSError as error:
+                log.warning("ledger_not_synced_at_stop", reason=error.strerror or str(error))
+            ledger.close()
+
+    def _wake(self) -> None:
+        self._work.set()
+
+    def _deliver(self, message: Message) -> None:
+        if self.stopped is not None:
+            return
+        self._let_time_pass()
+        try:
+            self.core.step(message)
+        except RaftError as error:
+            self._stop(str(error))
+        self._wake()
+
+    def _connected(self, peer: PeerId) -> None:
+        self.core.reconnected(peer)
+        self._wake()
+
+    def _let_time_pass(self) -> None:
+        tick, now = self.settings.tick_seconds, self.world.clock.monotonic()
+        ticks = int((now - self._ticked_at) / tick + ROUNDING)
+        if ticks <= 0:
+            return
+        self._ticked_at += ticks * tick
+        stalled = ticks > self._planned_ticks + STALLED_TICKS
+        self.core.tick(1 if stalled else ticks)
+
+    async def _tick_forever(self) -> None:
+        while True:
+            self._planned_ticks = max(self.core.ticks_until_due, 1)
+            self._due = trio.Event()
+            wait = self._ticked_at + self._planned_ticks * self.settings.tick_seconds - self.world.clock.monotonic()
+            with trio.move_on_after(max(wait, 0.0)):
+                await self._due.wait()
+            self._let_time_pass()
+            self._wake()
+            await trio.lowlevel.checkpoint()
+
+    async def _expire_forever(self) -> None:
+        while True:
+            await trio.sleep(EXPIRE_SECONDS)
+            if len(self.waiters):
+                self.waiters.expire(self.world.clock.monotonic())
+
+    async def _work_forever(self) -> None:
+        while True:
+            await self._work.wait()
+            self._work = trio.Event()
+            while self.stopped is None and (ready := self.core.ready()) is not None:
+                try:
+                    await self._carry_out(ready)
+                except (HaError, RaftError) as error:
+                    self._stop(str(error))
+                    break
+                self.core.advance(ready)
+                if ready.must_sync or ready.snapshot is not None:
+                    self.disk.written()
+                self._propose_what_is_wanted()
+            if self.core.ticks_until_due < self._planned_ticks:
+                self._due.set()
+
+    async def _carry_out(self, ready: Ready) -> None:
+        if ready.soft_state is not None and ready.soft_state.role is not Role.LEADER:
+            self._lead(ready)  # at once: the disk may take its time to save the new term
+        if ready.hard_state is not None:
+            await self.disk.save(ready.hard_state)
+        if ready.snapshot is not None:
+            begin, snapshot = ready.snapshot.payload, ready.snapshot
+            assert isinstance(begin, BeginAnew)
+            await self._begin_anew(snapshot.last_index, snapshot.last_term, begin)
+        if ready.truncate_from is not None:
+            await self._truncate(ready.truncate_from)
+        for piece in ready.appends:
+            await self._retry(lambda piece=piece: write_slice(self.ledger, piece))  # type: ignore[misc]
+        if ready.appends and any(piece.batch.configurations for piece in ready.appends):
+            self.links.follow_members(self._addresses())
+        for message in ready.messages:
+            self.links.send(message)
+        if ready.committed is not None:
+            self._commit(ready.committed.last_index)
+        if ready.soft_state is not None:
+            self._lead(ready)
+        for state in ready.read_states:
+            if state.context in self._reads:
+                self._reads[state.context].send_nowait(state.index)
+
+    async def _retry(self, write: Callable[[], None]) -> None:
+        """Write, however long that takes; the leader goes on with the other nodes meanwhile."""
+        while True:
+            try:
+                write()
+            except LedgerGap:
+                raise
+            except (OSError, StoreError) as error:
+                log.error("entries_not_written", end_index=self.ledger.end_index, reason=str(error))
+                await trio.sleep(RETRY_SECONDS)
+            else:
+                return
+
+    async def _truncate(self, index: LogIndex) -> None:
+        log.info("uncommitted_entries_cut", first_index=index, last_index=self.ledger.end_index)
+        while True:
+            try:
+                await self.disk.change(lambda: self.ledger.truncate(index))
+            except OSError as error:
+                log.error("entries_not_cut", first_index=index, reason=error.strerror or str(error))
+                await trio.sleep(RETRY_SECONDS)
+            else:
+                break
+        self.links.follow_members(self._addresses())
+
+    async def _begin_anew(self, last_index: LogIndex, last_term: Term, begin: BeginAnew) -> None:
+        log.warning(
+            "ledger_begun_anew",
+            begin_index=last_index + 1,
+            old_end_index=self.ledger.end_index,
+            reason="the leader no longer has the entries that are missing here",
+        )
+
+        def change() -> None:
+            self.ledger.clear(last_index + 1, begin.position, last_term)
+            self.ledger.configurations = [(begin.configuration_index, begin.configuration_body)]
+            self.ledger.write_checkpoint()
+
+        while True:
+            try:
+                async with self.disk.lock:
+                    change()  # on the event loop, which reads the list of files that this changes
+            except OSError as error:
+                log.error("ledger_not_begun_anew", reason=error.strerror or str(error))
+                await trio.sleep(RETRY_SECONDS)
+            else:
+                break
+        self.links.follow_members(self._addresses())
+        for tell in self.on_cleared:
+            tell()
+
+    def _commit(self, index: LogIndex) -> None:
+        self.ledger.commit(index)
+        position = self.ledger.committed_position
+        for tell in self.on_committed:
+            tell(index, position)
+        if self.is_leader:
+            self.waiters.commit(index)
+
+    def _lead(self, ready: Ready) -> None:
+        soft = ready.soft_state
+        assert soft is not None
+        address = self._addresses().get(soft.leader) if soft.leader is not None else None
+        former, leading = self._leading, Leading(soft.role, soft.term, soft.leader, address)
+        if leading == former:
+            return
+        self._leading = leading
+        if former.role is Role.LEADER and (leading.role is not Role.LEADER or leading.term != former.term):
+            self.waiters.change_term()
+        if leading.role is Role.LEADER and former.role is not Role.LEADER:
+            log.info("leader_elected", peer=self.settings.self_id, term=leading.term, end_index=self.ledger.end_index)
+        elif leading.leader is not None and leading.leader != former.leader:
+            log.info("leader_followed", leader=leading.leader, term=leading.term)
+        for tell in self.on_role:
+            tell(leading)
+
+    def _propose_what_is_wanted(self) -> None:
+        core = self.core
+        if core.leadership is None:
+            return
+        wall_ms = self.world.clock.wall_ms()
+        if core.barrier_wanted:
+            self._propose_own(barrier_record(wall_ms))
+        elif core.leadership.configuration_wanted is not None:
+            wanted = core.leadership.configuration_wanted
+            group = GroupConfiguration(wanted, {**self.settings.peers, **self.reader.newest().addresses})
+            self._propose_own(configuration_record(group, wall_ms), wanted)
+
+    def _sync_failed(self) -> None:
+        """A leader whose disk fails lets another node lead."""
+        led = self.core.leadership
+        if led is None:
+            return
+        voters = [one for one in led.group if self.core.configuration.votes(one.peer)]
+        try:
+            if voters and led.transfer_to is None:
+                self.transfer(max(voters, key=lambda one: one.match_index).peer)
+        except Refused as error:
+            log.warning("leadership_not_handed_over", reason=str(error))
+
+    def _stop(self, reason: str) -> None:
+        """End this node's part in the group."""
+        self.stopped = reason
+        log.error("raft_node_stopped", peer=self.settings.self_id, term=self.core.term, reason=reason)
+        self.links.follow_members({})
+        self.waiters.change_term()
+        for waiting in self._reads.values():
+            waiting.send_nowait(None)
+        self._leading = Leading(Role.FOLLOWER, self.core.term, None, None)
+        for tell in self.on_role:
+            tell(self._leading)
+
+    async def expire(self, position: int) -> int:
+        """Delete the data files that lie wholly before `position`, as far as that may be; returns how many.
+
+        Raises:
+            OSError: the disk refused; some of them may be gone.
+        """
+        begin = self.ledger.begin_after(position)
+        if begin is None:
+            return 0
+        self.core.compact(begin - 1)
+        async with self.disk.lock:
+            forgotten = self.ledger.forget_before(position)
+            await self.world.workers.run(self.ledger.delete_forgotten)
+        return forgotten

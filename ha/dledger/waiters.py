@@ -1,0 +1,56 @@
+"""Who waits for an entry to be committed: puts with their deadlines, in the order of the log; pure."""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Callable
+
+import attrs
+
+from ..raft.units import LogIndex
+
+
+class Outcome(enum.Enum):
+    """What became of an entry, as far as is known when its waiter is told."""
+
+    COMMITTED = "committed"
+    TERM_CHANGED = "term changed"
+    """This node no longer leads; the entry may be committed by another leader, or be lost (DLedger 501)."""
+    TIMED_OUT = "timed out"
+    """No majority in time; the entry stays in the log and usually commits later (DLedger 502)."""
+
+
+Done = Callable[[Outcome], None]
+
+
+@attrs.define(eq=False)
+class Waiters:
+    """Waiters in ascending order of their entries; deadlines ascend with them."""
+
+    _waiting: deque[tuple[LogIndex, float, Done]] = attrs.field(factory=deque[tuple[LogIndex, float, Done]])
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, index: LogIndex, deadline: float, done: Done) -> None:
+        """Wait until the entry is committed; `done` must not raise."""
+        self._waiting.append((index, deadline, done))
+
+    def commit(self, index: LogIndex) -> None:
+        """Tell those who wait for entries up to `index`."""
+        waiting = self._waiting
+        while waiting and waiting[0][0] <= index:
+            waiting.popleft()[2](Outcome.COMMITTED)
+
+    def expire(self, now: float) -> None:
+        """Tell those whose deadline has passed."""
+        waiting = self._waiting
+        while waiting and waiting[0][1] <= now:
+            waiting.popleft()[2](Outcome.TIMED_OUT)
+
+    def change_term(self) -> None:
+        """Tell all of them that this node no longer leads in the term of their entries."""
+        waiting, self._waiting = self._waiting, deque()
+        for _, _, done in waiting:
+            done(Outcome.TERM_CHANGED)

@@ -1,0 +1,149 @@
+"""Nodes that do not belong together, strangers on the port, and stores that are not whole: a refusal, never a wrong log."""
+
+from __future__ import annotations
+
+import random
+
+import attrs
+import pytest
+import trio
+
+from ledgermq.ha.dledger.native_layout import TAG
+from ledgermq.ha.dledger.settings import ReplicaSettings, parse_peers
+from ledgermq.ha.dledger.waiters import Outcome
+from ledgermq.ha.errors import CorruptHardState, WrongHaSetting
+from ledgermq.ha.raft.units import PeerId
+from ledgermq.testing.sim.world import Machine
+from ledgermq.world.network import Address
+
+from .groups import PORT, Group, files_of, scenario
+
+
+async def refusal_of(group: Group, stranger: str) -> str:
+    """What a node is told that dials the group and is refused."""
+    node = group.nodes[PeerId(stranger)]
+
+    def refusals() -> list[str]:
+        return [peer.refusal for peer in node.up.status().peers if peer.refusal is not None]
+
+    await group.until(refusals)
+    return refusals()[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"group": "another"}, "correct dLegerGroup"),
+        ({"secret": b"wrong"}, "set the same haSecret"),
+        ({"files": files_of("n3", file_size=8192)}, "set mappedFileSizeCommitLog to one value"),
+        ({"self_id": PeerId("n1")}, "two nodes of group g have the id n1"),
+    ],
+    ids=["group", "secret", "file size", "id"],
+)
+def test_a_node_that_does_not_fit_changes_nothing(changes: dict[str, object], reason: str) -> None:
+    """It is told what to set; the group goes on in its term."""
+
+    async def story(group: Group) -> None:
+        leader = await group.leader()
+        await group.put(leader, 5)
+        term = leader.up.leading.term
+        peers = {**group.peers, PeerId(str(changes.get("self_id", "n3"))): Address("10.0.0.4", PORT)}
+        stranger = group.add("n3", **{"peers": peers, "self_id": PeerId("n3"), **changes})
+        await stranger.start()
+        assert stranger.failure is None
+        assert reason in await refusal_of(group, "n3")
+        await trio.sleep(10)
+        assert await group.put(leader, 5) is Outcome.COMMITTED
+        assert leader.up.leading.term == term
+        assert stranger.up.ledger.empty
+        await stranger.kill()
+        await group.converged()
+        group.check()
+
+    scenario(story)
+
+
+@pytest.mark.parametrize(
+    "greeting",
+    [
+        b"",
+        b"\x00\x00\x01\x20\x00\x00\x00\x60{}",
+        b"GET / HTTP/1.1\r\n\r\n",
+        TAG,
+        TAG * 9,
+        b"\xff" * 100_000,
+        TAG + b"\x00" * 100,
+    ],
+)
+def test_strangers_on_the_port_are_sent_away(greeting: bytes) -> None:
+    """Those who say nothing too; the group does not notice."""
+
+    async def story(group: Group) -> None:
+        leader = await group.leader()
+        term = leader.up.leading.term
+        stranger = Machine.of("10.0.0.9", group.fabric, random.Random(9)).world()
+        stream = await stranger.network.open_stream(Address(leader.machine.host, PORT))
+        with trio.fail_after(10):
+            try:
+                if greeting:
+                    await stream.send_all(greeting)
+                while await stream.receive_some(1000):
+                    pass
+            except trio.BrokenResourceError:
+                pass
+        assert await group.put(leader, 3) is Outcome.COMMITTED
+        assert leader.up.leading.term == term
+
+    scenario(story)
+
+
+def test_many_strangers_do_not_keep_peers_out() -> None:
+    """The oldest of them gives way."""
+
+    async def story(group: Group) -> None:
+        leader = await group.leader()
+        other = next(node for node in group.running if node is not leader)
+        await other.kill()
+        stranger = Machine.of("10.0.0.9", group.fabric, random.Random(9)).world()
+        for _ in range(100):
+            await stranger.network.open_stream(Address(leader.machine.host, PORT))
+        await other.start()
+        await group.put_until_done()
+        await group.converged()
+
+    scenario(story)
+
+
+def test_a_node_without_its_term_and_vote_does_not_start() -> None:
+    """It might vote twice; the text says what to do."""
+
+    async def story(group: Group) -> None:
+        leader = await group.leader()
+        await group.put(leader, 5)
+        other = next(node for node in group.running if node is not leader)
+        await group.converged()
+        await other.kill()
+        for name in ("currterm", "currterm.bak"):
+            if other.machine.disk.exists(f"store/dledger-{other.peer}/{name}"):
+                other.machine.disk.remove(f"store/dledger-{other.peer}/{name}")
+        await other.start()
+        assert isinstance(other.failure, CorruptHardState)
+        assert "let the leader fill the node again" in str(other.failure)
+
+    scenario(story)
+
+
+@pytest.mark.parametrize("text", ["", "n0", "n0-127.0.0.1", "n0-127.0.0.1:1;n0-127.0.0.1:2", "-127.0.0.1:1", "n0-h:99999999"])
+def test_a_list_of_peers_that_is_none_is_refused(text: str) -> None:
+    """With an example of one."""
+    with pytest.raises(WrongHaSetting, match="dLegerPeers"):
+        ReplicaSettings(group="g", self_id=PeerId("n0"), peers=parse_peers(text), files=files_of("n0"))
+
+
+def test_a_node_must_be_among_its_peers() -> None:
+    """As with DLedger."""
+    peers = parse_peers("n0-127.0.0.1:40911;n1-127.0.0.1:40912;")
+    assert peers == {PeerId("n0"): Address("127.0.0.1", 40911), PeerId("n1"): Address("127.0.0.1", 40912)}
+    with pytest.raises(WrongHaSetting, match="n2, which is not among dLegerPeers"):
+        ReplicaSettings(group="g", self_id=PeerId("n2"), peers=peers, files=files_of("n2"))
+    assert attrs.evolve(ReplicaSettings(group="g", self_id=PeerId("n1"), peers=peers, files=files_of("n1"))).port == 40912

@@ -1,0 +1,338 @@
+"""Groups of three nodes on simulated machines: elections, failures of every kind, and what clients were told."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from ledgermq.ha.dledger.waiters import Outcome
+from ledgermq.ha.raft.errors import NotLeader
+from ledgermq.ha.raft.roles import Role
+from ledgermq.ha.raft.units import PeerId
+from ledgermq.world.network import Address
+
+from .groups import PORT, Group, scenario
+
+SEEDS = range(1, 4)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_group_elects_one_leader_and_commits(seed: int) -> None:
+    """Within a second, and every node knows it."""
+
+    async def story(group: Group) -> None:
+        started = trio.current_time()
+        leader = await group.leader()
+        assert trio.current_time() - started < 1.5
+        assert await group.put(leader, 3) is Outcome.COMMITTED
+        assert await group.put(leader, 40) is Outcome.COMMITTED
+        await group.converged()
+        group.check()
+        assert {node.up.leading.leader for node in group.running} == {leader.peer}
+        address = group.peers[leader.peer]
+        assert {node.up.leading.address for node in group.running} == {address}
+
+    scenario(story, seed=seed)
+
+
+def test_an_acknowledged_entry_is_on_the_medium_of_a_majority() -> None:
+    """Not only in their page caches."""
+
+    async def story(group: Group) -> None:
+        leader = await group.leader()
+        for _ in range(20):
+            assert await group.put(leader) is Outcome.COMMITTED
+            last = max(group.acknowledged)
+            synced = [node.up.ledger.synced_index for node in group.running]
+            assert sum(index >= last for index in synced) >= 2
+
+    scenario(story)
+
+
+def test_a_follower_refuses_proposals_and_names_the_leader() -> None:
+    """Nothing is appended there."""
+
+    async def story(group: Group) -> None:
+        leader = await group.leader()
+        other = next(node for node in group.running if node is not leader)
+        await group.until(lambda: other.up.leading.leader == leader.peer)
+        before = other.up.ledger.end_index
+        with pytest.raises(NotLeader, match=f"the leader is {leader.peer}"):
+            other.up.propose([b"x" * 100])
+        assert other.up.ledger.end_index == before
+
+    scenario(story)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("way", ["kill", "power_cut"])
+def test_nothing_acknowledged_is_lost_when_the_leader_dies(seed: int, way: str) -> None:
+    """Another one leads within a second or so, and the dead one follows when it is back."""
+
+    async def story(group: Group) -> None:
+        for _ in range(3):
+            leader = await group.leader()
+            for _ in range(5):
+                assert await group.put(leader, 4) is Outcome.COMMITTED
+            await (leader.kill() if way == "kill" else leader.power_cut())
+            died = trio.current_time()
+            await group.put_until_done(2)
+            assert trio.current_time() - died < 2.0
+            await leader.start()
+            assert leader.failure is None
+            await group.converged()
+            group.check()
+
+    scenario(story, seed=seed)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_group_that_lost_power_has_everything_acknowledged(seed: int) -> None:
+    """All three machines at once, in the middle of puts."""
+
+    async def story(group: Group) -> None:
+        leader = await group.leader()
+        async with trio.open_nursery() as nursery:
+            for _ in range(10):
+                nursery.start_soon(group.put, leader, 3)
+            await trio.sleep(0.004)
+            for node in list(group.running):
+                await node.power_cut()
+            nursery.cancel_scope.cancel()
+        for node in group.nodes.values():
+            await node.start()
+            assert node.failure is None
+        await group.put_until_done()
+        await group.converged()
+        group.check()
+
+    scenario(story, seed=seed)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_an_isolated_leader_acknowledges_nothing_and_steps_down(seed: int) -> None:
+    """What it took meanwhile is answered when it steps down, and replaced when it is back."""
+
+    async def story(group: Group) -> None:
+        old = await group.leader()
+        assert await group.put(old, 3) is Outcome.COMMITTED
+        group.isolate(old)
+        async with trio.open_nursery() as nursery:
+            outcomes: list[Outcome] = []
+
+            async def put() -> None:
+                outcomes.append(await group.put(old, 2))
+
+            nursery.start_soon(put)
+            others = [node for node in group.running if node is not old]
+            new = await group.leader(among=others)
+            assert await group.put(new, 5) is Outcome.COMMITTED
+            await group.until(lambda: not old.up.is_leader)
+        assert outcomes == [Outcome.TERM_CHANGED]
+        term = new.up.leading.term
+        await trio.sleep(5)
+        group.fabric.heal()
+        await group.converged()
+        assert new.up.leading.role is Role.LEADER
+        assert new.up.leading.term == term
+        group.check()
+
+    scenario(story, seed=seed)
+
+
+def test_a_minority_never_acknowledges() -> None:
+    """Puts wait, then time out; the entries stay and are committed when a majority is back."""
+
+    async def story(group: Group) -> None:
+        leader = await group.leader()
+        others = [node for node in group.running if node is not leader]
+        for node in others:
+            await node.kill()
+        assert await group.put(leader) in (Outcome.TERM_CHANGED, Outcome.TIMED_OUT)
+        assert not group.acknowledged
+        await others[0].start()
+        await group.put_until_done()
+        await group.converged()
+        group.check()
+
+    scenario(story)
+
+
+def test_a_node_that_was_away_catches_up_over_many_files() -> None:
+    """It takes part again without disturbing the group."""
+
+    async def story(group: Group) -> None:
+        leader = await group.leader()
+        away = next(node for node in group.running if node is not leader)
+        await away.kill()
+        for _ in range(40):
+            assert await group.put(leader, 10, body_size=300) is Outcome.COMMITTED
+        term = leader.up.leading.term
+        await trio.sleep(120)
+        await away.start()
+        await group.converged()
+        assert (leader.up.is_leader, leader.up.leading.term) == (True, term)
+        group.check()
+
+    scenario(story)
+
+
+def test_a_node_begins_anew_where_old_files_have_expired() -> None:
+    """The leader tells it where its log begins now."""
+
+    async def story(group: Group) -> None:
+        leader = await group.leader()
+        away = next(node for node in group.running if node is not leader)
+        await group.put(leader, 5)
+        await group.converged()
+        await away.kill()
+        for _ in range(30):
+            await group.put(leader, 10, body_size=300)
+        await group.converged()
+        for node in group.running:
+            assert await node.up.expire(node.up.ledger.end_position) > 5
+        cleared: list[bool] = []
+        await away.start()
+        away.up.on_cleared.append(lambda: cleared.append(True))
+        await group.converged()
+        assert away.up.ledger.begin_index == leader.up.ledger.begin_index > 5
+        assert cleared == [True]
+        await group.put(leader, 5)
+        await group.converged()
+        group.check()
+        await away.kill()
+        await away.start()
+        assert away.failure is None
+        await group.converged()
+
+    scenario(story)
+
+
+def test_a_leader_that_is_stopped_hands_over_first() -> None:
+    """The next put finds a leader within a few heartbeats, long before an election would be due."""
+
+    async def story(group: Group) -> None:
+        leader = await group.leader()
+        await group.put(leader, 5)
+        began = trio.current_time()
+        await leader.stop()
+        await group.put_until_done()
+        assert trio.current_time() - began < 0.25
+        await leader.start()
+        await group.converged()
+        group.check()
+
+    scenario(story)
+
+
+def test_leadership_goes_where_it_is_sent() -> None:
+    """Puts during a transfer are refused or committed, never lost."""
+
+    async def story(group: Group) -> None:
+        leader = await group.leader()
+        target = next(node for node in group.running if node is not leader)
+        await group.put(leader)
+        leader.up.transfer(target.peer)
+        await group.until(lambda: target.up.is_leader)
+        await group.put_until_done(3)
+        await group.converged()
+        group.check()
+
+    scenario(story)
+
+
+@pytest.mark.parametrize("what", ["full", "failing"])
+def test_a_leader_whose_disk_fails_gives_up_its_leadership(what: str) -> None:
+    """It acknowledges nothing meanwhile; when the disk is well again, the node follows."""
+
+    async def story(group: Group) -> None:
+        leader = await group.leader()
+        await group.put(leader, 3)
+        disk = leader.machine.disk
+        if what == "failing":
+            disk.faults.sync_error = 1.0
+        else:
+            disk.faults.capacity = disk.allocated_bytes()
+            disk.faults.sync_error = 1.0
+        with trio.move_on_after(3):
+            await group.put(leader)
+        await group.until(lambda: not leader.up.is_leader)
+        await group.put_until_done(3)
+        disk.faults.calm()
+        await group.converged()
+        group.check()
+
+    scenario(story)
+
+
+def test_reads_wait_until_the_leader_is_confirmed() -> None:
+    """On the leader and on a follower; an isolated leader gives no index."""
+
+    async def story(group: Group) -> None:
+        leader = await group.leader()
+        await group.put(leader, 3)
+        last = max(group.acknowledged)
+        other = next(node for node in group.running if node is not leader)
+        await group.until(lambda: other.up.leading.leader == leader.peer)
+        with trio.fail_after(1):
+            assert await leader.up.read_index() >= last
+            assert await other.up.read_index() >= last
+        group.isolate(leader)
+        with trio.move_on_after(0.25) as scope:
+            await leader.up.read_index()
+        assert scope.cancelled_caught
+
+    scenario(story)
+
+
+def test_members_are_added_and_removed_while_it_runs() -> None:
+    """A new node catches up as a learner, becomes a voter, and the removed one stops counting."""
+
+    async def story(group: Group) -> None:
+        leader = await group.leader()
+        await group.put(leader, 30)
+        removed = next(node for node in group.running if node is not leader)
+        fresh = group.add("n3", peers={**group.peers, PeerId("n3"): Address("10.0.0.4", PORT)}, joins=True)
+        await fresh.start()
+        assert fresh.failure is None
+        voters = [PeerId("n0"), PeerId("n1"), PeerId("n2"), PeerId("n3")]
+        with trio.fail_after(20):
+            await leader.up.change_members(voters, [], {PeerId("n3"): Address("10.0.0.4", PORT)})
+        assert await group.put(leader, 3) is Outcome.COMMITTED
+        await group.converged()
+        kept = [peer for peer in voters if peer != removed.peer]
+        with trio.fail_after(20):
+            await leader.up.change_members(kept, [], {})
+        await removed.kill()
+        await group.put_until_done(5)
+        await group.converged()
+        group.check()
+        assert set(leader.up.core.configuration.voters) == set(kept)
+        for node in [node for node in group.running if node is not leader]:
+            await node.kill()
+            await node.start()
+            assert set(node.up.core.configuration.voters) == set(kept)
+        await group.put_until_done()
+        await group.converged()
+        group.check()
+
+    scenario(story)
+
+
+def test_a_group_of_one_commits_alone() -> None:
+    """After its own sync."""
+
+    async def story() -> None:
+        from .groups import open_group
+
+        async with open_group(5, ("n0",)) as group:
+            leader = await group.leader()
+            assert await group.put(leader, 3) is Outcome.COMMITTED
+            await leader.power_cut()
+            await leader.start()
+            await group.put_until_done()
+            group.check()
+
+    from ledgermq.testing.sim.scheduler import seeded_run
+
+    seeded_run(story, seed=5)
