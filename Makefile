@@ -3,8 +3,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 SIM_SEEDS ?= 200
 FUZZ_SECONDS ?= 60
+EDGE_SECONDS ?= 60
 
-.PHONY: demo test check interop sim fuzz bench clean
+.PHONY: demo test check interop sim fuzz edge bench clean
 
 .venv/ready: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -42,6 +43,9 @@ sim: .venv/ready  ## the simulated world: SIM_SEEDS=N seeds
 
 fuzz: .venv/ready-to-fuzz  ## every decoder, guided by coverage: FUZZ_SECONDS=N seconds in all
 	$(BIN)/python -m harness.fuzz --seconds $(FUZZ_SECONDS)
+
+edge: .venv/ready  ## whole requests of strangers at real servers: EDGE_SECONDS=N seconds
+	$(BIN)/python -m harness.processes.edge --seconds $(EDGE_SECONDS)
 
 bench: .venv/ready  ## every figure, briefly, against Apache RocketMQ on this machine
 	$(BIN)/python bench/all.py --quick

@@ -19,6 +19,7 @@ from ..remoting.errors import RequestRefused
 from ..remoting.server import ServerConnection
 from ..store.cleaning import Cleaner
 from .groups import GroupConfig, group_name_fault
+from .json_values import table_of
 from .topics import SINGLE_TAG, TopicConfig, topic_name_fault
 
 if TYPE_CHECKING:
@@ -88,10 +89,7 @@ class Administration:
 
     def put_topics(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
         """18: create or change topics, all or none."""
-        configs: list[TopicConfig] = []
-        for given in _listed(request, "topicConfigList"):
-            attributes = cast("dict[str, Any]", given.get("attributes") or {})
-            configs.append(self._topic(given, {key: str(value) for key, value in attributes.items()}))
+        configs = [self._topic(given, _changes_of(given)) for given in _listed(request, "topicConfigList")]
         if configs:
             self.broker.topics.put(*configs)
         return request.response()
@@ -170,14 +168,17 @@ class Administration:
             raise _invalid(f"retryMaxTimes is a number of 32 bits (got {config.retry_max_times})")
         known = self.broker.groups.get(config.group_name)
         before: Mapping[str, str] = known.others.get("attributes") or {} if known is not None else {}
-        changes: Mapping[str, str] = config.others.get("attributes") or {}
-        return attrs.evolve(config, others={**config.others, "attributes": altered_attributes(before, changes)})
+        return attrs.evolve(config, others={**config.others, "attributes": altered_attributes(before, _changes_of(given))})
 
     async def delete_group(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
         """207: delete a group's settings and, if asked, its consumer offsets."""
         # 5.x and 4.9 spell the field differently.
         offsets = request.boolean("cleanOffset") or request.boolean("removeOffset")
-        await self.broker.deletions.delete_group(request.text("groupName"), offsets=offsets)
+        group = request.text("groupName")
+        fault = group_name_fault(group)
+        if fault is not None and self.broker.groups.get(group) is None:
+            raise _invalid(fault)
+        await self.broker.deletions.delete_group(group, offsets=offsets)
         return request.response()
 
     def show_group(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
@@ -255,6 +256,13 @@ def parse_attributes(text: str) -> dict[str, str]:
             raise _invalid(f"attributes are changed by +key=value and -key (got {item!r})")
         changes[key.strip()] = value.strip()
     return changes
+
+
+def _changes_of(given: Mapping[str, Any]) -> dict[str, str]:
+    try:
+        return {key: str(value) for key, value in table_of(given.get("attributes"), "attributes").items()}
+    except TypeError as error:
+        raise _invalid(str(error)) from error
 
 
 def altered_attributes(before: Mapping[str, str], changes: Mapping[str, str]) -> dict[str, str]:

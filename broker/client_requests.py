@@ -23,7 +23,7 @@ from ..remoting.errors import RequestRefused
 from ..remoting.server import ServerConnection
 from .clients import CLUSTERING, CONSUME_FROM_LAST_OFFSET, CONSUME_PASSIVELY, Member
 from .pull import expression_refusal
-from .subscription import BadExpression, Subscription
+from .subscription import TAG, BadExpression, Subscription
 from .topics import retry_topic
 
 if TYPE_CHECKING:
@@ -203,9 +203,8 @@ class ClientRequests:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, "the request names no subscription")
         value: dict[str, Any] = described  # pyright: ignore[reportUnknownVariableType]
         try:
-            subscription = Subscription.parse(
-                str(value.get("topic", "")), value.get("subString"), 0, value.get("expressionType")
-            )
+            kind = str(value.get("expressionType") or TAG)
+            subscription = Subscription.parse(str(value.get("topic", "")), str(value.get("subString") or ""), 0, kind)
         except BadExpression as error:
             raise RequestRefused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from error
         if not subscription.is_tag:

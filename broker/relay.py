@@ -11,11 +11,12 @@ import attrs
 import trio
 
 from ..message.errors import BadMessageId, JsonError
-from ..message.json import dumps, loads, message_queue_of
+from ..message.json import OF_STRANGERS_BYTES_MAX, dumps, loads, message_queue_of
 from ..message.message import MessageId, MessageQueue
 from ..message.numbers import long_of
 from ..remoting.codes import RequestCode, ResponseCode
 from ..remoting.command import RemotingCommand
+from ..remoting.dispatcher import BODY_BYTES_MAX
 from ..remoting.errors import CallTimeout, ConnectionLost, RequestRefused
 from ..remoting.server import ServerConnection
 from ..world.events import get_logger
@@ -109,7 +110,7 @@ class Relay:
         command = RemotingCommand(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, {"topic": topic, "group": group})
         try:
             answer = await member.connection.call(command, CALL_SECONDS)
-            body = cast("dict[str, Any]", loads(answer.body) if answer.code == ResponseCode.SUCCESS and answer.body else {})
+            body = cast("dict[str, Any]", _json_of(answer) if answer.code == ResponseCode.SUCCESS and answer.body else {})
             offsets = cast("dict[str, Any]", body.get("messageQueueTable") or {})
             tables[member.client_id] = {message_queue_of(key): long_of(offset) for key, offset in offsets.items()}
         except (CallTimeout, ConnectionLost, JsonError, AttributeError, TypeError, ValueError) as error:
@@ -196,3 +197,10 @@ class Relay:
 
 def _fields_for_client(request: RemotingCommand) -> dict[str, str]:
     return {name: value for name, value in request.ext.items() if name not in CREDENTIALS}
+
+
+def _json_of(answer: RemotingCommand) -> Any:
+    """The body of a client's answer; as that of a request it is read on the event loop, whoever sent it."""
+    if len(answer.body) > BODY_BYTES_MAX:
+        raise JsonError(f"{len(answer.body)} bytes, {BODY_BYTES_MAX} are allowed", 0)
+    return loads(answer.body, loose_bytes_max=OF_STRANGERS_BYTES_MAX)

@@ -30,7 +30,8 @@ SEGMENT_SIZE = 1 << 24
 
 _UP = re.compile(r"boot success")
 _ADDRESS = re.compile(r"(\d+\.\d+\.\d+\.\d+):(\d+)")
-_SOURCES = str(Path(__file__).resolve().parents[2] / "src")
+_ROOT = str(Path(__file__).resolve().parents[2])
+_SOURCES = f"{_ROOT}/src"
 
 
 class NotUp(Exception):
@@ -111,14 +112,21 @@ def _errors_path(directory: Path, command: str) -> Path:
 
 
 @asynccontextmanager
-async def running(directory: Path, *arguments: str, place: Place | None = None) -> AsyncGenerator[ServerProcess]:
-    """Start `ledgermq` with arguments, here or on a machine of a virtual network; on leaving it is killed if it still runs."""
+async def running(
+    directory: Path, *arguments: str, place: Place | None = None, turns: Path | None = None
+) -> AsyncGenerator[ServerProcess]:
+    """Start `ledgermq` with arguments, here or on a machine of a virtual network; on leaving it is killed if it still runs.
+
+    Args:
+        turns: a file that receives the long turns of its event loop, as `watched` measures them.
+    """
     errors_path = _errors_path(directory, arguments[0])
-    environment = {**os.environ, "PYTHONPATH": _SOURCES, "HOME": str(directory)}
+    environment = {**os.environ, "PYTHONPATH": f"{_SOURCES}{os.pathsep}{_ROOT}", "HOME": str(directory)}
+    command = ("ledgermq.cli.main",) if turns is None else ("harness.processes.watched", str(turns))
     environment.pop("LEDGERMQ_NAMESRV", None)
     with errors_path.open("ab") as errors:
         process = await trio.lowlevel.open_process(
-            [*(place.entering if place else ()), sys.executable, "-m", "ledgermq.cli.main", *arguments],
+            [*(place.entering if place else ()), sys.executable, "-m", *command, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=errors,
@@ -152,17 +160,19 @@ def broker_arguments(store: Path, settings: Mapping[str, object] | None = None) 
 
 
 @asynccontextmanager
-async def running_broker(store: Path, settings: Mapping[str, object] | None = None) -> AsyncGenerator[ServerProcess]:
+async def running_broker(
+    store: Path, settings: Mapping[str, object] | None = None, turns: Path | None = None
+) -> AsyncGenerator[ServerProcess]:
     """A broker on `store` that is up."""
-    async with running(store.parent, *broker_arguments(store, settings)) as broker:
+    async with running(store.parent, *broker_arguments(store, settings), turns=turns) as broker:
         await broker.up()
         yield broker
 
 
 @asynccontextmanager
-async def running_namesrv(directory: Path) -> AsyncGenerator[ServerProcess]:
+async def running_namesrv(directory: Path, turns: Path | None = None) -> AsyncGenerator[ServerProcess]:
     """A name server that is up."""
     arguments = ("namesrv", "--log-level", "warning", "--host", "127.0.0.1", "--port", "0")
-    async with running(directory, *arguments) as namesrv:
+    async with running(directory, *arguments, turns=turns) as namesrv:
         await namesrv.up()
         yield namesrv

@@ -12,6 +12,7 @@ from ledgermq.broker.groups import GroupConfig
 from ledgermq.broker.topics import TopicConfig
 from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.remoting.errors import RequestRefused
+from ledgermq.testing.logs import capture_logs
 
 from .admin_desk import Desk, open_desk
 
@@ -280,3 +281,29 @@ def test_attributes_are_set_and_deleted() -> None:
 
     assert altered_attributes(before, {"+a": "3", "-b": "", "c": "4"}) == {"a": "3", "c": "4"}
     assert before == {"a": "1", "b": "2"}
+
+
+@pytest.mark.parametrize("attributes", [[], 5, "x", True])
+async def test_attributes_of_another_type_are_refused(desk: Desk, attributes: object) -> None:
+    """As any other mistake of the sender; nothing is created."""
+    bodies = {
+        RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: {"topicConfigList": [{"topicName": "T9", "attributes": attributes}]},
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: {"groupName": "g9", "attributes": attributes},
+    }
+    with capture_logs() as logs:
+        answers = [desk.ask(code, None, body) for code, body in bodies.items()]
+
+    assert [answer.code for answer in answers] == [ResponseCode.INVALID_PARAMETER] * 2
+    assert logs == []
+    assert desk.broker.topics.get("T9") is None
+    assert desk.broker.groups.get("g9") is None
+
+
+async def test_a_group_that_no_group_can_be_called_is_not_deleted(desk: Desk) -> None:
+    """Each deletion is an event in the log: strangers must not fill it with names."""
+    before = desk.broker.store.log.max_offset
+
+    answer = await desk.ask_waiting(RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "g" * 100_000})
+
+    assert answer.code == ResponseCode.INVALID_PARAMETER
+    assert desk.broker.store.log.max_offset == before

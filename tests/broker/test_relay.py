@@ -18,6 +18,8 @@ from ledgermq.message.message import MessageId, MessageQueue
 from ledgermq.message.units import PhysicalOffset, QueueId
 from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.remoting.command import ONEWAY_FLAG, RemotingCommand, Wire, encode_frame
+from ledgermq.remoting.dispatcher import BODY_BYTES_MAX
+from ledgermq.testing.logs import capture_logs
 
 from .admin_desk import Desk, RecordedConnection, next_sent, open_desk, sent
 
@@ -331,3 +333,17 @@ async def test_a_client_whose_answer_does_not_fit_is_no_reason_to_end(desk: Desk
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert "does not fit" in (answer.remark or "")
     assert desk.read(RequestCode.GET_BROKER_RUNTIME_INFO)
+
+
+async def test_a_status_that_is_no_answer_is_left_out_unread(desk: Desk) -> None:
+    """Megabytes of a client would hold up everybody while they are read."""
+    client = Answering(desk.consumer("g1", "T1"), body=bytes(BODY_BYTES_MAX + 1))
+    asked = {"topic": "T1", "group": "g1"}
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(client.run)
+        with capture_logs() as logs:
+            answer = await desk.ask_waiting(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, asked)
+
+    assert loads(answer.body)["consumerTable"] == {}
+    assert [entry["event"] for entry in logs] == ["consumer_status_missing"]

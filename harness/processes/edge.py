@@ -1,0 +1,399 @@
+"""`python -m harness.processes.edge`: whole requests against a name server and a pair of brokers with ten thousand topics.
+
+Strangers draw requests of every code (`requests.py`) and send them in runs, with and without reading the answers, to all three
+servers, and bytes of any kind to the port for slaves; they also answer what a broker asks its clients. Meanwhile an honest
+client sends and reads. Judged are: no turn of an event loop beyond `TURN_MS_MAX` of CPU time, memory inside the stated bounds,
+no unexpected error in a log, and at the end everything is still served.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import socket
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import attrs
+import orjson
+import trio
+
+from ledgermq.message.json import loads
+from ledgermq.remoting.channel import Channel, connected
+from ledgermq.remoting.codes import RequestCode, ResponseCode
+from ledgermq.remoting.command import RemotingCommand
+from ledgermq.remoting.errors import RemotingError
+from ledgermq.remoting.server import ServerLimits
+from ledgermq.testing.checkers import check_history
+from ledgermq.testing.history import History
+from ledgermq.world.network import TcpNetwork
+
+from .load import PULL_SETTINGS, QUEUES, Load
+from .report import VIOLATIONS_SHOWN_MAX, Report, drawn_seed, say
+from .requests import BROKER, NAMESRV, SEND_FIELDS, Whole, draw_answer, draw_request
+from .servers import ServerProcess, running_broker, running_namesrv
+
+TOPICS = 10_000
+TURN_MS_MAX = 100
+RESIDENT_BYTES_MAX = ServerLimits().partial_bytes_max + ServerLimits().all_unsent_bytes_max + (512 << 20)
+"""The bounds of bytes that a server holds for its connections, and what its tables and one request may take."""
+WORKERS = 6
+RUN_MAX = 40
+COPIES, COPIES_SHARE = 300, 0.02
+"""One run in fifty is one request so many times in one packet: for a message of four megabytes, for instance."""
+LARGE_BYTES, LARGE_SHARE = 4_000_000, 4
+"""A message that strangers ask for, and as how many codes it counts when one is drawn."""
+READ_SECONDS = 0.5
+"""How long a stranger waits for answers: some never come, as those to pulls that are held."""
+PROBE_SECONDS = 0.02
+SAMPLE_SECONDS = 0.25
+SETTLE_SECONDS = 90.0
+SECRET = "shared-by-the-pair"  # noqa: S105 - of servers that live for one run
+
+
+@attrs.define(eq=False)
+class Watched:
+    """One server under watch."""
+
+    name: str
+    server: ServerProcess
+    turns: Path
+    requests: tuple[Whole, ...] = ()
+    resident_max: int = 0
+    skipped: int = 0
+    """Characters of `turns` from before the strangers came."""
+
+    def long_turns(self) -> list[tuple[int, str, str]]:
+        """CPU milliseconds, kind and task of long turns, the longest first."""
+        lines = self.turns.read_text()[self.skipped :].splitlines() if self.turns.exists() else []
+        found = [json.loads(line) for line in lines]
+        return sorted(((turn["cpu_ms"], turn["what"], turn["task"]) for turn in found), reverse=True)
+
+
+@attrs.define(eq=False)
+class EdgeRun:
+    """What one run did and found."""
+
+    violations: list[str] = attrs.field(factory=list[str])
+    frames: Counter[str] = attrs.field(factory=Counter[str])
+    """Requests by server."""
+    answers: Counter[int] = attrs.field(factory=Counter[int])
+    probes: int = 0
+    longest: dict[str, list[tuple[int, str, str]]] = attrs.field(factory=dict[str, list[tuple[int, str, str]]])
+    resident: dict[str, int] = attrs.field(factory=dict[str, int])
+    seconds: float = 0.0
+
+    def summary(self) -> str:
+        """One line for the page of results."""
+        memory = ", ".join(f"{name} {size / (1 << 20):.0f} MiB" for name, size in self.resident.items())
+        steps = {name: max((ms for ms, what, _ in turns if what == "step"), default=0) for name, turns in self.longest.items()}
+        turns = ", ".join(f"{name} {ms} ms" for name, ms in steps.items())
+        return (
+            f"{sum(self.frames.values())} requests ({dict(self.frames)}), {sum(self.answers.values())} answers in "
+            f"{self.seconds:.0f} s; longest turns: {turns}; most memory: {memory}; {self.probes} messages of the probe; "
+            f"{len(self.violations)} violations"
+        )
+
+
+@attrs.define(eq=False)
+class Edge:
+    """Strangers and an honest client around three servers."""
+
+    namesrv: Watched
+    master: Watched
+    slave: Watched
+    rng: random.Random
+    report: Report
+    run: EdgeRun = attrs.field(factory=EdgeRun)
+    load: Load = attrs.field(init=False)
+    _opaque: int = 0
+
+    def __attrs_post_init__(self) -> None:
+        self.load = Load(History(sync_flush=False), self.rng, body_bytes_max=100)
+
+    @property
+    def servers(self) -> tuple[Watched, ...]:
+        return self.namesrv, self.master, self.slave
+
+    async def prepare(self) -> None:
+        """Make ten thousand topics, and wait until the slave and the name server know them."""
+        async with connected(self.master.server.address, network=TcpNetwork()) as channel:
+            for start in range(0, TOPICS, 1000):
+                topics = [
+                    {"topicName": f"kept-{n}", "readQueueNums": 4, "writeQueueNums": 4} for n in range(start, start + 1000)
+                ]
+                body = orjson.dumps({"topicConfigList": topics})
+                answer = await channel.call(RemotingCommand(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, {}, body), 60)
+                assert answer.code == ResponseCode.SUCCESS, answer.remark
+            large = RemotingCommand(RequestCode.SEND_MESSAGE_V2, dict(SEND_FIELDS), bytes(LARGE_BYTES))
+            answer = await channel.call(large, 60)
+            assert answer.code == ResponseCode.SUCCESS, answer.remark
+        offset = str(int(answer.ext["msgId"][-16:], 16))
+        for watched in (self.master, self.slave):
+            watched.requests += (Whole(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": offset}),) * LARGE_SHARE
+        await self._settle()
+        for watched in self.servers:
+            watched.skipped = len(watched.turns.read_text()) if watched.turns.exists() else 0
+
+    async def _settle(self) -> None:
+        """Wait until the name server lists both brokers with the last topic, and the slave has that topic."""
+        with trio.fail_after(SETTLE_SECONDS):
+            while not await self._is_settled():  # noqa: ASYNC110 - other processes set no events here
+                await trio.sleep(0.5)
+
+    async def _is_settled(self) -> bool:
+        topic = {"topic": f"kept-{TOPICS - 1}"}
+        try:
+            async with connected(self.namesrv.server.address, network=TcpNetwork()) as channel:
+                route = await channel.call(RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic), 60)
+            async with connected(self.slave.server.address, network=TcpNetwork()) as channel:
+                copied = await channel.call(RemotingCommand(RequestCode.GET_TOPIC_CONFIG, topic), 60)
+        except RemotingError:
+            return False
+        if route.code != ResponseCode.SUCCESS or copied.code != ResponseCode.SUCCESS:
+            return False
+        addresses = {address for each in loads(route.body)["brokerDatas"] for address in each["brokerAddrs"].values()}
+        return {str(self.master.server.address), str(self.slave.server.address)} <= addresses
+
+    async def attack(self, seconds: float) -> None:
+        """Let the strangers do what they like for so long."""
+        began = time.monotonic()
+        async with trio.open_nursery() as around:
+            around.start_soon(self._probe)
+            around.start_soon(self._sample)
+            with trio.move_on_after(seconds):
+                async with trio.open_nursery() as strangers:
+                    for _ in range(WORKERS):
+                        strangers.start_soon(self._stranger)
+                    strangers.start_soon(self._stranger_of_slaves)
+            around.cancel_scope.cancel()
+        self.run.seconds = time.monotonic() - began
+
+    async def _stranger(self) -> None:
+        while True:
+            watched = self.rng.choice(self.servers)
+            try:
+                await self._one_connection(watched)
+            except OSError as error:
+                self._violated(f"{watched.name}: {error!r}")
+                await trio.sleep(1)
+
+    async def _one_connection(self, watched: Watched) -> None:
+        stream = await trio.open_tcp_stream(watched.server.address.host, watched.server.address.port)
+        async with stream:
+            for _ in range(self.rng.choice((1, 1, 3))):
+                frames: list[bytes] = []
+                for _ in range(self.rng.randint(1, RUN_MAX)):
+                    self._opaque = self._opaque + 1 & 0x3FFFFFFF
+                    frames.append(draw_request(self.rng, watched.requests, self._opaque))
+                if self.rng.random() < COPIES_SHARE:
+                    frames = frames[:1] * COPIES
+                self.run.frames[watched.name] += len(frames)
+                with suppress(trio.BrokenResourceError), trio.move_on_after(30):
+                    if self.rng.random() < 0.05:  # does not read
+                        with trio.move_on_after(READ_SECONDS):
+                            await stream.send_all(b"".join(frames))
+                        await trio.sleep(READ_SECONDS)
+                        return
+                    async with trio.open_nursery() as nursery:
+                        nursery.start_soon(_send_what_goes, stream, b"".join(frames))
+                        await self._take_answers(stream, len(frames))
+                        nursery.cancel_scope.cancel()
+
+    async def _take_answers(self, stream: trio.SocketStream, expected: int) -> None:
+        received = bytearray()
+        with suppress(trio.BrokenResourceError), trio.move_on_after(READ_SECONDS) as waiting:
+            while expected > 0:
+                more = await stream.receive_some(1 << 18)
+                if not more:
+                    return
+                waiting.deadline = trio.current_time() + READ_SECONDS
+                received += more
+                at = 0
+                while len(received) - at >= 8 and len(received) - at >= 4 + (size := int.from_bytes(received[at : at + 4])):
+                    code, opaque, is_answer = _head_of(bytes(received[at + 4 : at + 4 + size]))
+                    at += 4 + size
+                    if is_answer:
+                        expected -= 1
+                        self.run.answers[code] += 1
+                    elif self.rng.random() < 0.7:
+                        with suppress(trio.BusyResourceError):
+                            await stream.send_all(draw_answer(self.rng, opaque))
+                del received[:at]
+
+    async def _stranger_of_slaves(self) -> None:
+        """Bytes of any kind for the port of slaves, which is the one after that of clients."""
+        address = self.master.server.address
+        while True:
+            with suppress(OSError, trio.BrokenResourceError):
+                stream = await trio.open_tcp_stream(address.host, address.port + 1)
+                async with stream:
+                    content = self.rng.choice((b"\xff" * 1000, bytes(16), self.rng.randbytes(5000), b"\x01" + bytes(70_000)))
+                    await stream.send_all(content)
+                    with trio.move_on_after(READ_SECONDS):
+                        await stream.receive_some(1000)
+            await trio.sleep(READ_SECONDS)
+
+    async def _probe(self) -> None:
+        try:
+            async with connected(self.master.server.address, network=TcpNetwork()) as channel:
+                while True:
+                    await self._probe_once(channel)
+                    await trio.sleep(PROBE_SECONDS)
+        except RemotingError as error:
+            self._violated(f"the probe failed: {error}")
+
+    async def _probe_once(self, channel: Channel) -> None:
+        queue = QUEUES[self.run.probes % len(QUEUES)]
+        answer = await self.load.send(channel, self.load.numbered(queue))
+        if answer.code != ResponseCode.SUCCESS:
+            self._violated(f"the probe was answered {answer.code}: {answer.remark}")
+        await self.load.read_on(channel, queue)
+        self.run.probes += 1
+
+    async def _sample(self) -> None:
+        while True:
+            for watched in self.servers:
+                with suppress(OSError, AssertionError):
+                    watched.resident_max = max(watched.resident_max, watched.server.resident_bytes)
+            await trio.sleep(SAMPLE_SECONDS)
+
+    def _violated(self, violation: str) -> None:
+        self.run.violations.append(violation)
+        self.report(violation)
+
+    async def judge(self) -> None:
+        """Look whether all is still served, and at what the servers wrote down."""
+        try:
+            await self._settle()
+        except trio.TooSlowError:
+            self._violated("the name server or the slave does not know both brokers and the last topic any more")
+        try:
+            snapshot = await self.load.look(self.master.server.address)
+        except RemotingError as error:
+            self._violated(f"the master does not answer any more: {error}")
+        else:
+            snapshot.epoch += 1  # so that what was acknowledged until now is asked for
+            self.load.history.snapshots.append(snapshot)
+            for violation in check_history(self.load.history) + self.load.skipped:
+                self._violated(violation)
+        for watched in self.servers:
+            self._judge_one(watched)
+            if (status := await watched.server.stop()) != 0:
+                self._violated(f"{watched.name} stopped with exit status {status}")
+
+    def _judge_one(self, watched: Watched) -> None:
+        turns = self.run.longest[watched.name] = watched.long_turns()
+        for ms, what, task in turns:
+            if what == "step" and ms > TURN_MS_MAX:
+                self._violated(f"{watched.name}: a turn of {ms} ms in {task}")
+        self.run.resident[watched.name] = watched.resident_max
+        if watched.resident_max > RESIDENT_BYTES_MAX:
+            self._violated(f"{watched.name}: {watched.resident_max >> 20} MiB of memory")
+        errors = {_essence(line) for line in watched.server.errors.splitlines() if _is_unexpected(line)}
+        for line in sorted(errors)[:VIOLATIONS_SHOWN_MAX]:
+            self._violated(f"{watched.name} logged {line}")
+
+
+async def _send_what_goes(stream: trio.SocketStream, content: bytes) -> None:
+    with suppress(trio.BrokenResourceError, trio.BusyResourceError):
+        await stream.send_all(content)
+
+
+def _head_of(frame: bytes) -> tuple[int, int, bool]:
+    """Code, opaque and whether it is an answer, of a frame without its length."""
+    if frame[0]:
+        code, opaque, flag = (int.from_bytes(frame[at : at + size], signed=True) for at, size in ((4, 2), (9, 4), (13, 4)))
+        return code, opaque, bool(flag & 1)
+    header = orjson.loads(frame[4 : 4 + int.from_bytes(frame[1:4])])
+    return header["code"], header["opaque"], bool(header["flag"] & 1)
+
+
+def _is_unexpected(line: str) -> bool:
+    return '"trace"' in line or "Traceback" in line or "task_failed" in line
+
+
+def _essence(line: str) -> str:
+    """A logged line without what differs each time."""
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return line[:400]
+    return json.dumps({key: value for key, value in event.items() if key not in ("timestamp", "remote", "not_logged")})[:600]
+
+
+@asynccontextmanager
+async def _opened(directory: Path, rng: random.Random, report: Report) -> AsyncGenerator[Edge]:
+    async with running_namesrv(directory / "namesrv", directory / "namesrv.turns") as namesrv:
+        common = {
+            **PULL_SETTINGS,
+            "namesrvAddr": str(namesrv.address),
+            "haSecret": SECRET,
+            "listenPort": 0,
+            "diskMaxUsedSpaceRatio": 95,
+            "cleanFileForciblyEnable": "false",
+        }
+        port = _free_port()
+        settings = {**common, "listenPort": port, "haListenPort": port + 1}
+        async with running_broker(directory / "master" / "store", settings, directory / "master.turns") as master:
+            follows = {**common, "brokerRole": "SLAVE", "brokerId": 1}
+            async with running_broker(directory / "slave" / "store", follows, directory / "slave.turns") as slave:
+                yield Edge(
+                    Watched("namesrv", namesrv, directory / "namesrv.turns", NAMESRV),
+                    Watched("master", master, directory / "master.turns", BROKER),
+                    Watched("slave", slave, directory / "slave.turns", BROKER),
+                    rng,
+                    report,
+                )
+
+
+def _free_port() -> int:
+    """A port that is free now, as are the one after it, for slaves, and the one two before it, for old clients."""
+    while True:
+        with socket.socket() as one, socket.socket() as two, socket.socket() as three:
+            one.bind(("127.0.0.1", 0))
+            port = int(one.getsockname()[1])
+            try:
+                two.bind(("127.0.0.1", port + 1))
+                three.bind(("127.0.0.1", port - 2))
+            except OSError:
+                continue
+            return port
+
+
+async def fuzz_edge(directory: Path, seconds: float, seed: int, report: Report = lambda _: None) -> EdgeRun:
+    """Start a name server and a pair, let strangers at them for so long, and judge."""
+    async with _opened(directory, random.Random(seed), report) as edge:  # noqa: S311 - draws requests
+        await edge.prepare()
+        report(f"{TOPICS} topics are there")
+        await edge.attack(seconds)
+        await edge.judge()
+        return edge.run
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit status."""
+    parser = argparse.ArgumentParser(prog="python -m harness.processes.edge", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=3600, help="how long strangers send (3600)")
+    parser.add_argument("--seed", type=int, help="what to draw from; a new one by default")
+    chosen = parser.parse_args(arguments)
+    seed = drawn_seed(chosen.seed)
+    say(f"seed {seed}")
+    with tempfile.TemporaryDirectory(prefix="ledgermq-edge-") as directory:
+        run = trio.run(fuzz_edge, Path(directory), float(chosen.seconds), seed, say)
+    for name, turns in run.longest.items():
+        for ms, what, task in turns[:8]:
+            say(f"  {name}: {what} of {ms} ms {task}")
+    say(f"answers by code: {dict(sorted(run.answers.items()))}")
+    say(f"seed {seed}: {run.summary()}")
+    return 1 if run.violations else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
