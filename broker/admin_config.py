@@ -88,8 +88,8 @@ class Settings:
         """25: change settings until the next start."""
         try:
             entries = read_properties(request.body.decode())
-        except UnicodeDecodeError as error:
-            raise RequestRefused(ResponseCode.INVALID_PARAMETER, f"the body is not UTF-8: {error.reason}") from error
+        except ValueError as error:  # not UTF-8, or not properties
+            raise RequestRefused(ResponseCode.INVALID_PARAMETER, f"the body is not properties text: {error}") from error
         broker = self.broker
         changed = changed_config(broker.config, entries)
         if changed == broker.config:

@@ -14,7 +14,7 @@ from typing import Any
 import attrs
 
 from ..message.units import MASTER_ID
-from ..remoting.errors import BadTlsSetting
+from ..remoting.errors import BadProperties, BadTlsSetting
 from ..remoting.java_properties import read_properties, write_properties
 from ..remoting.tls import TLS_KEYS, TlsSettings
 from ..store.config import DELAY_LEVELS, StoreConfig, parse_delay_levels
@@ -28,6 +28,8 @@ ASYNC_MASTER, SYNC_MASTER, SLAVE = "ASYNC_MASTER", "SYNC_MASTER", "SLAVE"
 ASYNC_FLUSH, SYNC_FLUSH = "ASYNC_FLUSH", "SYNC_FLUSH"
 
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]{1,127}")
+SHOWN_CHARACTERS = 60
+"""How much of a text that cannot be read an error shows."""
 _HOUR = re.compile("[01]?[0-9]|2[0-3]")
 _UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
@@ -268,7 +270,10 @@ def read_broker_conf(text: str) -> BrokerConfig:
     Raises:
         BadConfig: a value is not allowed.
     """
-    return config_of(read_properties(text))
+    try:
+        return config_of(read_properties(text))
+    except BadProperties as error:
+        raise BadConfig("the text", text[:SHOWN_CHARACTERS], f"properties: {error}") from error
 
 
 def config_of(entries: Mapping[str, str], base: BrokerConfig | None = None) -> BrokerConfig:

@@ -15,13 +15,12 @@ from ..broker.config import KEYS, BrokerConfig, config_of
 from ..broker.errors import BadConfig, BrokerError
 from ..ha.errors import HaError
 from ..remoting.errors import BadTlsSetting
-from ..remoting.java_properties import read_properties
 from ..remoting.tls import TLS_KEYS
 from ..store.errors import StoreError
 from ..world.events import get_logger
 from ..world.real import real_world
 from .logs import LogFormat, log_options, log_to_stderr
-from .serving import serve, text_of
+from .serving import properties_of, serve
 
 log = get_logger(__name__)
 
@@ -103,7 +102,7 @@ def _config(
         entries["namesrvAddr"] = namesrv
     try:
         if file is not None:
-            entries |= read_properties(text_of(file))
+            entries |= properties_of(file)
         if namesrv is not None and source is not ParameterSource.ENVIRONMENT:
             entries["namesrvAddr"] = namesrv
         return config_of(entries | {key: given[name] for key, name in _NAMES.items() if name in given})

@@ -27,11 +27,10 @@ from ..client.errors import (
 )
 from ..client.session import parse_name_servers
 from ..remoting.errors import BadTlsSetting
-from ..remoting.java_properties import read_properties
 from ..remoting.tls import TlsSettings
 from ..world.tls import ClientTls
 from .logs import log_to_stderr
-from .serving import first_of, text_of
+from .serving import first_of, properties_of
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -77,7 +76,7 @@ def namesrv_option(function: Callable[P, T]) -> Callable[P, T]:
 def _remember_tls(context: click.Context, _parameter: click.Parameter, value: Path | bool | None) -> None:
     if isinstance(value, Path):
         try:
-            context.meta[_TLS] = TlsSettings().updated(read_properties(text_of(value))).client()
+            context.meta[_TLS] = TlsSettings().updated(properties_of(value)).client()
         except BadTlsSetting as error:
             raise click.BadParameter(f"{value}: {error}", param_hint="--tls-config") from error
     elif value:

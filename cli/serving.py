@@ -15,6 +15,8 @@ from typing import TypeVar, cast
 import click
 import trio
 
+from ..remoting.errors import BadProperties
+from ..remoting.java_properties import read_properties
 from ..world.memory import bound_freed_memory
 from .reasons import output_lost, reason_of
 
@@ -39,6 +41,18 @@ def text_of(file: Path) -> str:
         raise click.UsageError(
             f"{file} is not text in UTF-8: byte {error.object[error.start]:#04x} at {error.start}"
         ) from error
+
+
+def properties_of(file: Path) -> dict[str, str]:
+    """The entries of a configuration file.
+
+    Raises:
+        click.UsageError: it is not UTF-8, or no properties.
+    """
+    try:
+        return read_properties(text_of(file))
+    except BadProperties as error:
+        raise click.UsageError(f"{file}: {error}") from error
 
 
 def serve(

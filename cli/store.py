@@ -6,7 +6,6 @@ import itertools
 import shlex
 import sys
 from collections.abc import Iterator
-from typing import Any
 
 import attrs
 import click
@@ -89,25 +88,39 @@ def _of_queue(store: str, topic: str, queue_id: int, records: Iterator[LogRecord
 @directory
 @json_option
 def verify_store(store: str, as_json: bool) -> None:
-    """Check every record, and that log and queues agree; exit status 1 if they do not."""
+    """Check every record, and that log and queues agree; exit status 1 if they do not.
+
+    STORE may also be the directory of `ledgermq up --store`: then each broker's store in it is checked.
+    """
     disk = real_world().disk
+    several = [] if disk.is_directory(f"{store}/commitlog") else stores_below(disk, store)
+    reports = {path: _verified(path, as_json=as_json) for path in several or [store]}
+    if as_json:
+        found = [{"store": path, **attrs.asdict(report)} for path, report in reports.items()]
+        print_json(found if several else found[0])
+    for path, report in reports.items() if not as_json else ():
+        if several:
+            click.echo(f"{path}:")
+        _print_report(report)
+    if any(report.problem_count for report in reports.values()):
+        raise click.exceptions.Exit(1)
+
+
+def _verified(store: str, *, as_json: bool) -> Report:
     size = sum(len(file.view) for file in _log_of(store))
     with click.progressbar(length=size, label="reading the log", file=sys.stderr, hidden=as_json) as bar:
-        report = verify(disk, store, bar.update)
-    if as_json:
-        found: dict[str, Any] = attrs.asdict(report)
-        print_json(found)
-    else:
-        click.echo(f"{report.records} records in {report.queues} queues, physical offsets {report.begin} to {report.end}")
-        if report.units_missing:
-            click.echo(f"{report.units_missing} records have no queue entry yet; a broker makes it when it starts")
-        for problem in report.problems:
-            click.echo(problem)
-        if report.problem_count > len(report.problems):
-            click.echo(f"... and {report.problem_count - len(report.problems)} more")
-    if report.problem_count:
-        raise click.exceptions.Exit(1)
-    if not as_json:
+        return verify(real_world().disk, store, bar.update)
+
+
+def _print_report(report: Report) -> None:
+    click.echo(f"{report.records} records in {report.queues} queues, physical offsets {report.begin} to {report.end}")
+    if report.units_missing:
+        click.echo(f"{report.units_missing} records have no queue entry yet; a broker makes it when it starts")
+    for problem in report.problems:
+        click.echo(problem)
+    if report.problem_count > len(report.problems):
+        click.echo(f"... and {report.problem_count - len(report.problems)} more")
+    if not report.problem_count:
         click.echo("sound")
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import secrets
+import shutil
 import tempfile
-from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+from collections.abc import AsyncGenerator, Generator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext, suppress
 from pathlib import Path
 
 import attrs
@@ -28,6 +31,7 @@ from .serving import serve
 PORTS_PER_BROKER = 10
 """A broker takes its port, the next one for slaves, and the last but one before it for clients of the VIP channel."""
 
+TEMPORARY_PREFIX = "ledgermq-up-"
 EVERYWHERE = ("", "0.0.0.0", "::")
 
 
@@ -138,10 +142,35 @@ def command(
             f"clients are told this address: give one that they can reach (got {host!r})", param_hint="--host"
         )
     log_to_stderr(log_level, log_format)
-    with tempfile.TemporaryDirectory(prefix="ledgermq-") if store is None else nullcontext(str(store.absolute())) as folder:
+    with _temporary_folder() if store is None else nullcontext(str(store.absolute())) as folder:
         plan = Plan(mode, nodes, masters, host, port, broker_port, folder, secrets.token_hex(), kept=store is not None)
         expected = (BrokerError, StoreError, HaError, JsonError, BadTlsSetting)
         serve(_open_cluster(plan, real_world()), _announce, *expected, port_options="--port or --broker-port")
+
+
+@contextmanager
+def _temporary_folder() -> Generator[str]:
+    """A folder that goes with the cluster; those that killed clusters of this user have left go first."""
+    for left in Path(tempfile.gettempdir()).glob(f"{TEMPORARY_PREFIX}*"):
+        with suppress(OSError), _locked(left):
+            shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=TEMPORARY_PREFIX) as folder, _locked(Path(folder)):
+        yield folder
+
+
+@contextmanager
+def _locked(folder: Path) -> Generator[None]:
+    """Hold the lock of a cluster's folder, which ends with its process.
+
+    Raises:
+        BlockingIOError: a running cluster holds it. PermissionError: it is somebody else's.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 @asynccontextmanager

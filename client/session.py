@@ -60,6 +60,11 @@ DEFAULT_NAMESRV_PORT = 9876
 PeerHandler = Callable[[Channel, RemotingCommand], RemotingCommand | None]
 
 
+def _with_port(name_server: str) -> str:
+    has_port = ":" in name_server and not name_server.endswith("]")
+    return name_server if has_port else f"{name_server}:{DEFAULT_NAMESRV_PORT}"
+
+
 def parse_name_servers(namesrv: str | Iterable[str]) -> tuple[Address, ...]:
     """Read `host:port;host:port`, or several such texts; without a port it is 9876.
 
@@ -72,7 +77,7 @@ def parse_name_servers(namesrv: str | Iterable[str]) -> tuple[Address, ...]:
         raise InvalidArgument(f"name servers are given as HOST:PORT;HOST:PORT (got {namesrv!r})") from error
     parts = [part.strip() for text in texts for part in text.replace(",", ";").split(";")]
     try:
-        addresses = tuple(Address.parse(part if ":" in part else f"{part}:{DEFAULT_NAMESRV_PORT}") for part in parts if part)
+        addresses = tuple(Address.parse(_with_port(part)) for part in parts if part)
     except ValueError as error:
         raise InvalidArgument(f"name server: {error}") from error
     if not addresses:

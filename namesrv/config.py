@@ -11,7 +11,7 @@ from typing import Any
 
 import attrs
 
-from ..remoting.errors import BadTlsSetting
+from ..remoting.errors import BadProperties, BadTlsSetting
 from ..remoting.java_properties import read_properties, write_properties
 from ..remoting.tls import TLS_KEYS, TlsSettings
 from ..world.events import get_logger
@@ -82,7 +82,11 @@ def read_namesrv_conf(text: str, base: NamesrvConfig | None = None) -> NamesrvCo
     Raises:
         BadNamesrvConfig: a value is not allowed.
     """
-    config = (base or NamesrvConfig()).with_entries(read_properties(text))
+    try:
+        entries = read_properties(text)
+    except BadProperties as error:
+        raise BadNamesrvConfig("the text", text[:60], f"properties: {error}") from error
+    config = (base or NamesrvConfig()).with_entries(entries)
     if config.others:
         log.warning("unknown_config_keys_ignored", keys=sorted(config.others))
     return config

@@ -307,7 +307,7 @@ class Handlers:
     async def update_config(self, request: RemotingCommand) -> RemotingCommand:
         try:
             entries = read_properties(request.body.decode())
-        except UnicodeDecodeError as error:
+        except ValueError as error:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"the body is not properties text: {error}") from error
         fixed = {key.strip() for key in self.config.config_black_list.split(";")} | (KEYS.keys() - CHANGEABLE) | TLS_KEYS.keys()
         if refused := sorted(fixed & entries.keys()):

@@ -101,8 +101,8 @@ def _load_changes(config: NamesrvConfig, world: World) -> dict[str, str]:
         return {}
     try:
         entries = read_properties(read_file(world.disk, path).decode())
-    except UnicodeDecodeError as error:
-        raise BadNamesrvConfig("configStorePath", path, "a file in UTF-8") from error
+    except ValueError as error:
+        raise BadNamesrvConfig("configStorePath", path, f"a file of properties in UTF-8 ({error})") from error
     changes = {key: value for key, value in entries.items() if key in CHANGEABLE}
     if changes:
         log.info("config_changes_read", path=path, entries=changes)

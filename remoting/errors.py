@@ -6,6 +6,7 @@ RemotingError
 ├── ConnectionLost         the connection ended while a call was out; if the call was sent, it may have been carried out
 ├── CallTimeout            no answer in time; if the call was sent, it may have been carried out
 ├── RequestRefused         a request is answered with a code and a remark
+├── BadProperties          a text of properties that Java refuses too (also a ValueError)
 └── BadTlsSetting          a setting of TLS that nobody can run with; nothing was started
 """
 
@@ -61,6 +62,10 @@ class RequestRefused(RemotingError):
         super().__init__(remark)
         self.code = code
         self.remark = remark
+
+
+class BadProperties(RemotingError, ValueError):
+    """A text of properties that cannot be read; nothing of it was taken."""
 
 
 class BadTlsSetting(RemotingError):

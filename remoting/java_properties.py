@@ -1,7 +1,8 @@
 """Java's properties text: `broker.conf`, and the bodies of the configuration requests (25, 26, 318, 319).
 
 One entry a line, key and value parted by `=`, `:` or white space; `#` and `!` begin comments; a backslash joins lines and
-escapes. The last entry of a key wins. What Java forgives is forgiven here.
+escapes. The last entry of a key wins. What Java forgives is forgiven here. It refuses a Unicode escape without four hex digits,
+and so does this.
 """
 
 from __future__ import annotations
@@ -9,9 +10,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
+from .errors import BadProperties
+
 _LINE = re.compile(r"\r\n|\r|\n")
 _SPACE = " \t\f"
-_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
+_ESCAPE = re.compile(r"\\(u.{0,4}|.)", re.DOTALL)
+_HEX = re.compile(r"u[0-9a-fA-F]{4}")
+_SURROGATES = re.compile(r"[\ud800-\udbff][\udc00-\udfff]|[\ud800-\udfff]")
+_REPLACEMENT = "\ufffd"
+"""Stands for half a pair of surrogates, which no encoding carries."""
 _PLAIN = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
@@ -20,6 +27,9 @@ def read_properties(text: str) -> dict[str, str]:
 
     >>> read_properties("# a broker\nlistenPort = 10911\nnamesrvAddr=a:9876;b:9876")
     {'listenPort': '10911', 'namesrvAddr': 'a:9876;b:9876'}
+
+    Raises:
+        BadProperties: a Unicode escape that is none.
     """
     entries: dict[str, str] = {}
     for line in _logical_lines(text):
@@ -63,11 +73,22 @@ def _key_end(line: str) -> int:
 def _unescape(text: str) -> str:
     if "\\" not in text:
         return text
-    unescaped = _ESCAPE.sub(
-        lambda match: chr(int(match[1][1:], 16)) if len(match[1]) > 1 else _PLAIN.get(match[1], match[1]), text
-    )
-    # Two escapes may be the halves of one character; half a character alone could not be written again.
-    return unescaped.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    # Java's characters are UTF-16, so that one outside the first plane is escaped as a pair of surrogates.
+    return _SURROGATES.sub(_joined, _ESCAPE.sub(_unescaped, text))
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    escape = match[1]
+    if escape[0] != "u":
+        return _PLAIN.get(escape, escape)
+    if not _HEX.fullmatch(escape):
+        raise BadProperties(f"\\{escape} is no Unicode escape: four hex digits belong to it")
+    return chr(int(escape[1:], 16))
+
+
+def _joined(match: re.Match[str]) -> str:
+    pair = match[0]
+    return pair.encode("utf-16", "surrogatepass").decode("utf-16") if len(pair) == 2 else _REPLACEMENT
 
 
 def _escape(text: str, special: str) -> str:

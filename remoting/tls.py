@@ -16,7 +16,7 @@ from ..world.files import read_file
 from ..world.network import Network
 from ..world.real import World
 from ..world.tls import ClientAuth, ClientTls, ServerMode, ServerTls, TlsAcceptor, TlsNetwork
-from .errors import BadTlsSetting
+from .errors import BadProperties, BadTlsSetting
 from .java_properties import read_properties
 
 CONFIG_FILE = "/etc/rocketmq/tls.properties"
@@ -78,7 +78,10 @@ class TlsSettings:
             if "tls.config.file" in self.given:
                 raise BadTlsSetting("tls.config.file", path, "a file that exists")
             return self
-        return self.updated(read_properties(read_file(disk, path).decode()))
+        try:
+            return self.updated(read_properties(read_file(disk, path).decode()))
+        except (UnicodeDecodeError, BadProperties) as error:
+            raise BadTlsSetting("tls.config.file", path, f"a file of properties in UTF-8 ({error})") from error
 
     def shown(self) -> dict[str, str]:
         """The settings that are given, without the passwords."""

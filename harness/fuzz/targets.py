@@ -22,6 +22,7 @@ from ledgermq.broker.persistence import Persistence
 from ledgermq.broker.subscription import BadExpression, Subscription
 from ledgermq.broker.topics import TopicTable
 from ledgermq.client.compression import BODY_BYTES_MAX, BadBody, decompress
+from ledgermq.client.errors import OffsetsUnreadable
 from ledgermq.client.offsets import LocalOffsets
 from ledgermq.client.received import split_records
 from ledgermq.client.route import ROUTE_QUEUES_MAX, parse_route
@@ -57,7 +58,7 @@ from ledgermq.namesrv.kv_config import KvConfig
 from ledgermq.namesrv.registration import EXPANDED_BYTES_MAX, read_registration
 from ledgermq.remoting.command import Wire, decode_command, encode_frame
 from ledgermq.remoting.connection import Connection
-from ledgermq.remoting.errors import RemoteProtocolError, RequestRefused
+from ledgermq.remoting.errors import BadProperties, RemoteProtocolError, RequestRefused
 from ledgermq.remoting.java_properties import read_properties, write_properties
 from ledgermq.store.checkpoint import FILE_SIZE, MARK_SIZE_MAX, Checkpoint
 from ledgermq.store.consumequeue import UNIT_SIZE, ConsumeQueues
@@ -415,7 +416,7 @@ TARGETS = (
     Target("json_header", always(_header(Wire.JSON)), (RemoteProtocolError,)),
     Target("binary_header", always(_header(Wire.BINARY)), (RemoteProtocolError,)),
     Target("fields", always(_fields), (RemoteProtocolError,)),
-    Target("java_properties", always(_properties_text)),
+    Target("java_properties", always(_properties_text), (BadProperties,)),
     Target("broker_requests", broker_requests, (RemoteProtocolError,), bytes_factor=_JSON_BYTES_FACTOR),
     Target("namesrv_requests", namesrv_requests, (RemoteProtocolError,), bytes_base=_UNPACKING * EXPANDED_BYTES_MAX),
     Target("ha_bare_master", always(_bare_master), (HaError,)),
@@ -440,7 +441,7 @@ TARGETS = (
     Target("broker_conf", always(_broker_conf), (BadConfig,)),
     Target("namesrv_conf", always(_namesrv_conf), (BadNamesrvConfig,)),
     Target("kv_config", always(_kv_config), (JsonError,), bytes_factor=_JSON_BYTES_FACTOR),
-    Target("local_offsets", always(_local_offsets), bytes_factor=_JSON_BYTES_FACTOR),
+    Target("local_offsets", always(_local_offsets), (OffsetsUnreadable,), bytes_factor=_JSON_BYTES_FACTOR),
     Target("registration", always(_registration), (RequestRefused,), bytes_base=_UNPACKING * EXPANDED_BYTES_MAX),
     Target(
         "route",

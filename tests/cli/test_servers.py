@@ -79,6 +79,26 @@ def test_messages_outlive_the_cluster_that_kept_them(start: Start, runner: Run, 
     assert runner("consume", "hello", "--from-beginning", namesrv=address).stdout == "kept\n"
 
 
+def test_a_cluster_clears_away_what_a_killed_one_has_left(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder of one that runs is left alone."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    arguments = ("up", "--port", "0", "--broker-port", "0")
+    killed, running = start(*arguments), start(*arguments)
+    killed.wait_for("Ctrl-C stops")
+    running.wait_for("Ctrl-C stops")
+    assert len(list(tmp_path.glob("ledgermq-up-*"))) == 2
+    killed.stop(signal.SIGKILL)
+
+    third = start(*arguments)
+    third.wait_for("Ctrl-C stops")
+
+    assert len(list(tmp_path.glob("ledgermq-up-*"))) == 2
+    assert (running.stop(), third.stop()) == (0, 0)
+    assert list(tmp_path.glob("ledgermq-up-*")) == []
+
+
 def test_several_masters_have_slaves_each(start: Start, runner: Run) -> None:
     """`up --mode ha --masters 2` is two broker names of a master and a slave."""
     up = start("up", "--mode", "ha", "--masters", "2", "--port", "0", "--broker-port", "0")

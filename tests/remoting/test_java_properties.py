@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ledgermq.remoting.errors import BadProperties
 from ledgermq.remoting.java_properties import read_properties, write_properties
 
 
@@ -19,6 +20,9 @@ from ledgermq.remoting.java_properties import read_properties, write_properties
         ("a=x\r\na=y\r", {"a": "y"}),
         ("alone", {"alone": ""}),
         ("end=1\\", {"end": "1"}),
+        ("smile=\\ud83d\\ude00!", {"smile": "\U0001f600!"}),
+        ("half=\\ud83d!", {"half": "\ufffd!"}),
+        ("half=\\ude00\\ud83d", {"half": "\ufffd\ufffd"}),
         ("path=C:\\\\store", {"path": "C:\\store"}),
     ],
 )
@@ -33,7 +37,14 @@ def test_what_is_written_is_read_back(entries: dict[str, str]) -> None:
     assert read_properties(write_properties(entries)) == entries
 
 
+@pytest.mark.parametrize("text", ["a=\\u12", "a=\\u", "a=\\u12g4", "\\u123=b", "a=\\uu0041"])
+def test_an_escape_without_four_hex_digits_is_refused(text: str) -> None:
+    """As Java does, rather than to take another name or value than was meant."""
+    with pytest.raises(BadProperties, match="is no Unicode escape: four hex digits belong to it"):
+        read_properties(text)
+
+
 @given(st.text())
-def test_any_text_is_read_without_an_error(text: str) -> None:
-    """No text is refused, as in Java but for broken Unicode escapes, which we leave alone."""
-    read_properties(text)
+def test_any_other_text_is_read_without_an_error(text: str) -> None:
+    """No text is refused but for its Unicode escapes."""
+    read_properties(text.replace("\\u", "u"))
