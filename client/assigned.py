@@ -205,6 +205,14 @@ class AssignedQueue:
         self._buffer_again([message], 1)
         return True
 
+    def put_back(self, message: ReceivedMessage) -> bool:
+        """Make a message that was handed out, but that nobody has seen, the next one again; False as for `ack`."""
+        if not self.give_back(message):
+            return False
+        self.given_back -= 1
+        self._buffer_again([message], 0)
+        return True
+
     def redeliver_in_order(self, message: ReceivedMessage) -> bool:
         """The same, together with everything handed out behind it, so that the order of the queue is kept."""
         behind = [

@@ -1,26 +1,28 @@
 """The clients for plain threads: each lives in a thread of its own that runs the trio client, and callers wait for it.
 
 So there is one producer, one consumer and one admin client, not two of each; heartbeats, rebalancing and commits go on while
-the caller computes. A client is open for the length of a `with` block; its thread has ended when the block has. All methods may
-be called from any number of threads. What is not named here is as in the trio client.
+the caller computes. A client is open for the length of a `with` block; its thread has ended when the block has, or with the
+interpreter. All methods may be called from any number of threads, and interrupting one (Ctrl-C) cancels what it asked for; in a
+forked process they raise `OtherProcess`. What is not named here is as in the trio client.
 """
 
 from __future__ import annotations
 
+import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
-from functools import wraps
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager, suppress
+from functools import partial, wraps
 from math import inf
 from typing import Any, Generic, ParamSpec, TypeVar
 
 import attrs
-import trio
 
 from ..message.message import Message, MessageQueue
-from ..world.threads import opened_in_thread
+from ..world.threads import LoopEndedError, OtherProcessError, ThreadLoop, opened_in_thread
 from . import admin, consumer, producer, pull
-from .errors import ClientError, Closed
+from .arguments import INT_MAX, check_integer, check_patience
+from .errors import ClientError, Closed, OtherProcess
 from .received import ReceivedMessage, RecordView
 from .sending import SendResult
 from .transmit import QueueSelector
@@ -38,29 +40,33 @@ class Host(Generic[Client]):
     """The thread in which one client lives."""
 
     client: Client
-    _token: trio.lowlevel.TrioToken
+    _loop: ThreadLoop
 
     def run(self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run an async function of the client in its thread and wait for the result.
 
         Raises:
-            Closed: the client is closed.
+            Closed: the client is closed. OtherProcess: it was opened by another process.
         """
+        return self.ask(partial(function, *args, **kwargs))
 
-        async def call() -> T:
-            return await function(*args, **kwargs)
-
+    def ask(self, function: Callable[[], Awaitable[T]], undo: Callable[[T], object] = lambda _: None) -> T:
+        """The same; `undo` takes back, in the client's thread, a result that comes when waiting for it was interrupted."""
         try:
-            return trio.from_thread.run(call, trio_token=self._token)
-        except (trio.RunFinishedError, trio.Cancelled) as error:
+            return self._loop.call(function, undo)
+        except LoopEndedError as error:
             raise Closed("the client is closed") from error
+        except OtherProcessError as error:
+            raise OtherProcess(str(error)) from error
 
     def soon(self, function: Callable[[], object]) -> None:
-        """Run a plain function in the client's thread soon, after what was given before."""
+        """Run a plain function, which must not raise, in the client's thread soon, after what was given before."""
         try:
-            self._token.run_sync_soon(function)
-        except trio.RunFinishedError as error:
+            self._loop.soon(function)
+        except LoopEndedError as error:
             raise Closed("the client is closed") from error
+        except OtherProcessError as error:
+            raise OtherProcess(str(error)) from error
 
 
 @attrs.define(eq=False)
@@ -121,72 +127,216 @@ class BlockingProducer:
 class BlockingMessage(RecordView):
     """A received message; see `ReceivedMessage`."""
 
-    __slots__ = ("_host", "_received")
+    __slots__ = ("_host", "received")
 
     def __init__(self, received: ReceivedMessage, host: Host[Any]) -> None:
         received.copy_to(self)
-        self._received = received
+        self.received = received
         self._host = host
 
+    @property
+    def in_hand(self) -> bool:
+        """Whether the application has it, and has not said yet what is to become of it."""
+        return self.received.in_hand
+
     def ack(self) -> None:
-        """Say that the message is done with."""
-        self._host.soon(self._received.ack_now)
+        """Say that the message is done with; see `ReceivedMessage.ack`."""
+        self.received.check_open()
+        self._host.soon(self.received.settle)
 
     def retry(self, *, delay_level: int = 0) -> None:
         """Ask for the message again later; see `ReceivedMessage.retry`."""
-        self._host.run(self._received.retry, delay_level=delay_level)
+        self._host.run(self.received.retry, delay_level=delay_level)
+
+
+def _settle(messages: Sequence[ReceivedMessage]) -> None:
+    for message in messages:
+        message.settle()
+
+
+def _abandon(messages: Sequence[ReceivedMessage]) -> None:
+    for message in reversed(messages):
+        message.abandon()
+
+
+def _put_back(messages: Sequence[ReceivedMessage]) -> None:
+    for message in reversed(messages):
+        message.put_back()
+
+
+@attrs.define(eq=False)
+class _Hand:
+    """What one thread has in hand under automatic acknowledgement.
+
+    It comes again if the thread ends without asking for more.
+    """
+
+    _host: Host[consumer.Consumer]
+    _messages: list[ReceivedMessage] = attrs.field(factory=list[ReceivedMessage])
+
+    def settle(self) -> None:
+        """Acknowledge it."""
+        if self._messages:
+            messages, self._messages = self._messages, []
+            self._host.soon(partial(_settle, messages))
+
+    def hold(self, messages: Iterable[ReceivedMessage]) -> None:
+        self._messages.extend(messages)
+
+    def __del__(self) -> None:
+        if self._messages:
+            with suppress(ClientError):
+                self._host.soon(partial(_abandon, self._messages))
+
+
+class _Hands(threading.local):
+    """The hand of each thread."""
+
+    def __init__(self, host: Host[consumer.Consumer]) -> None:
+        self.own = _Hand(host)
+
+
+@attrs.define(eq=False)
+class BlockingIteration:
+    """One `for` over a consumer, in one thread."""
+
+    _consumer: BlockingConsumer
+    _last: ReceivedMessage | None = None
+    """Handed out and to be acknowledged by the next step, in auto mode."""
+    _own: deque[ReceivedMessage] = attrs.field(factory=deque[ReceivedMessage])
+    """Taken of an orderly queue, whose messages go to one thread, and not seen yet."""
+
+    def __iter__(self) -> BlockingIteration:
+        return self
+
+    def __next__(self) -> BlockingMessage:
+        consumer = self._consumer
+        if self._last is not None:
+            last, self._last = self._last, None
+            consumer.host.soon(last.settle)
+        else:
+            consumer.hands.own.settle()
+        message = consumer.next_message(self._own)
+        if consumer.acknowledges:
+            self._last = message
+        return BlockingMessage(message, consumer.host)
+
+    def __del__(self) -> None:
+        with suppress(ClientError):
+            if self._last is not None:
+                self._consumer.hands.own.hold([self._last])
+            self._consumer.iteration_ended(id(self), self._own)
 
 
 @attrs.define(eq=False)
 class BlockingConsumer:
-    """Receives messages; see `Consumer`."""
+    """Receives messages; see `Consumer`. Any number of threads may take from it at once, each its own messages."""
 
-    _host: Host[consumer.Consumer]
-    _fetched: deque[BlockingMessage] = attrs.field(factory=deque[BlockingMessage])
-    """Taken for an iteration and not handed out yet."""
-    _last: BlockingMessage | None = None
-    """Handed out by an iteration, to be acknowledged by the next step in auto mode."""
+    host: Host[consumer.Consumer]
+    hands: _Hands = attrs.field(init=False)
+    _fetched: deque[ReceivedMessage] = attrs.field(factory=deque[ReceivedMessage])
+    """Taken by an iteration and not seen by any thread; whichever asks next gets them."""
+    _iterations: dict[int, None] = attrs.field(factory=dict[int, None])
+    """The identities of those that live; a dictionary, because its changes are safe between threads."""
+    # One thread at a time asks for more: the others would wait for new messages beside those that it brings for all of them.
+    _fetching: threading.Lock = attrs.field(factory=threading.Lock)
 
-    def __iter__(self) -> Iterator[BlockingMessage]:
-        """Iterate without end; in auto mode a message is acknowledged when the next one is asked for."""
-        auto = self._host.client.options.ack == "auto"
+    def __attrs_post_init__(self) -> None:
+        self.hands = _Hands(self.host)
+
+    @property
+    def acknowledges(self) -> bool:
+        """Whether messages are acknowledged by asking for more."""
+        return self.host.client.options.ack == "auto"
+
+    def __iter__(self) -> BlockingIteration:
+        """Iterate without end; in auto mode a message is acknowledged when its thread asks for the next one.
+
+        What is in hand when the loop is left, by `break` too, is acknowledged by the thread's next call or by `ack`, and not by
+        the end of the block, which cannot know whether it was finished.
+        """
+        iteration = BlockingIteration(self)
+        self._iterations[id(iteration)] = None
+        return iteration
+
+    def iteration_ended(self, identity: int, own: deque[ReceivedMessage]) -> None:
+        """Hand out to others what an iteration had taken and not seen."""
+        self._iterations.pop(identity, None)
+        unseen = list(own)
+        if not self._iterations:
+            unseen += self._fetched
+            self._fetched.clear()
+        if unseen:
+            self.host.soon(partial(_put_back, unseen))
+
+    def next_message(self, own: deque[ReceivedMessage]) -> ReceivedMessage:
+        """The next message for an iteration; what is taken with it goes to `own` or, if order is no matter, to all threads."""
         while True:
-            self.finish()
-            while not self._fetched:
-                received = self._host.run(self._host.client.take, MESSAGES_PER_TAKE, inf)
-                self._fetched.extend(BlockingMessage(message, self._host) for message in received)
-            message = self._fetched.popleft()
-            self._last = message if auto else None
-            yield message
+            message = self._next_of_own(own) if self.host.client.options.orderly else self._next_of_all()
+            if message.is_current:
+                return message
+            self.host.soon(message.settle)  # its queue was moved meanwhile, or it comes again as another delivery
+
+    def _next_of_own(self, own: deque[ReceivedMessage]) -> ReceivedMessage:
+        if not own:
+            own.extend(self._take(MESSAGES_PER_TAKE, inf))
+        return own.popleft()
+
+    def _next_of_all(self) -> ReceivedMessage:
+        fetched = self._fetched
+        with suppress(IndexError):
+            return fetched.popleft()
+        with self._fetching:
+            while True:
+                with suppress(IndexError):
+                    return fetched.popleft()
+                fetched.extend(self._take(MESSAGES_PER_TAKE, inf))
 
     def get_one(self, timeout_seconds: float | None = None) -> BlockingMessage | None:
-        """Take the next message; None after `timeout_seconds` without one. It is acknowledged by the application."""
+        """Take the next message; None after `timeout_seconds` without one. See `get_many` for auto mode."""
         messages = self.get_many(1, timeout_seconds)
         return messages[0] if messages else None
 
     def get_many(self, messages_max: int = MESSAGES_PER_TAKE, timeout_seconds: float | None = None) -> list[BlockingMessage]:
-        """Take what is there; an empty list after `timeout_seconds`. In auto mode the next call acknowledges them."""
-        received = self._host.run(self._host.client.get_many, messages_max, timeout_seconds)
-        return [BlockingMessage(message, self._host) for message in received]
+        """Take what is there; an empty list after `timeout_seconds`.
+
+        In auto mode this acknowledges what the thread was given before. What a thread has in hand when it ends is handed out
+        again.
+        """
+        check_integer("messages_max", messages_max, 1, INT_MAX)
+        check_patience("timeout_seconds", timeout_seconds)
+        self.hands.own.settle()
+        received: list[ReceivedMessage] = []
+        with suppress(IndexError):
+            while len(received) < messages_max:
+                received.append(self._fetched.popleft())
+        received = [message for message in received if message.is_current] or self._take(
+            messages_max, inf if timeout_seconds is None else timeout_seconds
+        )
+        messages = [BlockingMessage(message, self.host) for message in received]
+        if self.acknowledges:
+            self.hands.own.hold(received)
+        return messages
+
+    def _take(self, messages_max: int, timeout_seconds: float) -> list[ReceivedMessage]:
+        return self.host.ask(partial(self.host.client.take, messages_max, timeout_seconds), _put_back)
 
     def commit(self) -> None:
-        """Tell the broker now how far the group is."""
-        self._host.run(self._host.client.commit)
+        """Tell the broker now how far the group is; see `Consumer.commit`."""
+        self.host.run(self.host.client.commit)
 
     @property
     def queues(self) -> list[MessageQueue]:
         """The queues that are read now."""
-        return self._host.client.queues
+        return self.host.client.queues
 
     @property
     def client_id(self) -> str:
-        return self._host.client.client_id
+        return self.host.client.client_id
 
-    def finish(self) -> None:
-        """Acknowledge what an iteration handed out last, in auto mode; the end of the block does so, too."""
-        if self._last is not None:
-            self._last.ack()
-            self._last = None
+
+async def _at_once(function: Callable[[], None]) -> None:
+    function()
 
 
 @attrs.define(eq=False)
@@ -206,7 +356,9 @@ class BlockingPullConsumer:
 
     def poll(self, messages_max: int = pull.MESSAGES_PER_POLL, timeout_seconds: float | None = None) -> list[RecordView]:
         """Take what is there; an empty list after `timeout_seconds` without a message."""
-        return list(self._host.run(self._host.client.poll, messages_max, timeout_seconds))
+        client = self._host.client
+        messages: list[ReceivedMessage] = self._host.ask(partial(client.poll, messages_max, timeout_seconds), client.unpoll)
+        return list(messages)
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
         self._host.run(self._host.client.seek, queue, offset)
@@ -221,12 +373,10 @@ class BlockingPullConsumer:
         self._host.run(self._host.client.seek_to_time, queue, timestamp_ms)
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
-        chosen = list(queues)
-        self._host.soon(lambda: self._host.client.pause(chosen))
+        self._host.run(_at_once, partial(self._host.client.pause, list(queues)))
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
-        chosen = list(queues)
-        self._host.soon(lambda: self._host.client.resume(chosen))
+        self._host.run(_at_once, partial(self._host.client.resume, list(queues)))
 
     def position(self, queue: MessageQueue) -> int:
         return self._host.client.position(queue)
@@ -257,12 +407,8 @@ def _blocking(
     @wraps(open_async)
     @contextmanager
     def open_blocking(*args: P.args, **kwargs: P.kwargs) -> Generator[Shell]:
-        # As in trio, what was handed out last is not acknowledged when the block fails: the client is cancelled then.
-        with opened_in_thread(lambda: open_async(*args, **kwargs), "ledgermq-client") as (client, token):
-            opened = shell(Host(client, token))
-            yield opened
-            if isinstance(opened, BlockingConsumer):
-                opened.finish()
+        with opened_in_thread(lambda: open_async(*args, **kwargs), "ledgermq-client") as (client, loop):
+            yield shell(Host(client, loop))
 
     return open_blocking
 

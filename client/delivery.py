@@ -110,6 +110,13 @@ class Source:
     async def retry(self, message: ReceivedMessage, delay_level: int) -> None:
         await self.takes_back.retry(self, message, delay_level)
 
+    def put_back(self, message: ReceivedMessage) -> None:
+        self.assigned.put_back(message)
+        if self.dropped:
+            self.look_for_idle()
+        else:
+            self.line.offer(self)
+
     def abandon(self, message: ReceivedMessage) -> None:
         self.takes_back.abandon(self, message)
 

@@ -4,6 +4,7 @@ ClientError
 ├── InvalidArgument              what was asked for can be refused without asking anybody (also a ValueError)
 │   └── MessageTooLarge          body or properties pass their limit
 ├── WrongEventLoop               the client was opened in a task that trio does not run (also a RuntimeError)
+├── OtherProcess                 a blocking client was used in a process that was forked from the one that opened it
 ├── NoRoute                      no queue to send to or to read from; `reason` says which of six reasons it is
 ├── Unreachable                  no connection to a broker or name server
 ├── NoAnswer                     the connection or the time ended before the answer came
@@ -55,6 +56,13 @@ class WrongEventLoop(ClientError, RuntimeError):
             f"this client runs on trio, but {running}: open it in a task of trio.run(...), or use ledgermq.blocking, "
             "from asyncio as asyncio.to_thread(...)"
         )
+
+
+class OtherProcess(ClientError, RuntimeError):
+    """A blocking client was used in a process that was forked from the one that opened it. Nothing was done."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(f"a client cannot be used after a fork: {detail}; open one in each process, after the fork")
 
 
 EVERY_TOPIC = "*"

@@ -65,6 +65,9 @@ class DirectDelivery:
     async def retry(self, message: ReceivedMessage, delay_level: int) -> None:  # noqa: ARG002 - the administrator decides
         self._settle("CR_LATER")
 
+    def put_back(self, message: ReceivedMessage) -> None:
+        self.abandon(message)
+
     def abandon(self, message: ReceivedMessage) -> None:  # noqa: ARG002 - there is only one
         self._settle("CR_LATER")
 

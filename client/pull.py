@@ -97,11 +97,23 @@ class PullConsumer:
         """Go on at `offset` in an assigned queue; what was fetched ahead is dropped."""
         source = self._source(queue)
         check_integer("offset", offset, 0, LONG_MAX)
+        self._seek(source, offset)
+        await trio.lowlevel.checkpoint()
+
+    def _seek(self, source: Source, offset: int) -> None:
         source.scope.cancel()
         source.assigned.reset(offset)
-        self._positions[queue] = offset
+        self._positions[source.queue] = offset
         self._start(source)
-        await trio.lowlevel.checkpoint()
+
+    def unpoll(self, messages: Iterable[ReceivedMessage]) -> None:
+        """Go back to before messages that `poll` returned and nobody has seen."""
+        first: dict[MessageQueue, int] = {}
+        for message in messages:
+            first.setdefault(message.queue, message.queue_offset)
+        for queue, offset in first.items():
+            if queue in self._sources and not self._closed:
+                self._seek(self._sources[queue], offset)
 
     async def seek_to_beginning(self, queue: MessageQueue) -> None:
         """Go on at the oldest message of an assigned queue."""

@@ -68,6 +68,10 @@ class Origin(Protocol):
 
     async def retry(self, message: ReceivedMessage, delay_level: int) -> None: ...
 
+    def put_back(self, message: ReceivedMessage) -> None:
+        """Take back a message that nobody has seen."""
+        ...
+
     def abandon(self, message: ReceivedMessage) -> None:
         """Take back a message whose task has ended without a word about it."""
         ...
@@ -216,6 +220,15 @@ class ReceivedMessage(RecordView):
         """Whether the application has it, and has not said yet what is to become of it."""
         return self.state in (HANDED_OUT, FORGOTTEN)
 
+    @property
+    def is_current(self) -> bool:
+        """Whether acknowledging it would count."""
+        return self.state == HANDED_OUT
+
+    def check_open(self) -> None:
+        """Raise `Closed` if the consumer is closed."""
+        self._origin.check_open()
+
     async def ack(self) -> None:
         """Say that the message is done with. The broker is told within 5 seconds and when the consumer closes.
 
@@ -228,7 +241,7 @@ class ReceivedMessage(RecordView):
 
     def ack_now(self) -> None:
         """The same outside of `async` code; nothing waits."""
-        self._origin.check_open()
+        self.check_open()
         self._origin.ack(self)
 
     async def retry(self, *, delay_level: int = 0) -> None:
@@ -250,6 +263,10 @@ class ReceivedMessage(RecordView):
     def settle(self) -> None:
         """Acknowledge the message if it is still in hand, as automatic acknowledgement does."""
         self._origin.ack(self)
+
+    def put_back(self) -> None:
+        """Hand the message out again: whoever it was for has not seen it."""
+        self._origin.put_back(self)
 
     def abandon(self) -> None:
         """Hand the message out again if it is still in hand, and nobody is there any more who could finish it."""

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from .client.errors import NotSupported as NotSupported
     from .client.errors import OffsetsNotWritten as OffsetsNotWritten
     from .client.errors import OffsetsUnreadable as OffsetsUnreadable
+    from .client.errors import OtherProcess as OtherProcess
     from .client.errors import Refused as Refused
     from .client.errors import SendTimeout as SendTimeout
     from .client.errors import ServiceNotAvailable as ServiceNotAvailable
@@ -99,6 +100,7 @@ _HOMES = {
     "NotSupported": "client.errors",
     "OffsetsNotWritten": "client.errors",
     "OffsetsUnreadable": "client.errors",
+    "OtherProcess": "client.errors",
     "Producer": "client.producer",
     "PullConsumer": "client.pull",
     "ReceivedMessage": "client.received",

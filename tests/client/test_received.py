@@ -28,6 +28,9 @@ class Recorder:
     def check_open(self) -> None:
         """It never closes."""
 
+    def put_back(self, message: ReceivedMessage) -> None:
+        self.abandon(message)
+
     def abandon(self, message: ReceivedMessage) -> None:
         self.retried.append((message.queue_offset, 0))
 

@@ -1,0 +1,267 @@
+"""Blocking clients: several threads at once, Ctrl-C anywhere, forks, and programs that end without closing them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator
+
+import pytest
+
+from ledgermq import blocking
+from ledgermq.client.errors import ClientError, Closed
+from ledgermq.client.subscription import ConsumeFrom
+from ledgermq.message.message import Message
+from ledgermq.testing.embedded import Embedded, start_embedded
+
+PATIENCE_SECONDS = 60
+FIRST = ConsumeFrom.FIRST
+
+
+@pytest.fixture
+def cluster() -> Generator[Embedded]:
+    with start_embedded() as embedded:
+        yield embedded
+
+
+def fill(cluster: Embedded, count: int) -> None:
+    with blocking.open_producer(cluster.namesrv) as producer:
+        producer.send_many([Message("t", b"%d" % number) for number in range(count)])
+
+
+def in_threads(count: int, work: Callable[[], object]) -> None:
+    threads = [threading.Thread(target=work) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE_SECONDS)
+        assert not thread.is_alive()
+
+
+def lag(cluster: Embedded, group: str) -> int:
+    with blocking.open_admin(cluster.namesrv) as admin:
+        return sum(position.lag for position in admin.call(lambda each: each.group_stats(group, "t")).values())
+
+
+@pytest.mark.parametrize("mode", ["auto", "explicit"])
+@pytest.mark.parametrize("orderly", [False, True])
+def test_several_threads_iterate_over_one_consumer(cluster: Embedded, mode: str, orderly: bool) -> None:
+    """Each message is seen once, in the order of its queue if that is asked for, and all are acknowledged in the end."""
+    fill(cluster, 2000)
+    seen: list[tuple[int, int]] = []
+    busy: set[int] = set()
+    left = threading.Semaphore(2000)
+
+    with blocking.open_consumer(
+        cluster.namesrv,
+        "g",
+        "t",
+        ack=mode,  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+        orderly=orderly,
+        consume_from=FIRST,
+    ) as consumer:
+
+        def work() -> None:
+            if not left.acquire(blocking=False):
+                return
+            for message in consumer:
+                queue_id = message.queue.queue_id
+                if orderly:
+                    assert queue_id not in busy
+                    busy.add(queue_id)
+                seen.append((queue_id, message.queue_offset))
+                busy.discard(queue_id)
+                message.ack()
+                if not left.acquire(blocking=False):
+                    return
+
+        in_threads(4, work)
+        consumer.commit()
+
+    assert len(seen) == len(set(seen)) == 2000
+    if orderly:
+        by_queue = {queue_id: [offset for queue, offset in seen if queue == queue_id] for queue_id in range(8)}
+        assert all(offsets == sorted(offsets) for offsets in by_queue.values())
+    assert lag(cluster, "g") == 0
+
+
+def test_threads_acknowledge_their_own(cluster: Embedded) -> None:
+    """A thread that works for long keeps its message, however much another one takes meanwhile."""
+    fill(cluster, 20)
+    with blocking.open_consumer(cluster.namesrv, "g", "t", consume_from=FIRST) as consumer:
+        slow_has_one, fast_is_done = threading.Event(), threading.Event()
+
+        def slow() -> None:
+            assert consumer.get_one(10) is not None
+            slow_has_one.set()
+            fast_is_done.wait(PATIENCE_SECONDS)
+            consumer.get_one(0)
+
+        thread = threading.Thread(target=slow)
+        thread.start()
+        slow_has_one.wait(PATIENCE_SECONDS)
+        while consumer.get_many(5, 0.5):
+            pass
+        consumer.commit()
+        assert lag(cluster, "g") > 0
+        fast_is_done.set()
+        thread.join(PATIENCE_SECONDS)
+        consumer.commit()
+        assert lag(cluster, "g") == 0
+
+
+def test_what_a_thread_leaves_behind_comes_again(cluster: Embedded) -> None:
+    """It ended without a word about its message, by leaving its loop or after `get_many`."""
+    fill(cluster, 10)
+    with blocking.open_consumer(cluster.namesrv, "g", "t", consume_from=FIRST) as consumer:
+        first: list[bytes] = []
+
+        def leave_loop() -> None:
+            for message in consumer:
+                first.append(message.body)
+                return
+
+        def leave_batch() -> None:
+            first.extend(message.body for message in consumer.get_many(3, 10))
+
+        in_threads(1, leave_loop)
+        in_threads(1, leave_batch)
+        again: list[bytes] = []
+        while messages := consumer.get_many(5, 1):
+            again += [message.body for message in messages]
+
+    assert sorted(map(int, again)) == list(range(10))
+    assert set(first) <= set(again)
+
+
+def test_whoever_waits_is_told_when_the_client_closes(cluster: Embedded) -> None:
+    """A thread that waits for messages, and one that comes later."""
+    told: list[type[BaseException]] = []
+    with blocking.open_consumer(cluster.namesrv, "g", "t") as consumer:
+
+        def wait() -> None:
+            try:
+                consumer.get_one()
+            except ClientError as error:
+                told.append(type(error))
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        time.sleep(0.2)
+    thread.join(PATIENCE_SECONDS)
+
+    assert told == [Closed]
+    with pytest.raises(Closed):
+        consumer.get_one()
+    with pytest.raises(Closed):
+        consumer.commit()
+
+
+def run_program(cluster: Embedded, program: str) -> str:
+    """Run a program of its own with the name server's address, which must end soon; returns what it printed."""
+    head = f"""
+import os, signal, sys, threading, time
+from ledgermq import ConsumeFrom, Message, OtherProcess, blocking
+NAMESRV = {cluster.namesrv!r}
+FIRST = ConsumeFrom.FIRST
+
+def interrupt_after(seconds):
+    threading.Timer(seconds, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", head + program], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_an_interrupted_question_acknowledges_nothing(cluster: Embedded) -> None:
+    """Ctrl-C while a program waits for messages: those that come then are seen by its next question."""
+    printed = run_program(
+        cluster,
+        """
+with blocking.open_producer(NAMESRV) as producer, blocking.open_consumer(NAMESRV, "g", "t", consume_from=FIRST) as consumer:
+    producer.queues("t")
+    for number in range(20):
+        interrupt_after(0.1)
+        threading.Timer(0.09 + number * 0.001, lambda: producer.send(Message("t", b"%d" % number))).start()
+        seen = []
+        try:
+            while True:
+                seen += [int(message.body) for message in consumer.get_many()]
+        except KeyboardInterrupt:
+            pass
+        while number not in seen:
+            seen += [int(message.body) for message in consumer.get_many()]
+        assert seen.count(number) == len(seen) == 1, seen
+print("done")
+""",
+    )
+    assert printed == "done\n"
+
+
+def test_opening_can_be_interrupted(cluster: Embedded) -> None:
+    """Ctrl-C while a client waits for a name server that does not answer: the program goes on at once, and ends."""
+    printed = run_program(
+        cluster,
+        """
+import socket
+hole = socket.create_server(("127.0.0.1", 0))
+interrupt_after(0.5)
+started = time.monotonic()
+try:
+    with blocking.open_consumer("127.0.0.1:%d" % hole.getsockname()[1], "g", "t"):
+        pass
+except KeyboardInterrupt:
+    print("interrupted", time.monotonic() - started < 2.5)
+""",
+    )
+    assert printed == "interrupted True\n"
+
+
+def test_a_program_ends_with_clients_open(cluster: Embedded) -> None:
+    """A client at module level does not hang the end of the interpreter, and what was acknowledged is committed."""
+    fill(cluster, 10)
+    printed = run_program(
+        cluster,
+        """
+from contextlib import ExitStack
+stack = ExitStack()
+producer = stack.enter_context(blocking.open_producer(NAMESRV))
+consumer = stack.enter_context(blocking.open_consumer(NAMESRV, "g", "t", consume_from=FIRST))
+taken = 0
+while taken < 10:
+    for message in consumer.get_many(100):
+        message.ack()
+        taken += 1
+print(producer.send(Message("u", b"")).status.name)
+""",
+    )
+    assert printed == "SEND_OK\n"
+    assert lag(cluster, "g") == 0
+
+
+def test_a_forked_child_is_refused(cluster: Embedded) -> None:
+    """By name, at once, for every use; the parent's client is not touched by the child's end."""
+    printed = run_program(
+        cluster,
+        """
+with blocking.open_producer(NAMESRV) as producer, blocking.open_consumer(NAMESRV, "g", "t", consume_from=FIRST) as consumer:
+    producer.send(Message("t", b"x"))
+    message = consumer.get_one(10)
+    child = os.fork()
+    if not child:
+        refused = 0
+        for use in (lambda: producer.send(Message("t", b"y")), consumer.get_one, message.ack, consumer.commit):
+            try:
+                use()
+            except OtherProcess as error:
+                refused += "forked" in str(error)
+        sys.exit(refused)
+    _, status = os.waitpid(child, 0)
+    print(os.waitstatus_to_exitcode(status), producer.send(Message("t", b"z")).status.name)
+""",
+    )
+    assert printed == "4 SEND_OK\n"
