@@ -32,7 +32,7 @@ from ..world.tls import TlsAcceptor
 from . import admin, admin_config, admin_queries, admin_runtime, inspection, relay
 from .client_requests import ClientRequests
 from .clients import SCAN_SECONDS, Consumers, Producers
-from .config import BrokerConfig
+from .config import SYNC_MASTER, BrokerConfig
 from .delay import DelayDelivery
 from .deletions import GROUPS_FILE, OFFSETS_FILE, TOPICS_FILE, Deletions
 from .groups import GroupTable
@@ -43,6 +43,7 @@ from .pull import PullService
 from .registration import Registration
 from .replication import Replication
 from .retry import SendBack
+from .role import LiveRole, Phase, Role, RoleState
 from .send import SEND_CODES, SendHandler
 from .slave_sync import SlaveSync
 from .stats import Stats
@@ -56,9 +57,6 @@ SETTLE_SECONDS = 0.3
 STOP_SECONDS = 0.9
 VIP_PORT_DISTANCE = 2
 """Old clients send to the listen port less this."""
-
-OnMaster = Callable[[str, str], None]
-"""Told the master's address and its HA address."""
 
 
 @attrs.define(eq=False)
@@ -78,6 +76,7 @@ class Broker:
     stats: Stats
     started_ms: int
     replication: Replication
+    role: LiveRole
     network: Network
     """By which this broker opens connections to name servers and brokers; encrypted if it is told so."""
     tls: TlsAcceptor
@@ -85,10 +84,6 @@ class Broker:
     producers: Producers = attrs.field(factory=Producers)
     consumers: Consumers = attrs.field(factory=Consumers)
     locks: QueueLocks = attrs.field(factory=QueueLocks)
-    master_address: str = ""
-    """Where a slave's master is, once a name server has told."""
-    master_ha_address: str = ""
-    on_master: list[OnMaster] = attrs.field(factory=list[OnMaster])
     server: RemotingServer = attrs.field(init=False)
     sends: SendHandler = attrs.field(init=False)
     pulls: PullService = attrs.field(init=False)
@@ -124,7 +119,7 @@ class Broker:
         A slave may have shown what its master has lost since: a group beyond the end would pass over what comes there next. A
         slave itself cannot tell, for it may be behind its master.
         """
-        if not self.config.is_slave and offset > (end := self.store.next_offset(topic, queue_id)):
+        if self.role.takes_puts and offset > (end := self.store.next_offset(topic, queue_id)):
             log.warning("commit_beyond_queue", group=group, topic=topic, queue_id=queue_id, offset=offset, end=end)
             offset = end
         self.offsets.commit(group, topic, queue_id, offset)
@@ -133,14 +128,6 @@ class Broker:
         """The ends of queues have moved back: so do groups that are beyond them."""
         if moved := self.offsets.keep_inside(ends):
             log.warning("consumer_offsets_moved_back", messages=moved)
-
-    def learn_master(self, address: str, ha_address: str) -> None:
-        """Take a name server's word for where a slave's master is."""
-        if (address, ha_address) != (self.master_address, self.master_ha_address):
-            self.master_address, self.master_ha_address = address, ha_address
-            log.info("master_found", address=address, ha_address=ha_address)
-            for tell in self.on_master:
-                tell(address, ha_address)
 
     def register_handlers(self) -> None:
         """Let the dispatcher know who answers what."""
@@ -165,8 +152,6 @@ class Broker:
         keep, config = self.persistence.keep, self.config
         # Topics are found again by their messages; without offsets all groups would pass over what they have not consumed.
         self.persistence.load(OFFSETS_FILE, self.offsets.load, replaceable=False)
-        if not config.is_slave and (moved := self.offsets.keep_inside(self._ends_of_groups())):
-            log.warning("consumer_offsets_moved_back", messages=moved)
         self.persistence.load("delayOffset.json", self.delay.load)
         topics_file = keep(TOPICS_FILE, self._with_log_offset(self.topics.to_json), lambda: self.topics.version.counter)
         groups_file = keep(GROUPS_FILE, self._with_log_offset(self.groups.to_json), lambda: self.groups.version.counter)
@@ -205,14 +190,44 @@ class Broker:
     async def start(self, nursery: trio.Nursery, listeners: list[Listener[Stream]]) -> None:
         """Serve, start the tasks and register; everything runs in `nursery`."""
         self.dispatcher.nursery = nursery
+        self.role.on(Phase.STOP_TAKING, self._stop_taking)
+        self.role.on(Phase.SETTLE, self._settle)
         await self.replication.start(self, nursery)
+        self.role.on(Phase.REBUILD, self._rebuild)
+        self.role.on(Phase.SERVE, self._serve)
+        self.role.on(Phase.REGISTER, self._register)
+        nursery.start_soon(keep_running, "held pulls", self.pulls.run)
+        nursery.start_soon(self.delay.run)
+        config = self.config
+        role = Role.SLAVE if config.is_slave else Role.MASTER
+        await self.role.change(role, config.broker_id, "brokerRole", synchronous=config.broker_role == SYNC_MASTER)
         await nursery.start(self.server.serve, listeners)
         self.persistence.start(nursery)
         nursery.start_soon(keep_running, "housekeeping", self._keep_house)
-        nursery.start_soon(keep_running, "held pulls", self.pulls.run)
         nursery.start_soon(keep_running, "notices to consumers", self.clients.run)
-        nursery.start_soon(self.delay.run)
         await nursery.start(self.registration.run)
+
+    async def _stop_taking(self, _old: RoleState, _new: RoleState) -> None:
+        self.store.writability.role_refusal = self.role.refusal
+        self.store.is_replica = self.role.is_replica
+
+    async def _settle(self, _old: RoleState, _new: RoleState) -> None:
+        await self._answer_waiting()
+
+    async def _rebuild(self, _old: RoleState, new: RoleState) -> None:
+        if new.role.takes_puts:
+            if moved := self.offsets.keep_inside(self._ends_of_groups()):
+                log.warning("consumer_offsets_moved_back", messages=moved)
+            self.adopt_topics()
+
+    async def _serve(self, _old: RoleState, _new: RoleState) -> None:
+        self.store.writability.role_refusal = self.role.refusal
+        self.store.is_replica = self.role.is_replica
+        self.delay.role_changed()
+        self.pulls.look_again()
+
+    async def _register(self, _old: RoleState, _new: RoleState) -> None:
+        self.registration.register_again()
 
     async def _keep_house(self) -> None:
         clock = self.world.clock
@@ -230,13 +245,17 @@ class Broker:
         """Leave the routes, take no more messages, answer what waits, write the tables."""
         await self.registration.unregister()
         self.store.writability.shut_down = True
+        await self._answer_waiting()
+        await self.persistence.write_all()
+
+    async def _answer_waiting(self) -> None:
+        """Give puts that wait for a flush or for other nodes a moment to be answered."""
         if self.store.waits:
             settled = trio.Event()
             self.store.when_all_stored(lambda _: settled.set())
             with trio.move_on_after(SETTLE_SECONDS):
                 await settled.wait()
         await trio.lowlevel.checkpoint()  # the writers send what has been answered
-        await self.persistence.write_all()
 
 
 @asynccontextmanager
@@ -266,7 +285,6 @@ async def open_broker(config: BrokerConfig, world: World | None = None) -> Async
         async with open_message_store(
             world, store_config, store_host=store_host, open_commit_log=replication.open_commit_log
         ) as store:
-            store.writability.slave = config.is_slave
             broker = _assemble(config, world, store, host, port, replication, network, tls)
             async with trio.open_nursery() as nursery:
                 await broker.start(nursery, listeners)
@@ -316,6 +334,7 @@ def _assemble(
         stats=Stats(config.broker_cluster_name, now_ms()),
         started_ms=now_ms(),
         replication=replication,
+        role=LiveRole(RoleState(Role.READ_ONLY, config.broker_id, "it is starting"), world.clock),
         network=network,
         tls=tls,
     )

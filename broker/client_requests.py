@@ -133,7 +133,7 @@ class ClientRequests:
         """Make sure that the group and its retry topic exist; a slave gets both from its master."""
         broker = self.broker
         config = broker.groups.find(group)
-        if config is not None and config.retry_queue_nums > 0 and not broker.config.is_slave:
+        if config is not None and config.retry_queue_nums > 0 and not broker.role.is_replica:
             broker.topics.create_for_group(retry_topic(group), config.retry_queue_nums, topic_sys_flag)
 
     def notify_group(self, group: str) -> None:

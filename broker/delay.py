@@ -131,6 +131,12 @@ class DelayDelivery:
             self._durable_changes, self._candidate = self.changes, None
         self._wake.set()
 
+    def role_changed(self) -> None:
+        """Look at every level again: as a replica, the broker left deliveries to its master."""
+        for level in self._levels:
+            level.due_ms = None
+        self._wake.set()
+
     def to_json(self) -> dict[str, Any]:
         """What slaves get."""
         return {"dataVersion": self.version.to_json(), "offsetTable": self.offsets()}
@@ -144,7 +150,7 @@ class DelayDelivery:
         log_ = self.broker.store.log
         if self._candidate is None and self._durable_changes != self.changes:
             self._candidate = self.to_json(), self.changes, log_.max_offset
-        if self._candidate is not None and log_.flushed_offset >= self._candidate[2]:
+        if self._candidate is not None and log_.committed_offset >= self._candidate[2]:
             self._durable, self._durable_changes, _ = self._candidate
             self._candidate = None
         return self._durable_changes
@@ -157,7 +163,7 @@ class DelayDelivery:
                 return
 
     async def run(self) -> None:
-        """Deliver what becomes due, until cancelled; a slave leaves that to its master."""
+        """Deliver what becomes due, until cancelled; a replica leaves that to its master."""
         while True:
             pause = self.round()
             if pause == 0:
@@ -170,7 +176,7 @@ class DelayDelivery:
     def round(self) -> float:
         """Deliver one batch of the next level that has one due; return for how many seconds there is nothing to do."""
         now = self.broker.world.clock.wall_ms()
-        if self.broker.config.is_slave:
+        if not self.broker.role.takes_puts:
             return CLOCK_CHECK_SECONDS
         pause, levels = float("inf"), self._levels
         for level in levels[self._next :] + levels[: self._next]:

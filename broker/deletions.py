@@ -52,7 +52,7 @@ class Deletions:
                 the remark says so.
         """
         store = self.broker.store
-        if self.broker.config.is_slave:
+        if not self.broker.role.takes_puts:
             # Of an Apache master no event comes. An administrator may then bring the slave into line.
             self._forget_topic(topic)
             store.drop_queues(topic)
@@ -63,7 +63,7 @@ class Deletions:
 
     async def delete_group(self, group: str, *, offsets: bool) -> None:
         """Delete a group's settings, and if asked its consumer offsets; raises as `delete_topic`."""
-        if self.broker.config.is_slave:
+        if not self.broker.role.takes_puts:
             self._forget_group(group, offsets=offsets)
             return
         end = self._append(group_deletion_of(group, offsets=offsets))
@@ -100,16 +100,20 @@ class Deletions:
     def log_offset(self) -> int:
         """The tables as they are now contain all deletions before this physical offset."""
         store = self.broker.store
-        return store.dispatcher.dispatched_offset if self.broker.config.is_slave else store.log.max_offset
+        return store.log.max_offset if self.broker.role.takes_puts else store.dispatcher.dispatched_offset
 
     def follow_log(self) -> None:
-        """Carry out the events that recovery met and the tables' files do not contain; on a slave also those that come."""
+        """Carry out the events that recovery met and the tables' files do not contain; as a replica also those that come."""
         events = self.broker.store.events
         for physical_offset, control in events.recovered:
             self._apply(control, physical_offset)
         events.recovered.clear()
-        if self.broker.config.is_slave:
-            events.on_event.append(self._apply)
+        events.on_event.append(self._follow)
+
+    def _follow(self, control: Control, physical_offset: int | None = None) -> None:
+        # A master has carried out its own events already, and may have created the topic again since.
+        if not self.broker.role.takes_puts:
+            self._apply(control, physical_offset)
 
     def _apply(self, control: Control, physical_offset: int | None = None) -> None:
         def lacks(name: str) -> bool:

@@ -111,7 +111,7 @@ class PullService:
         config = broker.config
         sys_flag = request.integer("sysFlag")
         pull = self._checked(connection, request, sys_flag)
-        if sys_flag & PULL_COMMIT_OFFSET and not config.is_slave:
+        if sys_flag & PULL_COMMIT_OFFSET and not broker.role.is_replica:
             broker.commit_offset(pull.group.group_name, pull.topic, pull.queue_id, request.integer("commitOffset"))
         result = self._read(pull)
         code = code_of(result.status, pull.offset)
@@ -215,13 +215,12 @@ class PullService:
 
         Told to ask again at once, as a slave with a master says, RocketMQ's clients would ask without end.
         """
-        return self._may_be_behind and pull.offset > result.max_offset and not self.broker.replication.follows_master
+        return self._may_be_behind and pull.offset > result.max_offset and not self.broker.replication.node.is_following
 
     @property
     def _may_be_behind(self) -> bool:
-        """Whether this is a slave, which leaves it to its master to know what offsets are really wrong."""
-        config = self.broker.config
-        return config.is_slave and not config.offset_check_in_slave
+        """Whether this is a replica, which leaves it to its master to know what offsets are really wrong."""
+        return self.broker.role.is_replica and not self.broker.config.offset_check_in_slave
 
     def _reset_of(self, pull: Pull) -> GetResult | None:
         """What a pull is told whose group was reset, unless it happens to ask for the right offset."""
@@ -283,6 +282,10 @@ class PullService:
         gone = {topic for topic in topics if topic not in self.broker.topics.topics}
         if gone:
             self._wake_all([held.request for held in self.holds.release(lambda pull: pull.topic in gone)])
+
+    def look_again(self) -> None:
+        """Answer all held pulls, as the role of the broker now allows."""
+        self._wake_all([held.request for held in self.holds.release(lambda _: True)])
 
     def _wake_all(self, pulls: list[Pull]) -> None:
         if len(pulls) <= WOKEN_PER_TURN_MAX and not self._woken:

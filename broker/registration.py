@@ -86,14 +86,18 @@ class Registration:
 
         Anybody could say so, and it matters to slaves alone: they ask their own name servers who the master is.
         """
-        if self.broker.config.is_slave and request.ext.get("brokerName") == self.broker.config.broker_name:
+        if self.broker.role.is_replica and request.ext.get("brokerName") == self.broker.config.broker_name:
             log.debug(
                 "min_broker_id_changed", broker_id=request.ext.get("minBrokerId"), address=request.ext.get("minBrokerAddr")
             )
-            for link in self._links:
-                link.asked_again = True
-                link.wake.set()
+            self.register_again()
         return request.response()
+
+    def register_again(self) -> None:
+        """Register in full with every name server now."""
+        for link in self._links:
+            link.asked_again = True
+            link.wake.set()
 
     @property
     def registered_with(self) -> list[Address]:
@@ -147,26 +151,26 @@ class Registration:
         )
         while True:
             link.changed.clear()
-            if not link.is_registered or await self._is_outdated(channel):
+            if link.asked_again or not link.is_registered or await self._is_outdated(channel):
+                link.asked_again = False
                 accepted = await self._register(channel)
                 if accepted and not link.is_registered:
                     log.info("broker_registered", address=str(link.address), topics=len(self.broker.topics.topics))
                 link.is_registered = accepted
             link.tried.set()
             # A slave that nobody has told yet where its master is asks again soon: the master may be starting just now.
-            searching = self.broker.config.is_slave and not self.broker.master_address
+            searching = self.broker.role.is_replica and not self.broker.role.master_address
             with trio.move_on_after(SEARCH_SECONDS if searching else self.period_seconds):
                 await self._tell_changes(link, channel)
 
     async def _tell_changes(self, link: _Link, channel: Channel) -> None:
+        """Register changed topics as they change, until the whole table is asked for."""
         while True:
             await link.wake.wait()
             link.wake = trio.Event()
             if link.asked_again:
-                link.asked_again = False
-                link.changed.clear()
-                link.is_registered = await self._register(channel)
-            elif channel.closed or link.changed:
+                return
+            if channel.closed or link.changed:
                 names, link.changed = link.changed, set()
                 try:
                     link.is_registered = await self._register(channel, names)
@@ -177,7 +181,7 @@ class Registration:
     async def _is_outdated(self, channel: Channel) -> bool:
         """Ask whether the name server needs the whole table again; asking keeps the broker alive there."""
         broker = self.broker
-        if broker.config.force_register or broker.config.is_slave:
+        if broker.config.force_register or broker.role.is_replica:
             return True  # a slave lives on what a full registration answers
         body = orjson.dumps(broker.topics.version.to_json())
         answer = await self._call(channel, RemotingCommand(RequestCode.QUERY_DATA_VERSION, self._identity(), body))
@@ -234,7 +238,7 @@ class Registration:
 
     def _learn(self, answer: RemotingCommand) -> None:
         broker = self.broker
-        if broker.config.is_slave and (answer.ext.get("masterAddr") or answer.ext.get("haServerAddr")):
+        if broker.role.is_replica and (answer.ext.get("masterAddr") or answer.ext.get("haServerAddr")):
             self._learn_master(answer.ext.get("masterAddr", ""), answer.ext.get("haServerAddr", ""))
         if not answer.body:
             return
@@ -243,7 +247,7 @@ class Registration:
         except JsonError as error:
             log.warning("registration_answer_unreadable", reason=str(error))
             return
-        if not broker.config.is_slave:
+        if not broker.role.is_replica:
             broker.topics.mark_ordered(object_of(object_of(body).get("table")))
 
     def _learn_master(self, address: str, ha_address: str) -> None:
@@ -254,7 +258,7 @@ class Registration:
         except ValueError as error:
             log.warning("master_address_refused", address=address, ha_address=ha_address, reason=str(error))
             return
-        self.broker.learn_master(address, ha_address)
+        self.broker.role.learn_master(address, ha_address)
 
     def _identity(self) -> dict[str, str]:
         broker = self.broker
@@ -262,7 +266,7 @@ class Registration:
             "brokerName": broker.config.broker_name,
             "brokerAddr": broker.address,
             "clusterName": broker.config.broker_cluster_name,
-            "brokerId": str(broker.config.broker_id),
+            "brokerId": str(broker.role.broker_id),
         }
 
     async def _call(self, channel: Channel, command: RemotingCommand) -> RemotingCommand:

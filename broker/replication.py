@@ -1,7 +1,4 @@
-"""A broker's classic role: the log of a master that slaves follow, or a slave's client and its copies of the master's tables.
-
-Which of the two is decided by `brokerRole` when the broker starts and stays so until it is started again.
-"""
+"""What a broker has to do with the other nodes of its group: its node, and as a replica its copies of the master's tables."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ import trio
 
 from ..ha.classic.node import ClassicNode
 from ..ha.classic.protocol import TransferLimits
-from ..ha.classic.settings import HaSettings
+from ..ha.classic.settings import OURS, HaSettings
 from ..ha.classic.sync import ConfigSync, Offsets
 from ..store.commitlog import CommitLog
 from ..store.config import StoreConfig
@@ -21,6 +18,7 @@ from ..world.network import Address
 from ..world.real import World
 from ..world.supervision import keep_running
 from .config import SYNC_MASTER, BrokerConfig
+from .role import Phase, Role, RoleState
 
 if TYPE_CHECKING:
     from .broker import Broker
@@ -40,6 +38,7 @@ def ha_settings(config: BrokerConfig, port: int) -> HaSettings:
             segment_size=config.mapped_file_size_commit_log,
         ),
         sync_master=config.broker_role == SYNC_MASTER,
+        slave=config.is_slave,
         in_sync_replicas=config.in_sync_replicas,
         min_in_sync_replicas=config.min_in_sync_replicas,
         gap_max=config.ha_max_gap_not_in_sync,
@@ -92,7 +91,10 @@ class Replication:
     config: BrokerConfig
     node: ClassicNode
     sync: ConfigSync | None = None
-    """On a slave that runs."""
+    """While it is a slave that runs."""
+    _tables: SlavesTables = attrs.field(init=False)
+    _nursery: trio.Nursery = attrs.field(init=False)
+    _sync_scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
 
     @classmethod
     def of(cls, config: BrokerConfig, world: World, port: int) -> Replication:
@@ -101,11 +103,9 @@ class Replication:
             ha_settings(config, port),
             config.broker_cluster_name,
             config.broker_name,
-            config.broker_id,
-            config.is_slave,
         )
         if config.ha_master_address:
-            node.follow(Address.parse(config.ha_master_address))
+            node.set_master(Address.parse(config.ha_master_address))
         return cls(config, node)
 
     def open_commit_log(self, world: World, config: StoreConfig) -> CommitLog:
@@ -114,33 +114,54 @@ class Replication:
 
     @property
     def ha_port(self) -> int:
-        """Where slaves connect; what is configured as long as nobody listens."""
-        service = self.node.service
-        return service.port if service is not None else self.node.settings.listen_port
-
-    @property
-    def follows_master(self) -> bool:
-        """Whether this is a slave that is connected to its master now."""
-        client = self.node.client
-        return client is not None and client.joined_at is not None
+        """Where the other nodes connect; the configured port as long as nobody listens."""
+        return self.node.port
 
     async def start(self, broker: Broker, nursery: trio.Nursery) -> None:
-        """Serve slaves, or begin to follow, in `nursery`.
+        """Run the node in `nursery`, in whatever role the broker takes from now on.
 
         Raises:
-            OSError: the HA port is taken.
+            OSError: a file beside the log cannot be read.
         """
-        if self.config.is_slave:
-            settings = self.node.settings
-            self.sync = ConfigSync(
-                SlavesTables(broker),
-                broker.network,
-                secret=settings.secret if settings.protocol == "ledgermq" else b"",
-                secrets=broker.world.secrets,
-            )
-            nursery.start_soon(keep_running, "copying of the master's tables", self.sync.run)
-            broker.on_master.append(self._follow)
+        self._tables, self._nursery = SlavesTables(broker), nursery
+        broker.role.on_master.append(self._learn_master)
+        broker.role.on(Phase.SETTLE, self._end_role)
+        broker.role.on(Phase.REBUILD, self._begin_role)
         await nursery.start(self.node.run, broker.store)
+
+    async def _end_role(self, old: RoleState, new: RoleState) -> None:
+        if old.role.takes_puts and new.role is Role.READ_ONLY:
+            return  # its slaves may still lack something
+        self._sync_scope.cancel()
+        self.sync = None
+        await self.node.stop()
+
+    async def _begin_role(self, _old: RoleState, new: RoleState) -> None:
+        broker = self._tables.broker
+        if new.role.takes_puts:
+            self.node.lift_limit()
+            await broker.store.become_writable()
+            await self.node.lead(new.broker_id, synchronous=new.synchronous)
+        elif new.role is Role.SLAVE:
+            settings = self.node.settings
+            self.sync, self._sync_scope = (
+                ConfigSync(
+                    self._tables,
+                    broker.network,
+                    secret=settings.secret if settings.protocol == OURS else b"",
+                    secrets=broker.world.secrets,
+                ),
+                trio.CancelScope(),
+            )
+            if not self.config.ha_master_address:
+                self.node.set_master(None)
+            self._learn_master(broker.role.master_address, broker.role.master_ha_address)
+            self._nursery.start_soon(self._keep_tables, self.sync, self._sync_scope)
+            await self.node.follow(new.broker_id)
+
+    async def _keep_tables(self, sync: ConfigSync, scope: trio.CancelScope) -> None:
+        with scope:
+            await keep_running("copying of the master's tables", sync.run)
 
     def status(self, broker: Broker) -> dict[str, Any]:
         """How replication stands (RocketMQ HARuntimeInfo); `brokerId`, `flushed` and the like are ours.
@@ -151,7 +172,7 @@ class Replication:
         service, end = self.node.service, broker.store.log.max_offset
         slaves = service.slaves() if service is not None else []
         return {
-            "master": not self.config.is_slave,
+            "master": broker.role.takes_puts,
             "masterCommitLogMaxOffset": end,
             "inSyncSlaveNums": sum(slave.in_sync for slave in slaves),
             "haConnectionInfo": [
@@ -189,10 +210,9 @@ class Replication:
             "droppedPromisedBytes": client.losses.promised,
         }
 
-    def _follow(self, address: str, ha_address: str) -> None:
-        """Take a name server's word for who is master; a configured `haMasterAddress` is kept for good."""
-        assert self.sync is not None
-        if address:
+    def _learn_master(self, address: str, ha_address: str) -> None:
+        """Take a name server's word for who is master; a configured `haMasterAddress` has priority over it."""
+        if address and self.sync is not None:
             self.sync.follow(Address.parse(address))
         if ha_address and not self.config.ha_master_address:
-            self.node.follow(Address.parse(ha_address))
+            self.node.set_master(Address.parse(ha_address))

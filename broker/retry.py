@@ -73,8 +73,8 @@ class SendBack:
             raise RequestRefused(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"the consumer group {name!r} does not exist; create it first"
             )
-        if broker.config.is_slave:
-            raise RequestRefused(ResponseCode.NO_PERMISSION, "this broker is a slave; send the message back to its master")
+        if (refusal := broker.role.refusal) is not None:
+            raise RequestRefused(ResponseCode.NO_PERMISSION, f"{refusal}; the message was not sent back")
         if not broker.config.broker_permission & PERM_WRITE:
             raise RequestRefused(
                 ResponseCode.NO_PERMISSION, f"the broker {broker.config.broker_name} is not writable; nothing was stored"

@@ -23,6 +23,9 @@ from .session import Session
 
 log = get_logger(__name__)
 
+NO_MASTER_PAUSE_SECONDS = 0.1
+"""How long a search pauses that found no broker with a master."""
+
 
 @attrs.define(eq=False)
 class Publications:
@@ -37,6 +40,8 @@ class Publications:
     _found: dict[str, Publication] = attrs.field(factory=dict[str, Publication])
     _waiting: dict[str, deque[trio.lowlevel.Task]] = attrs.field(factory=dict[str, deque[trio.lowlevel.Task]])
     """By topic, the sends that wait for a search, in the order in which they were begun."""
+    _without_master: set[str] = attrs.field(factory=set[str])
+    """Topics whose search goes on because no broker with the topic has a master."""
     _closed: bool = False
 
     async def find(self, topic: str, seconds: float) -> Publication:
@@ -66,13 +71,15 @@ class Publications:
         with trio.move_on_after(seconds):
             found: Publication = await trio.lowlevel.wait_task_rescheduled(abort)
             return found
+        if topic in self._without_master:
+            raise NoRoute(topic, NoRouteReason.NO_MASTER, f"none came within {seconds} s")
         raise NoRoute(topic, NoRouteReason.NAME_SERVER_UNREACHABLE, f"no answer within {seconds} s")
 
     async def _search(self, topic: str, waiting: deque[trio.lowlevel.Task]) -> None:
         failure: Callable[[], ClientError] = lambda: Closed("the producer was closed meanwhile")  # noqa: E731
         try:
             try:
-                publication = self._take(await self._find_route(topic))
+                publication = await self._find_publication(topic, waiting)
             except NoRoute as error:
                 reason, detail = error.reason, error.detail
                 failure = lambda: NoRoute(topic, reason, detail)  # noqa: E731
@@ -89,6 +96,20 @@ class Publications:
             for task in waiting:
                 trio.lowlevel.reschedule(task, outcome.Error(failure()))
             waiting.clear()
+
+    async def _find_publication(self, topic: str, waiting: deque[trio.lowlevel.Task]) -> Publication:
+        """Search until there is a master, as long as sends wait: a group that changes its leader has none for a moment."""
+        try:
+            while True:
+                try:
+                    return self._take(await self._find_route(topic))
+                except NoRoute as error:
+                    if error.reason is not NoRouteReason.NO_MASTER or not waiting:
+                        raise
+                self._without_master.add(topic)
+                await trio.sleep(NO_MASTER_PAUSE_SECONDS)
+        finally:
+            self._without_master.discard(topic)
 
     async def _find_route(self, topic: str) -> TopicRoute:
         try:

@@ -93,8 +93,8 @@ class CheckpointKeeper:
         """
         store = self.store
         position = store.dispatcher.dispatched_offset
-        # Another node may truncate a log with a limit at any time: a note could outlive the bytes that it describes.
-        if position == self._noted or store.log.readable_limit is not None or store.writability.slave:
+        # Another node may truncate a replica's log at any time: a note could outlive the bytes that it describes.
+        if position == self._noted or store.log.readable_limit is not None or store.is_replica:
             return
         if store.events.unsaved_end:  # a start that reads on behind a deletion would not know of it
             return

@@ -119,6 +119,11 @@ class CommitLog(Protocol):
         ...
 
     @property
+    def committed_offset(self) -> int:
+        """End of what this node's crash cannot take back: on the medium, in a replicated log on that of a majority."""
+        ...
+
+    @property
     def readable_offset(self) -> int:
         """End of what consumers may see."""
         ...

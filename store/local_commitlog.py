@@ -105,6 +105,10 @@ class LocalCommitLog:
         return self.segments.min_offset
 
     @property
+    def committed_offset(self) -> int:
+        return self.flushed_offset
+
+    @property
     def readable_offset(self) -> int:
         # A consumer that saw a record before its sync would, after a power cut, be ahead of the log.
         end = self.flushed_offset if self.sync_flush else self.max_offset

@@ -97,7 +97,8 @@ class Writability:
     """Why the store takes no messages, if it does not (RocketMQ's running flags)."""
 
     shut_down: bool = False
-    slave: bool = False
+    role_refusal: str | None = None
+    """Why the broker's role takes no messages, if it does not."""
     disk_full: bool = False
     queue_error: str | None = None
 
@@ -106,8 +107,8 @@ class Writability:
         """The reason, for the producer; None when puts are welcome."""
         if self.shut_down:
             return "the broker is shutting down"
-        if self.slave:
-            return "the broker is a slave; send to its master"
+        if self.role_refusal is not None:
+            return self.role_refusal
         if self.disk_full:
             return "the disk is full beyond diskSpaceWarningLevelRatio; messages are taken again when space has been freed"
         if self.queue_error is not None:
@@ -128,6 +129,8 @@ class MessageStore:
     index: IndexFiles | None
     events: LogEvents
     writability: Writability = attrs.field(factory=Writability)
+    is_replica: bool = False
+    """What the log holds comes from another broker, which may have more, and may truncate it."""
     next_offsets: dict[tuple[str, int], int] = attrs.field(factory=dict[tuple[str, int], int])
     """The queue offset table: what the next message of each queue gets."""
     cleaner: Cleaner | None = None
@@ -446,8 +449,8 @@ class MessageStore:
         return result
 
     def _corrected(self, asked: int, right: int) -> int:
-        # A slave may be behind its master: it does not correct a consumer that knows more.
-        return asked if self.writability.slave and not self.config.offset_check_in_slave else right
+        # A replica may be behind its master: it does not correct a consumer that knows more.
+        return asked if self.is_replica and not self.config.offset_check_in_slave else right
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         """First queue offset whose message is still there; 0 for an unknown queue."""
@@ -587,6 +590,26 @@ class MessageStore:
             self.drop_queues(topic)
         for tell in self.on_queues_cut:
             tell(ends)
+
+    async def become_writable(self) -> None:
+        """Derive all that the log holds, drop a record that came in part only, and take up the queue offsets from there.
+
+        The log's limit must have been lifted, and nothing may be appended meanwhile.
+
+        Raises:
+            OSError: the disk refused; the store may be asked again.
+        """
+        while self.dispatcher.behind_bytes and self.dispatcher.round():
+            await trio.lowlevel.checkpoint()
+        if self.dispatcher.dispatched_offset < self.log.max_offset:
+            await self.log.flush()
+            while self.dispatcher.behind_bytes and self.dispatcher.round():
+                await trio.lowlevel.checkpoint()
+        if self.dispatcher.dispatched_offset < self.log.max_offset:
+            await self.cut(self.dispatcher.dispatched_offset)
+        self.next_offsets.clear()
+        self.next_offsets.update(queue_offsets_of(self.queues.table.values()))
+        self.last_timestamp = max(self.last_timestamp, self.dispatcher.last_store_timestamp)
 
     # ---------------------------------------------------------------- queues
 

@@ -83,6 +83,10 @@ class FramedLog:
         return self.medium.committed
 
     @property
+    def committed_offset(self) -> int:
+        return self.medium.committed
+
+    @property
     def readable_offset(self) -> int:
         return self.medium.committed
 

@@ -41,7 +41,7 @@ class ClassicCommitLog:
     _expiry: Expiry = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._expiry = Expiry(lambda: self.acks.waiting, self.acks.expire, self.clock)
+        self._expiry = Expiry(lambda: self.acks.waiting, self._expire, self.clock)
 
     @property
     def on_syncing(self) -> list[Callable[[], None]]:
@@ -84,6 +84,10 @@ class ClassicCommitLog:
         return self.local.flushed_offset
 
     @property
+    def committed_offset(self) -> int:
+        return self.local.committed_offset
+
+    @property
     def readable_offset(self) -> int:
         return self.local.readable_offset
 
@@ -100,6 +104,19 @@ class ClassicCommitLog:
         appended = self.local.append(records, together=together)
         self.on_appended()
         return appended
+
+    def _expire(self, now: float) -> None:
+        self.acks.expire(now)
+
+    def lead(self, settings: HaSettings) -> None:
+        """Begin with no acknowledgement, under these settings."""
+        self.settings = settings
+        self.acks = Acknowledgements(settings.replicas, settings.gap_max)
+
+    def stop_leading(self) -> None:
+        """Answer the puts that wait for slaves with what is known: they are stored here, and no slave has confirmed them."""
+        self.on_appended = self.on_awaited = _nobody
+        self.acks.fail(PutStatus.FLUSH_SLAVE_TIMEOUT)
 
     def when_stored(self, end: int, done: Done) -> None:
         if not self.settings.sync_master:
@@ -171,8 +188,7 @@ class ClassicCommitLog:
             try:
                 await self._expiry.run()
             finally:
-                # Whoever still waits is told what is known: it is stored here, and no slave has confirmed it.
-                self.acks.fail(PutStatus.FLUSH_SLAVE_TIMEOUT)
+                self.stop_leading()
 
 
 @attrs.define(eq=False)

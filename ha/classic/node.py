@@ -1,10 +1,8 @@
-"""One node of a classic broker group, as the broker starts it: the log around the local one, then the HA service or the client.
-
-Order: `open_commit_log` while the store is being opened; `run` once it is open, for an epoch begins at the recovered end of the
-log.
-"""
+"""One node of a classic broker group: a master with its HA service, or a slave with its client, in turn as its role changes."""
 
 from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
 
 import attrs
 import trio
@@ -55,79 +53,124 @@ class StoreFollower:
 
 @attrs.define(eq=False)
 class ClassicNode:
-    """A master or a slave."""
+    """A node of a classic group; implements `ReplicationNode`."""
 
     world: World
     settings: HaSettings
     cluster: str
     broker_name: str
-    broker_id: int
-    slave: bool
     service: HAService | None = None
-    """On a master that runs."""
+    """While it is a master that runs."""
     client: HAClient | None = None
-    """On a slave that runs."""
-    _log: ClassicCommitLog | None = None
-    _local: LocalCommitLog | None = None
+    """While it is a slave that runs."""
+    _log: ClassicCommitLog = attrs.field(init=False)
+    _local: LocalCommitLog = attrs.field(init=False)
+    _store: MessageStore = attrs.field(init=False)
+    _epoch_file: EpochFile = attrs.field(init=False)
+    _node: bytes = b""
+    """This node's identity."""
+    _nursery: trio.Nursery = attrs.field(init=False)
+    _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+    _ended: trio.Event | None = None
+    """Set when the active role has ended; None while there is none."""
     _master: Address | None = None
 
+    @property
+    def port(self) -> int:
+        return self.service.port if self.service is not None else self.settings.listen_port
+
+    @property
+    def is_following(self) -> bool:
+        return self.client is not None and self.client.joined_at is not None
+
     def open_commit_log(self, world: World, config: StoreConfig) -> CommitLog:
-        """Open the log that the store is to use: a slave's own, or a master's that waits for slaves."""
-        self._local = local = open_local_commit_log(world, config)
-        if self.slave:
-            if self.settings.protocol == OURS:
-                local.readable_limit = 0  # a bare master says nothing of the kind
-            return local
-        self._log = classic_log(local, self.settings, self.world.clock)
+        self._local = open_local_commit_log(world, config)
+        self._local.readable_limit = self._first_limit
+        self._log = classic_log(self._local, self.settings, self.world.clock)
         return self._log
 
-    def follow(self, master: Address | None) -> None:
-        """Tell a slave its master's HA address, as a name server has answered; may come before `run`."""
+    @property
+    def _first_limit(self) -> int | None:
+        """What consumers may see of a log that is being opened: a slave's is limited by what its master last let them see."""
+        return 0 if self.settings.slave and self.settings.protocol == OURS else None
+
+    def set_master(self, master: Address | None) -> None:
         self._master = master
         if self.client is not None:
             self.client.follow(master)
 
     async def run(self, store: MessageStore, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Serve slaves, or follow the master, until cancelled.
+        """See `ReplicationNode.run`.
 
         Raises:
             OSError: the HA port is taken, or a file beside the log cannot be read or written.
             CorruptEpochs: see there.
         """
         world, root = self.world, store.config.store_path_root_dir
-        node = await world.workers.run(load_node, world.disk, root, world.secrets)
-        identity = NodeIdentity(self.cluster, self.broker_name, self.broker_id, node)
-        epoch_file = EpochFile(world.disk, root)
-        if self.slave:
-            await self._run_slave(store, identity, epoch_file, task_status)
-        else:
-            await self._run_master(identity, epoch_file, task_status)
+        self._node = await world.workers.run(load_node, world.disk, root, world.secrets)
+        self._epoch_file, self._store = EpochFile(world.disk, root), store
+        async with trio.open_nursery() as self._nursery:
+            task_status.started()
+            await trio.sleep_forever()
 
-    async def _run_master(self, identity: NodeIdentity, epoch_file: EpochFile, task_status: trio.TaskStatus[None]) -> None:
-        world, log, local = self.world, self._log, self._local
-        assert log is not None, "open_commit_log comes first"
-        assert local is not None
+    def lift_limit(self) -> None:
+        """Let consumers see all of the log: no master has a say any more."""
+        self._local.readable_limit = None
+
+    async def lead(self, broker_id: int, *, synchronous: bool) -> None:
+        world, log = self.world, self._log
+        settings = attrs.evolve(self.settings, sync_master=synchronous, slave=False)
+        log.lead(settings)
         self.service = service = HAService(
-            log, world.network, world.clock, world.workers, world.secrets, self.settings, identity, epoch_file, log.acks
+            log,
+            world.network,
+            world.clock,
+            world.workers,
+            world.secrets,
+            settings,
+            self._identity(broker_id),
+            self._epoch_file,
+            log.acks,
         )
         log.on_appended, log.on_awaited = service.log_grew, service.transfer_now
-        local.on_readable.append(service.log_grew)
-        await self.service.run(task_status=task_status)
+        self._local.on_readable.append(service.log_grew)
+        await self._nursery.start(self._run_role, service.run)
 
-    async def _run_slave(
-        self, store: MessageStore, identity: NodeIdentity, epoch_file: EpochFile, task_status: trio.TaskStatus[None]
-    ) -> None:
-        world, local = self.world, self._local
-        assert local is not None, "open_commit_log comes first"
+    async def follow(self, broker_id: int) -> None:
+        world = self.world
+        if self.settings.protocol == OURS and self._local.readable_limit is None:  # a bare master says nothing of the kind
+            self._local.readable_limit = self._local.readable_offset
         self.client = HAClient(
-            StoreFollower(store, local),
+            StoreFollower(self._store, self._local),
             world.network,
             world.clock,
             world.workers,
             world.secrets,
             self.settings,
-            identity,
-            epoch_file,
+            self._identity(broker_id),
+            self._epoch_file,
         )
         self.client.follow(self._master)
-        await self.client.run(task_status=task_status)
+        await self._nursery.start(self._run_role, self.client.run)
+
+    async def stop(self) -> None:
+        self._scope.cancel()
+        if self._ended is not None:
+            await self._ended.wait()
+        self._log.stop_leading()
+        if self.service is not None:
+            self._local.on_readable.remove(self.service.log_grew)
+        self.service, self.client, self._ended = None, None, None
+
+    async def _run_role(
+        self, run: Callable[..., Awaitable[None]], *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        self._scope, self._ended = trio.CancelScope(), trio.Event()
+        try:
+            with self._scope:
+                await run(task_status=task_status)
+        finally:
+            self._ended.set()
+
+    def _identity(self, broker_id: int) -> NodeIdentity:
+        return NodeIdentity(self.cluster, self.broker_name, broker_id, self._node)

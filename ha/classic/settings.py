@@ -25,6 +25,8 @@ class HaSettings:
     limits: TransferLimits = attrs.field(factory=TransferLimits)
     sync_master: bool = False
     """Puts wait for slaves (brokerRole = SYNC_MASTER)."""
+    slave: bool = False
+    """The node begins as a slave (brokerRole = SLAVE)."""
     in_sync_replicas: int = 2
     """Copies that a waiting put needs, the master's included; a SYNC_MASTER never waits for less than one slave."""
     min_in_sync_replicas: int = 1

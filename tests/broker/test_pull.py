@@ -321,12 +321,12 @@ async def test_a_slave_without_its_master_holds_pulls_of_what_only_the_master_ha
         assert answer_of(peer, opaque) == (Code.PULL_RETRY_IMMEDIATELY, 3)
 
         opaque = peer.pull("T1", 3, **HOLD)
-        desk.broker.store.writability.slave = False  # a master's put stands for what comes from one
+        desk.broker.store.writability.role_refusal = None  # a master's put stands for what comes from one
         for _ in range(4):
             desk.put("T1")
         await desk.settled()
         assert answer_of(peer, opaque) == (Code.SUCCESS, 4)
-        desk.broker.store.writability.slave = True
+        desk.broker.store.writability.role_refusal = "the broker is a slave"
 
         client = desk.broker.replication.node.client
         assert client is not None

@@ -180,7 +180,7 @@ async def test_a_slave_learns_where_its_master_is(tmp_path: Path) -> None:
         open_desk(tmp_path, namesrv_addr=register.address, broker_role="SLAVE", broker_id=2) as desk,
     ):
         assert register.requests[0].ext["brokerId"] == "2"
-        assert (desk.broker.master_address, desk.broker.master_ha_address) == ("10.0.0.1:10911", "10.0.0.1:10912")
+        assert (desk.broker.role.master_address, desk.broker.role.master_ha_address) == ("10.0.0.1:10911", "10.0.0.1:10912")
 
 
 async def test_the_order_configuration_is_taken_over(tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ async def test_slave_that_hears_of_another_lowest_id_asks_who_is_master(tmp_path
             found.append(address)
             learned.set()
 
-        desk.broker.on_master.append(learn)
+        desk.broker.role.on_master.append(learn)
         register.answer_ext = {"masterAddr": "10.9.9.9:10911", "haServerAddr": "10.9.9.9:10912"}
         notice = {"brokerName": desk.broker.config.broker_name, "minBrokerId": 0, "minBrokerAddr": "10.6.6.6:10911"}
 
@@ -260,9 +260,9 @@ async def test_a_slave_refuses_an_address_that_is_none(tmp_path: Path, field: st
             open_register(answer_ext=answer) as register,
             open_desk(tmp_path, namesrv_addr=register.address, broker_role="SLAVE", broker_id=1) as desk,
         ):
-            assert desk.broker.master_address == ""
+            assert desk.broker.role.master_address == ""
             register.answer_ext = {"masterAddr": "127.0.0.1:1", "haServerAddr": "127.0.0.1:2"}
-            await until(lambda: desk.broker.master_address)
+            await until(lambda: desk.broker.role.master_address)
 
     assert "master_address_refused" in [entry["event"] for entry in logs]
 

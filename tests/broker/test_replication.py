@@ -331,7 +331,7 @@ async def test_a_master_s_address_given_by_hand_is_kept(tmp_path: Path) -> None:
             await until(lambda: sync.master == Address.parse(master.broker.address))
             assert client.master == elsewhere
 
-            slave.broker.learn_master("127.0.0.1:2", "127.0.0.1:3")
+            slave.broker.role.learn_master("127.0.0.1:2", "127.0.0.1:3")
             assert (sync.master, client.master) == (Address("127.0.0.1", 2), elsewhere)
 
 

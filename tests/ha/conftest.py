@@ -282,17 +282,21 @@ def open_node(lines: Lines) -> OpenNode:
         )
         limits = TransferLimits(batch_size=batch_size, segment_size=segment_size)
         ha = HaSettings(limits=limits, secret=SECRET)
-        ha = attrs.evolve(ha, **settings)
+        ha = attrs.evolve(ha, slave=slave, **settings)
         number = broker_id if broker_id is not None else int(slave)
-        node = ClassicNode(world, ha, "cluster", "broker", number, slave)
+        node = ClassicNode(world, ha, "cluster", "broker")
         if slave:
-            node.follow(MASTER_ADDRESS)
+            node.set_master(MASTER_ADDRESS)
         async with (
             open_message_store(world, config, open_commit_log=node.open_commit_log) as store,
             trio.open_nursery() as nursery,
         ):
-            store.writability.slave = slave
             await nursery.start(node.run, store)
+            if slave:
+                store.is_replica, store.writability.role_refusal = True, "the broker is a slave"
+                await node.follow(number)
+            else:
+                await node.lead(number, synchronous=ha.sync_master)
             yield Running(node, store, world)
             nursery.cancel_scope.cancel()
 

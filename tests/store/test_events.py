@@ -219,7 +219,7 @@ async def test_a_slave_or_a_full_store_takes_no_event(tmp_path: Path) -> None:
     """Nothing is deleted where the log cannot say so."""
     async with small_store(tmp_path) as store:
         put_some(store, range(4))
-        store.writability.slave = True
+        store.writability.role_refusal = "the broker is a slave"
         with pytest.raises(NotWritable, match="slave"):
             store.delete_topic("TopicTest")
         derive_all(store)

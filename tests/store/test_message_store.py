@@ -271,12 +271,15 @@ async def test_consumers_see_nothing_that_a_power_cut_could_take_back(autojump_c
     assert (hidden, shown) == (0, 1)
 
 
-@pytest.mark.parametrize("role", ["slave", "shut_down"])
-async def test_a_store_that_must_not_take_messages_says_why(tmp_path: Path, role: str) -> None:
+@pytest.mark.parametrize(
+    ("flag", "value", "expected"),
+    [("role_refusal", "the broker is a slave", "slave"), ("shut_down", True, "shutting down")],
+)
+async def test_a_store_that_must_not_take_messages_says_why(tmp_path: Path, flag: str, value: object, expected: str) -> None:
     """A slave and a stopping broker refuse puts with SERVICE_NOT_AVAILABLE and their reason."""
     async with small_store(tmp_path) as store:
-        setattr(store.writability, role, True)
+        setattr(store.writability, flag, value)
         batch = store.put([incoming()])
 
         assert batch.statuses == [PutStatus.SERVICE_NOT_AVAILABLE]
-        assert ("slave" if role == "slave" else "shutting down") in batch.remark
+        assert expected in batch.remark

@@ -333,7 +333,7 @@ async def test_killed_after_a_flush_that_ended_inside_a_record_it_derives_every_
     lots = random.Random(seed)
     async with open_node("m", from_first=True) as master:
         async with open_node("s", slave=True) as slave:
-            log = slave.store.log
+            log = slave.store.log.local
             log.flush_interval_seconds = 0.73  # not just before the mark is written
             for _ in range(lots.randint(300, 600)):
                 master.put(1, size=lots.randint(100, 1500))

@@ -220,7 +220,7 @@ async def test_another_address_of_the_master_counts_from_the_next_connection_on(
     async with open_node("s", slave=True) as slave:
         async with open_node("m") as master:
             await joined(master)
-            slave.node.follow(Address("master", 20912))
+            slave.node.set_master(Address("master", 20912))
             await trio.sleep(30)
             master.put()
             await slave.caught_up(master)

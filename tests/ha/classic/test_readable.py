@@ -162,7 +162,7 @@ async def test_a_masters_word_covers_only_what_has_come(autojump_clock: MockCloc
     """Before more comes, the master may have lost power: behind the slave's end it then has other bytes than it spoke of."""
     async with open_node("m") as master, open_node("s", slave=True, protocol="ledgermq") as slave:
         master.put(3)
-        log = slave.store.log
+        log = slave.node._local
         follower = StoreFollower(slave.store, log)
         follower.may_show(1 << 20)
         log.append_raw(0, master.content())
