@@ -15,6 +15,21 @@ from .clients import Moment, chosen_tls, json_option, namesrv_option, talks_to_c
 from .output import moment_or_none, print_json, print_rows, snaked, warn_without_master, when
 from .reasons import SuggestingGroup
 
+SYSTEM_GROUPS = frozenset(
+    (
+        "TOOLS_CONSUMER",
+        "FILTERSRV_CONSUMER",
+        "SELF_TEST_C_GROUP",
+        "DEFAULT_CONSUMER",
+        "CID_ONS-HTTP-PROXY",
+        "CID_ONSAPI_PULL",
+        "CID_ONSAPI_PERMISSION",
+        "CID_ONSAPI_OWNER",
+        "CID_RMQ_SYS_TRANS",
+    )
+)
+"""Groups that every broker of RocketMQ's kind has."""
+
 
 @click.group("group", cls=SuggestingGroup)
 def command() -> None:
@@ -22,14 +37,15 @@ def command() -> None:
 
 
 @command.command("list")
+@click.option("--all", "everything", is_flag=True, help="Also groups of the system.")
 @namesrv_option
 @json_option
 @talks_to_cluster
-async def list_groups(namesrv: str, as_json: bool) -> None:
+async def list_groups(everything: bool, namesrv: str, as_json: bool) -> None:
     """All consumer groups."""
     async with open_admin(namesrv, tls=chosen_tls()) as admin:
         groups = await admin.groups()
-    rows = [_settings_row(name, settings) for name, settings in groups.items()]
+    rows = [_settings_row(name, settings) for name, settings in groups.items() if everything or name not in SYSTEM_GROUPS]
     print_rows(
         rows,
         ("group", "consume_enable", "consume_broadcast_enable", "retry_max_times", "retry_queue_nums"),

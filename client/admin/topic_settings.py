@@ -32,7 +32,7 @@ class TopicSettings:
     attributes: Mapping[str, str] = attrs.field(factory=_no_attributes)
 
     def __str__(self) -> str:
-        queues = f"{self.read_queues} queues"
+        queues = f"{self.read_queues} queue{'' if self.read_queues == 1 else 's'}"
         if self.read_queues != self.write_queues:
             queues = f"{self.read_queues} queues to read and {self.write_queues} to write"
         words = [queues, f"permission {PERMISSION_NAMES.get(self.perm, self.perm)}"]
