@@ -49,11 +49,11 @@ READ_OPTIONS = (
     "maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "minPartitions",
     "maxRecordsPerPartition", "maxBytesPerPartition", "failOnDataLoss", "mode", "verifyCrc", "subExpression",
     "includeProperties", "columns", "schemaStyle", "pushFilters", "group", "pullMaxBytes", "pullMaxMessages",
-    "pullTimeoutMs", "failoverTimeoutMs", "initialOffsetPath",
+    "pullTimeoutMs", "failoverTimeoutMs",
 )  # fmt: skip
 WRITE_OPTIONS = (
     *_SHARED, "topic", "deliveryGuarantee", "sendBatchBytes", "sendTimeoutMs", "failoverTimeoutMs", "sendStatus",
-    "allowNullBody", "checkpointLocation", "maxMessageBytes", "group", "idempotenceKey",
+    "allowNullBody", "checkpointLocation", "maxMessageBytes", "group",
 )  # fmt: skip
 ALIASES = {
     "ledgermq.namesrv.addr": "nameServer",
@@ -176,7 +176,6 @@ class ReadOptions:
     fail_on_data_loss: bool
     strict_timestamps: bool
     push_filters: bool
-    initial_offset_path: str | None
 
 
 @attrs.frozen
@@ -192,7 +191,6 @@ class WriteOptions:
     checkpoint: str | None
     message_bytes_max: int
     group: str
-    idempotence_key: str | None
 
 
 class _Given:
@@ -381,6 +379,26 @@ def _position(given: _Given, side: str, default: int, allowed: tuple[int, ...]) 
     return Position(option, timestamp if timestamp >= 0 else None, timestamps, offsets, everywhere)
 
 
+def read_content(options: Mapping[str, str]) -> Content:
+    """The options that decide about columns; all that the schema of a read depends on, be it a batch or a stream.
+
+    Raises:
+        BadOption: as `read_options`.
+    """
+    return _content(_Given(options, READ_OPTIONS))
+
+
+def _content(given: _Given) -> Content:
+    return Content(
+        given.read("columns", _names, None),
+        given.read("includeProperties", _one_of(*INCLUDE_PROPERTIES), "map"),
+        given.read("schemaStyle", _one_of("ledgermq", "kafka"), "ledgermq"),
+        given.read("mode", _one_of(*MODES), "FAILFAST"),
+        given.read("verifyCrc", _boolean, False),
+        given.read("subExpression", _tags, ()),
+    )
+
+
 def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     """Read the options of a batch or streaming read.
 
@@ -416,18 +434,10 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
             given.read("pullMaxBytes", _integer(1, 15 * MIB), PULL_BYTES),
             given.read("pullMaxMessages", _integer(1, 100_000), PULL_MESSAGES),
         ),
-        Content(
-            given.read("columns", _names, None),
-            given.read("includeProperties", _one_of(*INCLUDE_PROPERTIES), "map"),
-            given.read("schemaStyle", _one_of("ledgermq", "kafka"), "ledgermq"),
-            given.read("mode", _one_of(*MODES), "FAILFAST"),
-            given.read("verifyCrc", _boolean, False),
-            given.read("subExpression", _tags, ()),
-        ),
+        _content(given),
         given.read("failOnDataLoss", _boolean, True),
         given.read("startingOffsetsByTimestampStrategy", _one_of("error", "latest"), "error") == "error",
         given.read("pushFilters", _boolean, False),
-        given.text("initialOffsetPath"),
     )
 
 
@@ -450,5 +460,4 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
         given.text("checkpointLocation"),
         given.read("maxMessageBytes", _integer(1, 15 * MIB), 4 * MIB),
         given.text("group") or "spark-ledgermq",
-        given.text("idempotenceKey"),
     )

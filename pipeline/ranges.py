@@ -21,7 +21,11 @@ from .options import Split
 
 SMALL_RECORDS = 20_000
 SMALL_BYTES = 4 * 1024 * 1024
-"""Below both, a plan is one task: each further one costs more than it saves."""
+"""What a task has at least, unless the user wants more tasks: each further one costs more than it saves."""
+TASKS_AIM = 8
+"""Larger plans have at least this many tasks, to keep a few cores busy."""
+RECORDS_MAX = 1_000_000
+"""What a task has at most, whatever its bytes: their consume queue units are in memory at once, 20 bytes each."""
 
 
 @attrs.frozen
@@ -71,9 +75,10 @@ def ranges_between(start: Mapping[MessageQueue, int], end: Mapping[MessageQueue,
 
 def task_count(records: int, size: int, split: Split) -> int:
     """How many tasks ranges of so many records and bytes need at least."""
-    wanted = max(-(-size // split.bytes_max), split.partitions_min, 1)
-    if split.records_max is not None:
-        wanted = max(wanted, -(-records // split.records_max))
+    useful = min(max(size // SMALL_BYTES, records // SMALL_RECORDS), TASKS_AIM)
+    wanted = max(
+        -(-size // split.bytes_max), -(-records // (split.records_max or RECORDS_MAX)), split.partitions_min, useful, 1
+    )
     return min(wanted, max(records, 1))
 
 

@@ -1,4 +1,4 @@
-"""The data source `ledgermq` of PySpark's Python Data Source API: thin classes around planning and reading.
+"""The data source `ledgermq` of PySpark's Python Data Source API: thin classes around planning, reading and writing.
 
 Spark imports this in every planner and worker process, so nothing here or below imports trio or a server. What tasks need
 travels inside their partitions.
@@ -6,67 +6,29 @@ travels inside their partitions.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from typing import Any
 
-import attrs
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    InputPartition,
+)
 from pyspark.sql.types import StructType
 
-from .batches import Batches
-from .catalog import Catalog, StoreCatalog, batch_ranges
-from .columns import Column, chosen, ddl, projected
-from .options import ReadOptions, Stores, read_options
-from .ranges import Task
-from .segment_reader import Reader, read_segments
-from .store_files import Store
+from .catalog import batch_ranges
+from .columns import Column, check_writable, chosen, ddl, projected
+from .errors import BadOption
+from .options import ReadOptions, WriteOptions, read_content, read_options, write_options
+from .outgoing import Rows
+from .reading import TaskPartition, TaskReader, fields_of, open_catalog
+from .sink import LedgermqStreamWriter, LedgermqWriter
+from .stream import LedgermqStreamReader
 
 FORMAT = "ledgermq"
-
-
-class TaskPartition(InputPartition):
-    """The ranges of one task."""
-
-    def __init__(self, task: Task) -> None:
-        super().__init__(task)
-
-
-def warn(text: str) -> None:
-    """Report what a read goes on without; standard error of a worker ends up in its log."""
-    sys.stderr.write(f"ledgermq: {text}\n")
-
-
-def open_catalog(options: ReadOptions) -> Catalog:
-    """Reach what the options name; raises `BadOption` or `Unavailable`."""
-    assert isinstance(options.place, Stores)
-    return StoreCatalog(options.place)
-
-
-def fields_of(schema: StructType) -> list[tuple[str, str]]:
-    """Names and types of a Spark schema."""
-    return [(field.name, field.dataType.simpleString()) for field in schema.fields]
-
-
-@attrs.define(eq=False)
-class TaskReader:
-    """Reads tasks, in whichever process."""
-
-    options: ReadOptions
-    columns: tuple[Column, ...]
-
-    def read(self, task: Task) -> Iterator[Any]:
-        """Read a task's messages as Arrow record batches."""
-        options = self.options
-        reader = Reader(Batches(self.columns), options.content, options.fail_on_data_loss, warn)
-        place = options.place
-        assert isinstance(place, Stores)
-        for name, path in zip(place.broker_names, place.paths, strict=True):
-            own = [each for each in task if each.queue.broker_name == name]
-            if own:
-                store = Store(path, name)
-                store.check()
-                yield from read_segments(store, own, reader)
 
 
 class LedgermqReader(DataSourceReader):
@@ -98,8 +60,29 @@ class LedgermqDataSource(DataSource):
         return FORMAT
 
     def schema(self) -> str:
-        return ddl(chosen(read_options(self.options, streaming=False).content))
+        return ddl(chosen(read_content(self.options)))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = read_options(self.options, streaming=False)
         return LedgermqReader(options, projected(options.content, fields_of(schema)))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - the name is Spark's
+        options = read_options(self.options, streaming=True)
+        return LedgermqStreamReader(options, projected(options.content, fields_of(schema)))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        options, rows = self._writing(schema)
+        if overwrite:
+            raise BadOption("mode", "overwrite", "messages of a topic cannot be replaced; write with mode 'append'")
+        return LedgermqWriter(options, rows)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
+        options, rows = self._writing(schema)
+        if overwrite:
+            raise BadOption("outputMode", "complete", "messages of a topic cannot be replaced; write with output mode 'append'")
+        return LedgermqStreamWriter(options, rows)
+
+    def _writing(self, schema: StructType) -> tuple[WriteOptions, Rows]:
+        options = write_options(self.options)
+        columns = check_writable(fields_of(schema), has_topic=options.topic is not None)
+        return options, Rows(columns, options.topic, options.message_bytes_max, options.allow_null_body)

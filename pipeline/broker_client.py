@@ -1,0 +1,297 @@
+"""Questions to name servers and brokers, asked from plain threads: routes, topics, bounds of queues, offsets by time.
+
+Whatever is asked is asked again elsewhere or later until `failoverTimeoutMs` is over, so that a broker that fails over in the
+middle of a job is waited for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import attrs
+
+from ..client.route import RouteTable, TopicRoute, parse_route
+from ..message.errors import JsonError
+from ..message.flags import PULL_SUBSCRIPTION
+from ..message.json import loads
+from ..message.layout import span_of
+from ..message.message import MessageQueue
+from ..remoting.codes import RequestCode, ResponseCode
+from ..remoting.command import RemotingCommand, wire_fields
+from ..world.address import Address
+from .catalog import Bounds, plan_through_broker
+from .errors import BadOption, Unavailable
+from .link import Link, LinkLost, link_to
+from .options import Pulling, ReadOptions, Servers
+from .ranges import QueueRange, Task
+
+PAUSE_SECONDS = 0.1
+"""Between two rounds over all servers that could answer."""
+RECORD_BYTES = 1024
+"""What a message is taken to have where only their number is known."""
+BUSY_CODES = frozenset((ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.SYSTEM_ERROR))
+"""Answers after which the same request may succeed a little later."""
+
+Answer = TypeVar("Answer")
+
+
+def request(code: RequestCode, fields: Mapping[str, Any]) -> RemotingCommand:
+    """Make a request of Python values."""
+    return RemotingCommand(code, wire_fields(fields))
+
+
+def pull_request(
+    pulling: Pulling, queue: MessageQueue, offset: int, count: int, expression: str = "*", bytes_max: int | None = None
+) -> RemotingCommand:
+    """Ask for messages of a queue; nothing is committed, and a broker that has none answers at once."""
+    return request(
+        RequestCode.PULL_MESSAGE,
+        {
+            "consumerGroup": pulling.group,
+            "topic": queue.topic,
+            "queueId": queue.queue_id,
+            "queueOffset": offset,
+            "maxMsgNums": min(count, pulling.messages_max),
+            "maxMsgBytes": bytes_max or pulling.bytes_max,
+            "sysFlag": PULL_SUBSCRIPTION,
+            "commitOffset": 0,
+            "suspendTimeoutMillis": 0,
+            "subscription": expression,
+            "subVersion": 0,
+            "expressionType": "TAG",
+            "bname": queue.broker_name,
+        },
+    )
+
+
+@attrs.define(eq=False)
+class BrokerClient:
+    """Knows routes, and finds a server that answers."""
+
+    servers: Servers
+    routes: RouteTable = attrs.field(factory=RouteTable)
+    _avoided: dict[Address, float] = attrs.field(factory=dict[Address, float])
+    """Members that failed lately, and until when others are preferred."""
+
+    def link(self, address: Address) -> Link:
+        return link_to(address, self.servers)
+
+    def ask_name_servers(self, command: Callable[[], RemotingCommand]) -> RemotingCommand:
+        """Ask name servers in turn until one answers.
+
+        Raises:
+            Unavailable: none did; names the addresses, the time and the attempts.
+        """
+        deadline = time.monotonic() + self.servers.failover_seconds
+        attempts, reasons = 0, dict[str, str]()
+        while True:
+            for address in self.servers.namesrv:
+                attempts += 1
+                try:
+                    return self.link(address).call(command(), self.servers.call_seconds)
+                except LinkLost as error:
+                    reasons[str(address)] = error.reason
+            if time.monotonic() >= deadline:
+                said = "; ".join(f"{address}: {reason}" for address, reason in reasons.items())
+                raise Unavailable(
+                    f"option 'nameServer': no name server answered within {self.servers.failover_seconds:g} s "
+                    f"('failoverTimeoutMs'), in {attempts} attempts ({said})"
+                )
+            time.sleep(PAUSE_SECONDS)
+
+    def route(self, topic: str) -> TopicRoute | None:
+        """Ask where a topic is; None if no broker has it."""
+        answer = self.ask_name_servers(lambda: request(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic}))
+        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+            self.routes.forget(topic)
+            return None
+        route = parse_route(topic, self._body(answer, "the route of " + topic))
+        self.routes.update(route)
+        return route
+
+    def topics(self) -> list[str]:
+        """Names of all topics."""
+        answer = self.ask_name_servers(lambda: request(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, {}))
+        return sorted(set(self._body(answer, "the list of topics").get("topicList") or ()))
+
+    def _body(self, answer: RemotingCommand, what: str) -> dict[str, Any]:
+        if answer.code != ResponseCode.SUCCESS:
+            raise Unavailable(f"a name server of {self.servers} refused {what}: code {answer.code}, {answer.remark}")
+        try:
+            body: dict[str, Any] = loads(answer.body)
+        except JsonError as error:
+            raise Unavailable(f"a name server of {self.servers} answered {what} with something else: {error}") from error
+        return body
+
+    def member(self, queue: MessageQueue, attempt: int = 0) -> Address | None:
+        """A member that may have a queue: its master, or another one while that one fails; None if none is known."""
+        route = self.routes.routes.get(queue.topic)
+        broker = next((each for each in route.brokers if each.name == queue.broker_name), None) if route is not None else None
+        if broker is None or not broker.addresses:
+            return None
+        now = time.monotonic()
+        members = [broker.addresses[broker_id] for broker_id in sorted(broker.addresses)]
+        usable = [address for address in members if self._avoided.get(address, 0) <= now] or members
+        return usable[attempt % len(usable)]
+
+    def avoid(self, address: Address) -> None:
+        """Prefer other members for a while."""
+        self._avoided[address] = time.monotonic() + 3.0
+
+    def patiently(self, queue: MessageQueue, ask: Callable[[Link], Answer | None]) -> Answer:
+        """Ask a member of a queue's broker, then others, with a new route after each failure, until one answers.
+
+        Args:
+            queue: whose broker is asked.
+            ask: returns None where the same question may have an answer later; raises `LinkLost` where a member fails.
+
+        Raises:
+            Unavailable: time is over.
+        """
+        deadline = time.monotonic() + self.servers.failover_seconds
+        reason = "no member of it is in the route"
+        while True:
+            if queue.topic not in self.routes.routes:
+                self.route(queue.topic)
+            address = self.member(queue)
+            if address is not None:
+                try:
+                    found = ask(self.link(address))
+                    if found is not None:
+                        return found
+                    reason = f"{address} is busy"
+                except LinkLost as error:
+                    reason = str(error)
+                    self.avoid(address)
+            if time.monotonic() >= deadline:
+                raise Unavailable(
+                    f"{queue}: no answer within {self.servers.failover_seconds:g} s ('failoverTimeoutMs'): {reason}"
+                )
+            time.sleep(PAUSE_SECONDS)
+            self.routes.forget(queue.topic)
+
+
+def offset_of(answer: RemotingCommand) -> int | None:
+    """The offset in an answer; None where a later answer may have one.
+
+    Raises:
+        Unavailable: the broker refuses for good.
+    """
+    if answer.code == ResponseCode.SUCCESS:
+        return int(answer.ext["offset"])
+    if answer.code in BUSY_CODES:
+        return None
+    raise Unavailable(f"a broker refused to tell an offset: code {answer.code}, {answer.remark}")
+
+
+@attrs.define(eq=False)
+class BrokerCatalog:
+    """Asks name servers and brokers; satisfies `Catalog`."""
+
+    client: BrokerClient
+    pulling: Pulling = attrs.field(factory=Pulling)
+
+    def topics(self) -> list[str]:
+        return self.client.topics()
+
+    def queues(self, topic: str) -> list[MessageQueue]:
+        route = self.client.route(topic)
+        return [] if route is None else route.subscribe_queues()
+
+    def bounds(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, Bounds]:
+        wanted = list(queues)
+        least = self._offsets(wanted, RequestCode.GET_MIN_OFFSET)
+        most = self._offsets([queue for queue in wanted if queue in least], RequestCode.GET_MAX_OFFSET)
+        return {queue: Bounds(min(least[queue], most[queue]), most[queue]) for queue in most}
+
+    def ends(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
+        """The end of each queue alone, for half the requests; queues that are gone are left out."""
+        return self._offsets(list(queues), RequestCode.GET_MAX_OFFSET)
+
+    def _offsets(self, queues: list[MessageQueue], code: RequestCode) -> dict[MessageQueue, int]:
+        """Ask for one offset of each queue, all of one broker at once."""
+        found: dict[MessageQueue, int] = {}
+        by_broker: dict[str, list[MessageQueue]] = {}
+        for queue in queues:
+            by_broker.setdefault(queue.broker_name, []).append(queue)
+        for own in by_broker.values():
+            found |= self.client.patiently(own[0], lambda link, own=own: self._ask_all(link, own, code))  # type: ignore[misc]
+        return found
+
+    def _ask_all(self, link: Link, queues: list[MessageQueue], code: RequestCode) -> dict[MessageQueue, int] | None:
+        seconds = self.client.servers.call_seconds
+        opaques = [
+            link.submit(request(code, {"topic": queue.topic, "queueId": queue.queue_id, "bname": queue.broker_name}), seconds)
+            for queue in queues
+        ]
+        answers = [link.answer(opaque, seconds) for opaque in opaques]
+        found: dict[MessageQueue, int] = {}
+        for queue, answer in zip(queues, answers, strict=True):
+            if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+                if self.client.route(queue.topic) is None:
+                    continue
+                return None  # a slave learns of a new topic late
+            offset = offset_of(answer)
+            if offset is None:
+                return None
+            found[queue] = offset
+        return found
+
+    def offset_at(self, queue: MessageQueue, timestamp_ms: int, bounds: Bounds) -> int:
+        if bounds.max <= bounds.min:
+            return bounds.max
+        fields = {"topic": queue.topic, "queueId": queue.queue_id, "timestamp": timestamp_ms, "bname": queue.broker_name}
+        command = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
+        seconds = self.client.servers.call_seconds
+        hint = self.client.patiently(queue, lambda link: offset_of(link.call(request(command, fields), seconds)))
+        # Brokers answer with some message of that millisecond, and with the last one where none is new enough.
+        low, high = bounds.min, bounds.max
+        hint = min(max(hint, low), high)
+        if (hint == low or self._stored(queue, hint - 1) < timestamp_ms) and (
+            hint == high or self._stored(queue, hint) >= timestamp_ms
+        ):
+            return hint
+        while low < high:
+            middle = (low + high) // 2
+            if self._stored(queue, middle) < timestamp_ms:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _stored(self, queue: MessageQueue, offset: int) -> int:
+        """When a message was stored, in ms; 0 if it is gone."""
+        seconds = self.client.servers.call_seconds
+
+        def ask(link: Link) -> int | None:
+            answer = link.call(pull_request(self.pulling, queue, offset, 1, bytes_max=1), seconds)
+            check_group(answer, self.pulling)
+            if answer.code == ResponseCode.SUCCESS:
+                span = span_of(answer.body, 0, len(answer.body))
+                return 0 if span is None else span.store_timestamp
+            return 0 if answer.code == ResponseCode.PULL_OFFSET_MOVED else None
+
+        return self.client.patiently(queue, ask)
+
+    def plan(self, ranges: Sequence[QueueRange], options: ReadOptions) -> list[Task]:
+        return plan_through_broker(ranges, options)
+
+    def range_bytes(self, ranges: Sequence[QueueRange]) -> int:
+        return sum(each.count for each in ranges) * RECORD_BYTES
+
+    def close(self) -> None:
+        """Connections stay with the process."""
+
+
+def check_group(answer: RemotingCommand, pulling: Pulling) -> None:
+    """Make sure that a broker lets our group read.
+
+    Raises:
+        BadOption, Unavailable: it does not.
+    """
+    if answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
+        raise BadOption("group", pulling.group, f"the broker does not know this consumer group: {answer.remark}")
+    if answer.code == ResponseCode.NO_PERMISSION:
+        raise Unavailable(f"the broker does not let the group {pulling.group!r} read: {answer.remark}")

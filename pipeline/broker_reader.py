@@ -1,0 +1,276 @@
+"""Reads a task through brokers: pulls a few windows of each queue ahead, and makes columns of the answers.
+
+An answer carries records as they are stored, so it is decoded as a segment is. How many messages one answer holds is up to the
+broker; it is learned from the first one, and several requests of that size are then out at once.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+
+from ..message.layout import RECORD_SIZE_MIN
+from ..message.message import MessageQueue
+from ..remoting.codes import ResponseCode
+from ..remoting.command import RemotingCommand
+from .batches import BATCH_BYTES, BATCH_ROWS, HEAD_DTYPES, Expected, Piece, cut_rows, read_heads
+from .broker_client import BUSY_CODES, PAUSE_SECONDS, BrokerClient, check_group, pull_request
+from .errors import CorruptStore, Unavailable
+from .link import Link, LinkLost
+from .options import Pulling
+from .ranges import QueueRange
+from .segment_reader import Reader
+
+WINDOWS_MAX = 4
+"""Requests that are out at once for one queue."""
+_GATHER_BYTES = BATCH_BYTES // 4
+
+Array = Any
+_size_at = struct.Struct(">i").unpack_from
+
+
+@attrs.define(eq=False)
+class _Window:
+    """Messages that one request asks for."""
+
+    start: int
+    count: int
+    opaque: int
+
+
+@attrs.define(eq=False)
+class _Answers:
+    """Bodies of answers that wait to become a batch."""
+
+    queue: MessageQueue
+    source: str
+    next: int
+    """The offset of the first message that has not been gathered."""
+    end: int
+    """Messages at or behind it are not wanted."""
+    dense: bool
+    """Whether every offset must be there; with tags they are not."""
+    bodies: list[bytes] = attrs.field(factory=list[bytes])
+    positions: list[int] = attrs.field(factory=list[int])
+    size: int = 0
+    reported: int = 0
+    """Messages before `next` that are known to be gone."""
+
+    def add(self, body: bytes) -> None:
+        """Take the records of an answer.
+
+        Raises:
+            CorruptStore: sizes do not add up, so it cannot be told where records begin.
+        """
+        at, length, base, positions = 0, len(body), self.size, self.positions
+        while at < length:
+            size = _size_at(body, at)[0] if length - at >= RECORD_SIZE_MIN else 0
+            if size < RECORD_SIZE_MIN or at + size > length:
+                raise CorruptStore(
+                    self.source, at, self.queue, -1, f"the answer has {length - at} bytes left and no whole record"
+                )
+            positions.append(base + at)
+            at += size
+        self.bodies.append(body)
+        self.size += length
+
+    @property
+    def is_full(self) -> bool:
+        return self.size >= _GATHER_BYTES or len(self.positions) >= BATCH_ROWS
+
+    def batches(self, reader: Reader) -> Iterator[Array]:
+        """Make batches of what was gathered, and forget it."""
+        if not self.positions:
+            return
+        whole = self.bodies[0] if len(self.bodies) == 1 else b"".join(self.bodies)
+        piece, positions = Piece.of(whole), np.array(self.positions, np.int64)
+        self.bodies, self.positions, self.size = [], [], 0
+        head = np.ndarray((len(whole) - HEAD_DTYPES[0].itemsize + 1,), HEAD_DTYPES[0], piece.bytes, strides=(1,))[positions]
+        positions = positions[head["queue_offset"] < self.end]
+        if not len(positions):
+            return
+        head = head[: len(positions)]
+        self._check_dense(head["queue_offset"].astype(np.int64), reader)
+        expected = Expected(
+            head["total_size"].astype(np.int64),
+            head["physical_offset"].astype(np.int64),
+            head["queue_offset"].astype(np.int64),
+            [self.queue],
+            np.zeros(len(head), np.int32),
+        )
+        for rows in cut_rows(expected.sizes):
+            records, faults = read_heads(piece, positions[rows], expected.take(rows))
+            yield from reader.emit(records, faults, lambda row: (self.source, int(expected.physical_offsets[row])))
+
+    def _check_dense(self, offsets: Array, reader: Reader) -> None:
+        """Notice messages that a broker has left out without a word.
+
+        Raises:
+            DataLoss: there are some, and `failOnDataLoss` is on.
+        """
+        begin, last = self.next, int(offsets[-1])
+        gone = last + 1 - begin - len(offsets) - self.reported
+        self.next, self.reported = last + 1, 0
+        if self.dense and gone:
+            reader.lose(self.queue, f"{gone} messages between offsets {begin} and {last} are gone from the log")
+
+
+@attrs.define(eq=False)
+class BrokerReader:
+    """Reads ranges of queues."""
+
+    client: BrokerClient
+    pulling: Pulling
+    reader: Reader
+    _reached: int = 0
+    """The next offset of the range that is being read."""
+
+    def read(self, task: Sequence[QueueRange]) -> Iterator[Array]:
+        """Read a task's messages as record batches.
+
+        Raises:
+            DataLoss: messages are gone, and `failOnDataLoss` is on.
+            Unavailable: no member of a broker could go on in time.
+        """
+        for each in task:
+            yield from self._read_range(each)
+
+    def _read_range(self, each: QueueRange) -> Iterator[Array]:
+        self._reached = each.start
+        deadline, reason = self._deadline(), ""
+        while self._reached < each.end:
+            before = self._reached
+            try:
+                link = self._link(each.queue)
+                if link is None:
+                    if not self._is_there(each):
+                        return
+                    reason = "no member of its broker is in the route"
+                else:
+                    yield from self._read_from(link, each)
+                    reason = f"{link.address} ends before offset {self._reached}"
+            except LinkLost as error:
+                reason = str(error)
+                self.client.avoid(error.address)
+            if self._reached >= each.end:
+                return
+            if self._reached > before:
+                deadline = self._deadline()
+            elif time.monotonic() >= deadline:
+                self._give_up(each, reason)
+                return
+            else:
+                time.sleep(PAUSE_SECONDS)
+            self.client.routes.forget(each.queue.topic)
+
+    def _deadline(self) -> float:
+        return time.monotonic() + self.client.servers.failover_seconds
+
+    def _link(self, queue: MessageQueue) -> Link | None:
+        if queue.topic not in self.client.routes.routes:
+            self.client.route(queue.topic)
+        address = self.client.member(queue)
+        return None if address is None else self.client.link(address)
+
+    def _is_there(self, each: QueueRange) -> bool:
+        """Whether the topic still exists; its deletion is no reason to wait."""
+        if each.queue.topic in self.client.routes.routes:
+            return True
+        self._lose(each, "the topic has been deleted")
+        return False
+
+    def _give_up(self, each: QueueRange, reason: str) -> None:
+        waited = f"within {self.client.servers.failover_seconds:g} s ('failoverTimeoutMs')"
+        if "ends before" in reason:
+            self._lose(each, f"offsets {self._reached} to {each.end - 1} were planned, but {reason}; none came {waited}")
+            return
+        raise Unavailable(f"{each.queue}: offset {self._reached} could not be read {waited}: {reason}")
+
+    def _lose(self, each: QueueRange, reason: str) -> None:
+        self.reader.lose(each.queue, reason)
+        self._reached = each.end
+
+    def _read_from(self, link: Link, each: QueueRange) -> Iterator[Array]:
+        """Read on from one member, until the end or until it has no more."""
+        tags = self.reader.content.tags
+        expression = " || ".join(tags) or "*"
+        seconds = self.client.servers.call_seconds
+        answers = _Answers(each.queue, str(link.address), self._reached, each.end, dense=not tags)
+        windows: deque[_Window] = deque()
+        span = 0  # messages of one answer, as learned
+        asked = self._reached
+
+        def ask(start: int, count: int) -> _Window:
+            command = pull_request(self.pulling, each.queue, start, count, expression)
+            return _Window(start, count, link.submit(command, seconds))
+
+        try:
+            while self._reached < each.end:
+                # With tags an answer may reach beyond what was asked for, so only one request is out.
+                while asked < each.end and len(windows) < (WINDOWS_MAX if span and not tags else 1):
+                    count = min(span or self.pulling.messages_max, each.end - asked)
+                    windows.append(ask(asked, count))
+                    asked += count
+                window = windows.popleft()
+                answer = link.answer(window.opaque, seconds)
+                following = self._take(answer, window, each, answers)
+                if following is None:
+                    break
+                if answer.code == ResponseCode.SUCCESS and not tags:
+                    span = max(span, following - window.start) if span else following - window.start
+                if tags:
+                    asked = following
+                elif following < window.start + window.count:
+                    windows.appendleft(ask(following, window.start + window.count - following))
+                elif following > asked:
+                    link.close()  # with it, requests for what is gone
+                    windows.clear()
+                    asked = following
+                self._reached = following
+                if answers.is_full:
+                    yield from answers.batches(self.reader)
+        except LinkLost:
+            yield from answers.batches(self.reader)
+            raise
+        finally:
+            if windows:
+                link.close()  # their answers belong to nobody
+        yield from answers.batches(self.reader)
+
+    def _take(self, answer: RemotingCommand, window: _Window, each: QueueRange, answers: _Answers) -> int | None:
+        """Act on an answer; returns the offset to go on at, None if this member has nothing there now."""
+        code = answer.code
+        check_group(answer, self.pulling)
+        if code == ResponseCode.SUCCESS:
+            following = int(answer.ext["nextBeginOffset"])
+            if not answer.body or following <= window.start:
+                return None
+            answers.add(answer.body)
+            return following
+        if code == ResponseCode.PULL_RETRY_IMMEDIATELY:
+            following = int(answer.ext["nextBeginOffset"])
+            if following <= window.start:
+                return None
+            if not self.reader.content.tags:
+                self.reader.lose(each.queue, f"offsets {window.start} to {min(following, each.end) - 1} are gone from the log")
+                answers.reported += following - window.start
+            return following
+        if code == ResponseCode.PULL_OFFSET_MOVED:
+            following, least = int(answer.ext["nextBeginOffset"]), int(answer.ext.get("minOffset", 0))
+            if window.start < least and following > window.start:
+                reached = min(following, each.end)
+                self.reader.lose(
+                    each.queue, f"offsets {window.start} to {reached - 1} are gone, the oldest message has offset {following}"
+                )
+                answers.reported += following - window.start
+                return following
+            return None  # a shorter replica; another one may have it, or this one soon
+        if code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.TOPIC_NOT_EXIST) or code in BUSY_CODES:
+            return None  # a slave learns of a new topic late; whether it was deleted, the name server knows
+        raise Unavailable(f"{each.queue}: the broker refused offset {window.start}: code {code}, {answer.remark}")

@@ -1,0 +1,139 @@
+"""A connection to a server for plain threads with several requests out at once, and the pool of a process.
+
+Workers of Spark live longer than their tasks, so connections are kept between tasks; a link that failed is opened anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+import attrs
+
+from ..remoting.command import RemotingCommand, encode_frame
+from ..remoting.connection import Connection
+from ..remoting.errors import RemoteProtocolError
+from ..world.address import Address
+from ..world.clock import Clock, SystemClock
+from ..world.sockets import Socket, Sockets, TcpSockets
+from .options import Servers
+
+RECEIVE_BYTES = 1024 * 1024
+CONNECT_SECONDS = 3.0
+
+
+class LinkLost(OSError):
+    """A connection ended or an answer did not come in time; requests that were out may have been carried out."""
+
+    def __init__(self, address: Address, reason: str, *, timed_out: bool = False) -> None:
+        super().__init__(f"{address}: {reason}")
+        self.address, self.reason, self.timed_out = address, reason, timed_out
+
+
+@attrs.define(eq=False)
+class Link:
+    """One connection, opened by the first request. Answers are taken by the opaque of their request, in any order."""
+
+    address: Address
+    sockets: Sockets = attrs.field(factory=TcpSockets)
+    clock: Clock = attrs.field(factory=SystemClock)
+    _socket: Socket | None = None
+    _core: Connection[int] = attrs.field(factory=Connection[int])
+    _answers: dict[int, RemotingCommand] = attrs.field(factory=dict[int, RemotingCommand])
+
+    def submit(self, command: RemotingCommand, timeout_seconds: float) -> int:
+        """Send a request; returns its opaque.
+
+        Raises:
+            LinkLost: it was not sent, or not whole.
+        """
+        try:
+            if self._socket is None:
+                self._socket = self.sockets.connect(self.address, min(CONNECT_SECONDS, timeout_seconds))
+                self._core, self._answers = Connection[int](), {}
+            opaque = command.opaque = self._core.next_opaque()
+            self._socket.settimeout(timeout_seconds)
+            self._socket.sendall(encode_frame(command))
+        except OSError as error:
+            self.close()
+            raise LinkLost(self.address, _reason(error)) from error
+        self._core.calls[opaque] = opaque
+        return opaque
+
+    def answer(self, opaque: int, timeout_seconds: float) -> RemotingCommand:
+        """Wait for the answer to a request.
+
+        Raises:
+            LinkLost: none came; the connection is closed, and so are all other requests that were out.
+        """
+        deadline = self.clock.monotonic() + timeout_seconds
+        while opaque not in self._answers:
+            self._receive(deadline)
+        return self._answers.pop(opaque)
+
+    def any_answer(self, opaques: set[int], timeout_seconds: float) -> tuple[int, RemotingCommand]:
+        """Wait for the first answer to one of several requests; raises as `answer` does."""
+        deadline = self.clock.monotonic() + timeout_seconds
+        while True:
+            for opaque in opaques & self._answers.keys():
+                return opaque, self._answers.pop(opaque)
+            self._receive(deadline)
+
+    def call(self, command: RemotingCommand, timeout_seconds: float) -> RemotingCommand:
+        """Send a request and wait for its answer; raises as `answer` does."""
+        return self.answer(self.submit(command, timeout_seconds), timeout_seconds)
+
+    def close(self) -> None:
+        """Close the connection; a later request opens it anew."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def _receive(self, deadline: float) -> None:
+        if self._socket is None:
+            raise LinkLost(self.address, "the connection is closed")
+        try:
+            self._socket.settimeout(max(deadline - self.clock.monotonic(), 1e-3))
+            data = self._socket.recv(RECEIVE_BYTES)
+            if not data:
+                raise ConnectionResetError("closed by the server")
+            _, answers = self._core.receive(data)
+        except TimeoutError as error:
+            self.close()
+            raise LinkLost(self.address, "no answer in time", timed_out=True) from error
+        except (OSError, RemoteProtocolError) as error:
+            self.close()
+            raise LinkLost(self.address, _reason(error)) from error
+        self._answers.update(answers)
+
+
+def _reason(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+
+
+_links: dict[tuple[Address, tuple[tuple[str, str], ...]], Link] = {}
+
+
+def link_to(address: Address, servers: Servers) -> Link:
+    """The connection of this process to a server."""
+    key = (address, servers.tls)
+    if key not in _links:
+        _links[key] = Link(address, _sockets(servers))
+    return _links[key]
+
+
+def _sockets(servers: Servers) -> Sockets:
+    given = dict(servers.tls)
+    if given.pop("tls.enable", "false") != "true":
+        return TcpSockets()
+    # By name: they bring trio along, which only workers that speak TLS pay for.
+    settings: Callable[..., Any] = import_module("ledgermq.remoting.tls").TlsSettings
+    sockets: Callable[..., Sockets] = import_module("ledgermq.world.tls").TlsSockets
+    return sockets(settings({"tls.enable": "true", **given}).client())
+
+
+def close_links() -> None:
+    """Close all connections of this process."""
+    while _links:
+        _links.popitem()[1].close()

@@ -1,0 +1,200 @@
+"""From rows to messages: checked, with their properties written and a fingerprint by which they are recognised again. Pure.
+
+A fingerprint is made of what a row says, not of when or where it was sent: a repeated task sends exactly the rows whose
+fingerprints are missing from what is stored already. Two rows that say the same are as good as each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from hashlib import blake2b
+from typing import Any
+
+import attrs
+import pyarrow as pa
+
+from ..message.batch import encode_batch
+from ..message.message import MessageQueue
+from ..message.properties import (
+    DELAY,
+    KEYS,
+    NAME_END,
+    PROPERTIES_BYTES_MAX,
+    PROPERTY_END,
+    SHARDING_KEY,
+    TAGS,
+    UNIQUE_KEY,
+    WAIT,
+)
+from ..message.strings import string_hash
+from .errors import NotWritten
+
+TRANSACTION = "SPARK_TXN"
+"""The property that names query, batch and partition that a message was written by."""
+DELAY_LEVEL_MAX = 18
+OF_BROKERS = frozenset(
+    (
+        UNIQUE_KEY, WAIT, DELAY, TRANSACTION, "MSG_REGION", "TRACE_ON", "CLUSTER", "REAL_TOPIC", "REAL_QID", "TRAN_MSG",
+        "PGROUP", "MIN_OFFSET", "MAX_OFFSET", "CONSUME_START_TIME", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS",
+        "TIMER_OUT_MS", "INNER_NUM", "INNER_BASE", "TRANSACTION_CHECK_TIMES", "CHECK_IMMUNITY_TIME_IN_SECONDS", "1ST_POP_TIME",
+        "POP_CK", "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET",
+    )
+)  # fmt: skip
+"""Properties that clients and brokers set themselves; those of a message that was read are not written again."""
+
+Array = Any
+
+
+@attrs.define(eq=False)
+class Outgoing:
+    """One message to be sent."""
+
+    topic: str
+    queue_id: int | None
+    broker_name: str | None
+    sharding_key: str | None
+    body: bytes
+    flag: int
+    properties: str
+    """Without the unique key and the transaction."""
+    delay_level: int
+    born_ms: int | None
+    fingerprint: bytes
+
+    @property
+    def size(self) -> int:
+        """About the bytes that it takes in a request."""
+        return len(self.body) + len(self.properties) + 128
+
+
+_ORDER = (
+    "topic", "queueId", "brokerName", "shardingKey", "body", "flag", "properties", "tags", "keys", "delayLevel",
+    "bornTimestamp",
+)  # fmt: skip
+
+
+@attrs.frozen
+class Rows:
+    """How rows of one schema become messages."""
+
+    columns: Mapping[str, str]
+    """The sink's name of each column."""
+    topic: str | None
+    """For all rows, whatever their column says."""
+    message_bytes_max: int
+    allow_null_body: bool
+
+    def messages(self, batch: Array, place: str) -> Iterator[Outgoing]:
+        """Make messages of a record batch.
+
+        Args:
+            batch: with the columns of the schema.
+            place: names the partition in errors.
+
+        Raises:
+            NotWritten: a row that cannot be sent; names it.
+        """
+        cells = {target: self._values(batch.column(name), target) for name, target in self.columns.items()}
+        nothing = [None] * batch.num_rows
+        for row, values in enumerate(zip(*(cells.get(name, nothing) for name in _ORDER), strict=True)):
+            yield self._message(values, f"row {row} of a batch of {place}")
+
+    @staticmethod
+    def _values(column: Array, target: str) -> list[Any]:
+        if target == "body":
+            column = column.cast(pa.binary())
+        elif target == "bornTimestamp":
+            column = column.cast(pa.int64())
+        elif target == "keys" and not pa.types.is_string(column.type):
+            column = column.cast(pa.string())
+        return list(column.to_pylist())
+
+    def _message(self, values: tuple[Any, ...], place: str) -> Outgoing:
+        topic, queue_id, broker_name, sharding_key, body, flag, own, tags, keys, delay_level, born = values
+        topic = self.topic or topic
+        if not topic:
+            raise NotWritten(f"{place} has no topic, and the option 'topic' is not given. Nothing of this batch was sent")
+        if body is None:
+            if not self.allow_null_body:
+                raise NotWritten(
+                    f"{place} has a null body; filter such rows, or set the option 'allowNullBody' to 'true' to send it empty. "
+                    "Nothing of this batch was sent"
+                )
+            body = b""
+        if len(body) > self.message_bytes_max:
+            raise NotWritten(
+                f"{place} has a body of {len(body)} bytes, {self.message_bytes_max} are allowed (option 'maxMessageBytes', "
+                "and the broker's maxMessageSize). Nothing of this batch was sent"
+            )
+        if delay_level is not None and not 0 <= delay_level <= DELAY_LEVEL_MAX:
+            raise NotWritten(f"{place} has the delay level {delay_level}, 0 to {DELAY_LEVEL_MAX} are allowed")
+        properties = written_properties(dict(own or ()), tags, keys, sharding_key, place)
+        return Outgoing(
+            topic, queue_id, broker_name, sharding_key, body, flag or 0, properties, delay_level or 0,
+            None if born is None else born // 1000, fingerprint(topic, body, flag or 0, properties),
+        )  # fmt: skip
+
+
+def fingerprint(topic: str, body: bytes, flag: int, properties: str) -> bytes:
+    """Sixteen bytes that stand for what a message says."""
+    hashed = blake2b(f"{topic}\0{flag}\0{properties}\0".encode("utf-8", "replace"), digest_size=16)
+    hashed.update(body)
+    return hashed.digest()
+
+
+def written_properties(
+    own: Mapping[str, str], tags: str | None, keys: str | None, sharding_key: str | None, place: str = ""
+) -> str:
+    """The properties of a message that a row decides about, in a fixed order.
+
+    Raises:
+        NotWritten: a separator in a name or value, or more bytes than a message can hold.
+    """
+    properties = {name: value for name, value in own.items() if name and value and name not in OF_BROKERS}
+    properties |= {name: value for name, value in ((TAGS, tags), (KEYS, keys), (SHARDING_KEY, sharding_key)) if value}
+    text = "".join(f"{name}{NAME_END}{properties[name]}{PROPERTY_END}" for name in sorted(properties))
+    if text.count(NAME_END) != len(properties) or text.count(PROPERTY_END) != len(properties):
+        raise NotWritten(f"{place} has U+0001 or U+0002 in its tags, keys or properties. Nothing of this batch was sent")
+    size = len(text.encode("utf-8", "replace"))
+    if size > PROPERTIES_BYTES_MAX - 200:  # what is added is shorter
+        raise NotWritten(
+            f"{place} has properties of {size} bytes, {PROPERTIES_BYTES_MAX - 200} are allowed. Nothing of this batch was sent"
+        )
+    return text
+
+
+def choose_queue(message: Outgoing, queues: list[MessageQueue], turn: int) -> MessageQueue:
+    """The queue that a message goes to: the one that the row names, the one of its sharding key, or whose turn it is.
+
+    Raises:
+        NotWritten: the row names a queue that cannot be sent to.
+    """
+    if message.queue_id is not None:
+        for queue in queues:
+            if queue.queue_id == message.queue_id and message.broker_name in (None, queue.broker_name):
+                return queue
+        if message.broker_name is not None and not any(queue.broker_name == message.broker_name for queue in queues):
+            # Rows that were read elsewhere name a broker that is not here; the number of the queue still keeps their order.
+            for queue in queues:
+                if queue.queue_id == message.queue_id:
+                    return queue
+        known = ", ".join(f"{queue.broker_name}:{queue.queue_id}" for queue in queues)
+        raise NotWritten(
+            f"column 'queueId': the topic {message.topic!r} has no queue {message.queue_id} that can be written; it has {known}"
+        )
+    if message.sharding_key:
+        return queues[abs(string_hash(message.sharding_key)) % len(queues)]
+    return queues[turn % len(queues)]
+
+
+def full_properties(message: Outgoing, unique_key: str, transaction: str | None) -> str:
+    """The whole property string of a message as it is sent."""
+    text = f"{message.properties}{UNIQUE_KEY}{NAME_END}{unique_key}{PROPERTY_END}{WAIT}{NAME_END}true{PROPERTY_END}"
+    if message.delay_level:
+        text += f"{DELAY}{NAME_END}{message.delay_level}{PROPERTY_END}"
+    return text if transaction is None else f"{text}{TRANSACTION}{NAME_END}{transaction}{PROPERTY_END}"
+
+
+def encode_many(messages: list[tuple[Outgoing, str]]) -> bytes:
+    """The body of a request with several messages, each with its whole properties."""
+    return encode_batch((message.flag, message.body, properties.encode("utf-8", "replace")) for message, properties in messages)

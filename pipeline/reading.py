@@ -1,0 +1,68 @@
+"""Reading one task, in whichever process Spark runs it; shared by batch and stream."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import attrs
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import StructType
+
+from .batches import Batches
+from .broker_client import BrokerCatalog, BrokerClient
+from .broker_reader import BrokerReader
+from .catalog import Catalog, StoreCatalog
+from .columns import Column
+from .options import ReadOptions, Stores
+from .ranges import Task
+from .segment_reader import Reader, read_segments
+from .store_files import Store
+
+
+class TaskPartition(InputPartition):
+    """The ranges of one task."""
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+
+
+def warn(text: str) -> None:
+    """Report what a read goes on without; standard error of a worker ends up in its log."""
+    sys.stderr.write(f"ledgermq: {text}\n")
+
+
+def open_catalog(options: ReadOptions) -> Catalog:
+    """Reach what the options name; raises `BadOption` or `Unavailable`."""
+    if isinstance(options.place, Stores):
+        return StoreCatalog(options.place)
+    return BrokerCatalog(BrokerClient(options.place), options.pulling)
+
+
+def fields_of(schema: StructType) -> list[tuple[str, str]]:
+    """Names and types of a Spark schema."""
+    return [(field.name, field.dataType.simpleString()) for field in schema.fields]
+
+
+@attrs.define(eq=False)
+class TaskReader:
+    """Reads tasks, in whichever process."""
+
+    options: ReadOptions
+    columns: tuple[Column, ...]
+
+    def read(self, task: Task) -> Iterator[Any]:
+        """Read a task's messages as Arrow record batches."""
+        options = self.options
+        reader = Reader(Batches(self.columns), options.content, options.fail_on_data_loss, warn)
+        place = options.place
+        if not isinstance(place, Stores):
+            yield from BrokerReader(BrokerClient(place), options.pulling, reader).read(task)
+            return
+        for name, path in zip(place.broker_names, place.paths, strict=True):
+            own = [each for each in task if each.queue.broker_name == name]
+            if own:
+                store = Store(path, name)
+                store.check()
+                yield from read_segments(store, own, reader)

@@ -1,0 +1,377 @@
+"""Sends messages from plain threads: in order within each queue, all queues at once, and with certainty about what was stored.
+
+One request is out per queue. If its answer does not come, nobody knows whether it was stored; then the queue is read from where
+the batch began, and what is there already is not sent again.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+import attrs
+
+from ..client.route import AUTO_CREATE_QUEUES, AUTO_CREATE_TOPIC
+from ..client.unique_id import UniqueIds
+from ..message.json import loads
+from ..message.message import MessageQueue
+from ..message.properties import NAME_END, PROPERTY_END, WAIT
+from ..remoting.codes import RequestCode, ResponseCode
+from ..remoting.command import RemotingCommand, wire_fields
+from ..world.address import Address
+from .batches import Batches
+from .broker_client import BUSY_CODES, PAUSE_SECONDS, BrokerCatalog, BrokerClient, offset_of, request
+from .broker_reader import BrokerReader
+from .catalog import Bounds
+from .columns import COLUMNS
+from .errors import NotWritten
+from .link import Link, LinkLost
+from .options import TOOLS_GROUP, Content, Pulling, WriteOptions
+from .outgoing import TRANSACTION, Outgoing, choose_queue, encode_many, fingerprint, full_properties, written_properties
+from .ranges import QueueRange
+from .segment_reader import Reader
+
+PENDING_BYTES_MAX = 8 * 1024 * 1024
+"""Messages that wait to be sent; above, everything is sent before more rows are taken."""
+BATCH_MESSAGES_MAX = 1000
+SETTLE_SECONDS = 0.5
+"""How long after a lost connection a broker may still carry out what it received: a Java broker drops what waited 200 ms."""
+CLOCK_MARGIN_MS = 600_000
+"""How far the clocks of the driver and of brokers may be apart, where a look back has to go by time."""
+STORED = frozenset(
+    (
+        ResponseCode.SUCCESS, ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.FLUSH_SLAVE_TIMEOUT,
+        ResponseCode.SLAVE_NOT_AVAILABLE,
+    )
+)  # fmt: skip
+_LATER = BUSY_CODES | {ResponseCode.FLOW_CONTROL, ResponseCode.NO_PERMISSION, ResponseCode.NOT_LEADER_FOR_QUEUE}
+"""Refusals after which another attempt, perhaps at another member, may succeed. Nothing was stored."""
+
+_LOOK_COLUMNS = tuple(column for column in COLUMNS if column.name in ("body", "flag", "properties"))
+
+
+@attrs.frozen
+class Began:
+    """Where destination queues ended, and when, before a batch was first written."""
+
+    ends: Mapping[MessageQueue, int]
+    timestamp_ms: int
+
+
+@attrs.define(eq=False)
+class _Chunk:
+    """Messages of one request."""
+
+    queue: MessageQueue
+    messages: list[Outgoing]
+
+    @property
+    def born_ms(self) -> int | None:
+        return self.messages[0].born_ms
+
+
+@attrs.define(eq=False)
+class Sender:
+    """Writes the rows of one task."""
+
+    options: WriteOptions
+    began: Began
+    transaction: str | None
+    """None: at least once, nothing is looked for."""
+    turn: int = 0
+    client: BrokerClient = attrs.field(init=False)
+    sent: int = 0
+    skipped: int = 0
+    _pending: dict[MessageQueue, list[Outgoing]] = attrs.field(factory=dict[MessageQueue, list[Outgoing]])
+    _pending_bytes: int = 0
+    _present: dict[str, Counter[bytes]] = attrs.field(factory=dict[str, Counter[bytes]])
+    """For each topic the fingerprints of what an earlier attempt has stored and that no row has claimed yet."""
+    _repeats: bool = False
+    _queues: dict[str, list[MessageQueue]] = attrs.field(factory=dict[str, list[MessageQueue]])
+    _ids: UniqueIds = attrs.field(init=False)
+    _floors: dict[MessageQueue, int] = attrs.field(factory=dict[MessageQueue, int])
+    _last_queue: dict[str, MessageQueue] = attrs.field(factory=dict[str, MessageQueue])
+
+    def __attrs_post_init__(self) -> None:
+        self.client = BrokerClient(self.options.servers)
+        self._ids = UniqueIds("127.0.0.1", os.getpid(), random.SystemRandom().getrandbits(32))
+
+    def look_before_sending(self) -> None:
+        """Expect that an earlier attempt may have stored some of the rows."""
+        self._repeats = self.transaction is not None
+
+    def add(self, messages: Iterable[Outgoing]) -> None:
+        """Take messages; sends when enough have gathered.
+
+        Raises:
+            NotWritten: a message cannot be sent, or was not stored as promised.
+        """
+        for message in messages:
+            if self._repeats and self._claim(message):
+                self.skipped += 1
+                continue
+            queue = self._queue_of(message)
+            self._pending.setdefault(queue, []).append(message)
+            self._pending_bytes += message.size
+            if self._pending_bytes >= PENDING_BYTES_MAX:
+                self.flush()
+
+    def _claim(self, message: Outgoing) -> bool:
+        present = self._present.get(message.topic)
+        if present is None:
+            present = self._present[message.topic] = self._stored(self._queues_of(message.topic))
+        if present[message.fingerprint] > 0:
+            present[message.fingerprint] -= 1
+            return True
+        return False
+
+    def _queue_of(self, message: Outgoing) -> MessageQueue:
+        queues = self._queues_of(message.topic)
+        if message.queue_id is not None or message.sharding_key:
+            return choose_queue(message, queues, 0)
+        # Messages that may go anywhere go to one queue until it has a whole request.
+        queue = self._last_queue.get(message.topic)
+        if queue is None or len(self._pending.get(queue, ())) % BATCH_MESSAGES_MAX == 0:
+            self.turn += 1
+            queue = self._last_queue[message.topic] = choose_queue(message, queues, self.turn)
+        return queue
+
+    def _queues_of(self, topic: str) -> list[MessageQueue]:
+        if topic not in self._queues:
+            deadline = time.monotonic() + self.options.servers.failover_seconds
+            while True:
+                route = self.client.route(topic)
+                if route is None:
+                    raise NotWritten(
+                        f"the topic {topic!r} does not exist in {self.options.servers}; create it first. Nothing was sent to it"
+                    )
+                queues = route.publish_queues()
+                if queues:
+                    break
+                if time.monotonic() >= deadline:
+                    raise NotWritten(f"the topic {topic!r} cannot be written: {route.why_not_publishable().value}")
+                time.sleep(PAUSE_SECONDS)  # its master is gone for a moment
+            self._queues[topic] = queues
+        return self._queues[topic]
+
+    def flush(self) -> None:
+        """Send everything that is pending, and wait until it is stored.
+
+        Raises:
+            NotWritten: see `add`; messages of other queues may have been stored.
+        """
+        while self._pending:
+            chunks = [self._next_chunk(queue) for queue in sorted(self._pending)]
+            self._send(chunks)
+        self._pending_bytes = 0
+
+    def _next_chunk(self, queue: MessageQueue) -> _Chunk:
+        """The next messages of a queue that fit into one request."""
+        waiting = self._pending[queue]
+        size, count = 0, 0
+        first = waiting[0]
+        for message in waiting:
+            if count and (
+                size + message.size > self.options.batch_bytes
+                or count >= BATCH_MESSAGES_MAX
+                or first.delay_level
+                or message.delay_level
+                or message.born_ms != first.born_ms
+            ):
+                break
+            size += message.size
+            count += 1
+        chunk = _Chunk(queue, waiting[:count])
+        if count == len(waiting):
+            del self._pending[queue]
+        else:
+            del waiting[:count]
+        return chunk
+
+    def _send(self, chunks: list[_Chunk]) -> None:
+        deadline = time.monotonic() + self.options.servers.failover_seconds
+        reason = ""
+        while chunks:
+            failed: list[tuple[_Chunk, bool]] = []
+            out: list[tuple[_Chunk, int, Link]] = []
+            for chunk in chunks:
+                address = self._master(chunk.queue)
+                if address is None:
+                    reason = f"{chunk.queue.broker_name} has no master"
+                    failed.append((chunk, False))
+                    continue
+                link = self.client.link(address)
+                try:
+                    out.append((chunk, link.submit(self._command(chunk), self.options.servers.failover_seconds), link))
+                except LinkLost as error:
+                    reason = str(error)
+                    failed.append((chunk, True))
+            for chunk, opaque, link in out:
+                try:
+                    answer = link.answer(opaque, self.options.servers.failover_seconds)
+                except LinkLost as error:
+                    reason = str(error)
+                    failed.append((chunk, True))
+                    continue
+                said = self._judge(answer, chunk)
+                if said:
+                    reason = said
+                    failed.append((chunk, False))
+            if not failed:
+                return
+            if time.monotonic() >= deadline:
+                count = sum(len(chunk.messages) for chunk, _ in failed)
+                raise NotWritten(
+                    f"{count} messages for {failed[0][0].queue} were not acknowledged within "
+                    f"{self.options.servers.failover_seconds:g} s ('failoverTimeoutMs'): {reason}. They may have been stored"
+                )
+            time.sleep(SETTLE_SECONDS if any(unknown for _, unknown in failed) else PAUSE_SECONDS)
+            chunks = [self._missing(chunk) if unknown else chunk for chunk, unknown in failed]
+            chunks = [chunk for chunk in chunks if chunk.messages]
+            for chunk in chunks:
+                self.client.routes.forget(chunk.queue.topic)
+
+    def _master(self, queue: MessageQueue) -> Address | None:
+        if queue.topic not in self.client.routes.routes:
+            self.client.route(queue.topic)
+        return self.client.routes.master(queue.broker_name)
+
+    def _command(self, chunk: _Chunk) -> RemotingCommand:
+        now = time.time_ns() // 1_000_000
+        written = [(message, full_properties(message, self._ids.next(now), self.transaction)) for message in chunk.messages]
+        single = len(written) == 1
+        message, properties = written[0]
+        fields = {
+            "a": self.options.group,
+            "b": chunk.queue.topic,
+            "c": AUTO_CREATE_TOPIC,
+            "d": AUTO_CREATE_QUEUES,
+            "e": chunk.queue.queue_id,
+            "f": 0,
+            "g": now if chunk.born_ms is None else chunk.born_ms,
+            "h": message.flag if single else 0,
+            "i": properties if single else f"{WAIT}{NAME_END}true{PROPERTY_END}",
+            "j": 0,
+            "k": False,
+            "m": not single,
+            "n": chunk.queue.broker_name,
+        }
+        code = RequestCode.SEND_MESSAGE_V2 if single else RequestCode.SEND_BATCH_MESSAGE
+        return RemotingCommand(code, wire_fields(fields), message.body if single else encode_many(written))
+
+    def _judge(self, answer: RemotingCommand, chunk: _Chunk) -> str:
+        """Act on an answer; returns why the chunk must be sent again, "" if it is stored.
+
+        Raises:
+            NotWritten: the broker refuses for good, or stored it less safely than it promises.
+        """
+        code = answer.code
+        if code in STORED:
+            if code != ResponseCode.SUCCESS and self.options.strict_status:
+                raise NotWritten(
+                    f"{len(chunk.messages)} messages for {chunk.queue} were stored, but not as safely as the broker promises: "
+                    f"{ResponseCode(code).name}. The batch is not committed; it is written again when it is retried. "
+                    "Set the option 'sendStatus' to 'stored' to accept this"
+                )
+            self.sent += len(chunk.messages)
+            if "queueOffset" in answer.ext:
+                self._floors[chunk.queue] = int(answer.ext["queueOffset"]) + len(chunk.messages)
+            return ""
+        if code in _LATER:
+            return f"code {code}, {answer.remark}"
+        raise NotWritten(
+            f"the broker refused {len(chunk.messages)} messages for {chunk.queue} and stored none: code {code}, {answer.remark}"
+        )
+
+    def _missing(self, chunk: _Chunk) -> _Chunk:
+        """The messages of a chunk that were not stored, after its answer did not come."""
+        if self.transaction is None:
+            return chunk
+        stored = self._stored([chunk.queue], {chunk.queue: self._floor(chunk.queue)})
+        missing: list[Outgoing] = []
+        for message in chunk.messages:
+            if stored[message.fingerprint] > 0:
+                stored[message.fingerprint] -= 1
+                self.sent += 1
+            else:
+                missing.append(message)
+        return _Chunk(chunk.queue, missing)
+
+    def _floor(self, queue: MessageQueue) -> int:
+        """Before this offset a queue has nothing of requests that are not acknowledged."""
+        if queue not in self._floors:
+            self._floors[queue] = self._begin_of(queue)
+        return self._floors[queue]
+
+    def _begin_of(self, queue: MessageQueue) -> int:
+        """Where a queue ended before the batch was first written, or earlier."""
+        if queue in self.began.ends:
+            return self.began.ends[queue]
+        catalog = BrokerCatalog(self.client)
+        bounds = catalog.bounds([queue]).get(queue, Bounds(0, 0))
+        return catalog.offset_at(queue, self.began.timestamp_ms - CLOCK_MARGIN_MS, bounds)
+
+    def _stored(self, queues: list[MessageQueue], begin: Mapping[MessageQueue, int] | None = None) -> Counter[bytes]:
+        """Fingerprints of the messages of our transaction that are in some queues, from `begin` or the batch's begin on."""
+        found: Counter[bytes] = Counter()
+        content = Content()
+        reader = BrokerReader(
+            self.client, Pulling(TOOLS_GROUP), Reader(Batches(_LOOK_COLUMNS), content, fail_on_data_loss=True, warn=_ignore)
+        )
+        for queue in queues:
+            self._wait_until_derived(queue)
+            # The master is asked for the end: a slave may not have everything yet.
+            end = self.client.patiently(queue, lambda _, queue=queue: self._end_of(queue))  # type: ignore[misc]
+            start = self._begin_of(queue) if begin is None else begin[queue]
+            if begin is None:
+                self._floors[queue] = end
+            if end <= start:
+                continue
+            for batch in reader.read([QueueRange(queue, start, end)]):
+                for body, properties, flag in zip(*(batch.column(name).to_pylist() for name in _LOOKED), strict=True):
+                    named = dict(properties)
+                    if named.get(TRANSACTION) == self.transaction:
+                        found[fingerprint(queue.topic, body, flag, written_properties(named, None, None, None))] += 1
+        return found
+
+    def _wait_until_derived(self, queue: MessageQueue) -> None:
+        """Wait until everything that the master has stored by now is in its queues, which lag behind the log.
+
+        Raises:
+            Unavailable: that takes longer than a failover may.
+        """
+        goal: int | None = None
+
+        def is_derived(_: Link) -> bool | None:
+            nonlocal goal
+            master = self._master(queue)
+            if master is None:
+                return None
+            command = request(RequestCode.GET_BROKER_RUNTIME_INFO, {})
+            answer = self.client.link(master).call(command, self.options.servers.call_seconds)
+            if answer.code != ResponseCode.SUCCESS:
+                return None
+            table = loads(answer.body)["table"]
+            stored = int(table["commitLogMaxOffset"])
+            goal = stored if goal is None else min(goal, stored)  # after a failover, the new master's log counts
+            return True if stored - int(table["dispatchBehindBytes"]) >= goal else None
+
+        self.client.patiently(queue, is_derived)
+
+    def _end_of(self, queue: MessageQueue) -> int | None:
+        master = self._master(queue)
+        if master is None:
+            return None
+        fields = {"topic": queue.topic, "queueId": queue.queue_id, "bname": queue.broker_name}
+        command = request(RequestCode.GET_MAX_OFFSET, fields)
+        return offset_of(self.client.link(master).call(command, self.options.servers.call_seconds))
+
+
+_LOOKED = ("body", "properties", "flag")
+
+
+def _ignore(_: str) -> None:
+    """Nothing is passed over while looking."""

@@ -1,0 +1,219 @@
+"""The writing half of the source. A batch of a stream is written exactly once, however often Spark runs it or parts of it.
+
+Before a batch is first written, the driver notes where the destination ends, in a file beside Spark's own checkpoint. If that
+file is there already, or if a task is not at its first attempt, some rows may have been stored; then tasks read the destination
+from the noted place on and send only what is missing. Messages carry query, batch and partition as the property `SPARK_TXN`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import attrs
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from .broker_client import BrokerCatalog, BrokerClient
+from .errors import BadOption, NotWritten
+from .offsets import from_json, to_json
+from .options import WriteOptions
+from .outgoing import Rows
+from .sender import Began, Sender
+
+NOTES = "ledgermq-sink"
+"""The directory of notes inside a checkpoint."""
+
+
+@attrs.define
+class Written(WriterCommitMessage):
+    """What a task reports."""
+
+    sent: int
+    skipped: int
+
+
+def begin(options: WriteOptions) -> Began:
+    """Where the destination ends now."""
+    ends = {}
+    if options.topic is not None and options.exactly_once:
+        catalog = BrokerCatalog(BrokerClient(options.servers))
+        ends = catalog.ends(catalog.queues(options.topic))
+    return Began(ends, time.time_ns() // 1_000_000)
+
+
+@attrs.define(eq=False)
+class TaskWriter:
+    """Writes the rows of a task."""
+
+    options: WriteOptions
+    rows: Rows
+    began: Began
+    may_be_repeated: bool
+
+    def write(self, batches: Iterator[Any], transaction: str, context: Any) -> Written:
+        """Send all rows, except those that an earlier attempt has stored."""
+        partition = context.partitionId()
+        sender = Sender(
+            self.options,
+            self.began,
+            f"{transaction}.{partition}" if self.options.exactly_once else None,
+            partition,
+        )
+        if self.may_be_repeated or context.attemptNumber() > 0:
+            sender.look_before_sending()
+        for batch in batches:
+            # All rows of a batch are checked before the first one is sent.
+            sender.add(list(self.rows.messages(batch, f"partition {partition}")))
+        sender.flush()
+        return Written(sender.sent, sender.skipped)
+
+
+class LedgermqWriter(DataSourceArrowWriter):
+    """Writes a batch job; a task that is retried writes nothing twice."""
+
+    def __init__(self, options: WriteOptions, rows: Rows) -> None:
+        self.job = uuid.uuid4().hex[:16]
+        self.task_writer = TaskWriter(options, rows, begin(options), may_be_repeated=False)
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        context = TaskContext.get()
+        assert context is not None
+        return self.task_writer.write(iterator, self.job, context)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """There is nothing to do: what tasks have sent is stored."""
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """What was stored stays; a failed job is not undone."""
+
+
+class LedgermqStreamWriter(DataSourceStreamArrowWriter):
+    """Writes batches of a stream; made anew for each batch."""
+
+    def __init__(self, options: WriteOptions, rows: Rows) -> None:
+        self.checkpoint = options.checkpoint
+        self.batch = -1
+        began, repeated = Began({}, 0), False
+        if options.exactly_once:
+            notes = Notes.of(options)
+            self.batch = notes.batch()
+            began, repeated = notes.begin(self.batch, lambda: begin(options))
+        self.task_writer = TaskWriter(options, rows, began, repeated)
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        context = TaskContext.get()
+        assert context is not None
+        batch, query = context.getLocalProperty("streaming.sql.batchId"), context.getLocalProperty("sql.streaming.queryId")
+        if self.batch >= 0 and batch is not None and int(batch) != self.batch:
+            raise NotWritten(
+                f"Spark writes batch {batch}, but the checkpoint {self.checkpoint} is at batch {self.batch}: another query "
+                "uses it. Nothing of this batch was sent"
+            )
+        return self.task_writer.write(iterator, f"{str(query).replace('-', '')[:16]}.{batch}", context)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803 - the names are Spark's
+        if self.task_writer.options.exactly_once:
+            Notes.of(self.task_writer.options).forget_before(batchId)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """What was stored stays, and is recognised when the batch is written again."""
+
+
+@attrs.define(eq=False)
+class Notes:
+    """Where batches began, one small file for each, beside Spark's own files of the checkpoint."""
+
+    files: Any
+    """A file system of PyArrow."""
+    checkpoint: str
+
+    @classmethod
+    def of(cls, options: WriteOptions) -> Notes:
+        """The notes of a query.
+
+        Raises:
+            BadOption: no checkpoint is named, or it cannot be reached from Python.
+        """
+        if options.checkpoint is None:
+            raise BadOption(
+                "checkpointLocation",
+                None,
+                "it must be given to the writer itself for exactly-once writing; or set 'deliveryGuarantee' to 'at-least-once'",
+            )
+        from pyarrow import ArrowException, fs  # noqa: PLC0415 - the driver alone needs it
+
+        try:
+            if "://" in options.checkpoint or options.checkpoint.startswith("file:"):
+                files, path = fs.FileSystem.from_uri(options.checkpoint)
+            else:
+                files, path = fs.LocalFileSystem(), os.path.abspath(options.checkpoint)
+        except (ArrowException, OSError, ValueError) as error:
+            raise BadOption(
+                "checkpointLocation", options.checkpoint, f"it cannot be reached for exactly-once writing: {error}"
+            ) from error
+        return cls(files, path)
+
+    def batch(self) -> int:
+        """The batch that is being written: the last one in Spark's log of offsets.
+
+        Raises:
+            BadOption: there is no such log.
+        """
+        found = self._numbers("offsets")
+        if not found:
+            raise BadOption("checkpointLocation", self.checkpoint, "it has no log of offsets; name the query's own checkpoint")
+        return max(found)
+
+    def begin(self, batch: int, now: Any) -> tuple[Began, bool]:
+        """Where a batch began, and whether that had been noted before."""
+        path = f"{self.checkpoint}/{NOTES}/{batch}.json"
+        from pyarrow import fs  # noqa: PLC0415
+
+        if self.files.get_file_info(path).type == fs.FileType.File:
+            with self.files.open_input_stream(path) as stream:
+                noted: Mapping[str, Any] = json.loads(stream.read())
+            return Began(from_json(noted["ends"]), int(noted["timestamp_ms"])), True
+        began: Began = now()
+        text = json.dumps({"ends": to_json(began.ends), "timestamp_ms": began.timestamp_ms}).encode()
+        self.files.create_dir(f"{self.checkpoint}/{NOTES}", recursive=True)
+        if isinstance(self.files, fs.LocalFileSystem):
+            _write_durably(path, text)
+        else:
+            with self.files.open_output_stream(path) as stream:
+                stream.write(text)
+        return began, False
+
+    def forget_before(self, batch: int) -> None:
+        """Delete notes of batches that cannot be written again."""
+        for number in self._numbers(NOTES):
+            if number < batch - 1:
+                self.files.delete_file(f"{self.checkpoint}/{NOTES}/{number}.json")
+
+    def _numbers(self, directory: str) -> list[int]:
+        from pyarrow import fs  # noqa: PLC0415
+
+        selector = fs.FileSelector(f"{self.checkpoint}/{directory}", allow_not_found=True)
+        names = [info.base_name.removesuffix(".json") for info in self.files.get_file_info(selector)]
+        return [int(name) for name in names if name.isdigit()]
+
+
+def _write_durably(path: str, text: bytes) -> None:
+    """Write a file whole or not at all: a note that a power cut tears would hide what was written after it."""
+    temporary = f"{path}.{os.getpid()}.tmp"
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    try:
+        os.write(descriptor, text)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    os.replace(temporary, path)
+    directory = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)

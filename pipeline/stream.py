@@ -1,0 +1,254 @@
+"""The streaming half of the source: offsets, admission control, and what happens when messages are gone.
+
+Spark keeps the end of each batch in its checkpoint, but not where the first one began. So the first batch of a new query is
+empty: its end is the start of the query, and from then on that is in the checkpoint. A crash before it has lost nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import attrs
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, SupportsTriggerAvailableNow
+
+from ..message.message import MessageQueue
+from ..remoting.codes import RequestCode
+from .broker_client import BrokerCatalog, request
+from .catalog import Bounds, Catalog, resolve, subscribed
+from .columns import Column
+from .errors import DataLoss, UnknownTopic
+from .link import LinkLost
+from .offsets import JsonOffsets, Offsets, from_json, to_json
+from .options import TOOLS_GROUP, ReadOptions, Stores
+from .ranges import QueueRange, admit, ranges_between
+from .reading import TaskPartition, TaskReader, open_catalog, warn
+
+POLL_SECONDS = 0.02
+"""How often a broker is asked for ends while nothing comes; Spark itself asks without a pause."""
+SUBSCRIPTION_SECONDS = 2.0
+"""How often topics and queues are looked up again."""
+
+
+@attrs.define(eq=False)
+class Progress:
+    """What a stream knows of its queues; lives on the driver for as long as the query does."""
+
+    options: ReadOptions
+    catalog: Catalog
+    latest: Offsets = attrs.field(factory=dict[MessageQueue, int])
+    """The end of every queue, as last seen."""
+    _queues: list[MessageQueue] = attrs.field(factory=list[MessageQueue])
+    _looked_up: float = -SUBSCRIPTION_SECONDS
+    _polled: float = 0.0
+    _shorter_since: dict[MessageQueue, float] = attrs.field(factory=dict[MessageQueue, float])
+    _batch_at: float = attrs.field(factory=time.monotonic)
+
+    def queues(self) -> list[MessageQueue]:
+        """The queues that are read; looked up again from time to time.
+
+        Raises:
+            UnknownTopic: a topic was never there. One that vanishes later is dealt with where its messages are missed.
+        """
+        now = time.monotonic()
+        if now - self._looked_up >= SUBSCRIPTION_SECONDS:
+            try:
+                self._queues = subscribed(self.catalog, self.options.subscription, str(self.options.place))
+            except UnknownTopic:
+                if not self._queues:
+                    raise
+            self._looked_up = now
+        return self._queues
+
+    def start(self) -> Offsets:
+        """Where a new query begins."""
+        bounds = self.catalog.bounds(self.queues())
+        found = resolve(
+            self.catalog, self.options.starting, bounds, strict_timestamps=self.options.strict_timestamps, is_end=False
+        )
+        for queue, offset in found.items():
+            if offset < bounds[queue].min:
+                self._lose(queue, f"option 'startingOffsets' asks for {offset}, the oldest message has {bounds[queue].min}")
+                found[queue] = bounds[queue].min
+        return found
+
+    def poll(self, start: Mapping[MessageQueue, int]) -> Offsets:
+        """The end of every queue; never before `start`.
+
+        Raises:
+            DataLoss: a queue has been shorter than what was read of it for longer than a failover takes.
+        """
+        if isinstance(self.catalog, BrokerCatalog):
+            time.sleep(max(0.0, self._polled + POLL_SECONDS - time.monotonic()))
+            ends = self.catalog.ends(self.queues())
+        else:
+            ends = {queue: bounds.max for queue, bounds in self.catalog.bounds(self.queues()).items()}
+        self._polled = now = time.monotonic()
+        for queue, offset in start.items():
+            if queue not in ends:
+                self._lose(queue, f"the queue no longer exists; it was read up to offset {offset}")
+            elif ends[queue] < offset:
+                since = self._shorter_since.setdefault(queue, now)
+                if now - since > self._failover_seconds:
+                    self._lose(queue, f"it was read up to offset {offset} and ends at {ends[queue]} now")
+            else:
+                self._shorter_since.pop(queue, None)
+        self.latest = {**start, **{queue: max(end, start.get(queue, 0)) for queue, end in ends.items()}}
+        return self.latest
+
+    @property
+    def _failover_seconds(self) -> float:
+        place = self.options.place
+        return 0.0 if isinstance(place, Stores) else place.failover_seconds
+
+    def admitted(self, start: Mapping[MessageQueue, int], latest: Offsets, limit: ReadLimit) -> Offsets:
+        """The end of the next batch, within the limits."""
+        limits = self.options.limits
+        if isinstance(limit, ReadAllAvailable):
+            return latest
+        offsets_max = limits.offsets_max
+        if limits.bytes_max is not None:
+            ranges = ranges_between(start, latest)
+            size, count = self.catalog.range_bytes(ranges), sum(each.count for each in ranges)
+            fitting = max(count * limits.bytes_max // size, 1) if size > limits.bytes_max else count
+            offsets_max = fitting if offsets_max is None else min(offsets_max, fitting)
+        return latest if offsets_max is None else admit(start, latest, offsets_max)
+
+    def must_wait(self, start: Mapping[MessageQueue, int], latest: Offsets) -> bool:
+        """Whether there is less than a batch should have, and time to wait for more."""
+        limits = self.options.limits
+        count = sum(each.count for each in ranges_between(start, latest))
+        now = time.monotonic()
+        if limits.offsets_min is None or count >= limits.offsets_min or now - self._batch_at >= limits.delay_seconds:
+            if count:
+                self._batch_at = now
+            return False
+        return True
+
+    def readable(self, start: Offsets, end: Offsets) -> list[QueueRange]:
+        """The ranges of a batch as far as their messages are there; a queue that is new begins at its oldest message.
+
+        Raises:
+            DataLoss: messages are gone, and `failOnDataLoss` is on.
+        """
+        wanted = [queue for queue in end if end[queue] > start.get(queue, 0)]
+        bounds = self.catalog.bounds(wanted)
+        found: list[QueueRange] = []
+        for each in ranges_between(start, end):
+            known = bounds.get(each.queue)
+            if known is None:
+                self._lose(each.queue, f"offsets {each.start} to {each.end - 1} are gone: the queue no longer exists")
+                continue
+            first = self._first(each, each.queue in start, known)
+            if first < each.end:
+                found.append(QueueRange(each.queue, first, each.end))
+        return found
+
+    def _first(self, each: QueueRange, was_read: bool, bounds: Bounds) -> int:
+        if each.start >= bounds.min or not was_read:
+            return max(each.start, bounds.min)
+        gone = min(bounds.min, each.end)
+        self._lose(
+            each.queue,
+            f"{gone - each.start} messages, offsets {each.start} to {gone - 1}, were deleted before they were read "
+            f"(the oldest message has offset {bounds.min})",
+        )
+        return bounds.min
+
+    def _lose(self, queue: MessageQueue, reason: str) -> None:
+        if self.options.fail_on_data_loss:
+            raise DataLoss(queue, reason)
+        warn(f"{queue}: {reason}; going on without them")
+
+    def publish(self, offsets: Offsets) -> None:
+        """Store how far the query is under its consumer group, for tools that show lags; it is never read back."""
+        catalog, group = self.catalog, self.options.pulling.group
+        if not isinstance(catalog, BrokerCatalog) or group == TOOLS_GROUP:
+            return
+        for queue, offset in offsets.items():
+            address = catalog.client.member(queue)
+            if address is None:
+                continue
+            fields = {"consumerGroup": group, "topic": queue.topic, "queueId": queue.queue_id, "commitOffset": offset}
+            try:
+                catalog.client.link(address).call(
+                    request(RequestCode.UPDATE_CONSUMER_OFFSET, fields), catalog.client.servers.call_seconds
+                )
+            except LinkLost as error:
+                warn(f"the progress of group {group} was not stored: {error}")
+                return
+
+
+class LedgermqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads a stream. One object lives on the driver for as long as the query; copies of it read tasks elsewhere."""
+
+    def __init__(self, options: ReadOptions, columns: tuple[Column, ...]) -> None:
+        self.options = options
+        self.task_reader = TaskReader(options, columns)
+        self._progress: Progress | None = None
+        self._initial: JsonOffsets | None = None
+        self._start_pending = False
+        self._target: Offsets | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_progress": None}
+
+    @property
+    def progress(self) -> Progress:
+        if self._progress is None:
+            self._progress = Progress(self.options, open_catalog(self.options))
+        return self._progress
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - the name is Spark's
+        limits = self.options.limits
+        if limits.offsets_max is not None:
+            return ReadMaxRows(limits.offsets_max)
+        return ReadMaxBytes(limits.bytes_max) if limits.bytes_max is not None else ReadAllAvailable()
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        if self._initial is None:
+            self._initial = to_json(self.progress.start())
+            self._start_pending = True
+        return dict(self._initial)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        if self._start_pending:
+            self._start_pending = False
+            if start == self._initial:  # else Spark asked for it to run the first batch again, which is journaled already
+                return start
+        begin = from_json(start)
+        latest = self.progress.poll(begin)
+        if self._target is not None:
+            latest = {
+                queue: max(min(end, self._target[queue]), begin.get(queue, 0))
+                for queue, end in latest.items()
+                if queue in self._target
+            }
+            latest = {**begin, **latest}
+        elif self.progress.must_wait(begin, latest):
+            return start
+        return dict(to_json(self.progress.admitted(begin, latest, limit)))
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        return dict(to_json(self.progress.latest)) or None
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._target = dict(self.progress.poll({}))
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        ranges = self.progress.readable(from_json(start), from_json(end))
+        return [TaskPartition(task) for task in self.progress.catalog.plan(ranges, self.options)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        if partition.value is None:
+            return iter(())
+        return self.task_reader.read(partition.value)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        self.progress.publish(from_json(end))
+
+    def stop(self) -> None:
+        if self._progress is not None:
+            self._progress.catalog.close()

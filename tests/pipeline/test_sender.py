@@ -1,0 +1,258 @@
+"""Writing a task's rows: in order, once, whatever is lost on the way."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import Any
+
+import attrs
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ledgermq.message.message import MessageQueue
+from ledgermq.pipeline.errors import NotWritten
+from ledgermq.pipeline.link import Link, LinkLost
+from ledgermq.pipeline.options import WriteOptions, write_options
+from ledgermq.pipeline.outgoing import Outgoing, Rows, fingerprint, written_properties
+from ledgermq.pipeline.sender import Sender
+from ledgermq.pipeline.sink import begin
+from ledgermq.remoting.codes import RequestCode, ResponseCode
+from ledgermq.remoting.command import RemotingCommand
+from ledgermq.testing.embedded import Embedded, start_embedded
+
+from .brokers import all_bodies, bodies, create_topic, numbered
+
+
+def rows_of(**changes: Any) -> Rows:
+    columns = {name: name for name in ("body", "topic", "queueId", "tags", "keys", "properties", "delayLevel", "flag")}
+    return attrs.evolve(Rows(columns, None, 1000, allow_null_body=False), **changes)
+
+
+def batch_of(*rows: dict[str, Any]) -> pa.RecordBatch:
+    types = {
+        "body": pa.binary(), "topic": pa.string(), "queueId": pa.int32(), "tags": pa.string(), "keys": pa.string(),
+        "properties": pa.map_(pa.string(), pa.string()), "delayLevel": pa.int32(), "flag": pa.int32(),
+    }  # fmt: skip
+    return pa.RecordBatch.from_arrays(
+        [pa.array([row.get(name) for row in rows], kind) for name, kind in types.items()], list(types)
+    )
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ({"body": None, "topic": "T"}, "row 1 of a batch of here has a null body"),
+        ({"body": b"x"}, "has no topic"),
+        ({"body": b"x" * 1001, "topic": "T"}, "has a body of 1001 bytes, 1000 are allowed"),
+        ({"body": b"x", "topic": "T", "delayLevel": 19}, "delay level 19"),
+        ({"body": b"x", "topic": "T", "tags": "a\x01b"}, "U+0001"),
+        ({"body": b"x", "topic": "T", "properties": {"p": "x" * 40_000}}, "has properties of"),
+    ],
+)
+def test_rows_that_cannot_be_sent_are_named(row: dict[str, Any], reason: str) -> None:
+    """Before anything of their batch is sent."""
+    with pytest.raises(NotWritten) as refused:
+        list(rows_of().messages(batch_of({"body": b"good", "topic": "T"}, row), "here"))
+
+    assert reason in str(refused.value)
+
+
+def test_a_null_body_may_be_sent_empty() -> None:
+    """If the user says so."""
+    (message,) = rows_of(allow_null_body=True, topic="T").messages(batch_of({"body": None}), "here")
+
+    assert (message.topic, message.body) == ("T", b"")
+
+
+@given(
+    st.dictionaries(st.sampled_from(["a", "b", "UNIQ_KEY", "SPARK_TXN", "CLUSTER"]), st.text("xyz", min_size=1, max_size=3)),
+    st.one_of(st.none(), st.just("tag")),
+    st.randoms(),
+)
+def test_a_fingerprint_is_that_of_the_stored_message(own: dict[str, str], tag: str | None, shuffled: random.Random) -> None:
+    """Whatever brokers and clients add, in whatever order properties come back."""
+    said = written_properties(own, tag, None, None)
+    stored = {
+        **{name: value for name, value in own.items() if name in ("a", "b")},
+        "UNIQ_KEY": "1",
+        "MSG_REGION": "r",
+        "WAIT": "true",
+    }
+    if tag:
+        stored["TAGS"] = tag
+    items = list(stored.items())
+    shuffled.shuffle(items)
+
+    assert fingerprint("T", b"body", 1, said) == fingerprint("T", b"body", 1, written_properties(dict(items), None, None, None))
+
+
+@pytest.fixture
+def topic(broker: Embedded, request: pytest.FixtureRequest) -> str:
+    name = "sender-" + "".join(each if each.isalnum() else "-" for each in request.node.name)
+    create_topic(broker.namesrv, name, 3)
+    return name
+
+
+def messages(topic: str, count: int, **changes: Any) -> list[Outgoing]:
+    return list(
+        rows_of(topic=topic).messages(batch_of(*({"body": b"%06d" % number, **changes} for number in range(count))), "here")
+    )
+
+
+def options_of(broker: Embedded, topic: str, **changes: str) -> WriteOptions:
+    return write_options(
+        {"nameServer": broker.namesrv, "topic": topic, "sendBatchBytes": "2000", "failoverTimeoutMs": "5000", **changes}
+    )
+
+
+def test_every_row_is_stored_once_and_in_the_order_of_its_queue(broker: Embedded, topic: str) -> None:
+    """Rows that name a queue go there, one request after the other."""
+    sender = Sender(options_of(broker, topic), begin(options_of(broker, topic)), "q.0.0")
+
+    sender.add([attrs.evolve(message, queue_id=at % 3) for at, message in enumerate(messages(topic, 600))])
+    sender.flush()
+
+    assert sender.sent == 600
+    assert {queue.queue_id: found for queue, found in bodies(broker.namesrv, topic).items()} == {
+        queue_id: [b"%06d" % number for number in range(queue_id, 600, 3)] for queue_id in range(3)
+    }
+
+
+def test_a_repeated_task_sends_only_what_is_missing(broker: Embedded, topic: str) -> None:
+    """Rows that say the same are counted, and those of other tasks are not taken for ours."""
+    options, twice = options_of(broker, topic), messages(topic, 50) + messages(topic, 10)
+    began = begin(options)
+    for transaction, rows in (("q.0.0", twice[:37]), ("q.0.1", messages(topic, 50))):
+        first = Sender(options, began, transaction)
+        first.add(rows)
+        first.flush()
+
+    again = Sender(options, began, "q.0.0")
+    again.look_before_sending()
+    again.add(reversed(twice))
+    again.flush()
+
+    assert (again.sent, again.skipped) == (60 - 37, 37)
+    assert Counter(all_bodies(broker.namesrv, topic)) == Counter(numbered([*range(50), *range(50), *range(10)]))
+
+
+def test_where_the_topic_is_a_column_the_look_back_goes_by_time(broker: Embedded, topic: str) -> None:
+    """The driver cannot know the destination."""
+    options = attrs.evolve(options_of(broker, topic), topic=None)
+    began = begin(options)
+    first = Sender(options, began, "q.0.0")
+    first.add(messages(topic, 20))
+    first.flush()
+
+    again = Sender(options, began, "q.0.0")
+    again.look_before_sending()
+    again.add(messages(topic, 30))
+    again.flush()
+
+    assert (began.ends, again.skipped) == ({}, 20)
+    assert all_bodies(broker.namesrv, topic) == numbered(range(30))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_answers_that_are_lost_neither_lose_nor_repeat(
+    broker: Embedded, topic: str, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Requests that never arrive, answers that never come, refusals of a busy broker, all at once, with rows that repeat."""
+    lots = random.Random(seed)
+    submit, answer = Link.submit, Link.answer
+    fates: dict[int, str] = {}
+
+    def unsure_submit(self: Link, command: RemotingCommand, timeout_seconds: float) -> int:
+        is_send = command.code in (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
+        fate = lots.choice(["ok", "ok", "ok", "lost request", "lost answer", "busy"]) if is_send else "ok"
+        if fate == "lost request":
+            self.close()
+            raise LinkLost(self.address, "test")
+        opaque = submit(self, command if fate != "busy" else RemotingCommand(RequestCode.GET_BROKER_CONFIG), timeout_seconds)
+        fates[opaque] = fate
+        return opaque
+
+    def unsure_answer(self: Link, opaque: int, timeout_seconds: float) -> RemotingCommand:
+        found = answer(self, opaque, timeout_seconds)
+        fate = fates.pop(opaque, "ok")
+        if fate == "lost answer":
+            self.close()
+            raise LinkLost(self.address, "test")
+        return RemotingCommand(ResponseCode.SYSTEM_BUSY, remark="test") if fate == "busy" else found
+
+    monkeypatch.setattr(Link, "submit", unsure_submit)
+    monkeypatch.setattr(Link, "answer", unsure_answer)
+    monkeypatch.setattr("ledgermq.pipeline.sender.SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr("ledgermq.pipeline.sender.PAUSE_SECONDS", 0.0)
+    options = options_of(broker, topic, failoverTimeoutMs="60000")
+    sender = Sender(options, begin(options), "q.0.0")
+
+    sender.add(messages(topic, 150) + messages(topic, 150))
+    sender.flush()
+    monkeypatch.undo()
+
+    assert sender.sent == 300
+    assert Counter(all_bodies(broker.namesrv, topic)) == Counter(numbered([*range(150), *range(150)]))
+
+
+def test_a_topic_that_does_not_exist_is_not_created(broker: Embedded) -> None:
+    """A misspelt name would take the rows for ever."""
+    options = options_of(broker, "misspelt")
+    sender = Sender(options, begin(options), "q.0.0")
+
+    with pytest.raises(NotWritten, match="the topic 'misspelt' does not exist"):
+        sender.add(messages("misspelt", 1))
+
+
+def test_a_queue_that_does_not_exist_is_named(broker: Embedded, topic: str) -> None:
+    """With those that there are."""
+    sender = Sender(options_of(broker, topic), begin(options_of(broker, topic)), "q.0.0")
+
+    with pytest.raises(NotWritten, match="has no queue 7 that can be written; it has broker-a:0, broker-a:1, broker-a:2"):
+        sender.add([attrs.evolve(message, queue_id=7) for message in messages(topic, 1)])
+
+
+def test_delayed_and_sharded_rows_are_sent_as_such(broker: Embedded, topic: str) -> None:
+    """One key, one queue."""
+    sender = Sender(options_of(broker, topic), begin(options_of(broker, topic)), "q.0.0")
+
+    sender.add([attrs.evolve(message, sharding_key="customer-7") for message in messages(topic, 40)])
+    sender.add(messages(topic, 1, delayLevel=18))
+    sender.flush()
+
+    assert sorted(len(found) for found in bodies(broker.namesrv, topic).values()) == [0, 0, 40]
+
+
+def test_messages_stored_less_safely_than_promised_are_not_counted_as_written() -> None:
+    """A master that waits for a slave that is not there says so."""
+    with start_embedded(settings={"brokerRole": "SYNC_MASTER"}) as lonely:
+        create_topic(lonely.namesrv, "T", 1)
+        strict = options_of(lonely, "T")
+        sender = Sender(strict, begin(strict), "q.0.0")
+
+        sender.add(messages("T", 5))
+        with pytest.raises(NotWritten, match=r"not as safely as the broker promises: SLAVE_NOT_AVAILABLE.*sendStatus"):
+            sender.flush()
+        lenient = options_of(lonely, "T", sendStatus="stored")
+        again = Sender(lenient, begin(strict), "q.0.0")
+        again.add(messages("T", 5))
+        again.flush()
+
+    assert again.sent == 5
+
+
+def test_a_cluster_without_a_broker_is_waited_for_and_then_named(
+    broker: Embedded, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For as long as a failover may take."""
+    options = options_of(broker, topic, failoverTimeoutMs="300")
+    sender = Sender(options, begin(options), "q.0.0")
+    elsewhere = MessageQueue(topic, "elsewhere", 0)
+    monkeypatch.setattr("ledgermq.pipeline.sender.choose_queue", lambda *_: elsewhere)
+    sender.add(messages(topic, 3))
+
+    with pytest.raises(NotWritten, match=r"3 messages for .*@elsewhere:0 were not acknowledged within 0.3 s.*has no master"):
+        sender.flush()

@@ -1,0 +1,121 @@
+"""Writing from a real Spark session: batches, streams, and batches that Spark runs again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ledgermq.pipeline.errors import BadOption
+from ledgermq.pipeline.options import write_options
+from ledgermq.pipeline.sender import Began
+from ledgermq.pipeline.sink import Notes
+from ledgermq.testing.embedded import Embedded
+
+from .brokers import all_bodies, create_topic, numbered, send
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def copy(spark: SparkSession, namesrv: str, source: str, target: str, checkpoint: Path, **options: str) -> None:
+    """Copy what is new in one topic to another one, a few messages at a time."""
+    stream = (
+        spark.readStream.format("ledgermq")
+        .options(nameServer=namesrv, subscribe=source, startingOffsets="earliest", maxOffsetsPerTrigger="40")
+        .load()
+    )
+    query = (
+        stream.writeStream.format("ledgermq")
+        .options(nameServer=namesrv, topic=target, checkpointLocation=str(checkpoint), **options)
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+
+
+def test_rows_become_messages(spark: SparkSession, broker: Embedded) -> None:
+    """Every column arrives where a consumer looks for it."""
+    create_topic(broker.namesrv, "written", 2)
+    rows = spark.sql(
+        "select 'written' topic, 'hello' body, 'paid' tags, 'k1 k2' keys, map('own', 'x', 'UNIQ_KEY', 'ignored') properties, "
+        "1 queueId, 7 flag, timestamp'2024-05-06 07:08:09.123Z' bornTimestamp"
+    )
+
+    rows.write.format("ledgermq").mode("append").options(nameServer=broker.namesrv).save()
+
+    (row,) = spark.read.format("ledgermq").options(nameServer=broker.namesrv, subscribe="written").load().collect()
+    assert (bytes(row.body), row.tags, row.keys, row.queueId, row.flag) == (b"hello", "paid", "k1 k2", 1, 7)
+    assert row.properties["own"] == "x"
+    assert row.msgId != "ignored"
+    assert str(row.bornTimestamp) == "2024-05-06 07:08:09.123000"
+
+
+def test_a_batch_that_is_run_again_writes_nothing_twice(spark: SparkSession, broker: Embedded, tmp_path: Path) -> None:
+    """As after a driver that died between the sink's commit and Spark's own: its commit is missing, the batch runs again."""
+    create_topic(broker.namesrv, "from", 3)
+    create_topic(broker.namesrv, "to", 3)
+    send(broker.namesrv, "from", 100)
+    copy(spark, broker.namesrv, "from", "to", tmp_path)
+    last = max(int(path.name) for path in (tmp_path / "commits").iterdir() if path.name.isdigit())
+    (tmp_path / "commits" / str(last)).unlink()
+    send(broker.namesrv, "from", 30, begin=100)
+
+    copy(spark, broker.namesrv, "from", "to", tmp_path)
+
+    assert all_bodies(broker.namesrv, "to") == numbered(range(130))
+    assert len(list((tmp_path / "ledgermq-sink").iterdir())) <= 2
+
+
+@pytest.mark.parametrize(
+    ("query", "options", "mode", "said"),
+    [
+        ("select 1 body", {}, "append", "must be binary or string, not int"),
+        ("select 'x' body", {}, "append", "no column 'topic'"),
+        ("select 'x' body, 1 price", {"topic": "T"}, "append", "'price' that no message has"),
+        ("select 'x' body", {"topic": "T"}, "overwrite", "cannot be replaced"),
+        ("select 'x' body", {"topic": "T", "sendBatchByte": "1"}, "append", "did you mean 'sendBatchBytes'"),
+        ("select 'x' body", {"topic": "nowhere"}, "append", "the topic 'nowhere' does not exist"),
+        ("select cast(null as string) body", {"topic": "T"}, "append", "null body"),
+        ("select repeat('x', 100) body", {"topic": "T", "maxMessageBytes": "99"}, "append", "100 bytes, 99 are allowed"),
+    ],
+)
+def test_mistakes_are_named(
+    spark: SparkSession, broker: Embedded, query: str, options: dict[str, str], mode: str, said: str
+) -> None:
+    """By the option, the column or the row, and nothing is written."""
+    with pytest.raises(Exception, match=r"ledgermq|body|topic") as refused:
+        spark.sql(query).write.format("ledgermq").mode(mode).options(nameServer=broker.namesrv, **options).save()
+
+    assert said in str(refused.value)
+
+
+def notes_of(path: Path) -> Notes:
+    return Notes.of(write_options({"nameServer": "h:1", "checkpointLocation": str(path)}))
+
+
+def test_where_a_batch_began_is_noted_once(tmp_path: Path) -> None:
+    """Whoever plans the batch again learns what the first one noted."""
+    first, repeated = notes_of(tmp_path).begin(3, lambda: Began({}, 17))
+    again, repeated_again = notes_of(tmp_path).begin(3, lambda: Began({}, 99))
+
+    assert (first.timestamp_ms, repeated, again.timestamp_ms, repeated_again) == (17, False, 17, True)
+    assert json.loads((tmp_path / "ledgermq-sink" / "3.json").read_text())["timestamp_ms"] == 17
+
+
+def test_the_batch_is_the_last_one_in_the_log_of_offsets(tmp_path: Path) -> None:
+    """Hidden files of checksums lie beside them."""
+    (tmp_path / "offsets").mkdir()
+    for name in ("8", "9", "10", ".10.crc", "11.tmp"):
+        (tmp_path / "offsets" / name).touch()
+
+    assert notes_of(tmp_path).batch() == 10
+
+
+@pytest.mark.parametrize("given", [{}, {"checkpointLocation": "nosuch://host/path"}])
+def test_without_a_checkpoint_that_can_be_read_nothing_is_written_exactly_once(given: dict[str, Any]) -> None:
+    """The ways out are named."""
+    with pytest.raises(BadOption, match="checkpointLocation"):
+        Notes.of(write_options({"nameServer": "h:1", **given}))

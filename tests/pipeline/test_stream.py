@@ -1,0 +1,218 @@
+"""Streams: offsets, limits, restarts, what is gone."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from ledgermq.pipeline.columns import available
+from ledgermq.pipeline.options import read_options
+from ledgermq.pipeline.stream import LedgermqStreamReader
+from ledgermq.testing.embedded import Embedded
+
+from .brokers import create_topic, send
+from .stores import StoreFiles, interleaved
+
+Seen = list[tuple[int, list[tuple[int, int]]]]
+
+
+@attrs.define(eq=False)
+class Engine:
+    """Runs a stream reader as Spark does with Trigger.AvailableNow, on one journal of offsets, without Spark's start-up."""
+
+    journal: list[str] = attrs.field(factory=list[str])
+    """Ends of batches, as the checkpoint holds them."""
+    committed: int = 0
+    """How many batches have been."""
+
+    def __call__(self, *, fail: bool = False, **options: Any) -> Seen:
+        """Read all that is there; with `fail`, die in the first batch that has rows. Returns the batches."""
+        given = {"subscribe": "T", "startingOffsets": "earliest", **options}
+        read = read_options(given, streaming=True)
+        columns = tuple(column for column in available(read.content) if column.name in ("queueId", "queueOffset"))
+        reader = LedgermqStreamReader(read, columns)
+        reader.prepareForTriggerAvailableNow()
+        limit = reader.getDefaultReadLimit()
+        seen: Seen = []
+        while True:
+            if len(self.journal) == self.committed:
+                begin = self.journal[-1] if self.journal else json.dumps(reader.initialOffset())
+                end = json.dumps(reader.latestOffset(json.loads(begin), limit))
+                if self.journal and end == begin:
+                    return seen
+                self.journal.append(end)
+            begin = self.journal[-2] if len(self.journal) > 1 else json.dumps(reader.initialOffset())
+            found = self._batch(reader, begin, self.journal[-1])
+            if fail and found:
+                raise RuntimeError("halt here")
+            seen.append((self.committed, found))
+            self.committed += 1
+            reader.commit(json.loads(self.journal[-1]))
+
+    @staticmethod
+    def _batch(reader: LedgermqStreamReader, begin: str, end: str) -> list[tuple[int, int]]:
+        tasks = pickle.loads(  # noqa: S301 - what Spark does
+            pickle.dumps((reader, reader.partitions(json.loads(begin), json.loads(end))))
+        )
+        batches = [batch for partition in tasks[1] for batch in tasks[0].read(partition)]
+        return sorted((row["queueId"], row["queueOffset"]) for batch in batches for row in batch.to_pylist())
+
+
+@pytest.fixture
+def run() -> Engine:
+    return Engine()
+
+
+def rows(seen: Seen) -> list[tuple[int, int]]:
+    return [row for _, batch in seen for row in batch]
+
+
+def expected(counts: list[int], begin: list[int] | None = None) -> list[tuple[int, int]]:
+    begin = begin or [0] * len(counts)
+    return [(queue, offset) for queue, (low, high) in enumerate(zip(begin, counts, strict=True)) for offset in range(low, high)]
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> StoreFiles:
+    written = StoreFiles(tmp_path / "store", segment_size=4096, queue_file_units=20)
+    written.append(interleaved(90))
+    return written
+
+
+def test_every_message_is_read_once_over_limits_and_restarts(files: StoreFiles, run: Engine) -> None:
+    """Batches have about as many messages as the limit says; a query that is started again goes on."""
+    options: dict[str, Any] = {"storePath": str(files.root), "maxOffsetsPerTrigger": "30"}
+
+    first = run(**options)
+    nothing = run(**options)
+    files.append(interleaved(30))
+    second = run(**options)
+
+    assert sorted(rows(first)) == expected([30, 30, 30])
+    assert [len(batch) for _, batch in first] == [0, 30, 30, 30]
+    assert rows(nothing) == []
+    assert sorted(rows(second)) == expected([40, 40, 40], [30, 30, 30])
+
+
+def test_a_batch_that_failed_is_read_again_as_it_was(files: StoreFiles, run: Engine) -> None:
+    """Whatever the limit says by then."""
+    options: dict[str, Any] = {"storePath": str(files.root)}
+    with pytest.raises(Exception, match="halt here"):
+        run(fail=True, **options, maxOffsetsPerTrigger="30")
+
+    again = run(**options, maxOffsetsPerTrigger="3")
+
+    assert again[0] == (1, expected([10, 10, 10]))
+    assert sorted(rows(again)) == expected([30, 30, 30])
+
+
+def test_bytes_bound_a_batch_too(files: StoreFiles, run: Engine) -> None:
+    """As the sizes of records in the consume queue tell."""
+    sizes = [len(batch) for _, batch in run(storePath=str(files.root), maxBytesPerTrigger="6000")]
+
+    assert sum(sizes) == 90
+    assert len(sizes) > 3
+    assert max(sizes) < 40
+
+
+def test_a_query_that_begins_at_the_end_loses_nothing_before_its_first_batch(files: StoreFiles, run: Engine) -> None:
+    """Where it began is journaled before anything was read, even if it dies before that is committed."""
+    options: dict[str, Any] = {"storePath": str(files.root), "startingOffsets": "latest"}
+    run(**options)
+    run.committed = 0
+    files.append(interleaved(6))
+
+    seen = run(**options)
+
+    assert json.loads(run.journal[0]) == {"T": {"store": {"0": 30, "1": 30, "2": 30}}}
+    assert rows(seen) == expected([32, 32, 32], [30, 30, 30])
+
+
+def test_a_topic_that_gets_more_queues_is_read_from_their_beginning(files: StoreFiles, run: Engine) -> None:
+    """They are not in the checkpoint yet."""
+    run(storePath=str(files.root))
+    files.append(interleaved(10, queues=5))
+
+    assert sorted(rows(run(storePath=str(files.root)))) == expected([32, 32, 32, 2, 2], [30, 30, 30, 0, 0])
+
+
+def test_retention_that_overtakes_a_stream_is_an_error_or_a_warning(files: StoreFiles, run: Engine) -> None:
+    """Never a silent gap, and never a message twice."""
+    options: dict[str, Any] = {"storePath": str(files.root), "maxOffsetsPerTrigger": "3"}
+    first = files.placed[0][2]
+    with pytest.raises(Exception, match="halt here"):
+        run(fail=True, **options)
+    (files.root / "commitlog" / f"{0:020d}").unlink()
+    left = [(each.queue_id, offset) for each, offset, position, _ in files.placed if position >= 4096]
+
+    with pytest.raises(Exception, match="were deleted before they were read") as gone:
+        run(**options)
+    seen = run(**options, failOnDataLoss="false")
+
+    assert first == 0
+    assert "failOnDataLoss" in str(gone.value)
+    assert sorted(rows(seen)) == sorted(left)
+
+
+def test_a_topic_that_is_deleted_under_a_stream_is_an_error_or_dropped(files: StoreFiles, run: Engine) -> None:
+    """Its last offsets stay in the checkpoint."""
+    files.append(interleaved(9, topic="U"))
+    options: dict[str, Any] = {"storePath": str(files.root), "subscribe": "T,U"}
+    run(**options)
+    shutil.rmtree(files.root / "consumequeue" / "U")
+    files.append(interleaved(3))
+
+    with pytest.raises(Exception, match=r"no longer exists|does not exist"):
+        run(**options)
+    seen = run(storePath=str(files.root), failOnDataLoss="false")
+
+    assert sorted(rows(seen)) == expected([31, 31, 31], [30, 30, 30])
+
+
+def test_a_broker_is_read_as_its_files_are(broker: Embedded, run: Engine) -> None:
+    """The same offsets by the same rules."""
+    create_topic(broker.namesrv, "T", 3)
+    send(broker.namesrv, "T", 90)
+
+    seen = run(nameServer=broker.namesrv, maxOffsetsPerTrigger="40")
+
+    assert len(rows(seen)) == len(set(rows(seen))) == 90
+    assert len(seen) >= 3
+
+
+def test_a_stream_reports_how_far_it_is_behind(files: StoreFiles) -> None:
+    """The end of the log, beside the end of the batch."""
+    options = read_options(
+        {"storePath": str(files.root), "subscribe": "T", "startingOffsets": "earliest", "maxOffsetsPerTrigger": "30"},
+        streaming=True,
+    )
+    reader = LedgermqStreamReader(options, available(options.content))
+    begin = reader.initialOffset()
+    assert reader.latestOffset(begin, reader.getDefaultReadLimit()) == begin
+
+    end = reader.latestOffset(begin, reader.getDefaultReadLimit())
+
+    assert end == {"T": {"store": {"0": 10, "1": 10, "2": 10}}}
+    assert reader.reportLatestOffset() == {"T": {"store": {"0": 30, "1": 30, "2": 30}}}
+
+
+def test_a_batch_may_wait_until_it_is_worth_it(files: StoreFiles) -> None:
+    """For as long as the user allows."""
+    given = {"storePath": str(files.root), "subscribe": "T", "startingOffsets": "latest", "minOffsetsPerTrigger": "10"}
+    patient, hasty = (read_options({**given, "maxTriggerDelay": delay}, streaming=True) for delay in ("1h", "0ms"))
+    readers = [LedgermqStreamReader(options, available(options.content)) for options in (patient, hasty)]
+    begin = [reader.initialOffset() for reader in readers]
+    for reader, start in zip(readers, begin, strict=True):
+        reader.latestOffset(start, reader.getDefaultReadLimit())
+    files.append(interleaved(3))
+
+    ends = [reader.latestOffset(start, reader.getDefaultReadLimit()) for reader, start in zip(readers, begin, strict=True)]
+
+    assert ends[0] == begin[0]
+    assert ends[1] == {"T": {"store": {"0": 31, "1": 31, "2": 31}}}
