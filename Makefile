@@ -34,6 +34,7 @@ check: .venv/ready-to-check  ## format, lint, types, layers, generated pages
 	$(BIN)/lint-imports
 	$(BIN)/python docs/formats.py --check
 	$(BIN)/python docs/events.py --check
+	$(BIN)/python docs/drawn.py --check
 
 interop: .venv/ready  ## foreign clients and brokers against ours; wants Java, Maven, Go and npm
 	$(BIN)/python -m pytest tests/interop

@@ -20,6 +20,8 @@ class Outcome:
     violations: list[str] = attrs.field(factory=list[str])
     faults: Counter[str] = attrs.field(factory=Counter[str])
     """How often each kind of fault was injected."""
+    requests: Counter[str] = attrs.field(factory=Counter[str])
+    """Requests that simulated servers handled without refusing them, by the name of their code."""
     drawn: str = ""
     """What the seed drew, where everything is drawn from one."""
     trace: list[str] = attrs.field(factory=list[str])

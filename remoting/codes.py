@@ -133,6 +133,61 @@ class RequestCode(IntEnum):
     BATCH_ACK_MESSAGE = 200151
 
 
+READ_ONLY: frozenset[RequestCode] = frozenset(
+    {
+        RequestCode.QUERY_MESSAGE,
+        RequestCode.QUERY_CONSUMER_OFFSET,
+        RequestCode.GET_ALL_TOPIC_CONFIG,
+        RequestCode.GET_BROKER_CONFIG,
+        RequestCode.GET_BROKER_RUNTIME_INFO,
+        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+        RequestCode.GET_MAX_OFFSET,
+        RequestCode.GET_MIN_OFFSET,
+        RequestCode.GET_EARLIEST_MSG_STORETIME,
+        RequestCode.VIEW_MESSAGE_BY_ID,
+        RequestCode.GET_CONSUMER_LIST_BY_GROUP,
+        RequestCode.GET_ALL_CONSUMER_OFFSET,
+        RequestCode.GET_ALL_DELAY_OFFSET,
+        RequestCode.CHECK_CLIENT_CONFIG,
+        RequestCode.GET_KV_CONFIG,
+        RequestCode.GET_ROUTEINFO_BY_TOPIC,
+        RequestCode.GET_BROKER_CLUSTER_INFO,
+        RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+        RequestCode.GET_TOPIC_STATS_INFO,
+        RequestCode.GET_CONSUMER_CONNECTION_LIST,
+        RequestCode.GET_PRODUCER_CONNECTION_LIST,
+        RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
+        RequestCode.GET_CONSUME_STATS,
+        RequestCode.GET_KVLIST_BY_NAMESPACE,
+        RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
+        RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
+        RequestCode.GET_TOPICS_BY_CLUSTER,
+        RequestCode.QUERY_TOPIC_CONSUME_BY_WHO,
+        RequestCode.QUERY_CONSUME_TIME_SPAN,
+        RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS,
+        RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER,
+        RequestCode.GET_CONSUMER_RUNNING_INFO,
+        RequestCode.QUERY_CORRECTION_OFFSET,
+        RequestCode.GET_UNIT_TOPIC_LIST,
+        RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST,
+        RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST,
+        RequestCode.VIEW_BROKER_STATS_DATA,
+        RequestCode.GET_BROKER_CONSUME_STATS,
+        RequestCode.GET_NAMESRV_CONFIG,
+        RequestCode.QUERY_CONSUME_QUEUE,
+        RequestCode.GET_ALL_PRODUCER_INFO,
+        RequestCode.QUERY_TOPICS_BY_CONSUMER,
+        RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER,
+        RequestCode.GET_TOPIC_CONFIG,
+        RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG,
+        RequestCode.GET_ALL_MESSAGE_REQUEST_MODE,
+        RequestCode.GET_BROKER_MEMBER_GROUP,
+        RequestCode.GET_BROKER_HA_STATUS,
+    }
+)
+"""Requests that change nothing. The simulator must draw every other one that is served, or `make check` fails."""
+
+
 class ResponseCode(IntEnum):
     """How a request ended."""
 

@@ -6,6 +6,7 @@ Bodies carry a number that is given once, so a message is recognised wherever it
 from __future__ import annotations
 
 from enum import Enum
+from math import inf
 
 import attrs
 
@@ -45,6 +46,9 @@ class Put:
     physical_offset: int = -1
     copies: int | None = None
     """Nodes that held it when its producer was told, if that was looked at."""
+    sent_at: float = 0.0
+    answered_at: float = inf
+    """When its producer was told what became of it; both where time counts."""
 
 
 @attrs.define(eq=False)
@@ -90,6 +94,74 @@ class Trial:
 
 
 @attrs.define(eq=False)
+class Deletion:
+    """A request to delete a topic."""
+
+    topic: str
+    began: float
+    epoch: int
+    answered_at: float = inf
+    """When its sender was told that it was done; infinite if never."""
+
+
+@attrs.define(eq=False)
+class Change:
+    """A request to give a setting a value; None deletes it."""
+
+    key: str
+    value: str | None
+    began: float
+    epoch: int
+    answered_at: float = inf
+    """When its sender was told that it was done; infinite if never."""
+
+
+@attrs.frozen
+class Look:
+    """The value of a setting, as a server held it at one moment."""
+
+    key: str
+    value: str | None
+    host: str
+    seconds: float
+    epoch: int
+    until: float = 0.0
+    """When the look ended, if it took time."""
+
+
+@attrs.frozen
+class Position:
+    """Where a group stands in a queue, and where the queue ends, as a server held both at one moment."""
+
+    group: str
+    queue: Queue
+    offset: int
+    queue_end: int
+    host: str
+    seconds: float
+    epoch: int
+
+
+@attrs.define(eq=False)
+class Handling:
+    """One delivery of a message to the code of a consumer."""
+
+    group: str
+    member: str
+    queue: Queue
+    queue_offset: int
+    number: int
+    began: float
+    ordered: bool = False
+    ended: float = inf
+    """When the code let go of it, whatever came of it."""
+    done: bool = False
+    """It was handled to the end."""
+    settled_at: float | None = None
+    """When it was handled to the end or sent back for a retry, after which the group may pass it."""
+
+
+@attrs.define(eq=False)
 class Stored:
     """One message as a look at the whole queue finds it."""
 
@@ -109,6 +181,8 @@ class Snapshot:
     """Min and max offset of each queue, as the node tells them."""
     by_key: dict[str, list[int]]
     """Numbers found by each key that was asked for."""
+    host: str = ""
+    """Which of several nodes."""
 
 
 @attrs.define(eq=False)
@@ -132,6 +206,18 @@ class History:
     trials: list[Trial] = attrs.field(factory=list[Trial])
     retries_max: int = 0
     """How often a failed message is tried again."""
+
+    changes: list[Change] = attrs.field(factory=list[Change])
+    looks: list[Look] = attrs.field(factory=list[Look])
+    change_seconds: float = 0.0
+    """A kill and a power cut take no answered change of a setting that is older."""
+    deletions: list[Deletion] = attrs.field(factory=list[Deletion])
+    positions: list[Position] = attrs.field(factory=list[Position])
+    handlings: list[Handling] = attrs.field(factory=list[Handling])
+    member_commits: list[Commit] = attrs.field(factory=list[Commit])
+    """Looks at how far a group is whose handlings are all in the history."""
+    subscriptions: set[tuple[str, str]] = attrs.field(factory=set[tuple[str, str]])
+    """Group and topic, of the groups whose handlings are in the history."""
 
     def survives(self, epoch: int, until: int) -> bool:
         """Whether what was promised in life `epoch` holds at the start of life `until`."""

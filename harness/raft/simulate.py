@@ -406,4 +406,4 @@ def simulate_raft(seed: int) -> Outcome:
     except Exception as error:  # noqa: BLE001 - whatever is let out is a finding
         run.world.checker.violations.append(describe_error(error))
     world = run.world
-    return Outcome(History(sync_flush=True), world.checker.violations, world.counts, str(draw), world.trace)
+    return Outcome(History(sync_flush=True), world.checker.violations, world.counts, drawn=str(draw), trace=world.trace)

@@ -35,6 +35,8 @@ CONVERGE_SECONDS = 300.0
 """Virtual time in which healed nodes must have given every acknowledged message to the consumer."""
 WORKLOAD_SHARE = 0.4
 """How often each workload is drawn."""
+CHANGE_SLACK_SECONDS = 5.0
+"""A crash may take what was changed in a table this long before it, for tables are written after the answer."""
 PERSIST_SLACK_SECONDS = 5.0
 """How much longer than its interval the writing of a table may take."""
 
@@ -128,6 +130,7 @@ class ClusterRun:
             copies=draw.in_sync_replicas if draw.sync_master else 1,
             commit_seconds=inf if draw.disk_errors else draw.commit_seconds + PERSIST_SLACK_SECONDS,
             retries_max=draw.retries_max,
+            change_seconds=inf if draw.disk_errors else CHANGE_SLACK_SECONDS,
         )
         return cls(draw, Scene(lots, fabric, history, draw.life_seconds, draw.sync_seconds_max))
 
@@ -190,7 +193,8 @@ class ClusterRun:
             scene.say("healed")
             await self._must_converge()
             clients.cancel()
-            for node in reversed(self.nodes):
+            await self._must_be_equal()
+            for node in (*scene.slaves, scene.master):
                 await node.process.end(End.CLEAN)
             nursery.cancel_scope.cancel()
         await self._look()
@@ -274,14 +278,26 @@ class ClusterRun:
             if sum(put.acknowledged for put in puts) == before:
                 return "no message is taken"
             # A slave that is ahead of a master that lost its unsynced tail goes back when it has joined again.
-            stores = [node.broker.store for node in (self.scene.master, *self.scene.slaves) if node.broker is not None]
-            logs = [_whole_log(store.log.slice_from, store.log.min_offset, store.log.max_offset) for store in stores]
+            logs = self._logs()
             return "" if all(logs[0].startswith(log) for log in logs[1:]) else "a slave's log is not its master's"
 
         with trio.move_on_after(CONVERGE_SECONDS):
             while lacking():  # noqa: ASYNC110 - looked at from outside
                 await trio.sleep(0.1)
         assert not lacking(), f"{CONVERGE_SECONDS} s after healing {lacking()}"
+
+    def _logs(self) -> list[bytes]:
+        """The log of each broker that serves, the master's first."""
+        stores = [node.broker.store for node in (self.scene.master, *self.scene.slaves) if node.broker is not None]
+        return [_whole_log(store.log.slice_from, store.log.min_offset, store.log.max_offset) for store in stores]
+
+    async def _must_be_equal(self) -> None:
+        """Nobody sends any more, so every slave gets all that there is."""
+        with trio.move_on_after(CONVERGE_SECONDS):
+            while len(set(self._logs())) > 1:  # noqa: ASYNC110 - looked at from outside
+                await trio.sleep(0.1)
+            return
+        raise AssertionError(f"{CONVERGE_SECONDS} s after the last send a slave's log is not its master's")
 
     # ---------------------------------------------------------------- looking
 
@@ -291,8 +307,8 @@ class ClusterRun:
         for node in (self.scene.master, *self.scene.slaves):
             config = node.config.store_config()
             async with open_message_store(node.machine.world(), config) as store:
+                self.history.snapshots.append(self._snapshot(node, store))
                 if node is self.scene.master:
-                    self.history.snapshots.append(self._snapshot(store))
                     for workload in self.workloads:
                         workload.look(store)
                 logs.append(_whole_log(store.log.slice_from, store.log.min_offset, store.log.max_offset))
@@ -308,7 +324,7 @@ class ClusterRun:
             faults.update(node.clock.injected)
         return faults
 
-    def _snapshot(self, store: MessageStore) -> Snapshot:
+    def _snapshot(self, node: Node, store: MessageStore) -> Snapshot:
         queues: dict[Queue, list[Stored]] = {}
         bounds: dict[Queue, tuple[int, int]] = {}
         topics = sorted({put.queue[0] for put in self.history.puts})
@@ -319,7 +335,7 @@ class ClusterRun:
                 result = store.get(*queue, offset, 32)
                 found += map(_stored, result.slices)
                 offset = result.next_offset
-        return Snapshot(self.scene.epoch + 1, queues, bounds, {})
+        return Snapshot(self.scene.epoch + 1, queues, bounds, {}, node.host)
 
 
 def _stored(record: memoryview) -> Stored:
@@ -338,9 +354,9 @@ def _whole_log(slice_from: Callable[[int, int], memoryview], begin: int, end: in
     return b"".join(parts)
 
 
-def simulate_cluster(seed: int) -> Outcome:
+def simulate_cluster(seed: int, mend: Callable[[ClusterDraw], ClusterDraw] = lambda draw: draw) -> Outcome:
     """Run one seed; an exception of a node or a client is a violation like any other."""
-    draw = ClusterDraw.of(seed)
+    draw = mend(ClusterDraw.of(seed))
     run = ClusterRun.of(draw)
     violations: list[str] = []
     try:
@@ -352,4 +368,4 @@ def simulate_cluster(seed: int) -> Outcome:
     violations += [f"{workload.name}: {violation}" for workload in run.workloads for violation in workload.violations()]
     if not run.slave_is_prefix:
         violations.append("the slave's log is not a prefix of its master's")
-    return Outcome(run.history, violations, run.faults(), str(draw), run.scene.trace)
+    return Outcome(run.history, violations, run.faults(), run.scene.requests, str(draw), run.scene.trace)

@@ -230,4 +230,4 @@ def simulate_cores(seed: int) -> Outcome:
             core(run)
         except Exception as error:  # noqa: BLE001 - whatever is let out is a finding
             run.violations.append(f"{core.__name__}: {describe_error(error)}")
-    return Outcome(History(sync_flush=True), run.violations, run.counts, str(draw), run.trace)
+    return Outcome(History(sync_flush=True), run.violations, run.counts, drawn=str(draw), trace=run.trace)

@@ -44,7 +44,10 @@ class Process(Generic[Server]):
     on_start: Callable[[Server], None] = lambda _: None
     server: Server | None = None
     """The server, while it serves in a life that counts."""
+    ended_by: End | None = None
+    """How it ended, while it is down."""
     _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+    _stop: trio.Event = attrs.field(factory=trio.Event)
     _ended: trio.Event = attrs.field(factory=trio.Event)
     _dead: bool = False
 
@@ -58,13 +61,14 @@ class Process(Generic[Server]):
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Start, serve and end."""
-        self._scope, self._ended, self._dead = trio.CancelScope(), trio.Event(), False
+        self.ended_by = None
+        self._scope, self._stop, self._ended, self._dead = trio.CancelScope(), trio.Event(), trio.Event(), False
         try:
             with self._scope:
                 async with self.serve(self.machine.world()) as self.server:
                     self.on_start(self.server)
                     task_status.started()
-                    await trio.sleep_forever()
+                    await self._stop.wait()
         except BaseException:
             if not self._dead:  # nobody sees the error of a process that has been killed
                 raise
@@ -74,13 +78,17 @@ class Process(Generic[Server]):
 
     async def end(self, end: End) -> None:
         """End the process: in order, by a signal, or with the machine."""
+        self.ended_by = end
         self._dead = end is not End.CLEAN
         self.server = None  # what a process still does while it stops in order belongs to no life that counts
         if end is End.POWER:
             self.machine.power_cut()
         elif end is End.KILL:
             self.machine.kill()
-        self._scope.cancel()
+        if end is End.CLEAN:
+            self._stop.set()
+        else:
+            self._scope.cancel()
         await self._ended.wait()
 
 

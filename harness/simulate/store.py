@@ -429,4 +429,4 @@ def simulate_store(seed: int, mend: Callable[[StoreDraw], StoreDraw] = lambda dr
         violations.append(describe_error(error))
     violations += check_history(run.history)
     faults = Counter(run.disk.faults.injected | run.clock.injected)
-    return Outcome(run.history, violations, faults, str(draw), run.trace)
+    return Outcome(run.history, violations, faults, drawn=str(draw), trace=run.trace)

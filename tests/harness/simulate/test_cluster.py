@@ -6,9 +6,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
+import attrs
 import pytest
 
-from harness.simulate.cluster import simulate_cluster
+from harness.simulate.cluster import ClusterDraw, simulate_cluster
+from harness.simulate.workloads.registry import WORKLOADS
 from ledgermq.testing.logs import logs_silenced
 
 
@@ -32,6 +34,21 @@ def test_a_seed_holds(seed: int) -> None:
 
     assert outcome.violations == []
     assert outcome.counts["acknowledged"] > 0
+
+
+OF_CONSUMERS = {"NOTIFY_CONSUMER_IDS_CHANGED", "RESET_CONSUMER_CLIENT_OFFSET"}
+"""Requests that brokers make of consumers, which are not counted."""
+
+
+def test_all_workloads_together_draw_every_request_that_they_name() -> None:
+    def mend(draw: ClusterDraw) -> ClusterDraw:
+        return attrs.evolve(draw, workloads=tuple(WORKLOADS), life_seconds=40.0)
+
+    outcome = simulate_cluster(11, mend)
+
+    assert outcome.violations == []
+    named = {code.name for workload in WORKLOADS.values() for code in workload.codes}
+    assert named - OF_CONSUMERS - outcome.requests.keys() == set()
 
 
 @pytest.mark.parametrize("hash_seed", ["1", "2", "99"])

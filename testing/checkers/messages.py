@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from math import inf
 
-from .history import Commit, End, History, Put, Snapshot
+from ..history import Commit, End, History, Put, Snapshot
 
 Checker = Callable[[History], Iterator[str]]
 
@@ -252,34 +252,6 @@ def retries_end_in_the_dead_letters(history: History) -> Iterator[str]:
             yield f"{told} is no dead letter"
         elif not hopeless and not trial.done:
             yield f"{told} was never taken"
-
-
-STORE_CHECKERS: tuple[Checker, ...] = (
-    nothing_acknowledged_is_lost,
-    nothing_read_is_lost,
-    queue_offsets_are_dense,
-    queue_offsets_are_given_once,
-    nothing_is_stored_twice_or_invented,
-    order_within_a_queue_holds,
-    batches_are_whole,
-    keys_find_their_messages,
-)
-CLUSTER_CHECKERS: tuple[Checker, ...] = (
-    nothing_acknowledged_is_lost,
-    nothing_read_is_lost,
-    queue_offsets_are_dense,
-    queue_offsets_are_given_once,
-    acknowledged_puts_are_on_slaves,
-    acknowledged_puts_keep_their_order,
-    readers_see_all_in_order,
-    committed_offsets_never_retreat,
-    retries_end_in_the_dead_letters,
-)
-
-
-def check_history(history: History, checkers: tuple[Checker, ...] = STORE_CHECKERS) -> list[str]:
-    """All violations, each behind the name of its property."""
-    return [f"{checker.__name__}: {violation}" for checker in checkers for violation in checker(history)]
 
 
 def _place(put: Put) -> str:

@@ -1,0 +1,76 @@
+"""Write the table of `docs/reliability.md` that says which workload of the simulator draws which request.
+
+`python docs/drawn.py` writes it; with `--check` it only compares, and its exit status says whether the table is up to date.
+Either way it fails if a broker, a name server or a consumer serves a request that changes state and that no workload draws.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any, cast
+
+import structlog
+import trio
+import trio.testing
+
+from harness.simulate.workloads.registry import WORKLOADS
+from ledgermq.client.peer_requests import PeerRequests
+from ledgermq.namesrv.config import NamesrvConfig
+from ledgermq.namesrv.server import open_namesrv
+from ledgermq.remoting.codes import READ_ONLY, RequestCode
+from ledgermq.testing.embedded import open_virtual
+from ledgermq.testing.sim.world import sim_world
+
+PAGE = Path(__file__).with_name("reliability.md")
+BEGIN, END = "<!-- made by docs/drawn.py -->\n", "<!-- end -->\n"
+
+
+async def served() -> dict[str, frozenset[int]]:
+    """The request codes that each kind of peer serves."""
+    async with (
+        open_virtual() as embedded,
+        open_namesrv(NamesrvConfig(listen_port=1, bind_address="10.0.0.1"), sim_world(0)) as names,
+    ):
+        peers = PeerRequests(cast("Any", None))
+        return {
+            "broker": embedded.brokers[0].dispatcher.codes,
+            "name server": names.dispatcher.codes,
+            "consumer": frozenset(peers.handlers()),
+        }
+
+
+def table(codes: dict[str, frozenset[int]]) -> str:
+    """The table; ends the process if a request that changes state is drawn by nobody."""
+    rows: list[str] = []
+    missing: list[str] = []
+    everything = frozenset[int]().union(*codes.values())
+    for code in sorted(everything - READ_ONLY):
+        request = RequestCode(code)
+        servers = ", ".join(name for name, known in codes.items() if code in known)
+        drawers = [name for name, workload in WORKLOADS.items() if request in workload.codes]
+        rows.append(f"| {int(request)} `{request.name}` | {servers} | {', '.join(drawers)} |\n")
+        if not drawers:
+            missing.append(f"{int(request)} {request.name}")
+    if missing:
+        sys.exit(f"no workload of the simulator draws {', '.join(missing)}, and READ_ONLY does not list them")
+    return "| request that changes state | served by | drawn by the workload |\n|---|---|---|\n" + "".join(rows)
+
+
+def main() -> None:
+    """Write or check the page."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger("critical"))
+    made = table(trio.run(served, clock=trio.testing.MockClock(autojump_threshold=0)))
+    before, begin, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        sys.exit(f"{PAGE} lacks the marks {BEGIN!r} and {END!r}")
+    text = before + begin + made + end + after
+    if "--check" not in sys.argv[1:]:
+        PAGE.write_text(text, encoding="utf-8")
+    elif PAGE.read_text(encoding="utf-8") != text:
+        sys.exit(f"{PAGE} is not what is served and drawn: run python {__file__}")
+
+
+if __name__ == "__main__":
+    main()

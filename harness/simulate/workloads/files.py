@@ -1,0 +1,38 @@
+"""Files that are deleted on demand: what has expired of the log, of the queues, and queues of topics that are gone."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import attrs
+import trio
+
+from ledgermq.remoting.codes import RequestCode
+from ledgermq.remoting.java_properties import write_properties
+
+from .operator import Operator
+from .workload import Workload
+
+
+@attrs.define(eq=False)
+class Files(Workload):
+    """Cleaning takes nothing that has not expired."""
+
+    name: ClassVar[str] = "files"
+    codes: ClassVar[frozenset[RequestCode]] = frozenset(
+        {
+            RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE,
+            RequestCode.CLEAN_UNUSED_TOPIC,
+            RequestCode.DELETE_EXPIRED_COMMITLOG,
+        }
+    )
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        operator = Operator(self.scene)
+        task_status.started()
+        while True:
+            await operator.pause(0.2)
+            if not self.scene.healed:
+                entries = {"fileReservedTime": str(self.scene.lots.choice((24, 72)))}
+                await operator.ask_master(RequestCode.UPDATE_BROKER_CONFIG, body=write_properties(entries).encode())
+                await operator.ask_master(self.scene.lots.choice(sorted(self.codes)))

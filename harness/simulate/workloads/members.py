@@ -1,0 +1,252 @@
+"""Consumer groups of every kind, with handlers that fail, stall and are cancelled, and members that come and go.
+
+Every delivery is in the history, with the moment at which the group may pass it: the checkers of consumers judge it.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import attrs
+import trio
+
+from ledgermq.broker.broker import Broker
+from ledgermq.client.consumer import Consumer, open_consumer
+from ledgermq.client.errors import ClientError
+from ledgermq.client.producer import open_producer
+from ledgermq.client.received import ReceivedMessage
+from ledgermq.client.subscription import ConsumeFrom
+from ledgermq.message.message import Message
+from ledgermq.remoting.codes import RequestCode
+from ledgermq.testing.history import Commit, Handling, Put
+
+from ..scene import Node
+from .plain import SEND_SECONDS
+from .workload import Workload, number_in
+
+LOOK_SECONDS = 0.5
+FAILURES_MAX = 2
+"""How often one message fails at most; the group tries more often than that."""
+
+
+class HandlerFailed(Exception):
+    """What a handler raises by plan."""
+
+
+@attrs.frozen(kw_only=True)
+class Style:
+    """How the members of a group consume."""
+
+    name: str
+    explicit: bool = False
+    ordered: bool = False
+    take: str = "iterate"
+    """`iterate`, `get_many` or `process`."""
+    members_max: int = 3
+    leaves: bool = True
+    """Members are closed and opened again."""
+
+
+@attrs.define(eq=False)
+class Members(Workload):
+    """One group whose style is drawn, its producer, and what its members have handled."""
+
+    name: ClassVar[str] = "members"
+    codes: ClassVar[frozenset[RequestCode]] = frozenset(
+        {RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.UNREGISTER_CLIENT}
+    )
+    topic: ClassVar[str] = "M"
+    styles: ClassVar[tuple[Style, ...]] = ()
+    _style: Style = attrs.field(init=False)
+    _sent: list[Put] = attrs.field(factory=list[Put])
+    _failures: dict[int, int] = attrs.field(factory=dict[int, int])
+    _done: set[int] = attrs.field(factory=set[int])
+
+    def __attrs_post_init__(self) -> None:
+        self._style = self.scene.lots.choice(self.styles)
+        self.scene.history.subscriptions.add((self.group, self.topic))
+
+    @property
+    def group(self) -> str:
+        return f"group-{self.name}"
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        self.scene.say(f"{self.name}: {self._style}")
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self._produce)
+            for number in range(self.scene.lots.randint(1, self._style.members_max)):
+                nursery.start_soon(self._be_member, number)
+            nursery.start_soon(self._look_at_commits)
+            task_status.started()
+
+    # ---------------------------------------------------------------- messages
+
+    async def _produce(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        scene = self.scene
+        world = scene.client_world()
+        async with open_producer(scene.namesrv, "mp", world=world, send_timeout_seconds=SEND_SECONDS) as producer:
+            task_status.started()
+            while True:
+                await trio.sleep(scene.life_seconds * scene.lots.random() * 0.05)
+                if scene.healed:
+                    continue
+                put = Put(scene.next_number(), 0, (self.topic, 0), scene.epoch, sent_at=trio.current_time())
+                if scene.lots.random() < 0.2:
+                    self._failures[put.number] = scene.lots.randint(1, FAILURES_MAX)
+                scene.history.puts.append(put)
+                self._sent.append(put)
+                try:
+                    result = await producer.send(Message(self.topic, b"%d;" % put.number))
+                except ClientError as error:
+                    scene.say(f"{self.name} put {put.number}: {type(error).__name__}")
+                    continue
+                put.queue, put.queue_offset = (self.topic, int(result.queue.queue_id)), result.queue_offset
+                put.acknowledged, put.answered = result.status.name == "SEND_OK", scene.epoch
+                put.answered_at = trio.current_time()
+
+    # ---------------------------------------------------------------- members
+
+    async def _be_member(self, number: int) -> None:
+        """Open a consumer and consume, for a while or for good, again and again."""
+        scene, style = self.scene, self._style
+        world, opened = scene.client_world(), 0
+        while True:
+            opened += 1
+            seconds = scene.life_seconds * scene.lots.uniform(0.3, 2.0) if style.leaves and not scene.healed else float("inf")
+            try:
+                async with open_consumer(
+                    scene.namesrv,
+                    self.group,
+                    self.topic,
+                    ack="explicit" if style.explicit else "auto",
+                    orderly=style.ordered,
+                    consume_from=ConsumeFrom.FIRST,
+                    world=world,
+                ) as consumer:
+                    name = f"{self.name}-{number}.{opened}"
+                    with trio.move_on_after(seconds):
+                        await self._consume(consumer, name)
+                    scene.say(f"{name} leaves")
+            except ClientError as error:
+                scene.say(f"{self.name}-{number}.{opened}: {type(error).__name__}")
+            await trio.sleep(scene.life_seconds * scene.lots.random() * 0.1)
+
+    async def _consume(self, consumer: Consumer, member: str) -> None:
+        style = self._style
+        if style.take == "process":
+
+            async def handle(message: ReceivedMessage) -> None:
+                handling = self._begin(message, member)
+                try:
+                    await self._handle(handling)
+                    handling.settled_at = trio.current_time()
+                    handling.done = True
+                    self._done.add(handling.number)
+                except HandlerFailed:
+                    handling.settled_at = trio.current_time()
+                    raise
+                finally:
+                    handling.ended = trio.current_time()
+
+            await consumer.process(handle, tasks=1 if style.ordered else self.scene.lots.randint(1, 3))
+        elif style.take == "get_many":
+            while True:
+                messages = await consumer.get_many(self.scene.lots.randint(1, 8), 5.0)
+                for message in messages:
+                    await self._settle(message, member)
+        else:
+            async for message in consumer:
+                await self._settle(message, member)
+
+    async def _settle(self, message: ReceivedMessage, member: str) -> None:
+        """Handle a message, then acknowledge it or give it back, as its group does."""
+        handling = self._begin(message, member)
+        try:
+            await self._handle(handling)
+        except HandlerFailed:
+            handling.settled_at = trio.current_time()
+            handling.ended = handling.settled_at
+            await message.retry()
+        else:
+            handling.settled_at = trio.current_time()
+            handling.done = True
+            self._done.add(handling.number)
+            if self._style.explicit:
+                await message.ack()
+        finally:
+            handling.ended = min(handling.ended, trio.current_time())
+
+    def _begin(self, message: ReceivedMessage, member: str) -> Handling:
+        queue = (message.queue.topic, int(message.queue.queue_id))
+        handling = Handling(
+            self.group,
+            member,
+            queue,
+            message.queue_offset,
+            number_in(message.body),
+            trio.current_time(),
+            ordered=self._style.ordered,
+        )
+        self.scene.history.handlings.append(handling)
+        return handling
+
+    async def _handle(self, handling: Handling) -> None:
+        """The application's code: it takes its time, stalls at times, and fails by plan."""
+        scene = self.scene
+        await trio.sleep(scene.life_seconds * scene.lots.random() ** 4 * 0.1)
+        if self._failures.get(handling.number, 0) > 0:
+            self._failures[handling.number] -= 1
+            raise HandlerFailed
+
+    # ---------------------------------------------------------------- looks
+
+    async def _look_at_commits(self) -> None:
+        while True:
+            await trio.sleep(LOOK_SECONDS)
+            master = self.scene.master
+            if master.broker is not None:
+                self._look(master.broker)
+
+    def started(self, node: Node, broker: Broker) -> None:
+        if node.config.broker_id == 0:
+            self._look(broker)
+
+    def _look(self, broker: Broker) -> None:
+        for queue_id, offset in broker.offsets.of(self.group, self.topic).items():
+            commit = Commit(trio.current_time(), self.group, (self.topic, queue_id), offset, self.scene.epoch)
+            self.scene.history.member_commits.append(commit)
+
+    def lacking(self) -> str:
+        if not self.scene.history.survives(0, self.scene.epoch):
+            return ""
+        missing = sorted({put.number for put in self._sent if put.acknowledged} - self._done)
+        return f"{self._style.name}: {len(missing)} messages were not handled: {missing[:5]}" if missing else ""
+
+    def counts(self) -> dict[str, int]:
+        handled = sum(one.group == self.group for one in self.scene.history.handlings)
+        return {"handled": handled, f"groups_{self._style.name}": 1}
+
+
+@attrs.define(eq=False)
+class Concurrent(Members):
+    """Members that handle what comes in any order."""
+
+    name: ClassVar[str] = "concurrent"
+    styles: ClassVar[tuple[Style, ...]] = (
+        Style(name="explicit", explicit=True),
+        Style(name="process", take="process"),
+        Style(name="explicit_get_many", explicit=True, take="get_many"),
+    )
+
+
+@attrs.define(eq=False)
+class Ordered(Members):
+    """Members that lock queues and handle each in order."""
+
+    name: ClassVar[str] = "ordered"
+    topic: ClassVar[str] = "Q"
+    codes: ClassVar[frozenset[RequestCode]] = frozenset({RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ})
+    styles: ClassVar[tuple[Style, ...]] = (
+        Style(name="ordered_process", ordered=True, take="process", members_max=1, leaves=False),
+        Style(name="ordered_explicit", ordered=True, explicit=True, members_max=1, leaves=False),
+    )

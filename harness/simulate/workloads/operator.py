@@ -1,0 +1,102 @@
+"""An administrator who asks one server at a time, each request on a connection of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+import trio
+
+from ledgermq.message.json import dumps
+from ledgermq.remoting.channel import connected
+from ledgermq.remoting.codes import RequestCode, ResponseCode
+from ledgermq.remoting.command import RemotingCommand, wire_fields
+from ledgermq.remoting.errors import RemotingError
+from ledgermq.testing.history import Change, Deletion
+from ledgermq.world.network import Address
+from ledgermq.world.real import World
+
+from ..scene import NAMESRV, Scene
+
+ASK_SECONDS = 3.0
+
+
+@attrs.define(eq=False)
+class Operator:
+    """Makes requests, and notes in the history what they were to change."""
+
+    scene: Scene
+    world: World = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.world = self.scene.client_world()
+
+    async def ask(
+        self, address: Address, code: RequestCode, fields: Mapping[str, Any] | None = None, body: bytes = b""
+    ) -> RemotingCommand | None:
+        """Make a request; None if nobody knows what came of it."""
+        command = RemotingCommand(code, wire_fields(fields or {}), body)
+        try:
+            async with connected(address, network=self.world.network) as channel:
+                answer = await channel.call(command, ASK_SECONDS)
+        except RemotingError as error:
+            self.scene.say(f"{code.name} at {address}: {type(error).__name__}")
+            return None
+        self.scene.say(f"{code.name} at {address}: {answer.code} {answer.remark or ''}")
+        return answer
+
+    async def ask_master(
+        self, code: RequestCode, fields: Mapping[str, Any] | None = None, body: bytes = b""
+    ) -> RemotingCommand | None:
+        return await self.ask(self.scene.master.address, code, fields, body)
+
+    async def ask_name_servers(
+        self, code: RequestCode, fields: Mapping[str, Any] | None = None, body: bytes = b""
+    ) -> list[RemotingCommand | None]:
+        addresses = [Address(process.host, NAMESRV.port) for process in self.scene.name_servers]
+        return [await self.ask(address, code, fields, body) for address in addresses]
+
+    async def change(
+        self, values: Mapping[str, str | None], address: Address, code: RequestCode, fields: Mapping[str, Any], body: Any = None
+    ) -> bool:
+        """Make a request that gives settings these values; whether it was answered with SUCCESS."""
+        scene = self.scene
+        changes = [Change(key, value, trio.current_time(), scene.epoch) for key, value in values.items()]
+        scene.history.changes += changes
+        answer = await self.ask(address, code, fields, dumps(body) if body is not None else b"")
+        # Any other answer leaves open whether something was changed: it may be in the log and not yet on a slave.
+        if answer is None or answer.code != ResponseCode.SUCCESS:
+            return False
+        for change in changes:
+            change.answered_at = trio.current_time()
+        return True
+
+    async def create_topic(self, topic: str, queues: int, perm: int = 6) -> RemotingCommand | None:
+        """Create or change a topic on the master."""
+        fields = {
+            "topic": topic,
+            "defaultTopic": "TBW102",
+            "readQueueNums": queues,
+            "writeQueueNums": queues,
+            "perm": perm,
+            "topicFilterType": "SINGLE_TAG",
+            "topicSysFlag": 0,
+            "order": False,
+        }
+        return await self.ask_master(RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
+
+    async def delete_topic(self, topic: str) -> bool:
+        """Delete a topic on the master and on the name servers; whether the master has answered."""
+        scene = self.scene
+        deletion = Deletion(topic, trio.current_time(), scene.epoch)
+        scene.history.deletions.append(deletion)
+        answer = await self.ask_master(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic})
+        if answer is not None and answer.code == ResponseCode.SUCCESS:
+            deletion.answered_at = trio.current_time()
+        await self.ask_name_servers(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": topic})
+        return deletion.answered_at < float("inf")
+
+    async def pause(self, share: float) -> None:
+        """Wait for a moment drawn from a share of a node's life."""
+        await trio.sleep(self.scene.life_seconds * share * self.scene.lots.random())

@@ -1,0 +1,84 @@
+"""Properties of how the members of consumer groups handle messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..history import Handling, History, Queue
+
+SAME_MOMENT_SECONDS = 1e-6
+
+
+def everything_is_handled_at_least_once(history: History) -> Iterator[str]:
+    """Every acknowledged message of a topic is handled to the end by each group that subscribes to it."""
+    finished = {(one.group, one.number) for one in history.handlings if one.done}
+    for group, topic in sorted(history.subscriptions):
+        for put in history.puts:
+            if not put.acknowledged or put.queue[0] != topic or not history.survives(put.epoch, len(history.ends)):
+                continue
+            if (group, put.number) not in finished:
+                yield f"message {put.number} at {put.queue}@{put.queue_offset} was never handled by {group}"
+
+
+def nothing_is_acknowledged_before_it_was_handled(history: History) -> Iterator[str]:
+    """A group's committed offset passes no message before a member has handled it to the end, or sent it back for a retry."""
+    settled: dict[tuple[str, Queue, int], float] = {}
+    for one in history.handlings:
+        if one.settled_at is not None:
+            key = (one.group, one.queue, one.queue_offset)
+            settled[key] = min(settled.get(key, one.settled_at), one.settled_at)
+    places: dict[Queue, dict[int, int]] = {}
+    for put in history.puts:
+        if put.acknowledged:
+            places.setdefault(put.queue, {})[put.queue_offset] = put.number
+    judged: dict[tuple[str, Queue], int] = {}
+    for commit in history.member_commits:
+        if not history.survives(0, commit.epoch):
+            continue  # the group may be ahead of a log that lost its unsynced tail
+        before = judged.get((commit.group, commit.queue), 0)
+        for offset in range(before, commit.offset):
+            number = places.get(commit.queue, {}).get(offset)
+            if number is None:
+                continue
+            at = settled.get((commit.group, commit.queue, offset))
+            if at is None or at > commit.seconds + SAME_MOMENT_SECONDS:
+                yield (
+                    f"{commit.group} has committed {commit.offset} of {commit.queue} at {commit.seconds:.2f} s, and message "
+                    f"{number} at {offset} was {'never handled' if at is None else f'handled at {at:.2f} s'}"
+                )
+        judged[commit.group, commit.queue] = max(before, commit.offset)
+
+
+def ordered_queues_are_handled_in_order(history: History) -> Iterator[str]:
+    """A message of an ordered queue is handled only after the one before it was handled to the end, retries included."""
+    ends: dict[tuple[str, Queue], int] = {}
+    for one in _ordered(history):
+        key = (one.group, one.queue)
+        expected = ends.setdefault(key, one.queue_offset)
+        if one.queue_offset > expected:
+            yield (
+                f"{one.member} began {one.queue}@{one.queue_offset} at {one.began:.2f} s, when {expected} was "
+                "the first that had not been handled"
+            )
+            ends[key] = one.queue_offset
+        if one.done:
+            ends[key] = max(ends[key], one.queue_offset + 1)
+
+
+def ordered_queues_have_one_owner(history: History) -> Iterator[str]:
+    """No two members of a group handle messages of one ordered queue at the same time."""
+    last: dict[tuple[str, Queue], Handling] = {}
+    for one in _ordered(history):
+        key = (one.group, one.queue)
+        before = last.get(key)
+        if before is not None and before.member != one.member and one.began < before.ended - SAME_MOMENT_SECONDS:
+            yield (
+                f"{one.member} began {one.queue}@{one.queue_offset} at {one.began:.2f} s, while {before.member} handled "
+                f"{before.queue_offset} until {before.ended:.2f} s"
+            )
+        if before is None or one.ended >= before.ended:
+            last[key] = one
+
+
+def _ordered(history: History) -> list[Handling]:
+    return sorted((one for one in history.handlings if one.ordered), key=lambda one: one.began)

@@ -1,0 +1,56 @@
+"""What the checkers of consumers find in histories made by hand."""
+
+from __future__ import annotations
+
+from ledgermq.testing.checkers.consumers import (
+    everything_is_handled_at_least_once,
+    nothing_is_acknowledged_before_it_was_handled,
+    ordered_queues_are_handled_in_order,
+    ordered_queues_have_one_owner,
+)
+from ledgermq.testing.history import Commit, Handling, History, Put
+
+QUEUE = ("T", 0)
+
+
+def handling(number: int, began: float, ended: float, *, member: str = "a", done: bool = True) -> Handling:
+    settled = ended if done else None
+    return Handling("g", member, QUEUE, number, number, began, ordered=True, ended=ended, done=done, settled_at=settled)
+
+
+def history(*handlings: Handling) -> History:
+    puts = [Put(number, 0, QUEUE, 0, acknowledged=True, queue_offset=number) for number in range(2)]
+    return History(sync_flush=True, puts=puts, handlings=list(handlings), subscriptions={("g", "T")})
+
+
+def test_a_message_that_nobody_handled_is_found() -> None:
+    both = history(handling(0, 1, 2), handling(1, 2, 3))
+    one = history(handling(0, 1, 2), handling(1, 2, 3, done=False))
+
+    assert list(everything_is_handled_at_least_once(both)) == []
+    assert list(everything_is_handled_at_least_once(one)) == ["message 1 at ('T', 0)@1 was never handled by g"]
+
+
+def test_an_offset_that_passes_an_unhandled_message_is_found() -> None:
+    run = history(handling(0, 1, 2), handling(1, 2, 3))
+    run.member_commits = [Commit(2.5, "g", QUEUE, 1, 0), Commit(3.5, "g", QUEUE, 2, 0)]
+    assert list(nothing_is_acknowledged_before_it_was_handled(run)) == []
+
+    run.member_commits = [Commit(2.5, "g", QUEUE, 2, 0)]
+    assert len(list(nothing_is_acknowledged_before_it_was_handled(run))) == 1
+
+
+def test_a_message_that_is_handled_before_its_predecessor_is_found() -> None:
+    again = history(handling(0, 1, 2, done=False), handling(0, 3, 4), handling(1, 5, 6))
+    skipped = history(handling(0, 1, 2, done=False), handling(1, 3, 4))
+
+    assert list(ordered_queues_are_handled_in_order(again)) == []
+    assert len(list(ordered_queues_are_handled_in_order(skipped))) == 1
+
+
+def test_two_owners_at_one_time_are_found() -> None:
+    one_after_the_other = history(handling(0, 1, 2), handling(1, 2, 3, member="b"))
+    at_once = history(handling(0, 1, 5), handling(1, 2, 3, member="b"))
+
+    assert list(ordered_queues_have_one_owner(one_after_the_other)) == []
+    assert len(list(ordered_queues_have_one_owner(at_once))) == 1
