@@ -5,18 +5,21 @@ Bodies keyed by MessageQueue or integers are written as RocketMQ writes them, wi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import attrs
+import orjson
 
-from ..message.json import dumps
+from ..message.json import dumps, queue_key
 from ..message.message import MessageQueue
 from ..remoting.codes import RequestCode, ResponseCode
-from ..remoting.command import RemotingCommand
+from ..remoting.command import FRAME_SIZE_MAX, RemotingCommand
 from ..remoting.errors import RequestRefused
 from ..remoting.server import ServerConnection
+from ..world.slices import in_slices
 from .clients import ConsumerGroup, Member
 from .stats import StatsRate
 from .topics import BENCHMARK_TOPIC, NOT_FOR_CLIENTS, TEMPLATE_TOPIC, TRACE_TOPIC, TopicConfig
@@ -25,6 +28,10 @@ if TYPE_CHECKING:
     from .broker import Broker
 
 JAVA_LONG_MAX = (1 << 63) - 1
+QUEUES_PER_TURN = 200
+"""Queues that are looked at in one turn of the event loop."""
+ANSWER_BYTES_MAX = FRAME_SIZE_MAX - 64 * 1024
+"""Tables of queues in one answer."""
 
 Answer = Callable[[RemotingCommand], Any]
 """Makes the body of an answer."""
@@ -34,10 +41,6 @@ def register(broker: Broker) -> None:
     """Let the broker answer the requests of this module."""
     inspection = Inspection(broker)
     answers: tuple[tuple[RequestCode, Answer], ...] = (
-        (RequestCode.GET_TOPIC_STATS_INFO, inspection.topic_stats),
-        (RequestCode.GET_CONSUME_STATS, inspection.consume_stats),
-        (RequestCode.GET_BROKER_CONSUME_STATS, inspection.broker_consume_stats),
-        (RequestCode.QUERY_CONSUME_TIME_SPAN, inspection.consume_time_spans),
         (RequestCode.QUERY_CORRECTION_OFFSET, inspection.correction_offsets),
         (RequestCode.GET_CONSUMER_CONNECTION_LIST, inspection.consumer_connections),
         (RequestCode.GET_PRODUCER_CONNECTION_LIST, inspection.producer_connections),
@@ -51,6 +54,14 @@ def register(broker: Broker) -> None:
     )
     for code, answer in answers:
         broker.dispatcher.register(code, _handler(answer))
+    # Those that look at each of many queues do it in slices.
+    for code, slow in (
+        (RequestCode.GET_TOPIC_STATS_INFO, inspection.topic_stats),
+        (RequestCode.GET_CONSUME_STATS, inspection.consume_stats),
+        (RequestCode.GET_BROKER_CONSUME_STATS, inspection.broker_consume_stats),
+        (RequestCode.QUERY_CONSUME_TIME_SPAN, inspection.consume_time_spans),
+    ):
+        broker.dispatcher.register_waiting(code, _waiting_handler(slow))
 
 
 def _handler(answer: Answer) -> Callable[[ServerConnection, RemotingCommand], RemotingCommand]:
@@ -58,6 +69,44 @@ def _handler(answer: Answer) -> Callable[[ServerConnection, RemotingCommand], Re
         return request.response(body=dumps(answer(request)))
 
     return handle
+
+
+def _waiting_handler(
+    answer: Callable[[RemotingCommand], Awaitable[Any]],
+) -> Callable[[ServerConnection, RemotingCommand], Awaitable[RemotingCommand]]:
+    async def handle(_connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+        return request.response(body=dumps(await answer(request)))
+
+    return handle
+
+
+@attrs.define(eq=False)
+class _QueueTable:
+    """A JSON object with message queues as its keys, made a slice in each turn of the event loop."""
+
+    room: int = ANSWER_BYTES_MAX
+    """Bytes that the answer may still take."""
+    entries: list[bytes] = attrs.field(factory=list[bytes])
+
+    async def take(self, queues: Iterable[tuple[MessageQueue, dict[str, int]]], sums: Counter[str] | None = None) -> None:
+        """Add queues, and their numbers by name to `sums`; raises RequestRefused if no answer can hold them."""
+        async for piece in in_slices(queues, QUEUES_PER_TURN):
+            for queue, numbers in piece:
+                entry = queue_key(queue) + b":" + orjson.dumps(numbers)
+                self.room -= len(entry) + 1
+                self.entries.append(entry)
+                if sums is not None:
+                    sums.update(numbers)
+            if self.room < 0:
+                raise _too_long()
+
+    @property
+    def joined(self) -> bytes:
+        return b"{" + b",".join(self.entries) + b"}"
+
+    @property
+    def encoded(self) -> orjson.Fragment:
+        return orjson.Fragment(self.joined)
 
 
 @attrs.define(eq=False)
@@ -68,42 +117,43 @@ class Inspection:
 
     # ---------------------------------------------------------------- positions
 
-    def topic_stats(self, request: RemotingCommand) -> Any:
+    async def topic_stats(self, request: RemotingCommand) -> Any:
         """202: first and next offset of each queue of a topic, and when the newest message came."""
         topic = self._topic(request.text("topic"))
         store, name = self.broker.store, topic.topic_name
         store.catch_up()
-        offsets: dict[MessageQueue, dict[str, int]] = {}
-        for queue in self._queues(name, max(topic.read_queue_nums, topic.write_queue_nums)):
-            queue_id = queue.queue_id
-            high = store.max_offset(name, queue_id)
-            offsets[queue] = {
-                "lastUpdateTimestamp": max(store.store_time(name, queue_id, high - 1), 0) if high > 0 else 0,
-                "maxOffset": high,
-                "minOffset": max(store.min_offset(name, queue_id), 0),
-            }
-        return {"offsetTable": offsets, "topicPutTps": self.broker.stats.topic_put_tps(name)}
 
-    def consume_stats(self, request: RemotingCommand) -> Any:
+        def positions() -> Iterator[tuple[MessageQueue, dict[str, int]]]:
+            for queue in self._queues(name, max(topic.read_queue_nums, topic.write_queue_nums)):
+                high = store.max_offset(name, queue.queue_id)
+                newest_ms = store.store_time(name, queue.queue_id, high - 1) if high > 0 else 0
+                low = max(store.min_offset(name, queue.queue_id), 0)
+                yield queue, {"lastUpdateTimestamp": max(newest_ms, 0), "maxOffset": high, "minOffset": low}
+
+        table = _QueueTable()
+        await table.take(positions())
+        return {"offsetTable": table.encoded, "topicPutTps": self.broker.stats.topic_put_tps(name)}
+
+    async def consume_stats(self, request: RemotingCommand) -> Any:
         """208: where a group stands on a topic, on several, or on all that it has offsets on."""
         group = request.text("consumerGroup")
         wanted = request.text("topic", "") or request.text("topicList", "")
         topics = [name for part in wanted.split(";") if (name := part.strip())]
-        return self._consume_stats(group, topics or sorted(self.broker.offsets.topics_of(group)))
+        self.broker.store.catch_up()
+        table, tps = _QueueTable(), 0.0
+        for topic in self._consumed_topics(group, sorted({*topics} or self.broker.offsets.topics_of(group))):
+            await table.take(self._positions(group, topic))
+            tps += self.broker.stats.group_get_tps(group, topic.topic_name)
+        return {"consumeTps": tps, "offsetTable": table.encoded}
 
-    def _consume_stats(self, group: str, topics: Iterable[str]) -> dict[str, Any]:
+    def _consumed_topics(self, group: str, names: Iterable[str]) -> Iterator[TopicConfig]:
+        """Those of the topics that are here and that the group, if it lives, subscribes to."""
         broker = self.broker
-        broker.store.catch_up()
         living = broker.consumers.get(group)
-        table: dict[MessageQueue, dict[str, int]] = {}
-        tps = 0.0
-        for name in topics:
+        for name in names:
             topic = broker.topics.get(name)
-            if topic is None or (living is not None and living.subscriptions and name not in living.subscriptions):
-                continue
-            table.update(self._positions(group, topic))
-            tps += broker.stats.group_get_tps(group, name)
-        return {"consumeTps": tps, "offsetTable": table}
+            if topic is not None and (living is None or not living.subscriptions or name in living.subscriptions):
+                yield topic
 
     def _positions(self, group: str, topic: TopicConfig) -> Iterator[tuple[MessageQueue, dict[str, int]]]:
         store, name = self.broker.store, topic.topic_name
@@ -123,51 +173,69 @@ class Inspection:
                 },
             )
 
-    def broker_consume_stats(self, request: RemotingCommand) -> Any:
+    async def broker_consume_stats(self, request: RemotingCommand) -> Any:
         """317: where every group stands on its ordered, or on its other topics."""
         broker, ordered = self.broker, request.boolean("isOrder")
+        broker.store.catch_up()
         topics_of: dict[str, list[str]] = {group: [] for group in sorted(broker.groups.groups)}
-        for name, group in sorted(broker.offsets.table):
-            topic = broker.topics.get(name)
-            if group in topics_of and topic is not None and topic.order == ordered:
-                topics_of[group].append(name)
-        groups: list[dict[str, Any]] = []
-        behind, in_flight = 0, 0
+        async for piece in in_slices(sorted(broker.offsets.table)):
+            for name, group in piece:
+                topic = broker.topics.get(name)
+                if group in topics_of and topic is not None and topic.order == ordered:
+                    topics_of[group].append(name)
+        groups: list[bytes] = []
+        sums: Counter[str] = Counter()
+        room = ANSWER_BYTES_MAX
         for group, names in topics_of.items():
-            stats = [of_topic for name in names if (of_topic := self._consume_stats(group, [name]))["offsetTable"]]
-            for at in (at for of_topic in stats for at in of_topic["offsetTable"].values()):
-                behind += at["brokerOffset"] - at["consumerOffset"]
-                in_flight += at["pullOffset"] - at["consumerOffset"]
-            groups.append({group: stats})
-        return {"brokerAddr": broker.address, "consumeStatsList": groups, "totalDiff": behind, "totalInflightDiff": in_flight}
+            stats: list[bytes] = []
+            for topic in self._consumed_topics(group, names):
+                table = _QueueTable(room)
+                await table.take(self._positions(group, topic), sums)
+                if table.entries:
+                    tps = broker.stats.group_get_tps(group, topic.topic_name)
+                    stats.append(b'{"consumeTps":%b,"offsetTable":%b}' % (orjson.dumps(tps), table.joined))
+                    room = table.room
+            groups.append(b"{%b:[%b]}" % (orjson.dumps(group), b",".join(stats)))
+        return {
+            "brokerAddr": broker.address,
+            "consumeStatsList": orjson.Fragment(b"[" + b",".join(groups) + b"]"),
+            "totalDiff": sums["brokerOffset"] - sums["consumerOffset"],
+            "totalInflightDiff": sums["pullOffset"] - sums["consumerOffset"],
+        }
 
-    def consume_time_spans(self, request: RemotingCommand) -> Any:
+    async def consume_time_spans(self, request: RemotingCommand) -> Any:
         """303: oldest, consumed and newest message of each queue, by store time."""
         topic, group = self._topic(request.text("topic")), request.text("group")
         broker, store, name = self.broker, self.broker.store, topic.topic_name
         now_ms = broker.world.clock.wall_ms()
-        spans: list[dict[str, Any]] = []
-        for queue in self._queues(name, topic.write_queue_nums):
-            queue_id = queue.queue_id
+        store.catch_up()
+
+        def span(queue_id: int) -> dict[str, Any]:
             oldest_ms = store.earliest_store_time(name, queue_id)
             newest_ms = store.store_time(name, queue_id, store.max_offset(name, queue_id) - 1)
             offset = broker.offsets.query(group, name, queue_id) or 0
             consumed_ms = store.store_time(name, queue_id, offset - 1) if offset > 0 else oldest_ms
             # A group that has consumed all lags by nothing, else by the age of the next message.
             next_ms = store.store_time(name, queue_id, offset) if offset < store.max_offset(name, queue_id) else -1
-            spans.append(
-                {
-                    "consumeTimeStamp": consumed_ms,
-                    "consumeTimeStampStr": _time_text(consumed_ms),
-                    "delayTime": now_ms - next_ms if next_ms >= 0 else 0,
-                    "maxTimeStamp": newest_ms,
-                    "maxTimeStampStr": _time_text(newest_ms),
-                    "messageQueue": {"brokerName": queue.broker_name, "queueId": queue_id, "topic": name},
-                    "minTimeStamp": oldest_ms,
-                    "minTimeStampStr": _time_text(oldest_ms),
-                }
-            )
-        return {"consumeTimeSpanSet": spans}
+            return {
+                "consumeTimeStamp": consumed_ms,
+                "consumeTimeStampStr": _time_text(consumed_ms),
+                "delayTime": now_ms - next_ms if next_ms >= 0 else 0,
+                "maxTimeStamp": newest_ms,
+                "maxTimeStampStr": _time_text(newest_ms),
+                "messageQueue": {"brokerName": broker.config.broker_name, "queueId": queue_id, "topic": name},
+                "minTimeStamp": oldest_ms,
+                "minTimeStampStr": _time_text(oldest_ms),
+            }
+
+        spans: list[bytes] = []
+        size = 0
+        async for piece in in_slices(range(topic.write_queue_nums), QUEUES_PER_TURN):
+            spans += [orjson.dumps(span(queue_id)) for queue_id in piece]
+            size += sum(map(len, spans[-len(piece) :]))
+            if size > ANSWER_BYTES_MAX:
+                raise _too_long()
+        return {"consumeTimeSpanSet": orjson.Fragment(b"[" + b",".join(spans) + b"]")}
 
     def correction_offsets(self, request: RemotingCommand) -> Any:
         """308: per queue the lowest offset of the topic's groups; Long.MAX where the compared group is lower still."""
@@ -273,6 +341,10 @@ class Inspection:
     def _queues(self, topic: str, count: int) -> Iterator[MessageQueue]:
         broker_name = self.broker.config.broker_name
         return (MessageQueue(topic, broker_name, queue_id) for queue_id in range(count))
+
+
+def _too_long() -> RequestRefused:
+    return RequestRefused(ResponseCode.SYSTEM_ERROR, f"the answer would have more than {ANSWER_BYTES_MAX} bytes")
 
 
 def not_online(group: str) -> RequestRefused:

@@ -158,8 +158,8 @@ class ConsumerOffsets:
                 del index[key]
 
     def to_json(self) -> dict[str, Any]:
-        """What slaves and `consumerOffset.json` get."""
+        """What `consumerOffset.json` gets: the tables themselves, to be encoded before they change."""
         return {
             "dataVersion": self.version.to_json(),
-            "offsetTable": {f"{topic}{_SEPARATOR}{group}": dict(queues) for (topic, group), queues in self.table.items()},
+            "offsetTable": {f"{topic}{_SEPARATOR}{group}": queues for (topic, group), queues in self.table.items()},
         }

@@ -134,9 +134,14 @@ def _bare_keyed(items: dict[Any, Any]) -> orjson.Fragment:
     return orjson.Fragment(b"{" + b",".join(written) + b"}")
 
 
+def queue_key(queue: MessageQueue) -> bytes:
+    """Write a message queue as the bare key of an object."""
+    return orjson.dumps({"brokerName": queue.broker_name, "queueId": queue.queue_id, "topic": queue.topic})
+
+
 def _key_text(key: Any) -> bytes:
     if isinstance(key, MessageQueue):
-        return orjson.dumps({"brokerName": key.broker_name, "queueId": key.queue_id, "topic": key.topic})
+        return queue_key(key)
     return key.encode() if isinstance(key, str) else b"%d" % key
 
 

@@ -186,6 +186,7 @@ class Edge:
 
     async def _one_connection(self, watched: Watched) -> None:
         stream = await trio.open_tcp_stream(watched.server.address.host, watched.server.address.port)
+        received = bytearray()
         async with stream:
             for _ in range(self.rng.choice((1, 1, 3))):
                 frames: list[bytes] = []
@@ -203,11 +204,10 @@ class Edge:
                         return
                     async with trio.open_nursery() as nursery:
                         nursery.start_soon(_send_what_goes, stream, b"".join(frames))
-                        await self._take_answers(stream, len(frames))
+                        await self._take_answers(stream, len(frames), received)
                         nursery.cancel_scope.cancel()
 
-    async def _take_answers(self, stream: trio.SocketStream, expected: int) -> None:
-        received = bytearray()
+    async def _take_answers(self, stream: trio.SocketStream, expected: int, received: bytearray) -> None:
         with suppress(trio.BrokenResourceError), trio.move_on_after(READ_SECONDS) as waiting:
             while expected > 0:
                 more = await stream.receive_some(1 << 18)

@@ -67,6 +67,12 @@ class Desk:
         assert answer.code == 0, answer.remark
         return loads(answer.body)
 
+    async def read_waiting(self, code: int, ext: Mapping[str, Any] | None = None) -> Any:
+        """The JSON of an answer that comes from a task of its own and must be a success."""
+        answer = await self.ask_waiting(code, ext)
+        assert answer.code == 0, answer.remark
+        return loads(answer.body)
+
     def put(self, topic: str, *, queue_id: int = 0, body: bytes = b"hello", **properties: str) -> int:
         """Store a message; return its physical offset. It is in its queue after `settled`."""
         message = IncomingMessage(

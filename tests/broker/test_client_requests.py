@@ -268,7 +268,7 @@ async def test_what_was_acknowledged_is_seen_by_the_next_question(tmp_path: Path
         peer.send("T1")
         assert peer.ask(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, {**queue, "timestamp": 1 << 60}).ext == {"offset": "2"}
         peer.send("T1")
-        stats = loads(peer.ask(RequestCode.GET_TOPIC_STATS_INFO, {"topic": "T1"}).body)["offsetTable"].values()
+        stats = loads((await peer.ask_waiting(RequestCode.GET_TOPIC_STATS_INFO, {"topic": "T1"})).body)["offsetTable"].values()
         assert sum(range_["maxOffset"] for range_ in stats) == 3
         peer.send("T1", KEYS="k7")
         assert peer.ask(RequestCode.QUERY_MESSAGE, {**query, "key": "k7"}).code == ResponseCode.SUCCESS

@@ -6,7 +6,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import trio
 
+from ledgermq.broker import inspection
 from ledgermq.broker.clients import Member
 from ledgermq.broker.topics import TopicConfig
 from ledgermq.message.json import loads
@@ -39,7 +41,7 @@ async def test_topic_stats_tell_first_and_next_offset_of_each_queue(desk: Desk) 
     newest = desk.put("T1")
     await desk.settled()
 
-    answer = desk.ask(RequestCode.GET_TOPIC_STATS_INFO, {"topic": "T1"})
+    answer = await desk.ask_waiting(RequestCode.GET_TOPIC_STATS_INFO, {"topic": "T1"})
 
     assert loads(answer.body)["offsetTable"] == {
         queue(0): {"lastUpdateTimestamp": stored_ms(desk, newest), "maxOffset": 2, "minOffset": 0},
@@ -51,7 +53,7 @@ async def test_topic_stats_tell_first_and_next_offset_of_each_queue(desk: Desk) 
 async def test_unknown_topic_has_no_stats(desk: Desk) -> None:
     """Requests about a topic that is not here are answered TOPIC_NOT_EXIST."""
     for code in (RequestCode.GET_TOPIC_STATS_INFO, RequestCode.QUERY_CONSUME_TIME_SPAN):
-        answer = desk.ask(code, {"topic": "nosuch", "group": "g1"})
+        answer = await desk.ask_waiting(code, {"topic": "nosuch", "group": "g1"})
 
         assert answer.code == ResponseCode.TOPIC_NOT_EXIST
 
@@ -63,7 +65,8 @@ async def test_consume_stats_tell_where_a_group_stands(desk: Desk) -> None:
     await desk.settled()
     desk.broker.offsets.commit("g1", "T1", 0, 1)
 
-    table = desk.read(RequestCode.GET_CONSUME_STATS, {"consumerGroup": "g1"})["offsetTable"]
+    stats = await desk.read_waiting(RequestCode.GET_CONSUME_STATS, {"consumerGroup": "g1"})
+    table = stats["offsetTable"]
 
     assert table == {
         queue(0): {"brokerOffset": 2, "consumerOffset": 1, "lastTimestamp": stored_ms(desk, first), "pullOffset": 1},
@@ -79,11 +82,11 @@ async def test_what_is_pulled_but_not_committed_is_in_flight(desk: Desk) -> None
     desk.broker.offsets.commit("g1", "T1", 0, 1)
 
     desk.broker.stats.group_get("g1", "T1", 0, 2, 200, 3)
-    ahead = desk.read(RequestCode.GET_CONSUME_STATS, {"consumerGroup": "g1"})["offsetTable"][queue(0)]
-    total = desk.read(RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "false"})
+    ahead = (await desk.read_waiting(RequestCode.GET_CONSUME_STATS, {"consumerGroup": "g1"}))["offsetTable"][queue(0)]
+    total = await desk.read_waiting(RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "false"})
     desk.broker.offsets.commit("g1", "T1", 0, 3)
     desk.broker.stats.group_get("g1", "T1", 0, 1, 100, 1)
-    done = desk.read(RequestCode.GET_CONSUME_STATS, {"consumerGroup": "g1"})["offsetTable"][queue(0)]
+    done = (await desk.read_waiting(RequestCode.GET_CONSUME_STATS, {"consumerGroup": "g1"}))["offsetTable"][queue(0)]
 
     assert (ahead["consumerOffset"], ahead["pullOffset"]) == (1, 3)
     assert total["totalInflightDiff"] == 2
@@ -97,7 +100,8 @@ async def test_consume_stats_leave_out_topics_that_are_no_longer_subscribed(desk
         desk.broker.offsets.commit("g1", topic, 0, 0)
     desk.consumer("g1", "T2")
 
-    table = desk.read(RequestCode.GET_CONSUME_STATS, {"consumerGroup": "g1"})["offsetTable"]
+    stats = await desk.read_waiting(RequestCode.GET_CONSUME_STATS, {"consumerGroup": "g1"})
+    table = stats["offsetTable"]
 
     assert list(table) == [queue(0, "T2")]
 
@@ -106,14 +110,19 @@ async def test_consume_stats_take_a_list_of_topics(desk: Desk) -> None:
     """`topicList` names topics with `;` between them; unknown ones are left out."""
     desk.broker.topics.put(TopicConfig("T2", 1, 1))
 
-    table = desk.read(RequestCode.GET_CONSUME_STATS, {"consumerGroup": "g1", "topicList": "T1;T2;nosuch"})["offsetTable"]
+    table = (await desk.read_waiting(RequestCode.GET_CONSUME_STATS, {"consumerGroup": "g1", "topicList": "T1;T2;nosuch"}))[
+        "offsetTable"
+    ]
 
     assert set(table) == {queue(0), queue(1), queue(0, "T2")}
 
 
 async def test_consume_stats_of_an_unknown_group_are_empty(desk: Desk) -> None:
     """As in RocketMQ, that is a success."""
-    assert desk.read(RequestCode.GET_CONSUME_STATS, {"consumerGroup": "nosuch"}) == {"consumeTps": 0.0, "offsetTable": {}}
+    assert (await desk.read_waiting(RequestCode.GET_CONSUME_STATS, {"consumerGroup": "nosuch"})) == {
+        "consumeTps": 0.0,
+        "offsetTable": {},
+    }
 
 
 async def test_broker_consume_stats_add_up_what_is_behind(desk: Desk) -> None:
@@ -123,8 +132,8 @@ async def test_broker_consume_stats_add_up_what_is_behind(desk: Desk) -> None:
     await desk.settled()
     desk.broker.offsets.commit("g1", "T1", 0, 1)
 
-    stats = desk.read(RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "false"})
-    ordered = desk.read(RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "true"})
+    stats = await desk.read_waiting(RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "false"})
+    ordered = await desk.read_waiting(RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "true"})
 
     assert stats["totalDiff"] == 2
     assert stats["brokerAddr"] == desk.broker.address
@@ -141,7 +150,8 @@ async def test_time_spans_show_oldest_consumed_and_newest(desk: Desk) -> None:
     await desk.settled()
     desk.broker.offsets.commit("g1", "T1", 0, 2)
 
-    spans = desk.read(RequestCode.QUERY_CONSUME_TIME_SPAN, {"topic": "T1", "group": "g1"})["consumeTimeSpanSet"]
+    stats = await desk.read_waiting(RequestCode.QUERY_CONSUME_TIME_SPAN, {"topic": "T1", "group": "g1"})
+    spans = stats["consumeTimeSpanSet"]
 
     full, empty = spans
     assert full["maxTimeStamp"] == full["consumeTimeStamp"] == stored_ms(desk, newest)
@@ -156,7 +166,9 @@ async def test_time_span_of_a_group_that_is_behind_shows_a_lag(desk: Desk) -> No
     await desk.settled()
     now_ms = desk.broker.world.clock.wall_ms()
 
-    (span, _) = desk.read(RequestCode.QUERY_CONSUME_TIME_SPAN, {"topic": "T1", "group": "g1"})["consumeTimeSpanSet"]
+    (span, _) = (await desk.read_waiting(RequestCode.QUERY_CONSUME_TIME_SPAN, {"topic": "T1", "group": "g1"}))[
+        "consumeTimeSpanSet"
+    ]
 
     assert span["delayTime"] >= now_ms - stored_ms(desk, first)
 
@@ -261,7 +273,40 @@ async def test_no_group_pops(desk: Desk) -> None:
 
 async def test_missing_field_is_named(desk: Desk) -> None:
     """A request without a required field is answered with the field's name; the connection lives on."""
-    answer = desk.ask(RequestCode.GET_CONSUME_STATS)
+    answer = await desk.ask_waiting(RequestCode.GET_CONSUME_STATS)
 
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert "consumerGroup" in (answer.remark or "")
+
+
+async def test_positions_of_many_queues_come_in_slices(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A topic may have tens of thousands: others get their turns meanwhile, and what no frame can hold is refused."""
+    desk.broker.topics.put(TopicConfig("Wide", 5000, 5000))
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await trio.lowlevel.checkpoint()
+
+    codes = (
+        RequestCode.GET_TOPIC_STATS_INFO,
+        RequestCode.GET_CONSUME_STATS,
+        RequestCode.GET_BROKER_CONSUME_STATS,
+        RequestCode.QUERY_CONSUME_TIME_SPAN,
+    )
+    asked = {"topic": "Wide", "group": "g1", "consumerGroup": "g1"}
+    desk.broker.offsets.commit("g1", "Wide", 0, 0)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(count)
+        for code in codes:
+            before = turns
+            answer = await desk.ask_waiting(code, asked)
+            assert answer.code == ResponseCode.SUCCESS, answer.remark
+            assert turns - before >= 5000 // inspection.QUEUES_PER_TURN
+        nursery.cancel_scope.cancel()
+
+    monkeypatch.setattr(inspection, "ANSWER_BYTES_MAX", 1000)
+    refused = [await desk.ask_waiting(code, asked) for code in codes[3:]]
+    assert all("would have more than" in (answer.remark or "") for answer in refused)
