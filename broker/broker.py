@@ -36,7 +36,7 @@ from .config import SYNC_MASTER, BrokerConfig
 from .delay import DelayDelivery
 from .deletions import GROUPS_FILE, OFFSETS_FILE, TOPICS_FILE, Deletions
 from .groups import GroupTable
-from .locks import QueueLocks
+from .locks import LOCKS_FILE, QueueLocks
 from .offsets import ConsumerOffsets
 from .persistence import LOG_OFFSET_KEY, Persistence, encoded
 from .pull import PullService
@@ -167,6 +167,9 @@ class Broker:
             self.delay.durable_changes,
             config.flush_delay_offset_interval / 1000,
         )
+        now = self.world.clock.monotonic()
+        self.persistence.load(LOCKS_FILE, lambda stored: self.locks.load(stored, now))
+        keep(LOCKS_FILE, self.locks.to_json, lambda: self.locks.changes)
         self.store.on_queues_cut.append(self.queues_cut)
         self.topics.on_change.append(lambda _: topics_file.wake())
         self.groups.on_change.append(groups_file.wake)

@@ -18,10 +18,11 @@ from ..message.message import MessageQueue
 from ..message.numbers import int_of
 from ..message.units import QueueId
 from ..remoting.codes import RequestCode, ResponseCode
-from ..remoting.command import RemotingCommand
+from ..remoting.command import RemotingCommand, encode_frame
 from ..remoting.errors import RequestRefused
 from ..remoting.server import ServerConnection
 from .clients import CLUSTERING, CONSUME_FROM_LAST_OFFSET, CONSUME_PASSIVELY, Member
+from .locks import LOCKS_FILE
 from .pull import expression_refusal
 from .subscription import TAG, BadExpression, Subscription
 from .topics import retry_topic
@@ -273,14 +274,27 @@ class ClientRequests:
 
     # ---------------------------------------------------------------- queue locks
 
-    def lock(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+    def lock(self, connection: ServerConnection, request: RemotingCommand) -> RemotingCommand | None:
+        """Answer a renewal at once; an owner that is new hears of it when the disk has it, for a restart must not forget it."""
+        broker = self.broker
         group, client_id, queues = self._lock_request(request)
-        held = self.broker.locks.lock(group, client_id, queues, self.broker.world.clock.monotonic())
-        return request.response(body=dumps({"lockOKMQSet": list(map(queue_to_json, held))}))
+        changes = broker.locks.changes
+        held = broker.locks.lock(group, client_id, queues, broker.world.clock.monotonic())
+        answer = request.response(body=dumps({"lockOKMQSet": list(map(queue_to_json, held))}))
+        if broker.locks.changes == changes:
+            return answer
+        assert broker.dispatcher.nursery is not None, "locks are given while the broker serves"
+        broker.dispatcher.nursery.start_soon(self._answer_when_kept, connection, answer)
+        return None
+
+    async def _answer_when_kept(self, connection: ServerConnection, answer: RemotingCommand) -> None:
+        await self.broker.persistence.write(LOCKS_FILE)  # a disk that refuses is logged; it stops no consumer
+        connection.push(encode_frame(answer))
 
     def unlock(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
         group, client_id, queues = self._lock_request(request)
         self.broker.locks.unlock(group, client_id, queues)
+        self.broker.persistence.tables[LOCKS_FILE].wake()
         return request.response()
 
     def _lock_request(self, request: RemotingCommand) -> tuple[str, str, list[MessageQueue]]:

@@ -1,17 +1,27 @@
 """Who may consume a queue in order: leases of (group, queue) to one client (RocketMQ RebalanceLockManager).
 
-A lease lasts `LEASE_SECONDS` from its last renewal; an expired one may be taken over by anyone. Pure: time is handed in.
+A lease lasts `LEASE_SECONDS` from its last renewal; an expired one may be taken over by anyone. Owners survive a restart of the
+broker, because they go on consuming meanwhile: a queue that was leased when the broker ended is leased to nobody else until
+its owner must have given it up. Pure: time is handed in.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import attrs
 
 from ..message.message import MessageQueue
+from ..message.numbers import int_of
+from ..message.units import QueueId
+from .json_values import table_of
+
+LOCKS_FILE = "queueLocks.json"
 
 LEASE_SECONDS = 60.0
+OWNER_BELIEVES_SECONDS = 30.0
+"""How long a client goes on after its last renewal (RocketMQ's REBALANCE_LOCK_MAX_LIVE_TIME), whatever the broker thinks."""
 LEASES_MAX = 500_000
 """Leases of all groups together, some 300 bytes each; beyond it no new lease is given."""
 
@@ -26,18 +36,44 @@ class QueueLocks:
 
     _leases: dict[str, _Leases] = attrs.field(factory=dict[str, _Leases])
     _count: int = 0
+    changes: int = 0
+    """Counts changes of owners, which renewals are not; the file is written when it has moved."""
+
+    def load(self, stored: Any, now: float) -> None:
+        """Take the leases that the broker had given when it ended: their owners may have renewed them just before.
+
+        Raises:
+            TypeError, ValueError: no table of lists of leases.
+        """
+        renewed = now - LEASE_SECONDS + OWNER_BELIEVES_SECONDS
+        for group, leases in table_of(table_of(stored, "the content").get("locks"), "locks").items():
+            for topic, broker_name, queue_id, client_id in leases:
+                queue = MessageQueue(str(topic), str(broker_name), QueueId(int_of(queue_id)))
+                if self._count < LEASES_MAX and queue not in self._leases.setdefault(group, {}):
+                    self._leases[group][queue] = str(client_id), renewed
+                    self._count += 1
+
+    def to_json(self) -> dict[str, Any]:
+        """What `queueLocks.json` gets."""
+        return {
+            "locks": {
+                group: [[queue.topic, queue.broker_name, queue.queue_id, owner] for queue, (owner, _) in leases.items()]
+                for group, leases in self._leases.items()
+            }
+        }
 
     def lock(self, group: str, client_id: str, queues: Iterable[MessageQueue], now: float) -> list[MessageQueue]:
         """Take or renew leases; return the queues that the client holds now."""
         leases = self._leases.setdefault(group, {})
         held: list[MessageQueue] = []
         for queue in queues:
-            owner, renewed = leases.get(queue, (client_id, now))
+            owner, renewed = leases.get(queue, ("", now))
             if queue not in leases:
                 if self._count >= LEASES_MAX:
                     continue
                 self._count += 1
-            if owner == client_id or now - renewed > LEASE_SECONDS:
+            if not owner or owner == client_id or now - renewed > LEASE_SECONDS:
+                self.changes += owner != client_id
                 leases[queue] = client_id, now
                 held.append(queue)
         if not leases:
@@ -51,6 +87,7 @@ class QueueLocks:
             if queue in leases and leases[queue][0] == client_id:
                 del leases[queue]
                 self._count -= 1
+                self.changes += 1
         if not leases:
             self._leases.pop(group, None)
 

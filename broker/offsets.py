@@ -97,15 +97,23 @@ class ConsumerOffsets:
         self.resets.setdefault((topic, group), {})[queue_id] = offset
         self.commit(group, topic, queue_id, offset)
 
-    def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Where a pull has to be sent, if there was a reset that no pull has heard of; this one has."""
+    def reset_of(self, group: str, topic: str, queue_id: int, pulled: int) -> int | None:
+        """Where a pull at offset `pulled` has to be sent, if there was a reset.
+
+        It stays until a pull asks for what comes there: only then has whoever reads the queue now heard of it. A pull may have
+        been sent by a member that has given the queue to another one since, and its answer reaches nobody.
+        """
         queues = self.resets.get((topic, group))
-        offset = queues.pop(queue_id, None) if queues is not None else None
-        if queues is not None and not queues:
+        offset = queues.get(queue_id) if queues is not None else None
+        if queues is None or offset is None:
+            return None
+        if offset != pulled:
+            return offset
+        del queues[queue_id]
+        if not queues:
             del self.resets[topic, group]
-        if offset is not None:
-            self.commit(group, topic, queue_id, offset)  # a member may have committed its own progress meanwhile
-        return offset
+        self.commit(group, topic, queue_id, offset)  # a member may have committed its own progress meanwhile
+        return None
 
     def query(self, group: str, topic: str, queue_id: int) -> int | None:
         """The next offset to consume, None if the group never committed one."""

@@ -223,10 +223,10 @@ class PullService:
         return self.broker.role.is_replica and not self.broker.config.offset_check_in_slave
 
     def _reset_of(self, pull: Pull) -> GetResult | None:
-        """What a pull is told whose group was reset, unless it happens to ask for the right offset."""
+        """What a pull is told whose group was reset, unless it asks for the right offset."""
         store = self.broker.store
-        offset = self.broker.offsets.take_reset(pull.group.group_name, pull.topic, pull.queue_id)
-        if offset is None or offset == pull.offset:
+        offset = self.broker.offsets.reset_of(pull.group.group_name, pull.topic, pull.queue_id, pull.offset)
+        if offset is None:
             return None
         low, high = store.min_offset(pull.topic, pull.queue_id), store.max_offset(pull.topic, pull.queue_id)
         return GetResult(GetStatus.OFFSET_RESET, offset, low, high)

@@ -64,9 +64,9 @@ class Peer:
         assert answer is not None, f"request {code} was not answered"
         return answer
 
-    async def ask_waiting(self, code: int, ext: Mapping[str, Any] | None = None) -> RemotingCommand:
+    async def ask_waiting(self, code: int, ext: Mapping[str, Any] | None = None, body: Any = None) -> RemotingCommand:
         """Send a request that is answered by a task of its own."""
-        opaque = self.post(code, ext)
+        opaque = self.post(code, ext, body)
         await until(lambda: self.answer(opaque) is not None)
         return self._answers[opaque]
 

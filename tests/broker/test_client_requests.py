@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from ledgermq.broker.topics import TopicConfig
 from ledgermq.message.json import loads
 from ledgermq.remoting.codes import RequestCode, ResponseCode
 
-from .desk import Peer, open_desk, until
+from .desk import Desk, Peer, open_desk, until
 
 Code = ResponseCode
 
@@ -280,17 +281,33 @@ async def test_queues_are_locked_for_one_client(tmp_path: Path) -> None:
     async with open_desk(tmp_path) as desk:
         peer = desk.peer()
 
-        def lock(client_id: str) -> list[Any]:
+        async def lock(client_id: str) -> list[Any]:
             body = {"clientId": client_id, "consumerGroup": "g", "mqSet": [queue]}
-            held: list[Any] = loads(peer.ask(RequestCode.LOCK_BATCH_MQ, None, body).body)["lockOKMQSet"]
+            held: list[Any] = loads((await peer.ask_waiting(RequestCode.LOCK_BATCH_MQ, None, body)).body)["lockOKMQSet"]
             return held
 
-        assert lock("c1") == [queue]
-        assert lock("c2") == []
+        assert await lock("c1") == [queue]
+        assert await lock("c2") == []
         unlock = {"clientId": "c1", "consumerGroup": "g", "mqSet": [queue]}
         assert peer.ask(RequestCode.UNLOCK_BATCH_MQ, None, unlock).code == Code.SUCCESS
-        assert lock("c2") == [queue]
+        assert await lock("c2") == [queue]
         assert peer.ask(RequestCode.LOCK_BATCH_MQ, None, {"mqSet": [{}]}).code == Code.SYSTEM_ERROR
+
+
+async def test_a_restart_gives_no_queue_to_another_while_its_owner_may_go_on(tmp_path: Path) -> None:
+    """The broker ends without a word as soon as the lock is granted; its owner renews it, another member must wait."""
+    queue = {"brokerName": "b", "queueId": 0, "topic": "T1"}
+
+    async def lock(desk: Desk, client_id: str) -> bool:
+        body = {"clientId": client_id, "consumerGroup": "g", "mqSet": [queue]}
+        return bool(loads((await desk.peer().ask_waiting(RequestCode.LOCK_BATCH_MQ, None, body)).body)["lockOKMQSet"])
+
+    async with open_desk(tmp_path) as desk:
+        assert await lock(desk, "owner")
+        shutil.copytree(tmp_path, tmp_path / "copy")
+    for client_id, granted in (("other", False), ("owner", True)):
+        async with open_desk(tmp_path / "copy") as desk:
+            assert await lock(desk, client_id) is granted
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ledgermq.broker import locks as module
-from ledgermq.broker.locks import LEASE_SECONDS, QueueLocks
+from ledgermq.broker.locks import LEASE_SECONDS, OWNER_BELIEVES_SECONDS, QueueLocks
 from ledgermq.message.message import MessageQueue
 from ledgermq.message.units import QueueId
 
@@ -78,3 +78,38 @@ def test_leases_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert locks.lock("h", "c2", queues[2:], 1.0) == queues[2:3]
     locks.expire(LEASE_SECONDS + 2)
     assert locks.lock("h", "c2", queues, LEASE_SECONDS + 2) == queues[:2]
+
+
+def test_owners_survive_a_restart() -> None:
+    """For as long as they may go on without having renewed; then anyone may take over."""
+    before = QueueLocks()
+    before.lock("g", "c1", [A, B], 0)
+    before.lock("h", "c2", [A], 0)
+    before.unlock("h", "c2", [A])
+
+    locks = QueueLocks()
+    locks.load(before.to_json(), 1000)
+
+    assert locks.lock("g", "c2", [A], 1000 + OWNER_BELIEVES_SECONDS) == []
+    assert locks.lock("g", "c1", [B], 1000 + OWNER_BELIEVES_SECONDS) == [B]
+    assert locks.lock("h", "c3", [A], 1000) == [A]
+    assert locks.lock("g", "c2", [A, B], 1000.1 + OWNER_BELIEVES_SECONDS) == [A]
+
+
+def test_only_changes_of_owners_are_written() -> None:
+    """Renewals come every 20 s from every member, and say nothing new."""
+    locks = QueueLocks()
+    locks.lock("g", "c1", [A], 0)
+    changes = locks.changes
+    locks.lock("g", "c1", [A], 20)
+    locks.lock("g", "c2", [A], 30)
+    assert locks.changes == changes
+    locks.lock("g", "c2", [A], 20 + LEASE_SECONDS + 1)
+    assert locks.changes == changes + 1
+
+
+@pytest.mark.parametrize("stored", [{"locks": 5}, {"locks": {"g": [["t", "b"]]}}, {"locks": {"g": [["t", "b", "x", "c"]]}}, 7])
+def test_a_file_that_makes_no_sense_is_refused(stored: object) -> None:
+    """Leases that nobody knows of would be given to two."""
+    with pytest.raises((TypeError, ValueError)):
+        QueueLocks().load(stored, 0)

@@ -93,7 +93,7 @@ def test_a_group_is_given_the_offsets_of_another() -> None:
     assert offsets.query("g9", "T1", 0) == 5
 
 
-def test_a_reset_waits_for_the_next_pull() -> None:
+def test_a_reset_waits_for_a_pull_that_follows_it() -> None:
     """Until then it is what is answered to whoever asks, and what members commit in between does not last."""
     offsets = filled()
 
@@ -101,10 +101,13 @@ def test_a_reset_waits_for_the_next_pull() -> None:
     offsets.commit("g1", "T1", 0, 6)
 
     assert offsets.query("g1", "T1", 0) == 2
-    assert offsets.take_reset("g1", "T2", 1) is None
-    assert offsets.take_reset("g1", "T1", 0) == 2
+    assert offsets.reset_of("g1", "T2", 1, 6) is None
+    assert offsets.reset_of("g1", "T1", 0, 6) == 2
+    assert offsets.reset_of("g1", "T1", 0, 7) == 2, "the one before may have been that of a member which has left the queue"
+    offsets.commit("g1", "T1", 0, 7)
+    assert offsets.reset_of("g1", "T1", 0, 2) is None
     assert offsets.of("g1", "T1") == {0: 2}
-    assert offsets.take_reset("g1", "T1", 0) is None
+    assert offsets.reset_of("g1", "T1", 0, 6) is None
     assert offsets.resets == {}
 
 

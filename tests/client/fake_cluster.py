@@ -293,7 +293,8 @@ class FakeBroker:
         for item in body["mqSet"]:
             key = (item["topic"], int(item["queueId"]))
             if request.code == RequestCode.UNLOCK_BATCH_MQ:
-                self.locks.pop(key, None)
+                if self.locks.get(key) == body["clientId"]:
+                    del self.locks[key]
             elif self.locks.setdefault(key, body["clientId"]) == body["clientId"]:
                 held.append(item)
         connection.answer(request, body=dumps({"lockOKMQSet": held}))

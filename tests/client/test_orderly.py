@@ -1,0 +1,163 @@
+"""Orderly consumption by several members: one owner of a queue at a time, and its order, whatever happens to locks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from ledgermq.client.consumer import Consumer, open_consumer
+from ledgermq.client.received import ReceivedMessage
+from ledgermq.client.subscription import ConsumeFrom
+from ledgermq.remoting.codes import RequestCode, ResponseCode
+from ledgermq.remoting.command import RemotingCommand
+
+from .fake_cluster import NAMESRV, FakeBroker, FakeCluster, open_cluster, until
+
+LOCK = RequestCode.LOCK_BATCH_MQ
+
+
+def consuming(cluster: FakeCluster, name: str, **options: Any) -> Any:
+    return open_consumer(
+        NAMESRV, "g", "t", orderly=True, consume_from=ConsumeFrom.FIRST, instance_name=name, world=cluster.world, **options
+    )
+
+
+def members_changed(broker: FakeBroker) -> None:
+    for connection in list(broker.members.values()):
+        connection.notify(RemotingCommand(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": "g"}))
+
+
+class Handling:
+    """Handlers of all members, and what they see."""
+
+    def __init__(self, cluster: FakeCluster, slow: dict[bytes, float]) -> None:
+        self.cluster = cluster
+        self.slow = slow
+        self.seen: list[tuple[str, int]] = []
+        self.busy: set[int] = set()
+
+    def by(self, name: str) -> Any:
+        async def handle(message: ReceivedMessage) -> None:
+            queue_id = message.queue.queue_id
+            assert queue_id not in self.busy, f"two members have queue {queue_id}"
+            self.busy.add(queue_id)
+            self.seen.append((name, int(message.body)))
+            try:
+                await trio.sleep(self.slow.pop(message.body, 0.01))
+            finally:
+                self.busy.discard(queue_id)
+
+        return handle
+
+
+async def test_a_queue_is_given_away_when_nothing_of_it_is_in_work(autojump_clock: MockClock) -> None:
+    """A handler that outlasts the rebalance by minutes keeps the lock renewed until it has finished."""
+    async with open_cluster() as cluster:
+        broker = await cluster.start_broker("b1")
+        cluster.create("t", 2)
+        for queue_id in range(2):
+            for number in range(5):
+                broker.put("t", queue_id, b"%d" % (10 * queue_id + number))
+        handling = Handling(cluster, {b"11": 100.0})
+        async with consuming(cluster, "a") as one, trio.open_nursery() as nursery:
+            nursery.start_soon(lambda: one.process(handling.by("a"), tasks=2))
+            await until(lambda: ("a", 11) in handling.seen)
+            async with consuming(cluster, "b") as two:
+                members_changed(broker)
+                nursery.start_soon(lambda: two.process(handling.by("b")))
+                await trio.sleep(95)
+                assert [queue.queue_id for queue in two.queues if queue.topic == "t"] == []
+                renewed = sum(b'"queueId":1' in request.body.replace(b" ", b"") for request in broker.requests_of(LOCK))
+                assert renewed >= 5
+                await until(lambda: ("b", 14) in handling.seen)
+                nursery.cancel_scope.cancel()
+
+        assert [number for _, number in handling.seen if number >= 10] == [10, 11, 12, 13, 14]
+        assert handling.seen.index(("b", 12)) == handling.seen.index(("a", 11)) + 1 + sum(
+            number < 10 for _, number in handling.seen[handling.seen.index(("a", 11)) :]
+        )
+
+
+async def test_a_lock_that_was_lost_means_a_new_beginning(autojump_clock: MockClock) -> None:
+    """Another member has read the queue meanwhile: nothing that was pulled before is handed out, and nothing committed."""
+    async with open_cluster() as cluster:
+        broker = await cluster.start_broker("b1")
+        cluster.create("t", 1)
+        for number in range(10):
+            broker.put("t", 0, b"%d" % number)
+        async with consuming(cluster, "a", ack="explicit") as consumer:
+            first = await consumer.get_one()
+            assert first is not None
+            (owner,) = {broker.locks["t", 0]}
+            broker.locks["t", 0] = "another"
+            broker.offsets["g", "t", 0] = 7
+            await trio.sleep(25)
+            await first.ack()
+            assert await consumer.get_one(30) is None
+            assert broker.offsets["g", "t", 0] == 7
+
+            broker.locks["t", 0] = owner
+            message = await consumer.get_one(30)
+            assert message is not None
+            assert message.body == b"7"
+
+
+async def test_locks_that_cannot_be_renewed_are_given_up_before_others_may_have_them(autojump_clock: MockClock) -> None:
+    """Thirty seconds after the last renewal was asked for, which was before the broker noted it."""
+    async with open_cluster() as cluster:
+        broker = await cluster.start_broker("b1")
+        cluster.create("t", 1)
+        async with consuming(cluster, "a", ack="explicit") as consumer:
+            broker.refuse(LOCK, ResponseCode.SYSTEM_ERROR, times=100)
+            for number in range(3):
+                broker.put("t", 0, b"%d" % number)
+            message = await consumer.get_one(29)
+            assert message is not None
+            await trio.sleep(31)
+            await message.ack()
+            assert await consumer.get_one(60) is None
+            await consumer.commit()
+            assert broker.offsets["g", "t", 0] == 0
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_members_come_and_go(autojump_clock: MockClock, seed: int) -> None:
+    """Handlers of all durations: never two in one queue, the order of each queue, and every message."""
+    async with open_cluster(seed) as cluster:
+        broker = await cluster.start_broker("b1")
+        cluster.create("t", 4)
+        lots = cluster.world.randomness
+        for number in range(60):
+            for queue_id in range(4):
+                broker.put("t", queue_id, b"%d" % (1000 * queue_id + number))
+        slow = {
+            b"%d" % (1000 * lots.randrange(4) + lots.randrange(60)): lots.choice((0.5, 5.0, 25.0, 45.0, 70.0))
+            for _ in range(12)
+        }
+        handling = Handling(cluster, slow)
+
+        async def live(name: str, joins: float, seconds: float, opened: list[Consumer]) -> None:
+            await trio.sleep(joins)
+            async with consuming(cluster, name) as consumer:
+                opened.append(consumer)
+                members_changed(broker)
+                with trio.move_on_after(seconds):
+                    await consumer.process(handling.by(name), tasks=3)
+            members_changed(broker)
+
+        opened: list[Consumer] = []
+        with trio.move_on_after(900):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(live, "a", 0, 900, opened)
+                for name in "bcd":
+                    nursery.start_soon(live, name, lots.random() * 100, 10 + lots.random() * 100, opened)
+
+        for queue_id in range(4):
+            numbers = [number - 1000 * queue_id for _, number in handling.seen if number // 1000 == queue_id]
+            assert set(numbers) == set(range(60))
+            first = list(dict.fromkeys(numbers))
+            assert first == list(range(60)), "the first deliveries are in order"
+        assert len(opened) == 4
