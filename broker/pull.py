@@ -115,6 +115,10 @@ class PullService:
             broker.commit_offset(pull.group.group_name, pull.topic, pull.queue_id, request.integer("commitOffset"))
         result = self._read(pull)
         code = code_of(result.status, pull.offset)
+        if code is ResponseCode.PULL_NOT_FOUND and not sys_flag & PULL_SUSPEND and broker.store.dispatcher.behind_bytes:
+            broker.store.catch_up()  # it will not wait, and may ask for what was acknowledged just now
+            result = self._read(pull)
+            code = code_of(result.status, pull.offset)
         may_wait = code is ResponseCode.PULL_NOT_FOUND or (
             code is ResponseCode.PULL_OFFSET_MOVED and self._is_alone(pull, result)
         )

@@ -397,3 +397,13 @@ async def test_a_reset_reaches_pulls_that_are_held(tmp_path: Path) -> None:
 
         assert answer_of(peer, held) == (Code.PULL_OFFSET_MOVED, 0)
         assert peer.answer(other) is None
+
+
+async def test_a_pull_that_does_not_wait_finds_what_was_acknowledged_just_before(tmp_path: Path) -> None:
+    """Deriving gathers for some milliseconds; whoever would be told that there is nothing does not wait for it."""
+    async with open_desk(tmp_path) as desk:
+        await filled(desk)
+        peer = desk.peer()
+        peer.send("T1", b"fresh")
+
+        assert [message.body for message in peer.pulled("T1", 3)] == [b"fresh"]
