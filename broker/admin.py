@@ -52,14 +52,14 @@ def register(broker: Broker) -> None:
         (RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, administration.show_group),
         (RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN, administration.forbid_group),
         (RequestCode.CLONE_GROUP_OFFSET, administration.clone_offsets),
-        (RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, administration.clean_queues),
-        (RequestCode.DELETE_EXPIRED_COMMITLOG, administration.delete_expired_segments),
     ):
         broker.dispatcher.register(code, handler)
     for code, waiting in (
         (RequestCode.DELETE_TOPIC_IN_BROKER, administration.delete_topic),
         (RequestCode.DELETE_SUBSCRIPTIONGROUP, administration.delete_group),
         (RequestCode.CLEAN_UNUSED_TOPIC, administration.clean_topics),
+        (RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, administration.clean_queues),
+        (RequestCode.DELETE_EXPIRED_COMMITLOG, administration.delete_expired_segments),
     ):
         broker.dispatcher.register_waiting(code, waiting)
 
@@ -221,9 +221,9 @@ class Administration:
 
     # ---------------------------------------------------------------- files
 
-    def clean_queues(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+    async def clean_queues(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
         """306: delete queue files whose messages have expired."""
-        self._cleaner().follow_log()
+        await self._cleaner().follow_log()
         return request.response()
 
     async def clean_topics(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
@@ -231,9 +231,9 @@ class Administration:
         await self.broker.deletions.delete_unused_topics()
         return request.response()
 
-    def delete_expired_segments(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+    async def delete_expired_segments(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
         """329: delete what has expired of the log now, not at `deleteWhen`."""
-        self._cleaner().delete_expired()
+        await self._cleaner().delete_expired()
         return request.response()
 
     def _cleaner(self) -> Cleaner:

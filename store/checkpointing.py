@@ -19,6 +19,7 @@ from ..world.events import get_logger
 from ..world.ticks import next_tick
 from .checkpoint import Checkpoint
 from .consumequeue import PRE_BLANK_SIZE, ConsumeQueue
+from .damage import queue_begins, queue_ends
 from .deletions import deletions_file
 from .json_file import JsonFile
 from .message_store import MessageStore
@@ -51,6 +52,8 @@ class CheckpointKeeper:
     _deletions: JsonFile = attrs.field(init=False)
     _marked: int = -1
     _noted: int = -1
+    _written: RecoveryMark | None = None
+    """The mark in the checkpoint, if this process has written it."""
     _cuts: int = 0
     _writing: trio.Lock = attrs.field(factory=trio.Lock)
     """Held while the checkpoint file is written: otherwise one writer could put back what another has just replaced."""
@@ -128,7 +131,7 @@ class CheckpointKeeper:
             # What a slave has flushed may end inside a record, and a start can read on from the border of one only.
             await commit_log.flush()
         position = min(commit_log.flushed_offset, dispatched)
-        if position == self._marked and not dispatcher.dirty and not store.events.unsaved_end:
+        if position == self._marked and self._is_current() and not dispatcher.dirty and not store.events.unsaved_end:
             return
         mark, cuts = self._mark(position), self._cuts
         await self._flush_index()
@@ -142,10 +145,17 @@ class CheckpointKeeper:
                 checkpoint = self.checkpoint
                 checkpoint.physical_timestamp = checkpoint.logical_timestamp = timestamp
                 indexed = store.index.forced_offset if store.index is not None else -1
-                checkpoint.mark = attrs.evolve(mark, indexed_offset=indexed).encode()
+                full = store.index.full_files if store.index is not None else 0
+                self._written = attrs.evolve(mark, indexed_offset=indexed, full_index_files=full)
+                checkpoint.mark = self._written.encode()
                 checkpoint.confirm_offset = commit_log.readable_limit or 0
                 await run(checkpoint.save)
                 self._marked = position
+
+    def _is_current(self) -> bool:
+        """Whether the mark says what there is, as far as retention changes that."""
+        mark = self._written
+        return mark is not None and mark.log_min_offset == self.store.log.min_offset and mark.queue_begins >= 0
 
     async def _flush_index(self) -> None:
         # What has gathered in memory when a process dies is indexed again from the mark on: it must be written before.
@@ -209,9 +219,23 @@ class CheckpointKeeper:
             OSError: the disk refused; the old mark stands.
         """
         self._cuts += 1
+        self._written = None
         async with self._writing:
             self.checkpoint.confirm_offset = self.store.log.readable_limit or 0
             await self.store.world.workers.run(self.checkpoint.forget)
+
+    async def allow_removal(self, log_min_offset: int) -> None:
+        """Write down that the log may begin at `log_min_offset` from now on, and that index and queues may lose files.
+
+        Raises:
+            OSError: the disk refused. Nothing may be removed.
+        """
+        async with self._writing:
+            mark = RecoveryMark.decode(self.checkpoint.mark)
+            if mark is not None:
+                mark = attrs.evolve(mark, log_min_offset=log_min_offset, queue_begins=-1, index_files=-1, deletions_crc=-1)
+                self._written, self.checkpoint.mark = mark, mark.encode()
+                await self.store.world.workers.run(self.checkpoint.save)
 
     def _mark(self, position: int) -> RecoveryMark:
         """A mark at `position`, naming a record before it that a queue knows: the last one if that is easily found."""
@@ -227,11 +251,24 @@ class CheckpointKeeper:
         if unit is None or unit[1] == PRE_BLANK_SIZE:  # each queue is ahead of the flush, or has nothing
             unit = next((unit for queue in queues if (unit := queue.last_unit_before(position)) is not None), None)
         if unit is None:
-            return RecoveryMark(position, position, -1, 0, 0, -1, boot_id)
+            return self._counted(RecoveryMark(position, position, -1, 0, 0, -1, boot_id))
         offset, size, _ = unit
         view = self.store.log.record(offset, size)
         span = span_of(view, 0, len(view)) if view is not None else None
-        return RecoveryMark(position, position, offset, size, span.store_timestamp if span else 0, -1, boot_id)
+        timestamp = span.store_timestamp if span else 0
+        return self._counted(RecoveryMark(position, position, offset, size, timestamp, -1, boot_id))
+
+    def _counted(self, mark: RecoveryMark) -> RecoveryMark:
+        """Add what there is of derived files, for the next start to notice what was damaged at rest."""
+        store, queues, index = self.store, self.store.queues.table.values(), self.store.index
+        return attrs.evolve(
+            mark,
+            log_min_offset=store.log.min_offset,
+            queue_begins=queue_begins(queues),
+            queue_ends=queue_ends(queues, mark.dispatched_offset),
+            deletions_crc=store.events.crc,
+            index_files=len(index.files) if index is not None else -1,
+        )
 
     async def close(self) -> None:
         """Finish deriving, sync everything, remove the abort file; what cannot be synced leaves the abort file in place."""

@@ -6,9 +6,11 @@ log: what they say about records that are gone goes too.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from datetime import datetime
 
 import attrs
+import trio
 
 from ..world.events import get_logger
 from ..world.ticks import next_tick
@@ -18,11 +20,17 @@ from .retention import MANUAL_ROUNDS, FileAge, Reason, RetentionRules, disk_full
 log = get_logger(__name__)
 
 
+async def _nothing_to_write(_log_min_offset: int) -> None:
+    await trio.lowlevel.checkpoint()
+
+
 @attrs.define(eq=False)
 class Cleaner:
     """Carries out retention on one store."""
 
     store: MessageStore
+    before_removal: Callable[[int], Awaitable[None]] = _nothing_to_write
+    """Called with what will be the log's min offset before files are removed: the next start must not miss them."""
     _manual_rounds: int = 0
 
     async def run(self) -> None:
@@ -30,16 +38,20 @@ class Cleaner:
         while True:
             await next_tick(self.store.config.clean_resource_interval / 1000)
             try:
-                self.clean()
+                await self.clean()
             except OSError as error:
                 log.warning("cleaning_failed", reason=error.strerror or str(error))
 
-    def delete_expired(self) -> None:
-        """An operator asks for expired files to go now, whatever the hour."""
-        self._manual_rounds = MANUAL_ROUNDS
-        self.clean()
+    async def delete_expired(self) -> None:
+        """An operator asks for expired files to go now, whatever the hour.
 
-    def clean(self) -> None:
+        Raises:
+            OSError: see `clean`.
+        """
+        self._manual_rounds = MANUAL_ROUNDS
+        await self.clean()
+
+    async def clean(self) -> None:
         """One round.
 
         Raises:
@@ -57,19 +69,21 @@ class Cleaner:
             manual=self._manual_rounds > 0,
         )
         self._manual_rounds = max(self._manual_rounds - 1, 0)
-        for name in deletion.names:
-            segment = commit_log.files()[0]
-            assert segment.path.endswith(name)
-            if segment.end > min(commit_log.flushed_offset, self.store.dispatcher.dispatched_offset):
-                break  # not yet on the medium or not yet in the queues, which are derived from it
+        # What is not yet on the medium, or not yet in the queues, which are derived from it, stays.
+        safe = min(commit_log.flushed_offset, self.store.dispatcher.dispatched_offset)
+        oldest = commit_log.files()[: len(deletion.names)]
+        removed = [segment for segment in oldest if segment.end <= safe]
+        if removed:
+            await self.before_removal(removed[-1].end)
+        for segment in removed:
             commit_log.remove_oldest()
             if deletion.reason is Reason.FORCED:
                 # Before its time: somebody may still have wanted to read it.
                 log.warning("unexpired_segment_deleted", path=segment.path, used_ratio=round(ratio, 4))
             else:
                 log.info("segment_deleted", path=segment.path, reason=deletion.reason.value if deletion.reason else "")
-        if deletion.names:
-            self.follow_log()
+        if removed:
+            await self.follow_log()
         self._mark_disk(disk_full(self.store.disk_ratio(), rules), ratio)
 
     def _ages(self) -> list[FileAge]:
@@ -79,13 +93,14 @@ class Cleaner:
             for segment in self.store.log.files()
         ]
 
-    def follow_log(self) -> None:
+    async def follow_log(self) -> None:
         """Drop what queues and index say about records that are gone from the log.
 
         Raises:
             OSError: a file could not be deleted; the next round tries again.
         """
         low = self.store.log.min_offset
+        await self.before_removal(low)
         for queue in self.store.queues.table.values():
             queue.expire(low)
         if self.store.index is not None:

@@ -247,6 +247,16 @@ class ConsumeQueue:
                 low = middle + 1
         return low
 
+    def end_before(self, physical_offset: int) -> int:
+        """The number of the unit that follows those of the records before `physical_offset`."""
+        return self.max_offset if self.physical_end <= physical_offset else self._first_unit_at(physical_offset)
+
+    def forget_place(self) -> None:
+        """Let the next unit be of any queue offset, if there is no unit left."""
+        if self.segments.files and self.segments.max_offset == self.segments.min_offset:
+            self.segments.clear()
+            self._end_at_last_unit()
+
     def drop_last(self) -> None:
         """Drop the last unit."""
         self.segments.truncate((self.max_offset - 1) * UNIT_SIZE)
@@ -315,6 +325,8 @@ class ConsumeQueues:
     file_size: int
     table: dict[tuple[str, int], ConsumeQueue] = attrs.field(factory=dict[tuple[str, int], ConsumeQueue])
     """By topic and queue id."""
+    damaged: bool = False
+    """A queue had to be emptied, since a file was missing in the middle."""
 
     def load(self, *, kept_all: bool) -> None:
         """Open every queue there is and find its end (see `ConsumeQueue.recover`).
@@ -346,6 +358,10 @@ class ConsumeQueues:
         size = self.file_size - self.file_size % UNIT_SIZE
         segments = Segments(self.disk, f"{self.directory}/{topic}/{queue_id}", size)
         segments.load()
+        if (gap := segments.gap) is not None:
+            log.error("queue_file_missing", directory=segments.directory, expected_offset=gap)
+            segments.clear()
+            self.damaged = True
         queue = self.table[topic, queue_id] = ConsumeQueue(topic, queue_id, segments)
         queue.recover(kept_all=kept_all)
         return queue

@@ -4,6 +4,7 @@ StoreError
 ├── StoreInUse           another broker holds the directory
 ├── WrongSegmentSize     a file is not as long as the configuration says
 ├── MissingLog           not one file of the log is where it had been
+├── MissingSegment       a file of the log is missing before or between others
 ├── DamagedLog           a record that was safely on the medium is no longer whole
 ├── BadQueueName         a queue of a record or a request that can have no files
 ├── NotWritable          the log takes nothing now; says why
@@ -55,6 +56,20 @@ class MissingLog(StoreError):
         )
         self.path = path
         self.synced_offset = synced_offset
+
+
+class MissingSegment(StoreError):
+    """The log in `path` has no bytes from `offset` to `end`, where it had some."""
+
+    def __init__(self, path: str, offset: int, end: int) -> None:
+        super().__init__(
+            f"{path}: the file {offset:020d} is missing: the log had bytes from offset {offset} on, and what is there goes on "
+            f"at {end}. Nothing was changed. Restore the file from a slave or a backup, or see what `ledgermq store cut STORE "
+            f"--at {offset}` would give up"
+        )
+        self.path = path
+        self.offset = offset
+        self.end = end
 
 
 class DamagedLog(StoreError):

@@ -13,11 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from zlib import crc32
 
 import attrs
 
 from ..message.control import TOPIC_DELETED, Control, decode_control, deleted_topic_of
 from ..message.errors import CorruptRecord
+from ..message.json import dumps
 from ..world.events import get_logger
 from .commitlog import CommitLog
 from .consumequeue import ConsumeQueues
@@ -116,6 +118,11 @@ class LogEvents:
             if listed:  # else the messages have expired
                 table.setdefault(topic, {})[str(queue_id)] = listed
         return {"deletedQueues": table}
+
+    @property
+    def crc(self) -> int:
+        """A checksum of what the file is to hold."""
+        return crc32(dumps(self.to_json()))
 
     def cut(self, physical_offset: int) -> None:
         """Forget the deletions at or behind `physical_offset`: the log has been cut there, and nothing was deleted there."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from itertools import takewhile
 
 from ..message.fields import Field, Layout
 from ..world.clock import Clock
@@ -268,6 +269,10 @@ class IndexFiles:
                 log.warning("index_file_ignored", path=path, size=size, expected=self.file_size)
                 continue
             index = IndexFile(name, self.disk.open(path), self.slot_count, self.entry_count) if size else None
+            if self.files and self.files[-1].room:  # an older copy: every file but the last one is full
+                lost = True
+                log.warning("index_file_deleted", path=f"{self.directory}/{self.files[-1].name}", size=self.file_size)
+                self._delete(self.files.pop())
             if index is not None and not lost and index.sound:
                 forced = index.room == 0 and index.end_physical_offset <= forced_offset
                 if kept_all or forced:
@@ -280,6 +285,17 @@ class IndexFiles:
                 index.close()
             self.disk.remove(path)
         return None if kept_all and not lost else self.end_physical_offset
+
+    def clear(self) -> None:
+        """Delete every file."""
+        while self.files:
+            self._delete(self.files.pop())
+
+    @property
+    def full_files(self) -> int:
+        """Files that are full and on the medium."""
+        forced = (index.room == 0 and index.synced_entry == index.next_entry for index in self.files)
+        return sum(1 for _ in takewhile(bool, forced))
 
     def put_batch(self, entries: Sequence[IndexEntry]) -> None:
         """Index records, in the order of the log; those below `end_physical_offset` are there already and are skipped.

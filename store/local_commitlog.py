@@ -35,7 +35,7 @@ from ..world.workers import Workers
 from . import local_recovery
 from .commitlog import Appended, Evidence, LogFile
 from .config import StoreConfig
-from .errors import AppendUnclear, NotWritable, OffsetGap
+from .errors import AppendUnclear, MissingSegment, NotWritable, OffsetGap
 from .expiry import Expiry
 from .pending import PendingPuts
 from .segments import Segment, Segments
@@ -318,6 +318,7 @@ class LocalCommitLog:
         return local_recovery.belonging(self.segments, walk, evidence)
 
     def end_at(self, end: int, read_from: int, evidence: Evidence) -> bool:
+        local_recovery.check_heads(self.segments, evidence)
         torn = local_recovery.truncate_torn_tail(self.segments, end, evidence)
         self.max_offset = self.flushed_offset = end
         if not evidence.clean_exit:
@@ -471,6 +472,10 @@ def open_local_commit_log(world: World, config: StoreConfig) -> LocalCommitLog:
     """
     segments = Segments(world.disk, config.commit_log_directory, config.mapped_file_size_commit_log)
     segments.load()
+    if (gap := segments.gap) is not None:
+        found = next(segment.start for segment in segments.files if segment.start > gap)
+        segments.close()
+        raise MissingSegment(segments.directory, gap, found)
     return LocalCommitLog(
         segments,
         world.clock,

@@ -8,7 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from ..message.layout import BLANK, MAGIC_V1, MAGIC_V2, Check, DerivedParts, body_size_of, check_record, span_of
+from ..message.layout import (
+    BLANK,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    PHYSICAL_OFFSET_AT,
+    RECORD_SIZE_MIN,
+    Check,
+    DerivedParts,
+    body_size_of,
+    check_record,
+    span_of,
+)
 from ..world.events import get_logger
 from .commitlog import Evidence
 from .errors import DamagedLog
@@ -93,6 +105,23 @@ def _lacks_a_sector(segments: Segments, offset: int, size: int) -> bool:
     return any(not any(view[start : min(start + SECTOR, end)]) for start in range(at, end, SECTOR))
 
 
+def check_heads(segments: Segments, evidence: Evidence) -> None:
+    """Make sure that each segment that had been synced begins with a record of its own.
+
+    Raises:
+        DamagedLog: one does not. Nothing was changed.
+    """
+    for segment in segments.files:
+        if segment.start + RECORD_SIZE_MIN > evidence.synced_offset:
+            break
+        size, magic = BLANK.codec.unpack_from(segment.view)
+        offset = int.from_bytes(segment.view[PHYSICAL_OFFSET_AT : PHYSICAL_OFFSET_AT + 8], "big")
+        if magic == MAGIC_BLANK and size == segment.size:
+            continue
+        if magic not in (MAGIC_V1, MAGIC_V2) or offset != segment.start:
+            raise DamagedLog(segments.directory, segment.start, evidence.synced_offset)
+
+
 def truncate_torn_tail(segments: Segments, end: int, evidence: Evidence) -> bool:
     """Make everything from `end` on read as zeros; returns whether something other than zeros was there.
 
@@ -116,10 +145,13 @@ def truncate_torn_tail(segments: Segments, end: int, evidence: Evidence) -> bool
 
 
 def _damaged_at(segments: Segments, end: int, synced: int) -> bool:
-    """Whether a synced record is no longer whole; zeros, and the beginning of one that a slave was receiving, do not count."""
+    """Whether a synced record is no longer whole; the beginning of one that a slave was receiving does not count."""
     segment = segments.find(end)
-    view = segment.view[end - segment.start : end - segment.start + LEFTOVER_BYTES] if segment is not None else memoryview(b"")
-    if not any(view) or synced - end < BLANK.size:
+    if synced - end < BLANK.size:
         return False
-    size, magic = BLANK.codec.unpack_from(view)
-    return magic not in (MAGIC_V1, MAGIC_V2) or size <= synced - end
+    if segment is None:
+        return True
+    size, magic = BLANK.codec.unpack_from(segment.view, end - segment.start)
+    if magic == MAGIC_BLANK:  # it leads on to a file that was not made yet
+        return bool(synced - end > size)
+    return bool(magic not in (MAGIC_V1, MAGIC_V2) or size <= synced - end)

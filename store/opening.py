@@ -22,6 +22,7 @@ from .cleaning import Cleaner
 from .commitlog import CommitLog, OpenCommitLog
 from .config import StoreConfig
 from .consumequeue import ConsumeQueues
+from .damage import lost_index_files, lost_units, remove_corrupt_queues
 from .deletions import deletions_file
 from .dispatch import Dispatcher, TagsCodes
 from .errors import StoreInUse
@@ -85,7 +86,7 @@ async def open_message_store(
                 queues=len(store.queues.table),
             )
             cleaner = store.cleaner = Cleaner(store)
-            store.forget_mark = keeper.forget_mark
+            store.forget_mark, cleaner.before_removal = keeper.forget_mark, keeper.allow_removal
             await world.workers.run(_create_abort_file, world, root)
             async with trio.open_nursery() as nursery:
                 await nursery.start(store.log.run)
@@ -127,9 +128,18 @@ def _open(world: World, config: StoreConfig, store_host: tuple[str, int], open_c
         lost_from: int | None = None
         if index is not None:
             lost_from = index.load(kept_all=page_cache_intact, forced_offset=-1 if mark is None else mark.indexed_offset)
-            if mark is not None and not disk.exists(index.directory):
-                lost_from = commit_log.min_offset  # somebody took the index away to have it built again
+            if mark is not None and (
+                not disk.exists(index.directory)
+                or lost_index_files(mark, note, commit_log, index, page_cache_intact=page_cache_intact)
+            ):
+                index.clear()
+                lost_from = commit_log.min_offset
+            elif mark is not None and page_cache_intact and index.end_physical_offset < mark.indexed_offset:
+                lost_from = index.end_physical_offset
             disk.make_directories(index.directory)
+        derived_damaged = queues.damaged or remove_corrupt_queues(commit_log, queues, page_cache_intact=page_cache_intact)
+        if mark is not None and not commit_log.empty and disk.list_directory(queues.directory):
+            derived_damaged |= lost_units(mark, commit_log, queues) or _lost_deletions(mark, store)
         commit_log.limit_readable(checkpoint.confirm_offset)
         recovered = recover(
             commit_log,
@@ -142,6 +152,7 @@ def _open(world: World, config: StoreConfig, store_host: tuple[str, int], open_c
             check_crc=config.check_crc_on_recover,
             note=note,
             index_lost_from=lost_from,
+            derived_damaged=derived_damaged,
         )
         if commit_log.readable_limit is not None:
             _limit_readable(commit_log, max(commit_log.readable_limit, store.dispatcher.dispatched_offset), checkpoint)
@@ -158,6 +169,14 @@ def _open(world: World, config: StoreConfig, store_host: tuple[str, int], open_c
     commit_log.on_syncing.append(store.dispatcher.sync_began)
     commit_log.on_readable.append(store.dispatcher.wake)
     return _Opened(store, checkpoint, recovered, clean_exit)
+
+
+def _lost_deletions(mark: RecoveryMark, store: MessageStore) -> bool:
+    """Whether other deletions were read than the mark says: they are found again by deriving the whole log."""
+    if mark.deletions_crc < 0 or store.log.min_offset != mark.log_min_offset or store.events.crc == mark.deletions_crc:
+        return False
+    log.error("deletions_lost", path=deletions_file(store.world.disk, store.config.store_path_root_dir).path)
+    return True
 
 
 def _limit_readable(commit_log: CommitLog, readable: int, checkpoint: Checkpoint) -> None:

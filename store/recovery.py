@@ -24,9 +24,9 @@ from ..message.flags import TRANSACTION_COMMIT, TRANSACTION_MASK
 from ..message.layout import Check, DerivedParts, check_record, span_of, topic_of
 from .checkpoint import Checkpoint
 from .commitlog import CommitLog, Evidence
-from .consumequeue import PRE_BLANK_SIZE, ConsumeQueue
+from .consumequeue import PRE_BLANK_SIZE, ConsumeQueue, Unit
 from .dispatch import Derivable, Dispatcher
-from .errors import MissingLog
+from .errors import MissingLog, MissingSegment
 
 DERIVE_AT_ONCE = 4096
 """Records that are derived together while the log is read back."""
@@ -42,6 +42,12 @@ MARK = Layout(
         Field("record_store_timestamp", "q", "and its store timestamp"),
         Field("indexed_offset", "q", "index files whose last record is before it, or it, are on the medium whole"),
         Field("boot_id", "36s", "start of the machine under which all this was written"),
+        Field("log_min_offset", "q", "the log has every segment from there on"),
+        Field("queue_begins", "q", "sum of the first unit numbers of all queues; -1 where files are being deleted"),
+        Field("queue_ends", "q", "sum over all queues of the unit number that follows the records before dispatched_offset"),
+        Field("index_files", "i", "index files; -1 where files are being deleted"),
+        Field("full_index_files", "i", "index files on the medium that are full"),
+        Field("deletions_crc", "q", "CRC-32 of the deletions; -1 where files are being deleted"),
         Field("crc", "I", "CRC-32 of the fields before"),
     ),
 )
@@ -60,6 +66,12 @@ class RecoveryMark:
     indexed_offset: int
     boot_id: str
     """While the machine has not been started anew, whatever was written is still there, synced or not."""
+    log_min_offset: int = 0
+    queue_begins: int = -1
+    queue_ends: int = 0
+    index_files: int = -1
+    full_index_files: int = 0
+    deletions_crc: int = -1
 
     @classmethod
     def decode(cls, encoded: bytes) -> RecoveryMark | None:
@@ -107,6 +119,7 @@ def recover(
     check_crc: bool,
     note: RecoveryMark | None = None,
     index_lost_from: int | None = None,
+    derived_damaged: bool = False,
 ) -> Recovered:
     """Run passes 2 to 5 (pass 1 happened when the queues were opened).
 
@@ -114,6 +127,7 @@ def recover(
         page_cache_intact: no written byte can have been lost, and no older state of one can have come back.
         note: what had been written, as far as it was noted; counts only if the page cache is intact.
         index_lost_from: records from there on have to be indexed again.
+        derived_damaged: queues have lost units, so everything is derived from the whole log.
 
     Raises:
         MissingLog: there is no log, though there was one. Nothing was changed.
@@ -126,11 +140,17 @@ def recover(
         for queue in queues:
             queue.truncate(0)
         return Recovered(0, 0, 0, torn=False)
-    trusted = mark if mark is not None and _is_there(log, mark, queues) else None
+    if mark is not None and log.min_offset > mark.log_min_offset >= 0:
+        raise MissingSegment(log.directory, mark.log_min_offset, log.min_offset)
+    trusted = mark if mark is not None and not derived_damaged and _is_there(log, mark, queues) else None
+    synced = mark.flushed_offset if mark is not None else -1
+    if page_cache_intact and mark is not None:
+        # What queues have was in the log before, and no process that ends takes written bytes with it.
+        synced = max(synced, _queues_end(queues))
     evidence = Evidence(
         clean_exit=clean_exit,
         page_cache_intact=page_cache_intact,
-        synced_offset=mark.flushed_offset if mark is not None else -1,
+        synced_offset=synced,
         verified_offset=trusted.flushed_offset if trusted is not None else -1,
         check_crc=check_crc,
     )
@@ -143,6 +163,9 @@ def recover(
     for queue in queues:
         if not page_cache_intact or queue.physical_end > start:
             _forget_from(log, queue, start)
+    if derived_damaged or (trusted is not None and sum(queue.max_offset for queue in queues) < trusted.queue_ends):
+        start = _forget_derived(log, queues, checkpoint)
+    for queue in queues:
         if trusted is not None and queue.physical_end > trusted.start and queue.doubt_from(trusted.start):
             dispatcher.dirty[queue] = None
     log_start = start
@@ -156,6 +179,17 @@ def recover(
     for queue in queues:
         queue.correct_min_offset(log.min_offset)
     return Recovered(start, end, records, torn)
+
+
+def _forget_derived(log: CommitLog, queues: list[ConsumeQueue], checkpoint: Checkpoint) -> int:
+    """Let all queues be derived anew from the whole log; returns where it begins."""
+    # A crash during what follows must not find anything to start from but the whole log.
+    checkpoint.physical_timestamp = checkpoint.logical_timestamp = 0
+    checkpoint.forget()
+    for queue in queues:
+        queue.truncate(log.min_offset)
+        queue.forget_place()
+    return log.min_offset
 
 
 def _forget_from(log: CommitLog, queue: ConsumeQueue, start: int) -> None:
@@ -172,9 +206,14 @@ def _points_to_its_record(log: CommitLog, queue: ConsumeQueue) -> bool:
     unit, before = queue.unit(number), queue.unit(number - 1)
     if unit is None or unit[1] == PRE_BLANK_SIZE:
         return unit is not None
-    offset, size, _ = unit
-    if before is not None and before[1] != PRE_BLANK_SIZE and before[0] + before[1] > offset:
+    if before is not None and before[1] != PRE_BLANK_SIZE and before[0] + before[1] > unit[0]:
         return False
+    return leads_to_its_record(log, queue, number, unit)
+
+
+def leads_to_its_record(log: CommitLog, queue: ConsumeQueue, number: int, unit: Unit) -> bool:
+    """Whether a unit leads to the record that it is for, as far as the log still has it."""
+    offset, size, _ = unit
     if offset < log.min_offset:
         return True
     view = log.record(offset, size)

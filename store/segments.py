@@ -7,6 +7,7 @@ Invariant: `start <= offset < start + size` finds a byte's file; files are conse
 from __future__ import annotations
 
 import contextlib
+from itertools import pairwise
 
 import attrs
 
@@ -110,6 +111,14 @@ class Segments:
         except BaseException:
             self.close()
             raise
+
+    @property
+    def gap(self) -> int | None:
+        """Where a file is missing between two others; None if the run is continuous."""
+        for before, after in pairwise(self.files):
+            if before.start + self.segment_size != after.start:
+                return before.start + self.segment_size
+        return None
 
     @property
     def min_offset(self) -> int:

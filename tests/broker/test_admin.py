@@ -256,7 +256,7 @@ async def test_cleaning_leaves_what_has_not_expired(desk: Desk, code: RequestCod
     offset = desk.put("T1")
     await desk.settled()
 
-    answer = desk.ask(code)
+    answer = await desk.ask_waiting(code)
 
     assert answer.code == ResponseCode.SUCCESS
     assert desk.broker.store.message_at(offset) is not None

@@ -25,7 +25,7 @@ async def test_files_that_go_before_their_time_are_told_as_a_warning(tmp_path: P
         disk.faults.capacity = disk.allocated_bytes() * 10 // 9
 
         with capture_logs() as told:
-            Cleaner(store).clean()
+            await Cleaner(store).clean()
 
         assert store.log.min_offset > 0
         assert told[0] == {

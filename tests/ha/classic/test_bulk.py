@@ -315,12 +315,12 @@ async def test_retention_keeps_what_is_not_derived_yet(
             await slave.until(lambda: slave.store.log.max_offset == master.store.log.max_offset)
             await slave.store.log.flush()
             slave.world.clock.jump(1000 * 3_600_000)
-            slave.store.cleaner.delete_expired()
+            await slave.store.cleaner.delete_expired()
             assert slave.store.log.min_offset == 0
 
             stuck.clear()
             await slave.caught_up(master)
-            slave.store.cleaner.delete_expired()
+            await slave.store.cleaner.delete_expired()
             assert slave.store.log.min_offset > 0
             assert slave.store.max_offset("T", 0) == 600
 

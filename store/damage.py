@@ -1,0 +1,91 @@
+"""What of a store's files was damaged at rest: removed, emptied, exchanged for an older copy, or corrupted.
+
+The recovery mark says how many units, index files and deletions there were when it was written. Whatever has fewer now was not
+lost by a crash, for all that was on the medium. Queues, index and deletions are then derived again from the whole log.
+Blocking; part of opening a store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ..world.events import get_logger
+from .commitlog import CommitLog
+from .consumequeue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE, ConsumeQueue, ConsumeQueues, Unit
+from .index import IndexFiles
+from .recovery import RecoveryMark, leads_to_its_record
+
+log = get_logger(__name__)
+
+UNSYNCED_FILES = 2
+"""Files at the end of a queue of which a power cut may have taken anything."""
+
+
+def queue_ends(queues: Iterable[ConsumeQueue], physical_offset: int) -> int:
+    """The sum, over queues, of the unit number that follows the records before `physical_offset`."""
+    return sum(queue.end_before(physical_offset) for queue in queues)
+
+
+def queue_begins(queues: Iterable[ConsumeQueue]) -> int:
+    """The sum of the first unit numbers of queues."""
+    return sum(queue.segments.min_offset // UNIT_SIZE for queue in queues)
+
+
+def remove_corrupt_queues(commit_log: CommitLog, queues: ConsumeQueues, *, page_cache_intact: bool) -> bool:
+    """Remove queues with a file that does not begin, or end, with what belongs there; returns whether there was one.
+
+    Raises:
+        OSError: the disk refused.
+    """
+    corrupt = [queue for queue in queues.table.values() if _is_corrupt(commit_log, queue, page_cache_intact=page_cache_intact)]
+    for queue in corrupt:
+        log.error("queue_damaged", topic=queue.topic, queue_id=queue.queue_id, directory=queue.segments.directory)
+        queues.remove(queue)
+    return bool(corrupt)
+
+
+def _is_corrupt(commit_log: CommitLog, queue: ConsumeQueue, *, page_cache_intact: bool) -> bool:
+    files = queue.segments.files
+    looked_at = files if page_cache_intact else files[:-UNSYNCED_FILES]
+    numbers = [segment.start // UNIT_SIZE for segment in looked_at if segment.wrote]
+    numbers += [segment.end // UNIT_SIZE - 1 for segment in looked_at if segment.wrote]
+    for number in numbers:
+        unit: Unit = UNIT.codec.unpack(queue.units(number, 1))
+        if unit[1] == PRE_BLANK_SIZE or leads_to_its_record(commit_log, queue, number, unit):
+            continue
+        # A log that ends before the record is judged by recovery; the unit is all right then, and in its order.
+        if unit[0] < commit_log.max_offset or not _is_in_order(queue, number, unit):
+            return True
+    return False
+
+
+def _is_in_order(queue: ConsumeQueue, number: int, unit: Unit) -> bool:
+    before, after = queue.unit(number - 1), queue.unit(number + 1)
+    return (before is None or before[0] < unit[0]) and (after is None or unit[0] < after[0])
+
+
+def lost_units(mark: RecoveryMark, commit_log: CommitLog, queues: ConsumeQueues) -> bool:
+    """Whether queues have fewer units than the mark says."""
+    table = queues.table.values()
+    if queue_ends(table, mark.dispatched_offset) < mark.queue_ends:
+        log.error("queue_units_lost", directory=queues.directory, expected=mark.queue_ends)
+        return True
+    if mark.queue_begins >= 0 and commit_log.min_offset == mark.log_min_offset and queue_begins(table) > mark.queue_begins:
+        log.error("queue_files_lost", directory=queues.directory)
+        return True
+    return False
+
+
+def lost_index_files(
+    mark: RecoveryMark, note: RecoveryMark | None, commit_log: CommitLog, index: IndexFiles, *, page_cache_intact: bool
+) -> bool:
+    """Whether there are fewer index files than the mark says."""
+    if mark.index_files < 0 or commit_log.min_offset != mark.log_min_offset:
+        return False
+    expected = mark.full_index_files
+    if page_cache_intact:
+        expected = max(mark.index_files, note.index_files if note is not None and note.boot_id == mark.boot_id else 0)
+    if len(index.files) >= expected:
+        return False
+    log.error("index_files_lost", directory=index.directory, expected=expected, found=len(index.files))
+    return True
