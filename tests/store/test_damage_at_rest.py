@@ -7,6 +7,7 @@ and what can be done. It never ends with another exception, and never leaves som
 from __future__ import annotations
 
 import random
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import attrs
@@ -68,7 +69,7 @@ def contents(disk: SimDisk) -> dict[str, bytes]:
     return found
 
 
-def open_it(disk: SimDisk) -> object:
+def open_it(disk: SimDisk) -> AbstractAsyncContextManager[MessageStore]:
     config = small_config(Path(ROOT), flush_disk_type="SYNC_FLUSH", mapped_file_size_consume_queue=200)
     return open_message_store(world_on(disk), config)
 
@@ -76,7 +77,7 @@ def open_it(disk: SimDisk) -> object:
 async def leave(end: str) -> Left:
     """Run a store in which everything is acknowledged, and end it."""
     disk, older = SimDisk(random.Random(5)), dict[str, bytes]()
-    async with open_it(disk) as store:  # type: ignore[attr-defined]
+    async with open_it(disk) as store:
         for number in range(DELETED):
             await put(store, number, "Gone")
         await store.event_done(store.delete_topic("Gone"))
@@ -158,7 +159,7 @@ async def test_a_damaged_file_is_recovered_from_or_named(
     if path is None or not damage(left, path, how):
         return
     try:
-        async with open_it(left.disk) as store:  # type: ignore[attr-defined]
+        async with open_it(left.disk) as store:
             by_offset, by_key = found_in(store)
     except* StoreError as group:
         (error,) = group.exceptions
