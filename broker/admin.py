@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .broker import Broker
 
 
-QUEUE_NUMS_MAX = 65_535
+QUEUE_NUMS_MAX = 16_384
 """Each queue costs a file and a place in every route; nobody has needed more."""
 PERM_MASK = PERM_READ_WRITE | PERM_INHERIT
 FILTER_TYPES = (SINGLE_TAG, "MULTI_TAG")

@@ -15,7 +15,7 @@ from ..message.json import dumps
 from ..remoting.codes import RequestCode, ResponseCode
 from ..remoting.command import RemotingCommand
 from ..remoting.errors import RequestRefused
-from ..remoting.java_properties import read_properties
+from ..remoting.java_properties import PROPERTIES_BYTES_MAX, read_properties
 from ..remoting.server import ServerConnection
 from ..store.config import StoreConfig
 from ..world.events import get_logger
@@ -68,7 +68,7 @@ _STORE_FIELDS = frozenset(field.name for field in attrs.fields(StoreConfig))
 def register(broker: Broker) -> None:
     """Let the broker answer the requests of this module."""
     settings = Settings(broker, DataVersion(0, broker.world.clock.wall_ms()))
-    broker.dispatcher.register(RequestCode.UPDATE_BROKER_CONFIG, settings.change)
+    broker.dispatcher.register(RequestCode.UPDATE_BROKER_CONFIG, settings.change, body_bytes_max=PROPERTIES_BYTES_MAX)
     broker.dispatcher.register(RequestCode.GET_BROKER_CONFIG, settings.show)
 
 

@@ -86,6 +86,9 @@ def response_code(status: PutStatus) -> ResponseCode:
     return _CODES[status]
 
 
+BATCH_ITEMS_MAX = 16_384
+"""Messages of one batch, which is put in one turn of the event loop; 4 MiB of messages of 250 bytes."""
+
 _PUT_OK = PutStatus.PUT_OK
 _NO_WAIT_MARK = f"{WAIT}{NAME_END}false"
 _SEND_MESSAGE = int(RequestCode.SEND_MESSAGE)
@@ -251,7 +254,7 @@ class SendHandler:
                 "nothing of it was stored",
             )
         try:
-            items = decode_batch(request.body)
+            items = decode_batch(request.body, BATCH_ITEMS_MAX)
         except CorruptBatch as error:
             raise RequestRefused(
                 ResponseCode.MESSAGE_ILLEGAL, f"the batch cannot be read: {error}; nothing of it was stored"

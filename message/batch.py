@@ -41,15 +41,17 @@ def encode_batch(items: Iterable[tuple[int, bytes, bytes]]) -> bytes:
     return b"".join(parts)
 
 
-def decode_batch(buffer: Buffer) -> list[tuple[int, bytes, bytes]]:
+def decode_batch(buffer: Buffer, items_max: int | None = None) -> list[tuple[int, bytes, bytes]]:
     """Read the items as (flag, body, property string bytes).
 
     Raises:
-        CorruptBatch: an item's sizes do not add up. Nothing was taken.
+        CorruptBatch: an item's sizes do not add up, or there are more than `items_max`. Nothing was taken.
     """
     items: list[tuple[int, bytes, bytes]] = []
     position, end = 0, len(buffer)
     while position < end:
+        if len(items) == items_max:
+            raise CorruptBatch(f"more than {items_max} items")
         if end - position < ITEM_HEAD.size + _PROPERTIES_SIZE_BYTES:
             raise CorruptBatch(f"{end - position} bytes left at byte {position}, an item needs at least 22")
         size, _, _, flag, body_size = ITEM_HEAD.codec.unpack_from(buffer, position)

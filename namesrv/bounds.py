@@ -21,6 +21,8 @@ KV_CHARACTERS_MAX = 2 * 1024 * 1024
 """All of the KV configuration. One namespace of it is sent to every broker that registers."""
 BROKERS_MAX = 4096
 """Addresses that are registered at a time; tools ask for all of them in one answer."""
+BROKERS_OF_CONNECTION_MAX = 8
+"""Addresses that one connection registers. All of them leave when it ends, in one turn of the event loop."""
 QUEUE_ENTRIES_MAX = 2_000_000
 """Topics of all broker names together, some 200 bytes each."""
 TOPICS_KNOWN_MAX = 256 * 1024

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
 import attrs
+import orjson
 import trio
 
 from ..message.json import OF_STRANGERS_BYTES_MAX, dumps, dumps_strict, loads
@@ -18,7 +19,7 @@ from ..remoting.codes import RequestCode, ResponseCode
 from ..remoting.command import FRAME_SIZE_MAX, RemotingCommand
 from ..remoting.dispatcher import Dispatcher
 from ..remoting.errors import RequestRefused
-from ..remoting.java_properties import read_properties, write_properties
+from ..remoting.java_properties import PROPERTIES_BYTES_MAX, read_properties, write_properties
 from ..remoting.server import ServerConnection
 from ..remoting.tls import TLS_KEYS
 from ..world.events import get_logger
@@ -89,8 +90,10 @@ class Handlers:
         once_on_disk: dict[RequestCode, Callable[[RemotingCommand], Awaitable[RemotingCommand]]] = {
             RequestCode.PUT_KV_CONFIG: self.put_kv_config,
             RequestCode.DELETE_KV_CONFIG: self.delete_kv_config,
-            RequestCode.UPDATE_NAMESRV_CONFIG: self.update_config,
         }
+        dispatcher.register_waiting(
+            RequestCode.UPDATE_NAMESRV_CONFIG, _of_request_alone(self.update_config), body_bytes_max=PROPERTIES_BYTES_MAX
+        )
         dispatcher.register(RequestCode.REGISTER_BROKER, self.register_broker, body_bytes_max=FRAME_SIZE_MAX)
         for code, answer in at_once.items():
             dispatcher.register(code, _of_request_alone(answer))
@@ -229,7 +232,7 @@ class Handlers:
         return request.response()
 
     def get_all_topics(self, request: RemotingCommand) -> RemotingCommand:
-        return self._topic_list(request, self.config.enable_all_topic_list, self.routes.topics)
+        return self._topic_list(request, self.config.enable_all_topic_list, self.routes.all_topics)
 
     def get_topics_of_cluster(self, request: RemotingCommand) -> RemotingCommand:
         cluster = request.text("cluster")
@@ -257,7 +260,7 @@ class Handlers:
     def _topic_list(self, request: RemotingCommand, enabled: bool, topics: Callable[[], list[str]]) -> RemotingCommand:
         if not enabled:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, "disable")
-        return request.response(body=dumps({"topicList": topics()}))
+        return request.response(body=orjson.dumps({"topicList": topics()}))
 
     def wipe_write_permission(self, request: RemotingCommand) -> RemotingCommand:
         return request.response(ext={"wipeTopicCount": self.routes.wipe_write_permission(request.text("brokerName"))})

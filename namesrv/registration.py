@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Mapping
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, TypeVar, cast
 
 import attrs
 import msgspec
@@ -21,14 +21,18 @@ from ..remoting.codes import ResponseCode
 from ..remoting.errors import RequestRefused
 from .bounds import TOPIC_CHARACTERS_MAX
 
-TOPICS_MAX = 128 * 1024
+TOPICS_MAX = 110_000
 """Of one broker: more than fit into the largest frame as the JSON that brokers write, some 125 bytes a topic."""
 EXPANDED_BYTES_MAX = 16 * 1024 * 1024
 """What a compressed body may grow to: as much as a frame may hold. Beyond it somebody tries to fill our memory."""
 OBJECTS_MAX = 2 * TOPICS_MAX
 """In JSON: a topic is one, and has another one for its attributes from 5.x on."""
+CONFIGS_MAX = 4096
+"""Different combinations of queues and permissions of one broker's topics; most brokers have a handful."""
 VERSION_BYTES_MAX = 4096
 """Of the version in a compressed body, which takes 80."""
+
+K = TypeVar("K")
 
 _ZLIB_FIRST_BYTE = 0x78
 _CRC_MASK = 0x7FFFFFFF
@@ -152,7 +156,7 @@ def _read_json(body: bytes) -> RegisteredTopics:
         numbers = topic.read_queue_nums, topic.write_queue_nums, topic.perm, topic.topic_sys_flag
         config = configs.get(numbers)
         if config is None:
-            config = configs[numbers] = TopicConfig(*numbers)
+            config = _new_config(configs, numbers, numbers)
         topics[name] = config
     version = wrapper.data_version or _Version()
     _check_names(topics)
@@ -198,11 +202,18 @@ def _read_compressed(expanded: bytes) -> RegisteredTopics:
         if config is None:
             # Read queues, write queues, perm, filter type and, from 5.x, attributes: one space between them.
             reads, writes, perm = words.decode().split(" ", 3)[:3]
-            config = configs[words] = TopicConfig(int_of(reads), int_of(writes), int_of(perm))
+            config = _new_config(configs, words, (int_of(reads), int_of(writes), int_of(perm)))
         topics[name.decode()] = config
     _check_names(topics)
     # Filter servers and static-topic mappings follow; neither is ours to serve.
     return RegisteredTopics(read_data_version(loads(version, loose_bytes_max=VERSION_BYTES_MAX)), topics)
+
+
+def _new_config(configs: dict[K, TopicConfig], key: K, numbers: tuple[int, ...]) -> TopicConfig:
+    if len(configs) >= CONFIGS_MAX:
+        raise ValueError(f"topics of more than {CONFIGS_MAX} kinds")
+    config = configs[key] = TopicConfig(*numbers)
+    return config
 
 
 def _piece(buffer: bytes, position: int) -> tuple[bytes, int]:

@@ -16,13 +16,16 @@ from ..message.flags import PERM_READ_WRITE, PERM_WRITE
 from ..message.units import MASTER_ID
 from ..remoting.codes import ResponseCode
 from ..remoting.errors import RequestRefused
-from .bounds import BROKERS_MAX, QUEUE_ENTRIES_MAX, TOPICS_KNOWN_MAX, refuse
+from .bounds import BROKERS_MAX, BROKERS_OF_CONNECTION_MAX, QUEUE_ENTRIES_MAX, TOPICS_KNOWN_MAX, refuse
 from .registration import DataVersion, RegisteredTopics, TopicConfig
 
 BROKER_TIMEOUT_SECONDS = 120.0
 """Without a refresh, for brokers that do not name a timeout of their own."""
 
 UNIT, UNIT_SUB = 1, 2
+
+SORTED_MAX = 20_000
+"""Topics that are listed in order."""
 
 Connection = TypeVar("Connection", bound=Hashable)
 
@@ -147,6 +150,11 @@ class RouteTable(Generic[Connection]):
             raise refuse(f"register broker failed: a broker id is not negative (got {broker.broker_id})")
         if len(self._live) >= BROKERS_MAX and (broker.cluster, broker.address) not in self._live:
             raise refuse(f"register broker failed: {BROKERS_MAX} addresses are registered already")
+        live = self._live.get((broker.cluster, broker.address))
+        if live is None or live.connection != connection:
+            over_it = sum(each.connection == connection for each in self._live.values())
+            if over_it >= BROKERS_OF_CONNECTION_MAX:
+                raise refuse(f"register broker failed: {over_it} addresses are registered over this connection already")
         self._refuse_entries(broker.name, len(registered.topics))
         self._refuse_topics(registered.topics)
         if broker.broker_id not in known and len(registered.topics) == 1:
@@ -341,6 +349,10 @@ class RouteTable(Generic[Connection]):
     def topics(self, wanted: Callable[[int], bool] = lambda _: True) -> list[str]:
         """Names of all topics for one of whose brokers `wanted` holds of the topic's sysflag."""
         return sorted(t for t, queues in self._topics.items() if any(wanted(q.topic_sys_flag) for q in queues.values()))
+
+    def all_topics(self) -> list[str]:
+        """Names of all topics; in order unless there are so many that ordering them would hold up everybody."""
+        return sorted(self._topics) if len(self._topics) <= SORTED_MAX else list(self._topics)
 
     def topics_of_cluster(self, cluster: str) -> list[str]:
         """Names of all topics that a broker of the cluster serves."""

@@ -61,9 +61,10 @@ class Dispatcher:
         for code in codes:
             self._runs[code] = handler
 
-    def register_waiting(self, code: int, handler: WaitingHandler) -> None:
-        """Let `handler` answer requests with `code`, and at most `BODY_BYTES_MAX` of body, in a task of its own."""
+    def register_waiting(self, code: int, handler: WaitingHandler, *, body_bytes_max: int = BODY_BYTES_MAX) -> None:
+        """Let `handler` answer requests with `code` in a task of its own; requests with more body are refused unread."""
         self._waiting[code] = handler
+        self._body_bytes_max[code] = body_bytes_max
 
     @property
     def codes(self) -> frozenset[int]:

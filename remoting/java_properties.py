@@ -12,6 +12,9 @@ from collections.abc import Iterator, Mapping
 
 from .errors import BadProperties
 
+PROPERTIES_BYTES_MAX = 32 * 1024
+"""Of the body of a request that changes settings: it is read on the event loop, line by line. A whole broker.conf has less."""
+
 _LINE = re.compile(r"\r\n|\r|\n")
 _SPACE = " \t\f"
 _ESCAPE = re.compile(r"\\(u.{0,4}|.)", re.DOTALL)
@@ -47,20 +50,19 @@ def write_properties(entries: Mapping[str, str]) -> str:
 
 
 def _logical_lines(text: str) -> Iterator[str]:
-    held = ""
+    held: list[str] = []
     for natural in _LINE.split(text):
         line = natural.lstrip(_SPACE)
         if not held and (not line or line[0] in "#!"):
             continue
-        line = held + line
         backslashes = len(line) - len(line.rstrip("\\"))
         if backslashes % 2:  # an even number escapes itself
-            held = line[:-1]
+            held.append(line[:-1])
             continue
-        held = ""
-        yield line
-    if held:
-        yield held
+        yield "".join((*held, line))
+        held.clear()
+    if any(held):
+        yield "".join(held)
 
 
 def _key_end(line: str) -> int:

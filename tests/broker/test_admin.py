@@ -61,7 +61,7 @@ async def test_topic_keeps_attributes_that_a_change_leaves_alone(desk: Desk) -> 
         ({"topic": "TBW102"}, "topic of the system"),
         ({"topic": "b1"}, "topic of the system"),
         ({"topic": "rmq_sys_x"}, "topic of the system"),
-        ({"readQueueNums": -1}, "0 to 65535 queues"),
+        ({"readQueueNums": -1}, "0 to 16384 queues"),
         ({"perm": 66}, "perm is made of"),
         ({"topicFilterType": "OTHER"}, "topicFilterType is one of"),
         ({"attributes": "+no.such=1"}, "topics have the attributes"),

@@ -46,3 +46,12 @@ def test_any_bytes_are_refused_or_read_but_nothing_else(noise: bytes) -> None:
     """No bytes make the reader fail in another way."""
     with contextlib.suppress(CorruptBatch):
         decode_batch(noise)
+
+
+def test_a_batch_of_too_many_items_is_refused_before_all_are_read() -> None:
+    """Millions of empty messages fit four megabytes."""
+    batch = encode_batch([(0, b"x", b"")] * 5)
+
+    assert len(decode_batch(batch, 5)) == 5
+    with pytest.raises(CorruptBatch, match="more than 4 items"):
+        decode_batch(batch, 4)

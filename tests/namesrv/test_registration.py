@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgermq.namesrv import registration
-from ledgermq.namesrv.registration import DataVersion, TopicConfig, read_registration
+from ledgermq.namesrv.registration import CONFIGS_MAX, DataVersion, TopicConfig, read_registration
 from ledgermq.remoting.errors import RequestRefused
 
 COMPRESSED = bytes.fromhex(
@@ -149,3 +149,24 @@ def test_any_bytes_are_refused_or_read_but_nothing_else(body: bytes) -> None:
     """No body makes the reader fail in another way."""
     with contextlib.suppress(RequestRefused):
         read_registration(body, 0)
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_topics_of_too_many_kinds_are_refused(compressed: bool) -> None:
+    """Each kind costs an object; brokers have a handful of them."""
+    lines = [b"t%d %d 4 6" % (number, number) for number in range(CONFIGS_MAX + 1)]
+    packed = struct.pack(">i", 2) + b"{}" + struct.pack(">i", len(lines))
+    packed += b"".join(struct.pack(">i", len(line)) + line for line in lines)
+    table = {f"t{number}": {"readQueueNums": number} for number in range(CONFIGS_MAX + 1)}
+    body = zlib.compress(packed) if compressed else json.dumps({"topicConfigTable": table}).encode()
+
+    with pytest.raises(RequestRefused, match=f"more than {CONFIGS_MAX} kinds"):
+        read_registration(body, 0)
+
+
+@pytest.mark.parametrize("number", [1 << 31, 1 << 64, 10**40])
+def test_a_number_that_no_java_int_holds_is_refused(number: int) -> None:
+    """The registration changes nothing of the routes of others."""
+    for body in (b'{"topicConfigTable":{"T":{"perm":%d}}}' % number, b'{"dataVersion":{"counter":%d}}' % (number << 64)):
+        with pytest.raises(RequestRefused, match="does not add up"):
+            read_registration(body, 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from ledgermq.namesrv.bounds import TOPICS_KNOWN_MAX
+from ledgermq.namesrv.bounds import BROKERS_OF_CONNECTION_MAX, TOPICS_KNOWN_MAX
 from ledgermq.namesrv.registration import DataVersion, RegisteredTopics, TopicConfig
 from ledgermq.namesrv.routes import Broker, MinIdChange, Registered, RouteTable
 from ledgermq.remoting.errors import RequestRefused
@@ -362,3 +362,17 @@ def test_topics_beyond_the_bound_are_refused_and_the_others_stay() -> None:
 
     assert table.topics() == ["T", "TBW102", "U"]
     table.register(MASTER, topics(V1, T=RW, U=RW), "a", 1.0)
+
+
+def test_one_connection_registers_so_many_addresses_and_no_more() -> None:
+    """Those that it has registered may register again."""
+    table = RouteTable[str]()
+    brokers = [Broker("c", f"b{n}", 0, f"10.0.0.{n}:1") for n in range(BROKERS_OF_CONNECTION_MAX + 1)]
+    for broker in brokers[:-1]:
+        table.register(broker, topics(V1, T=RW), "connection", 0.0)
+
+    with pytest.raises(RequestRefused, match="over this connection already"):
+        table.register(brokers[-1], topics(V1, T=RW), "connection", 0.0)
+
+    table.register(brokers[0], topics(V1, T=RW), "connection", 1.0)
+    table.register(brokers[-1], topics(V1, T=RW), "another", 1.0)

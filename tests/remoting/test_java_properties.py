@@ -48,3 +48,15 @@ def test_an_escape_without_four_hex_digits_is_refused(text: str) -> None:
 def test_any_other_text_is_read_without_an_error(text: str) -> None:
     """No text is refused but for its Unicode escapes."""
     read_properties(text.replace("\\u", "u"))
+
+
+def test_a_line_of_many_parts_is_joined_once() -> None:
+    """Fifty thousand parts took seconds when each was joined to all before it."""
+    assert read_properties("a=\\\n" + "b\\\n" * 50_000 + "c") == {"a": "b" * 50_000 + "c"}
+    assert read_properties("a=\\") == {"a": ""}
+    assert read_properties("\\") == {}
+
+
+def test_half_a_character_is_replaced() -> None:
+    """It could not be written again; two halves that belong together are one character."""
+    assert read_properties("a=\\ud83d\\ude00\nb=\\ud800") == {"a": "\U0001f600", "b": "\ufffd"}
