@@ -8,7 +8,7 @@ The trio shell over `assigned.py`, `fetch.py`, `delivery.py` and `membership.py`
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from math import inf
 from traceback import format_exception
 from typing import Literal, get_args
@@ -172,7 +172,8 @@ class Consumer:
                     trace = "".join(format_exception(error))
                     log.warning("message_failed", queue=str(message.queue), offset=message.queue_offset, traceback=trace)
                     if message.in_hand:  # else the handler has said itself what is to become of it
-                        await message.retry()
+                        with suppress(Closed):
+                            await message.retry()
                 except BaseException:
                     message.abandon()  # cancelled in the middle of it
                     raise

@@ -6,6 +6,8 @@ a broker has taken it, else it is delivered again here. Cancelling whoever waits
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 import attrs
 import trio
 
@@ -60,7 +62,7 @@ class Redelivery:
             elif self._orderly:
                 self._hold_up(source, message)
             else:
-                self._nursery.start_soon(self._redeliver_later, source, message)
+                self._later(self._redeliver_later, source, message)
             if self._orderly:
                 source.look_for_idle()
 
@@ -86,7 +88,11 @@ class Redelivery:
         """Let an orderly queue wait, and hand the message out again before all behind it."""
         if source.assigned.redeliver_in_order(message):
             source.suspended = True
-            self._nursery.start_soon(self._resume_later, source)
+            self._later(self._resume_later, source)
+
+    def _later(self, act: Callable[..., Awaitable[None]], *arguments: object) -> None:
+        if not self._line.closed:  # else nothing is handed out here any more
+            self._nursery.start_soon(act, *arguments)
 
     async def _resume_later(self, source: Source) -> None:
         await trio.sleep(ORDERLY_SUSPEND_SECONDS)

@@ -391,3 +391,37 @@ async def test_memory_is_bounded_by_what_is_held(autojump_clock: MockClock) -> N
                     await message.ack()
                     rest += 1
             assert rest + len(kept) * 32 == taken
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+@pytest.mark.parametrize("end", ["return", "fail", "cancel"])
+async def test_a_handler_may_outlive_its_consumer(autojump_clock: MockClock, orderly: bool, end: str) -> None:
+    """When it ends nobody is there any more to take its message, which another member gets; `process` ends with `Closed`."""
+    async with filled(3) as (cluster, broker):
+        ended: list[type[BaseException]] = []
+
+        async def handle(_: ReceivedMessage) -> None:
+            await trio.sleep(5)
+            if end == "fail":
+                raise ValueError("scripted")
+
+        async def process(consumer: Consumer) -> None:
+            with trio.CancelScope() as scope:
+                nursery.start_soon(cancel_after, scope)
+                try:
+                    await consumer.process(handle)
+                except Closed as error:
+                    ended.append(type(error))
+            if scope.cancelled_caught:
+                ended.append(trio.Cancelled)
+
+        async def cancel_after(scope: trio.CancelScope) -> None:
+            await trio.sleep(3 if end == "cancel" else 30)
+            scope.cancel()
+
+        async with trio.open_nursery() as nursery, consuming(cluster, orderly=orderly) as consumer:
+            nursery.start_soon(process, consumer)
+            await trio.sleep(1)
+
+        assert ended == [trio.Cancelled if end == "cancel" else Closed]
+        assert broker.offsets["g", "t", 0] == 0
