@@ -4,8 +4,9 @@ BIN := .venv/bin
 SIM_SEEDS ?= 200
 FUZZ_SECONDS ?= 60
 EDGE_SECONDS ?= 60
+MODEL_STATES ?= 100000
 
-.PHONY: demo test check interop sim fuzz edge bench clean
+.PHONY: demo test check interop sim check-model fuzz edge bench clean
 
 .venv/ready: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -41,6 +42,9 @@ interop: .venv/ready  ## foreign clients and brokers against ours; wants Java, M
 
 sim: .venv/ready  ## the simulated world: SIM_SEEDS=N seeds
 	$(BIN)/python -m harness.simulate --seeds $(SIM_SEEDS)
+
+check-model: .venv/ready  ## the Raft core in every order of events of small worlds: MODEL_STATES=N states of each
+	$(BIN)/python -m harness.raft.check_model --states $(MODEL_STATES)
 
 fuzz: .venv/ready-to-fuzz  ## every decoder, guided by coverage: FUZZ_SECONDS=N seconds in all
 	$(BIN)/python -m harness.fuzz --seconds $(FUZZ_SECONDS)

@@ -106,8 +106,8 @@ class Checker:
     def majority_stores(
         self, nodes: Mapping[PeerId, Node], configuration: Configuration, index: LogIndex, term: Term, who: PeerId
     ) -> None:
-        """What is acknowledged is on the disks of a majority, synced."""
-        for voters in configuration.majorities:
+        """What is acknowledged is on the disks of a majority, synced; of both majorities in a joint configuration."""
+        for voters in filter(None, (configuration.voters, configuration.outgoing)):
             holders = [voter for voter in voters if _stores(nodes[voter], index, term)]
             self.expect(
                 len(holders) >= majority(len(voters)),
@@ -132,6 +132,12 @@ class Checker:
             f"{node.id}: boundary {log.boundary_index}, durable {log.durable_index}, written {log.written_index}, "
             f"handed out {log.handed_index}, last {log.last_index}",
         )
+        if raft.snapshot is None and log.durable_index > log.boundary_index:
+            found, expected = node.storage.synced_entry(log.durable_index), log.term_at(log.durable_index)
+            self.expect(
+                found is not None and found[0] == expected,
+                f"{node.id} takes index {log.durable_index} of term {expected} for durable, but its disk has {found}",
+            )
         self.expect(
             raft.applied_index <= raft.commit_index <= raft.verified_index <= log.last_index,
             f"{node.id}: applied {raft.applied_index}, committed {raft.commit_index}, verified {raft.verified_index}, "

@@ -4,11 +4,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from operator import attrgetter
 from typing import Any, TypeAlias
-
-import attrs
 
 from ledgermq.ha.raft import ballot_box, election, following, membership, quorum, reading, replication
 from ledgermq.ha.raft.core import Raft
@@ -19,6 +18,18 @@ from ledgermq.ha.raft.ready import HardState
 
 Planted: TypeAlias = tuple[str, Any, str, Callable[[Any], Any]]
 """What the bug does, the class or module and its attribute, and what takes its place."""
+
+
+@contextmanager
+def planted(bug: Planted) -> Generator[None]:
+    """The time in which the bug is there."""
+    _, owner, attribute, make = bug
+    original: Any = owner.__dict__[attribute]
+    setattr(owner, attribute, make(original))
+    try:
+        yield
+    finally:
+        setattr(owner, attribute, original)
 
 
 def _advance_with(*, own_synced: bool, own_term: bool) -> Callable[[Any], Any]:
@@ -178,16 +189,6 @@ def _believe_every_sync(_: Any) -> Any:
     return mark_durable
 
 
-def _change_without_waiting(original: Any) -> Any:
-    def check_change(state: Any, led: Any, configuration: Any) -> None:
-        present = state.configuration
-        if present.joint and configuration == present.left():
-            return
-        original(attrs.evolve(state, commit_index=state.log.last_index), led, configuration)
-
-    return check_change
-
-
 def _remember_too_much(_: Any) -> Any:
     return property(attrgetter("commit_index"))
 
@@ -227,7 +228,6 @@ RAFT_BUGS: tuple[Planted, ...] = (
     ("raft: read without asking a majority", reading, "confirm_reads", _read_unconfirmed),
     ("raft: read before an entry of the term is committed", reading, "confirm_reads", _read_before_the_barrier),
     ("raft: believe a sync from before a truncation", RaftLog, "mark_durable", _believe_every_sync),
-    ("raft: change members before the last change is committed", membership, "check_change", _change_without_waiting),
     ("raft: remember a commit index that is not durable", Raft, "checkpoint_index", _remember_too_much),
     ("raft: never look after lost messages", replication, "_probe_if_stalled", _never_look_after_lost_messages),
 )

@@ -34,6 +34,8 @@ class Node:
     reads: dict[Any, LogIndex | None] = attrs.field(factory=dict[Any, LogIndex | None])
     """Answers to reads, by context."""
     sync_wanted: bool = False
+    opens_terms: bool = True
+    """Whether this owner proposes a barrier when it leads, as it should."""
 
     def __attrs_post_init__(self) -> None:
         self.start()
@@ -85,7 +87,7 @@ class Node:
         raft = self.raft
         if raft.leadership is None or raft.leadership.transfer_to is not None:
             return
-        if raft.barrier_wanted:
+        if raft.barrier_wanted and self.opens_terms:
             self.propose(BARRIER)
         wanted = raft.leadership.configuration_wanted
         if wanted is not None:

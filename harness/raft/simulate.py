@@ -31,7 +31,7 @@ NODES_MAX = 10
 
 FAULTS = (
     *("crash", "crash", "crash_leader", "blackout", "rivals"),
-    *("isolate", "isolate_leader", "cut", "heal", "slow", "sync_fails", "lose"),
+    *("isolate", "isolate_leader", "split", "split", "cut", "heal", "slow", "sync_fails", "lose"),
 )
 """Kinds of faults; one that stands here twice happens twice as often."""
 
@@ -144,12 +144,14 @@ class RaftRun:
     def propose(self) -> None:
         leaders = self.world.leaders()
         if leaders:
-            node = self.world.lots.choice(leaders)
-            values = [self.next_value() for _ in range(self.world.lots.randint(1, 3))]
-            try:
-                self.world.propose(node, *values)
-            except Refused:
-                self.world.counts["proposal_refused"] += 1
+            self.propose_to(self.world.lots.choice(leaders))
+
+    def propose_to(self, node: SimNode) -> None:
+        values = [self.next_value() for _ in range(self.world.lots.randint(1, 3))]
+        try:
+            self.world.propose(node, *values)
+        except Refused:
+            self.world.counts["proposal_refused"] += 1
 
     def next_value(self) -> int:
         self.values += 1
@@ -173,7 +175,29 @@ class RaftRun:
             else:
                 self.world.counts["transfer"] += 1
                 self.world.note(f"{node.id} transfers to {target}")
+                if self.draw.leases:
+                    self._trap(node)
             self.world.pump(node)
+
+    def _trap(self, leader: SimNode) -> None:
+        """Cut a leader off that has just let another node campaign, and read from it while its lease seems to last."""
+        world = self.world
+
+        def propose_elsewhere() -> None:
+            for other in world.leaders():
+                if other is not leader and world.now < self.faults_end:
+                    self.propose_to(other)
+
+        def read() -> None:
+            if leader.up and world.now < self.faults_end:
+                self.contexts += 1
+                world.read(leader, self.contexts, lease=True)
+
+        world.after(self.draw.delay_max, lambda: world.isolate(leader.id))
+        for _ in range(4):
+            world.after(world.lots.uniform(1, 4), propose_elsewhere)
+            world.after(world.lots.uniform(1, 4), read)
+        world.after(6, world.cut.clear)
 
     def compact(self) -> None:
         node = self.world.lots.choice(list(self.world.nodes.values()))
@@ -200,9 +224,8 @@ class RaftRun:
             kind = self.world.lots.choice(("learner", "learner", "promote", "remove", "demote", "swap", "replace"))
             strangers = [peer for peer in self.world.nodes if peer not in present.members and not self.world.nodes[peer].wiped]
             if kind == "learner" and len(present.members) < 6:
-                if strangers:
-                    learners.add(self.world.lots.choice(strangers))
-                elif len(self.world.nodes) < NODES_MAX:
+                learners |= set(strangers[: 6 - len(present.members)])
+                while len(voters | learners) < 6 and len(self.world.nodes) < NODES_MAX and self.world.lots.random() < 0.6:
                     learners.add(self._new_node())
             elif kind == "promote":
                 voters |= learners
@@ -256,8 +279,14 @@ class RaftRun:
         elif kind.startswith("isolate"):
             world.counts["isolate"] += 1
             world.note(f"{node.id} is isolated")
+            if kind == "isolate_leader" and lots.random() < 0.5:
+                # What it still writes is replaced later, perhaps while its sync is running.
+                node.disk_factor = 100.0
+                world.after(60, lambda: setattr(node, "disk_factor", self.disk_factor()))
             world.isolate(node.id)
             world.after(lots.choice((4, 20, 60)), world.cut.clear)
+        elif kind == "split":
+            self._split()
         elif kind == "cut":
             world.counts["one_way_cut"] += 1
             for peer in world.nodes:
@@ -283,6 +312,20 @@ class RaftRun:
             self._crash_for(node, 1)
         elif kind == "lose" and self.draw.disk_loss:
             self._lose_disk(node)
+
+    def _split(self) -> None:
+        """Cut the world in two: between old and new voters if a change is under way, otherwise anywhere."""
+        world = self.world
+        joint = [node for node in world.leaders() if node.raft.configuration.joint]
+        side = {peer for peer in world.nodes if world.lots.random() < 0.5}
+        if joint:
+            side = {joint[0].id, *joint[0].raft.configuration.voters}
+        world.counts["split"] += 1
+        world.note(f"{sorted(side)} are cut off from the others")
+        for one in side:
+            for other in world.nodes.keys() - side:
+                world.cut |= {(one, other), (other, one)}
+        world.after(world.lots.choice((10, 30)), world.cut.clear)
 
     def _crash_for(self, node: SimNode, ticks: float) -> None:
         self.world.crash(node)
@@ -335,9 +378,7 @@ class RaftRun:
     def converge(self) -> None:
         """Liveness: a healed group elects a leader that commits, and every member follows."""
         world = self.world
-        end = world.now + HEAL_TICKS
-        while world.now < end and not world.checker.violations and not self._converged():
-            world.run_until(world.now + SETTINGS.election_ticks_max)
+        self._run_until_converged()
         leaders = world.leaders()
         world.checker.expect(bool(leaders), f"nobody leads {HEAL_TICKS} ticks after healing")
         if not leaders or world.checker.violations:
@@ -347,7 +388,7 @@ class RaftRun:
         except Refused as refusal:
             world.checker.expect(False, f"{leaders[0].id} refuses a proposal after healing: {refusal}")
             return
-        world.run_until(world.now + 20)
+        self._run_until_converged()
         leader = world.leaders()[0]
         members = [world.nodes[peer] for peer in leader.raft.configuration.members if not world.nodes[peer].wiped]
         world.checker.expect(
@@ -359,6 +400,11 @@ class RaftRun:
                 node.raft.applied_index == leader.storage.last_index,
                 f"{node.id} has applied {node.raft.applied_index} after healing, the leader has {leader.storage.last_index}",
             )
+
+    def _run_until_converged(self) -> None:
+        end = self.world.now + HEAL_TICKS
+        while self.world.now < end and not self.world.checker.violations and not self._converged():
+            self.world.run_until(self.world.now + SETTINGS.election_ticks_max)
 
     def _converged(self) -> bool:
         """Whether one node leads and stays, its configuration is final, and its members have applied its whole log."""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
+
+from harness.mutants import MUTANTS, Mutant, seeds_until_found
 from harness.raft.simulate import simulate_raft
 
 FAULTS = (
@@ -21,6 +24,18 @@ FAULTS = (
 )
 
 
+RARE = (
+    "do not sync the vote",
+    "accept answers of an earlier term",
+    "skip the joint quorum",
+    "vote twice in a term",
+    "under a lease without end",
+    "without asking a majority",
+    "from before a truncation",
+)
+"""Planted bugs that take too many seeds for every run."""
+
+
 def test_groups_keep_every_claim_under_every_fault() -> None:
     """Safety while faults happen, liveness after they end; every kind of fault is among them."""
     counts = Counter[str]()
@@ -35,3 +50,11 @@ def test_groups_keep_every_claim_under_every_fault() -> None:
 
 def test_one_seed_gives_one_trace() -> None:
     assert simulate_raft(7).digest == simulate_raft(7).digest != simulate_raft(8).digest
+
+
+FOUND_SOON = [mutant for mutant in MUTANTS if mutant.name.startswith("raft: ") and not mutant.name.endswith(RARE)]
+
+
+@pytest.mark.parametrize("mutant", FOUND_SOON, ids=lambda mutant: mutant.name)
+def test_a_planted_bug_is_found(mutant: Mutant) -> None:
+    assert seeds_until_found(mutant, 100) is not None

@@ -1,0 +1,472 @@
+"""A breadth-first model checker that drives the real Raft core through all interleavings of a small world.
+
+The world has three nodes. An action is an election time-out, a delivered message (once, or with a copy left behind), a sync, a
+client's entry, a leader that tries again, or a crash after which any prefix of the unsynced operations is on the disk. Messages
+arrive in any order, and one that is never delivered is lost. Every reached state is checked; states that differ only in the
+names of the nodes are one. Since the search is breadth-first, the first violation has a shortest trace.
+
+Left out are time and what only time makes safe or fast: pre-votes, answers to heartbeats, and leases. Elections can begin at
+any moment, which is more than the real timers allow. In a world without crashes every write is synced at once.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeAlias
+
+import attrs
+
+from ledgermq.ha.raft.core import Raft
+from ledgermq.ha.raft.errors import Diverged
+from ledgermq.ha.raft.messages import Append, AppendResponse, Heartbeat, Message, TimeoutNow, VoteRequest, VoteResponse
+from ledgermq.ha.raft.progress import Mode, ReplicatorGroup
+from ledgermq.ha.raft.quorum import Configuration, majority
+from ledgermq.ha.raft.roles import Role
+from ledgermq.ha.raft.settings import Settings
+from ledgermq.ha.raft.state import Leadership
+from ledgermq.ha.raft.units import PeerId, Term
+
+from .group import shortest
+from .node import Node
+from .storage import Entry, MemoryStorage
+
+PEERS = (PeerId("a"), PeerId("b"), PeerId("c"))
+NAMINGS: tuple[dict[PeerId | None, int], ...] = tuple(
+    {None: -1, **dict(zip(PEERS, numbers, strict=True))} for numbers in itertools.permutations(range(len(PEERS)))
+)
+"""All ways to name the nodes; a state is looked up under the name that gives the smallest key."""
+SETTINGS = Settings(append_bytes_max=4, probe_bytes_max=1)
+
+Ghost: TypeAlias = tuple[Entry, Term]
+"""A committed entry, and the term of the leader that committed it."""
+
+
+@attrs.frozen(kw_only=True)
+class Bounds:
+    """How large the world is."""
+
+    terms: int = 2
+    """Elections raise the term up to this."""
+    campaigns: int = 2
+    """How often nodes campaign, all together."""
+    entries: int = 1
+    """Entries of clients, beside the barrier of each term."""
+    crashes: int = 0
+    duplicates: int = 0
+    retries: int = 0
+    """How often a leader forgets what is on the way to a follower and probes it anew, as after lost messages."""
+    heartbeats: int = 0
+    """How often a leader sends a round of heartbeats, which carry its commit index."""
+    states: int = 1_000_000
+    """The search stops after so many states."""
+
+
+@attrs.define(eq=False)
+class SmallNode(Node):
+    """A node that is never changed once it is part of a state; it remembers its keys."""
+
+    keys: tuple[int, ...] = ()
+    """One for each naming."""
+    eager: bool = False
+    """Syncs whatever it writes at once."""
+
+    def changed(self) -> SmallNode:
+        """A copy that an action may change."""
+        node = copy.copy(self)
+        node.keys = ()
+        node.applied = list(self.applied)
+        node.storage = storage = copy.copy(self.storage)
+        storage.entries, storage.synced = list(storage.entries), list(storage.synced)
+        storage.unsynced, storage.syncing = list(storage.unsynced), []
+        node.raft = raft = copy.copy(self.raft)
+        raft.reader = storage
+        raft.log = log = copy.copy(raft.log)
+        log.runs, log.configurations, log.unstable = list(log.runs), list(log.configurations), list(log.unstable)
+        raft.messages, raft.read_states = [], []
+        if raft.ballot is not None:
+            raft.ballot = copy.copy(raft.ballot)
+            raft.ballot.granted, raft.ballot.refused = set(raft.ballot.granted), set(raft.ballot.refused)
+        if raft.leadership is not None:
+            raft.leadership = _copied(raft.leadership)
+        return node
+
+
+def _copied(led: Leadership) -> Leadership:
+    led = copy.copy(led)
+    group = ReplicatorGroup()
+    for peer, replicator in led.group.replicators.items():
+        copied = group.replicators[peer] = copy.copy(replicator)
+        copied.inflight = deque(replicator.inflight)
+    led.group = group
+    led.round_ticks = deque(led.round_ticks)
+    return led
+
+
+@attrs.frozen(eq=False)
+class World:
+    """One state: the nodes, the messages on the way, and what only the checker knows."""
+
+    nodes: tuple[SmallNode, ...]
+    network: frozenset[Message] = frozenset()
+    leaders: frozenset[tuple[Term, PeerId]] = frozenset()
+    committed: tuple[Ghost, ...] = ()
+    campaigns: int = 0
+    entries: int = 0
+    crashes: int = 0
+    duplicates: int = 0
+    retries: int = 0
+    heartbeats: int = 0
+
+    def node(self, peer: PeerId) -> SmallNode:
+        return self.nodes[PEERS.index(peer)]
+
+
+# ---------------------------------------------------------------- keys
+
+
+def _node_key(node: SmallNode, naming: Mapping[PeerId | None, int]) -> int:
+    """A number for everything that decides what a node does next."""
+    raft, storage = node.raft, node.storage
+    led, ballot = raft.leadership, raft.ballot
+    leadership: Any = None
+    if led is not None:
+        replicators = (
+            (
+                naming[r.peer],
+                r.next_index,
+                r.match_index,
+                r.mode is Mode.PIPELINE,
+                r.probe_sent,
+                tuple(r.inflight),
+                r.commit_sent,
+            )
+            for r in led.group
+        )
+        leadership = (led.term_start_index, tuple(sorted(replicators)))
+    votes: Any = None
+    if ballot is not None:
+        votes = frozenset(naming[peer] for peer in ballot.granted), frozenset(naming[peer] for peer in ballot.refused)
+    return hash(
+        (
+            (raft.term, naming[raft.vote], raft.role.value, naming[raft.leader], raft.commit_index, raft.applied_index),
+            (raft.verified_index, raft.acked_index, raft.ack_due, raft.ack_at_once, raft.log.durable_index),
+            (tuple(storage.entries), tuple(storage.synced), tuple(storage.unsynced)),
+            leadership,
+            votes,
+        )
+    )
+
+
+def _message_key(message: Message, naming: Mapping[PeerId | None, int]) -> int:
+    fields: list[Any] = [type(message).__name__]
+    for field in attrs.fields(type(message)):
+        value = getattr(message, field.name)
+        fields.append(naming[value] if field.name in {"sender", "to"} else value)
+    return hash(tuple(map(repr, fields)))
+
+
+@attrs.define(eq=False)
+class Keys:
+    """Computes the key of a state; messages are few, so their keys are remembered."""
+
+    messages: dict[Message, tuple[int, ...]] = attrs.field(factory=dict[Message, tuple[int, ...]])
+
+    def of(self, world: World) -> int:
+        """The smallest number of the state under all namings of its nodes."""
+        for node in world.nodes:
+            if not node.keys:
+                node.keys = tuple(_node_key(node, naming) for naming in NAMINGS)
+        network = [self._message(message) for message in world.network]
+        rest = (
+            world.committed,
+            world.campaigns,
+            world.entries,
+            world.crashes,
+            world.duplicates,
+            world.retries,
+            world.heartbeats,
+        )
+        smallest: int | None = None
+        for number, naming in enumerate(NAMINGS):
+            nodes = sorted((naming[node.id], node.keys[number]) for node in world.nodes)
+            leaders = frozenset((term, naming[peer]) for term, peer in world.leaders)
+            key = hash((tuple(nodes), frozenset(keys[number] for keys in network), leaders, rest))
+            smallest = key if smallest is None else min(smallest, key)
+        assert smallest is not None
+        return smallest
+
+    def _message(self, message: Message) -> tuple[int, ...]:
+        keys = self.messages.get(message)
+        if keys is None:
+            keys = self.messages[message] = tuple(_message_key(message, naming) for naming in NAMINGS)
+        return keys
+
+
+# ---------------------------------------------------------------- actions
+
+Action: TypeAlias = tuple[str, Callable[[], tuple[World, list[str]]]]
+"""What happens, in words, and how: gives the next state and what is wrong in it."""
+
+
+def actions(world: World, bounds: Bounds) -> Iterator[Action]:
+    """Everything that can happen next."""
+    for message in world.network:
+        yield f"deliver {describe(message)}", lambda message=message: _deliver(world, message, keep=False)  # type: ignore[misc]
+        if world.duplicates < bounds.duplicates:
+            yield (
+                f"deliver a copy of {describe(message)}",
+                lambda message=message: _deliver(world, message, keep=True),  # type: ignore[misc]
+            )
+    for node in world.nodes:
+        raft = node.raft
+        if raft.role is not Role.LEADER and raft.term < bounds.terms and world.campaigns < bounds.campaigns:
+            yield (
+                f"{node.id} campaigns",
+                lambda node=node: _act(world, node, _campaign, campaigns=world.campaigns + 1),  # type: ignore[misc]
+            )
+        if node.storage.unsynced:
+            yield f"{node.id} syncs", lambda node=node: _act(world, node, Node.sync)  # type: ignore[misc]
+        if raft.leadership is not None:
+            if world.entries < bounds.entries:
+                yield f"{node.id} is given an entry", lambda node=node: _propose(world, node)  # type: ignore[misc]
+            if world.heartbeats < bounds.heartbeats:
+                yield f"{node.id} sends heartbeats", lambda node=node: _send_heartbeats(world, node)  # type: ignore[misc]
+            if world.retries < bounds.retries:
+                for replicator in raft.leadership.group:
+                    yield (
+                        f"{node.id} tries {replicator.peer} again",
+                        lambda node=node, peer=replicator.peer: _try_again(world, node, peer),  # type: ignore[misc]
+                    )
+        if world.crashes < bounds.crashes:
+            for survive in range(len(node.storage.unsynced) + 1):
+                yield (
+                    f"{node.id} crashes and starts with {survive} of {len(node.storage.unsynced)} unsynced operations",
+                    lambda node=node, survive=survive: _crash(world, node, survive),  # type: ignore[misc]
+                )
+
+
+def describe(message: Message) -> str:
+    """A message in words."""
+    head = f"{message.sender}->{message.to} {type(message).__name__} term {message.term}"
+    if isinstance(message, Append):
+        entries = list(message.batch.payload) if message.batch is not None else []
+        return f"{head} after {message.prev_index}/{message.prev_term}: {entries}, commit {message.commit_index}"
+    if isinstance(message, AppendResponse):
+        return f"{head} match {message.match_index}" + (" rejected" if message.rejection else "")
+    if isinstance(message, VoteResponse):
+        return f"{head} {'granted' if message.granted else 'refused'}"
+    return head
+
+
+def _campaign(node: Node) -> None:
+    raft = node.raft
+    if raft.role is Role.CANDIDATE:
+        raft.timers.vote.start(1)
+        raft.tick()
+    if raft.role is not Role.CANDIDATE:
+        raft.step(TimeoutNow(raft.leader or raft.id, raft.id, raft.term))
+
+
+def _act(world: World, node: SmallNode, what: Callable[[Node], None], **changes: Any) -> tuple[World, list[str]]:
+    """Let one node do something, obey its Ready, and give the next state."""
+    changed = node.changed()
+    try:
+        what(changed)
+        messages = changed.process()
+        if changed.eager:
+            while changed.sync_wanted:
+                changed.sync()
+                messages += changed.process()
+    except (Diverged, AssertionError) as error:
+        return world, [f"{node.id}: {type(error).__name__}: {error}"]
+    nodes = tuple(changed if other is node else other for other in world.nodes)
+    network = (changes.pop("network", world.network)) | frozenset(filter(_matters, messages))
+    following = attrs.evolve(world, nodes=nodes, network=_alive(network, nodes), **changes)
+    return _checked(following, changed)
+
+
+def _matters(message: Message) -> bool:
+    """Refused votes are as good as lost ones, since candidates may give up at any moment."""
+    return isinstance(message, VoteRequest | Append | AppendResponse) or (isinstance(message, VoteResponse) and message.granted)
+
+
+def _alive(network: frozenset[Message], nodes: tuple[SmallNode, ...]) -> frozenset[Message]:
+    """Forget messages that can have no effect any more: terms never decrease, and nobody leads or campaigns twice in one."""
+    by_peer = {node.id: node.raft for node in nodes}
+    return frozenset(
+        message
+        for message in network
+        if message.term >= by_peer[message.to].term
+        and not (isinstance(message, VoteResponse) and by_peer[message.to].role is not Role.CANDIDATE)
+        and not (isinstance(message, AppendResponse) and _says_nothing_new(message, by_peer[message.to]))
+    )
+
+
+def _says_nothing_new(message: AppendResponse, raft: Raft) -> bool:
+    replicator = raft.leadership.group.get(message.sender) if raft.leadership is not None else None
+    if replicator is None:
+        return True
+    known = message.match_index <= replicator.match_index and message.received_index < replicator.next_index
+    return known and message.rejection is None and replicator.mode is Mode.PIPELINE
+
+
+def _deliver(world: World, message: Message, *, keep: bool) -> tuple[World, list[str]]:
+    node = world.node(message.to)
+    network = world.network if keep else world.network - {message}
+
+    def receive(changed: Node) -> None:
+        changed.raft.heard_tick = -(10**6)  # no lease: every vote is possible at every moment
+        changed.raft.step(message)
+
+    return _act(world, node, receive, network=network, duplicates=world.duplicates + keep)
+
+
+def _try_again(world: World, node: SmallNode, peer: PeerId) -> tuple[World, list[str]]:
+    def try_again(changed: Node) -> None:
+        led = changed.raft.leadership
+        replicator = led.group.get(peer) if led is not None else None
+        assert replicator is not None
+        replicator.probe_from(replicator.match_index + 1)
+
+    return _act(world, node, try_again, retries=world.retries + 1)
+
+
+def _send_heartbeats(world: World, node: SmallNode) -> tuple[World, list[str]]:
+    """The only heartbeats of a small world: those that a leader sends when it is elected are left out."""
+    raft = node.raft
+    beats = frozenset(Heartbeat(node.id, peer, raft.term, raft.commit_index, 0) for peer in PEERS if peer != node.id)
+    return attrs.evolve(world, network=world.network | beats, heartbeats=world.heartbeats + 1), []
+
+
+def _propose(world: World, node: SmallNode) -> tuple[World, list[str]]:
+    def propose(changed: Node) -> None:
+        changed.propose(f"v{world.entries}")
+
+    return _act(world, node, propose, entries=world.entries + 1)
+
+
+def _crash(world: World, node: SmallNode, survive: int) -> tuple[World, list[str]]:
+    def crash(changed: Node) -> None:
+        changed.storage.crash(survive)
+        changed.start()
+
+    return _act(world, node, crash, crashes=world.crashes + 1)
+
+
+# ---------------------------------------------------------------- checks
+
+
+def _checked(world: World, node: SmallNode) -> tuple[World, list[str]]:
+    """Record what the node has decided, and say what is wrong with it."""
+    raft, found = node.raft, list[str]()
+    leaders, committed = world.leaders, world.committed
+    if raft.leadership is not None and (raft.term, node.id) not in leaders:
+        others = [peer for term, peer in leaders if term == raft.term]
+        if others:
+            found.append(f"{others[0]} and {node.id} both lead term {raft.term}")
+        leaders |= {(raft.term, node.id)}
+        missing = [
+            index for index, (entry, term) in enumerate(committed) if term < raft.term and raft.log.term_at(index) != entry[0]
+        ]
+        if missing:
+            found.append(f"{node.id} leads term {raft.term} without the committed entries {missing}")
+    for index, entry in node.applied:
+        if index < len(committed):
+            if committed[index][0] != entry:
+                found.append(f"{node.id} applies {entry} at {index}, where {committed[index][0]} is committed")
+        else:
+            committed += ((entry, raft.term),)
+            if raft.leadership is not None and not _on_majority(world, index, entry):
+                found.append(f"{node.id} commits {entry} at {index}, which a majority has not synced")
+    if raft.leadership is not None and raft.commit_index >= 0 and raft.log.term_at(raft.commit_index) != raft.term:
+        known = max((index for index, (_, term) in enumerate(committed) if term < raft.term), default=-1)
+        if raft.commit_index > known:
+            found.append(f"{node.id} commits index {raft.commit_index} of an earlier term by counting (Raft §5.4.2)")
+    found += _unmatched(world, node)
+    if leaders is not world.leaders or committed is not world.committed:
+        world = attrs.evolve(world, leaders=leaders, committed=committed)
+    return world, found
+
+
+def _on_majority(world: World, index: int, entry: Entry) -> bool:
+    return sum(node.storage.synced_entry(index) == entry for node in world.nodes) >= majority(len(PEERS))
+
+
+def _unmatched(world: World, node: SmallNode) -> list[str]:
+    """Logs that have an entry of the same index and term, but differ at or before it."""
+    found: list[str] = []
+    own = node.storage.entries
+    for other in world.nodes:
+        if other is node:
+            continue
+        theirs = other.storage.entries
+        same = [index for index, (left, right) in enumerate(zip(own, theirs, strict=False)) if left[0] == right[0]]
+        if same and own[: same[-1] + 1] != theirs[: same[-1] + 1]:
+            found.append(f"{node.id} has {own} and {other.id} has {theirs}")
+    return found
+
+
+# ---------------------------------------------------------------- search
+
+
+@attrs.frozen
+class Result:
+    """What a search found."""
+
+    states: int
+    transitions: int
+    depth: int
+    complete: bool
+    """Whether every state within the bounds was reached."""
+    violations: tuple[str, ...] = ()
+    trace: tuple[str, ...] = ()
+    """The actions that lead to the violation, a shortest such sequence."""
+
+
+def initial_world(bounds: Bounds) -> World:
+    """Three founders with empty disks."""
+    configuration = Configuration(PEERS)
+    nodes = tuple(SmallNode(peer, SETTINGS, shortest, MemoryStorage(configuration), eager=not bounds.crashes) for peer in PEERS)
+    for node in nodes:
+        node.process()
+    return World(nodes)
+
+
+def explore(bounds: Bounds) -> Result:
+    """Visit every state within the bounds, nearest first, until one is wrong."""
+    keys = Keys()
+    first = initial_world(bounds)
+    start = keys.of(first)
+    parents: dict[int, tuple[int, str] | None] = {start: None}
+    frontier: list[tuple[World, int]] = [(first, start)]
+    transitions = depth = 0
+    while frontier:
+        following: list[tuple[World, int]] = []
+        for world, key in frontier:
+            for name, act in actions(world, bounds):
+                transitions += 1
+                reached, violations = act()
+                if violations:
+                    trace = (*_path(parents, key), name)
+                    return Result(len(parents), transitions, depth + 1, False, tuple(violations), trace)
+                reached_key = keys.of(reached)
+                if reached_key not in parents:
+                    parents[reached_key] = (key, name)
+                    following.append((reached, reached_key))
+            if len(parents) >= bounds.states:
+                return Result(len(parents), transitions, depth + 1, complete=False)
+        frontier = following
+        depth += bool(frontier)
+    return Result(len(parents), transitions, depth, complete=True)
+
+
+def _path(parents: Mapping[int, tuple[int, str] | None], key: int) -> list[str]:
+    """The actions from the first state to this one. Nodes may swap names on the way, because such states are one."""
+    path: list[str] = []
+    while (step := parents[key]) is not None:
+        key, name = step
+        path.append(name)
+    return path[::-1]
