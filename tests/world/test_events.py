@@ -71,8 +71,8 @@ def test_nothing_else_prints_or_logs() -> None:
     wrong = [
         f"{path.relative_to(ROOT)}: {match[0]}"
         for folder in folders
-        for path in sorted((ROOT / folder).rglob("*.py"))
-        if path.relative_to(ROOT).as_posix() not in ("world/events.py", "testing/logs.py", "cli/logs.py")
+        for path in sorted((ROOT / "src" / "ledgermq" / folder).rglob("*.py"))
+        if path.relative_to(ROOT / "src" / "ledgermq").as_posix() not in ("world/events.py", "testing/logs.py", "cli/logs.py")
         for match in re.finditer(r"^.*(import structlog|from structlog|import logging\b).*$", path.read_text(), re.MULTILINE)
     ]
     assert wrong == []
