@@ -197,8 +197,10 @@ class SendHandler:
         if queue_id < 0:
             return self.randomness.randrange(max(config.write_queue_nums, 1))
         if queue_id >= config.write_queue_nums and queue_id >= config.read_queue_nums:
+            # Not RocketMQ's SYSTEM_ERROR: clients take this code for a refusal that stored nothing, ask for the route again,
+            # and try another queue, which is the cure where a topic has fewer queues than a moment ago.
             raise RequestRefused(
-                ResponseCode.SYSTEM_ERROR,
+                ResponseCode.NO_PERMISSION,
                 f"queue {queue_id} of topic {topic} does not exist: there are {config.write_queue_nums} to write and "
                 f"{config.read_queue_nums} to read; the message was not stored",
             )

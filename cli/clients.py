@@ -85,7 +85,8 @@ def _remember_tls(context: click.Context, _parameter: click.Parameter, value: Pa
 
 def chosen_tls() -> bool | ClientTls:
     """What the running command was told about TLS."""
-    chosen: bool | ClientTls = click.get_current_context().meta.get(_TLS, False)
+    context = click.get_current_context(silent=True)
+    chosen: bool | ClientTls = context.meta.get(_TLS, False) if context is not None else False
     return chosen
 
 
@@ -146,9 +147,9 @@ def explain(error: ClientError, namesrv: str) -> str:
     """Say what went wrong, and what may help."""
     servers = [str(address) for address in parse_name_servers(namesrv)]
     if isinstance(error, NoRoute) and error.reason is NoRouteReason.NAME_SERVER_UNREACHABLE:
-        return f"{error}\nAsked: {'; '.join(servers)}. {_OTHER_SERVERS}"
+        return f"{error}\n{_tls_hint(error)}Asked: {'; '.join(servers)}. {_OTHER_SERVERS}"
     if isinstance(error, Unreachable | NoAnswer) and error.address in servers:
-        return f"{error}\nNo name server answers (asked: {'; '.join(servers)}). {_OTHER_SERVERS}"
+        return f"{error}\n{_tls_hint(error)}No name server answers (asked: {'; '.join(servers)}). {_OTHER_SERVERS}"
     if isinstance(error, NotSupported) and error.address in servers:
         return f"{error}\nThat is no name server; brokers have another port than theirs. {_OTHER_SERVERS}"
     if isinstance(error, NoRoute) and error.reason is NoRouteReason.TOPIC_UNKNOWN:
@@ -164,7 +165,15 @@ def explain(error: ClientError, namesrv: str) -> str:
         return error.remark
     if isinstance(error, NotOnline):
         return f"{error}\nNo member of the group is connected now."
-    return str(error)
+    return f"{error}\n{_tls_hint(error)}".rstrip()
+
+
+def _tls_hint(error: ClientError) -> str:
+    """What a server does that takes TLS alone, when it is spoken to without: it closes the connection."""
+    closed = "closed by the server" in str(error) and not chosen_tls()
+    return (
+        "A server that takes TLS alone closes plain connections: for such a one give --tls or --tls-config.\n" if closed else ""
+    )
 
 
 def moment(text: str) -> int:

@@ -37,13 +37,14 @@ from .hands import Hands
 from .membership import Membership
 from .offsets import kept_offsets
 from .peer_requests import PeerRequests
+from .queue_calls import check_subscription
 from .queue_keeping import COMMIT_SECONDS, QueueKeeper, ReadingPlan
 from .rebalance import Strategy, strategy_of
 from .received import ReceivedMessage
 from .redelivery import Redelivery
 from .send_back import SendBack
 from .session import CALL_SECONDS, FAREWELL_SECONDS, Session, background_nursery, open_session
-from .subscription import ConsumeFrom, Member, MessageModel, Subscription, subscriptions_of_member
+from .subscription import TAG_EXPRESSION, ConsumeFrom, Member, MessageModel, Subscription, subscriptions_of_member
 
 log = get_logger(__name__)
 
@@ -285,6 +286,7 @@ class Consumer:
                 if error.reason is NoRouteReason.NAME_SERVER_UNREACHABLE:
                     raise
                 log.debug("topic_without_route", topic=topic, reason=error.reason.name)
+        await self._check_filters()
         await session.heartbeat_everywhere()
         await self._membership.rebalance()
         session.on_route.append(self._membership.route_changed)
@@ -292,6 +294,15 @@ class Consumer:
         self._nursery.start_soon(self._commit_forever)
         if self._membership.orderly:
             self._nursery.start_soon(self._membership.renew_locks)
+
+    async def _check_filters(self) -> None:
+        """Ask the brokers of each topic whether they can filter as is wanted: one that cannot would never send a message."""
+        for topic, subscription in self.subscriptions.items():
+            route = self._session.routes.routes.get(topic)
+            if subscription.expression_type != TAG_EXPRESSION and route is not None:
+                for broker in route.brokers:
+                    for address in list(broker.addresses.values())[:1]:
+                        await check_subscription(self._session, self.group, subscription, address)
 
     async def close(self) -> None:
         """Commit, give locks back, and let whoever waits here know; bounded in time whatever the brokers do."""
@@ -397,7 +408,9 @@ async def open_consumer(
         world: the outside, for tests and simulation.
 
     Raises:
-        InvalidArgument: a name, expression or option that cannot be. NoRoute: no name server answers.
+        InvalidArgument: a name, expression or option that cannot be.
+        NoRoute: no name server answers.
+        SubscriptionRefused: a broker cannot filter as is wanted.
         OffsetsUnreadable: the file at `offsets_path` cannot be read or understood.
     Cancellation: offsets are committed and locks given back within two seconds, then everything is closed.
     """

@@ -13,8 +13,9 @@ from ..message.message import MessageQueue
 from ..remoting.codes import RequestCode
 from ..remoting.command import RemotingCommand, wire_fields
 from ..world.network import Address
-from .errors import BadAnswer, NotFound, Unreachable
+from .errors import BadAnswer, NoAnswer, NotFound, NotSupported, Refused, SubscriptionRefused, Unreachable
 from .session import CALL_SECONDS, Session
+from .subscription import Subscription
 
 
 def request(code: RequestCode, fields: Mapping[str, Any] | None = None, body: bytes = b"") -> RemotingCommand:
@@ -108,6 +109,21 @@ async def commit_offset(
     address = await member_of(session, queue)
     await session.ask(address, request(RequestCode.UPDATE_CONSUMER_OFFSET, fields), timeout_seconds)
     return address == session.routes.master(queue.broker_name)
+
+
+async def check_subscription(session: Session, group: str, subscription: Subscription, address: Address) -> None:
+    """Ask a broker whether it can use a filter (RocketMQ `checkClientInBroker`).
+
+    Raises:
+        SubscriptionRefused: it cannot.
+    """
+    body = dumps({"clientId": session.client_id, "group": group, "namespace": "", "subscriptionData": subscription.wire()})
+    try:
+        await session.ask(address, request(RequestCode.CHECK_CLIENT_CONFIG, body=body))
+    except (Unreachable, NoAnswer, NotSupported):
+        return  # it is asked for messages later, and says then what it can do
+    except Refused as error:
+        raise SubscriptionRefused(error.code, error.remark, error.address) from error
 
 
 async def group_members(session: Session, group: str, address: Address) -> list[str]:

@@ -17,7 +17,7 @@ from ..remoting.command import RemotingCommand
 from ..remoting.errors import CallTimeout, ConnectionLost
 from ..world.events import get_logger
 from .arguments import check_queue, check_text, shown
-from .errors import ClientError, Closed, InvalidArgument, NoRoute, SendTimeout
+from .errors import ClientError, Closed, InvalidArgument, NoPermission, NoRoute, SendTimeout
 from .latency import BrokerLatencies
 from .publications import Publications
 from .retry import Attempts, attempt_seconds, choose_queue
@@ -110,6 +110,9 @@ class Transmitter:
         while True:
             if failure.invalid_metadata and not isinstance(failure, NoRoute):
                 publication = await self.publications.find_again(publication, deadline)
+                if choose is not None and isinstance(failure, NoPermission) and not self._exists(target.queue):
+                    failure.retriable, failure.may_have_been_stored = False, attempts.may_have_been_stored
+                    raise failure
             elsewhere = publication.broker_count > 1 and choose is None
             pause = attempts.again(failure, elsewhere=elsewhere, lot=self.session.world.randomness.random())
             if pause is None:
@@ -131,6 +134,13 @@ class Transmitter:
                 return await self._attempt(target, outgoing, limit), target
             except ClientError as error:
                 failure = error
+
+    def _exists(self, queue: MessageQueue) -> bool:
+        """Whether the route has such a queue, so that it makes sense to try it again."""
+        route = self.session.routes.routes.get(queue.topic)
+        return route is None or any(
+            each.broker_name == queue.broker_name and queue.queue_id < each.write_queues for each in route.queues
+        )
 
     def _target_after(self, publication: Publication, target: Target) -> Target:
         publication.counter += 1

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
+from typing import Protocol
 
 import click
 import pytest
+from click.testing import Result
 
 from ledgermq.cli.clients import explain, moment, pairs
 from ledgermq.cli.output import body_fields, table, when
@@ -20,6 +25,13 @@ from ledgermq.client.errors import (
     NotSupported,
     Unreachable,
 )
+
+Run = Callable[..., Result]
+
+
+class Server(Protocol):
+    def wait_for(self, pattern: str) -> re.Match[str]: ...
+
 
 NAMESRV = "10.0.0.1:9876;10.0.0.2:9876"
 
@@ -91,3 +103,15 @@ def test_no_time_is_a_dash() -> None:
     """Brokers say 0 or -1 for never."""
     assert when(0) == when(-1) == "-"
     assert datetime.fromisoformat(when(1700000000123)).timestamp() == 1700000000.123
+
+
+def test_a_server_that_takes_tls_alone_is_told_of(start: Callable[..., Server], runner: Run, tmp_path: Path) -> None:
+    """It says nothing to a plain client, it just closes the connection."""
+    file = tmp_path / "namesrv.conf"
+    file.write_text("tls.server.mode=enforcing\n")
+    server = start("namesrv", "-c", str(file), "--host", "127.0.0.1", "--port", "0")
+    address = "127.0.0.1:" + server.wait_for(r"127.0.0.1:(\d+)")[1]
+
+    for arguments in (("topic", "list"), ("send", "t", "x")):
+        assert "takes TLS alone closes plain connections" in runner(*arguments, status=1, namesrv=address).stderr
+    assert "takes TLS alone" not in runner("topic", "list", "--tls", namesrv=address).stderr

@@ -18,15 +18,16 @@ from ledgermq.broker.config import BrokerConfig
 from ledgermq.client.admin import LATEST, open_admin
 from ledgermq.client.compression import Compression
 from ledgermq.client.consumer import Consumer, open_consumer
-from ledgermq.client.errors import InvalidArgument, NotFound, NotOnline, TopicNotExist
+from ledgermq.client.errors import InvalidArgument, NoPermission, NotFound, NotOnline, SubscriptionRefused, TopicNotExist
 from ledgermq.client.producer import open_producer
 from ledgermq.client.pull import open_pull_consumer
 from ledgermq.client.received import ReceivedMessage
 from ledgermq.client.sending import SendResult
-from ledgermq.client.subscription import ConsumeFrom, MessageModel
-from ledgermq.message.message import Message
+from ledgermq.client.subscription import ConsumeFrom, MessageModel, sql
+from ledgermq.message.message import Message, MessageQueue
 from ledgermq.namesrv.config import NamesrvConfig
 from ledgermq.namesrv.server import open_namesrv
+from ledgermq.testing.embedded import Embedded
 from ledgermq.world.real import real_world
 
 from .fake_cluster import until
@@ -352,6 +353,39 @@ class Background:
 def background(tmp_path: Path) -> Iterator[Background]:
     with Background(tmp_path / "store") as background:
         yield background
+
+
+async def test_a_queue_that_does_not_exist_stores_nothing_and_says_so(ledgermq_broker: Embedded) -> None:
+    """At once, and without a flag that contradicts the words."""
+    async with open_admin(ledgermq_broker.namesrv) as admin, open_producer(ledgermq_broker.namesrv) as producer:
+        await admin.create_topic("few", queues=2)
+
+        with pytest.raises(NoPermission, match=r"queue 77 of topic few does not exist.*the message was not stored") as refused:
+            await producer.send(Message("few", b""), queue=MessageQueue("few", "broker-a", 77))
+
+        assert (refused.value.retriable, refused.value.may_have_been_stored) == (False, False)
+
+
+async def test_sends_go_on_where_a_topic_has_fewer_queues_than_a_moment_ago(ledgermq_broker: Embedded) -> None:
+    """The refusal of a queue that is gone makes a producer ask for the route again."""
+    async with open_admin(ledgermq_broker.namesrv) as admin, open_producer(ledgermq_broker.namesrv) as producer:
+        await admin.create_topic("shrinking", queues=8)
+        await producer.send(Message("shrinking", b""))
+        await admin.update_topic("shrinking", queues=2, force=True)
+
+        results = [await producer.send(Message("shrinking", b"")) for _ in range(16)]
+
+        assert {result.queue.queue_id for result in results} == {0, 1}
+
+
+async def test_a_filter_that_no_broker_can_use_is_raised(ledgermq_broker: Embedded) -> None:
+    """Otherwise the consumer would wait for ever."""
+    async with open_admin(ledgermq_broker.namesrv) as admin:
+        await admin.create_topic("filtered")
+
+        with pytest.raises(SubscriptionRefused, match="filters by tags only"):
+            async with open_consumer(ledgermq_broker.namesrv, "g", {"filtered": sql("a > 1")}):
+                pass
 
 
 def lasting_threads() -> int:
