@@ -32,18 +32,19 @@ from ..world.tls import TlsAcceptor
 from . import admin, admin_config, admin_queries, admin_runtime, inspection, relay
 from .client_requests import ClientRequests
 from .clients import SCAN_SECONDS, Consumers, Producers
-from .config import SYNC_MASTER, BrokerConfig
+from .config import BrokerConfig
 from .delay import DelayDelivery
 from .deletions import GROUPS_FILE, OFFSETS_FILE, TOPICS_FILE, Deletions
+from .dledger import DLedgerReplication
 from .groups import GroupTable
 from .locks import LOCKS_FILE, QueueLocks
 from .offsets import ConsumerOffsets
 from .persistence import LOG_OFFSET_KEY, Persistence, encoded
 from .pull import PullService
 from .registration import Registration
-from .replication import Replication
+from .replication import ClassicReplication
 from .retry import SendBack
-from .role import LiveRole, Phase, Role, RoleState
+from .role import LiveRole, Phase, RoleState
 from .send import SEND_CODES, SendHandler
 from .slave_sync import SlaveSync
 from .stats import Stats
@@ -75,7 +76,7 @@ class Broker:
     persistence: Persistence
     stats: Stats
     started_ms: int
-    replication: Replication
+    replication: ClassicReplication | DLedgerReplication
     role: LiveRole
     network: Network
     """By which this broker opens connections to name servers and brokers; encrypted if it is told so."""
@@ -195,15 +196,13 @@ class Broker:
         self.dispatcher.nursery = nursery
         self.role.on(Phase.STOP_TAKING, self._stop_taking)
         self.role.on(Phase.SETTLE, self._settle)
-        await self.replication.start(self, nursery)
+        self.replication.observe(self, nursery)
         self.role.on(Phase.REBUILD, self._rebuild)
         self.role.on(Phase.SERVE, self._serve)
         self.role.on(Phase.REGISTER, self._register)
         nursery.start_soon(keep_running, "held pulls", self.pulls.run)
         nursery.start_soon(self.delay.run)
-        config = self.config
-        role = Role.SLAVE if config.is_slave else Role.MASTER
-        await self.role.change(role, config.broker_id, "brokerRole", synchronous=config.broker_role == SYNC_MASTER)
+        await self.replication.start()
         await nursery.start(self.server.serve, listeners)
         self.persistence.start(nursery)
         nursery.start_soon(keep_running, "housekeeping", self._keep_house)
@@ -245,7 +244,8 @@ class Broker:
                 self.clients.expire(now)
 
     async def stop(self) -> None:
-        """Leave the routes, take no more messages, answer what waits, write the tables."""
+        """Hand over, leave the routes, take no more messages, answer what waits, write the tables."""
+        await self.replication.node.hand_over()
         await self.registration.unregister()
         self.store.writability.shut_down = True
         await self._answer_waiting()
@@ -282,7 +282,9 @@ async def open_broker(config: BrokerConfig, world: World | None = None) -> Async
     try:
         port = world.network.listener_port(listeners[0])
         host = config.broker_ip1 or world.network.own_host()
-        replication = Replication.of(config, world, port)
+        replication = (
+            DLedgerReplication.of(config) if config.enable_dleger_commit_log else ClassicReplication.of(config, world, port)
+        )
         store_host = (_numeric(host, world), port)
         store_config = attrs.evolve(config.store_config(), memory_bytes=world.memory_bytes)
         async with open_message_store(
@@ -318,7 +320,7 @@ def _assemble(
     store: MessageStore,
     host: str,
     port: int,
-    replication: Replication,
+    replication: ClassicReplication | DLedgerReplication,
     network: Network,
     tls: TlsAcceptor,
 ) -> Broker:
@@ -337,10 +339,11 @@ def _assemble(
         stats=Stats(config.broker_cluster_name, now_ms()),
         started_ms=now_ms(),
         replication=replication,
-        role=LiveRole(RoleState(Role.READ_ONLY, config.broker_id, "it is starting"), world.clock),
+        role=LiveRole(replication.first_role, world.clock),
         network=network,
         tls=tls,
     )
+    store.writability.role_refusal, store.is_replica = broker.role.refusal, broker.role.is_replica
     broker.load_tables()
     broker.adopt_topics()
     broker.register_handlers()

@@ -186,7 +186,21 @@ class BrokerConfig:
     ha_protocol: str = _key("ledgermq", _one_of("ledgermq", "rocketmq"))
     """Ours: `ledgermq` authenticates and takes an epoch first, `rocketmq` is the bare classic protocol."""
     ha_secret: str = attrs.field(default="", repr=False)
-    """Ours: what master and slave must share."""
+    """Ours: what all nodes of a group must share."""
+
+    # DLedger
+    enable_dleger_commit_log: bool = _key(False, name="enableDLegerCommitLog")
+    dleger_group: str = _key("", name="dLegerGroup")
+    """Empty: the broker's name."""
+    dleger_peers: str = _key("", name="dLegerPeers")
+    dleger_self_id: str = _key("", name="dLegerSelfId")
+    preferred_leader_id: str = ""
+    """Nodes that should lead if they can, separated by `;`."""
+    raft_dialect: str = _key("native", _one_of("native", "java"))
+    """Ours: `native` is for groups of our own nodes, `java` for groups with nodes of Apache's."""
+    raft_flush: str = _key("sync", _one_of("sync", "async"))
+    """Ours: whether an entry counts on a node when it is on the medium there, or as soon as it is written."""
+    store_path_dledger_commit_log: str | None = _key(None, name="storePathDLedgerCommitLog")
 
     tls: TlsSettings = attrs.field(factory=TlsSettings)
     """What is set of the keys that begin with `tls.`."""
@@ -199,10 +213,25 @@ class BrokerConfig:
             value = getattr(self, field.name)
             if rule is not None and (allowed := rule(value)) is not None:
                 raise BadConfig(key_of(field), str(value), allowed)
+        if self.enable_dleger_commit_log:
+            self._check_dledger()
         if self.broker_role == SLAVE and self.broker_id == MASTER_ID:
             raise BadConfig("brokerId", "0", "above 0 for a SLAVE")
         if self.broker_role != SLAVE and self.broker_id != MASTER_ID:
             raise BadConfig("brokerId", str(self.broker_id), f"0 for a {self.broker_role}")
+
+    def _check_dledger(self) -> None:
+        if self.broker_role == SLAVE or self.broker_id != MASTER_ID:
+            raise BadConfig("brokerRole", self.broker_role, "ASYNC_MASTER with brokerId 0: a DLedger group elects its master")
+        if not re.fullmatch(r"[A-Za-z]\d+", self.dleger_self_id):
+            raise BadConfig("dLegerSelfId", self.dleger_self_id, "a letter and a number, such as n0")
+        if not self.dleger_peers:
+            raise BadConfig("dLegerPeers", "", "all nodes of the group, such as n0-127.0.0.1:40911;n1-127.0.0.1:40912")
+
+    @property
+    def replica_id(self) -> int:
+        """The broker id that a node of a DLedger group has while it does not lead: the number of its id and one more."""
+        return int(self.dleger_self_id[1:]) + 1
 
     @property
     def is_slave(self) -> bool:
@@ -258,7 +287,6 @@ _NOT_THERE = {
     "aclEnable": "access control, so everybody could do everything",
     "authenticationEnabled": "authentication, so everybody could do everything",
     "authorizationEnabled": "authorization, so everybody could do everything",
-    "enableDLegerCommitLog": "DLedger commit log, so nothing would be replicated",
     "enableControllerMode": "controller, so no master would be elected",
 }
 """Keys of RocketMQ that promise something: to pass over one of them would be worse than not to start."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import attrs
 import trio
@@ -12,6 +13,7 @@ from ..ha.classic.node import ClassicNode
 from ..ha.classic.protocol import TransferLimits
 from ..ha.classic.settings import OURS, HaSettings
 from ..ha.classic.sync import ConfigSync, Offsets
+from ..ha.node import ReplicationNode
 from ..store.commitlog import CommitLog
 from ..store.config import StoreConfig
 from ..world.network import Address
@@ -22,6 +24,9 @@ from .role import Phase, Role, RoleState
 
 if TYPE_CHECKING:
     from .broker import Broker
+
+
+Node = TypeVar("Node", bound=ReplicationNode)
 
 
 def ha_settings(config: BrokerConfig, port: int) -> HaSettings:
@@ -84,29 +89,22 @@ class SlavesTables:
                 self.broker.offsets.commit(group, topic, queue_id, offset)
 
 
-@attrs.define(eq=False)
-class Replication:
-    """Everything of one broker that has to do with its master or its slaves."""
+@attrs.define(eq=False, kw_only=True)
+class Replication(Generic[Node]):
+    """Everything of one broker that has to do with the other nodes of its group, whatever the mode."""
 
     config: BrokerConfig
-    node: ClassicNode
+    node: Node
     sync: ConfigSync | None = None
-    """While it is a slave that runs."""
+    """While it is a replica that runs."""
     _tables: SlavesTables = attrs.field(init=False)
     _nursery: trio.Nursery = attrs.field(init=False)
     _sync_scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
 
-    @classmethod
-    def of(cls, config: BrokerConfig, world: World, port: int) -> Replication:
-        node = ClassicNode(
-            world,
-            ha_settings(config, port),
-            config.broker_cluster_name,
-            config.broker_name,
-        )
-        if config.ha_master_address:
-            node.set_master(Address.parse(config.ha_master_address))
-        return cls(config, node)
+    @property
+    def first_role(self) -> RoleState:
+        """What the broker is until `start`."""
+        return RoleState(Role.READ_ONLY, self.config.broker_id, "it is starting")
 
     def open_commit_log(self, world: World, config: StoreConfig) -> CommitLog:
         """Open the log that the store is to use."""
@@ -117,17 +115,20 @@ class Replication:
         """Where the other nodes connect; the configured port as long as nobody listens."""
         return self.node.port
 
-    async def start(self, broker: Broker, nursery: trio.Nursery) -> None:
-        """Run the node in `nursery`, in whatever role the broker takes from now on.
-
-        Raises:
-            OSError: a file beside the log cannot be read.
-        """
+    def observe(self, broker: Broker, nursery: trio.Nursery) -> None:
+        """Follow the broker's role from now on, with tasks in `nursery`."""
         self._tables, self._nursery = SlavesTables(broker), nursery
         broker.role.on_master.append(self._learn_master)
         broker.role.on(Phase.SETTLE, self._end_role)
         broker.role.on(Phase.REBUILD, self._begin_role)
-        await nursery.start(self.node.run, broker.store)
+
+    async def start(self) -> None:
+        """Run the node, and let the broker take its first role.
+
+        Raises:
+            OSError: a port is taken, or a file beside the log cannot be read.
+        """
+        await self._nursery.start(self.node.run, self._tables.broker.store)
 
     async def _end_role(self, old: RoleState, new: RoleState) -> None:
         if old.role.takes_puts and new.role is Role.READ_ONLY:
@@ -139,18 +140,12 @@ class Replication:
     async def _begin_role(self, _old: RoleState, new: RoleState) -> None:
         broker = self._tables.broker
         if new.role.takes_puts:
-            self.node.lift_limit()
+            await self.node.prepare_to_lead()
             await broker.store.become_writable()
             await self.node.lead(new.broker_id, synchronous=new.synchronous)
-        elif new.role is Role.SLAVE:
-            settings = self.node.settings
+        elif new.role.is_replica:
             self.sync, self._sync_scope = (
-                ConfigSync(
-                    self._tables,
-                    broker.network,
-                    secret=settings.secret if settings.protocol == OURS else b"",
-                    secrets=broker.world.secrets,
-                ),
+                ConfigSync(self._tables, broker.network, secret=self._secret, secrets=broker.world.secrets),
                 trio.CancelScope(),
             )
             if not self.config.ha_master_address:
@@ -159,9 +154,44 @@ class Replication:
             self._nursery.start_soon(self._keep_tables, self.sync, self._sync_scope)
             await self.node.follow(new.broker_id)
 
+    @property
+    def _secret(self) -> bytes:
+        """What proves to the master that it may be asked for its tables, and to us that it may be believed."""
+        return self.config.ha_secret.encode() if self.config.ha_protocol == OURS else b""
+
     async def _keep_tables(self, sync: ConfigSync, scope: trio.CancelScope) -> None:
         with scope:
             await keep_running("copying of the master's tables", sync.run)
+
+    def _learn_master(self, address: str, ha_address: str) -> None:
+        """Take a name server's word for who is master; a configured `haMasterAddress` has priority over it."""
+        if address and self.sync is not None:
+            self.sync.follow(Address.parse(address))
+        if ha_address and not self.config.ha_master_address:
+            self.node.set_master(Address.parse(ha_address))
+
+    @abstractmethod
+    def status(self, broker: Broker) -> dict[str, Any]:
+        """How replication stands, as JSON (RocketMQ HARuntimeInfo)."""
+
+
+@attrs.define(eq=False, kw_only=True)
+class ClassicReplication(Replication[ClassicNode]):
+    """A master with slaves, or a slave."""
+
+    @classmethod
+    def of(cls, config: BrokerConfig, world: World, port: int) -> ClassicReplication:
+        """Replication as RocketMQ's keys describe it; `port` is the one that clients are served on."""
+        node = ClassicNode(world, ha_settings(config, port), config.broker_cluster_name, config.broker_name)
+        if config.ha_master_address:
+            node.set_master(Address.parse(config.ha_master_address))
+        return cls(config=config, node=node)
+
+    async def start(self) -> None:
+        await super().start()
+        config, role = self.config, Role.SLAVE if self.config.is_slave else Role.MASTER
+        synchronous = config.broker_role == SYNC_MASTER
+        await self._tables.broker.role.change(role, config.broker_id, "brokerRole", synchronous=synchronous)
 
     def status(self, broker: Broker) -> dict[str, Any]:
         """How replication stands (RocketMQ HARuntimeInfo); `brokerId`, `flushed` and the like are ours.
@@ -209,10 +239,3 @@ class Replication:
             "droppedBytes": client.losses.dropped,
             "droppedPromisedBytes": client.losses.promised,
         }
-
-    def _learn_master(self, address: str, ha_address: str) -> None:
-        """Take a name server's word for who is master; a configured `haMasterAddress` has priority over it."""
-        if address and self.sync is not None:
-            self.sync.follow(Address.parse(address))
-        if ha_address and not self.config.ha_master_address:
-            self.node.set_master(Address.parse(ha_address))

@@ -1,6 +1,6 @@
 """What a broker needs of a replication mode: one node of its group.
 
-The classic node follows the role that the broker has been given; a DLedger node elects, and reports what it has become.
+The classic node follows the role that the broker has been given; a DLedger node elects and reports what it has become.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class ReplicationNode(Protocol):
         """
         ...
 
-    def lift_limit(self) -> None:
-        """Let consumers see all that the log holds, if no other node has a say any more; before `lead`."""
+    async def prepare_to_lead(self) -> None:
+        """Make all that the group has promised readable here; before the store becomes writable and `lead` is called."""
         ...
 
     async def lead(self, broker_id: int, *, synchronous: bool) -> None:
@@ -69,6 +69,10 @@ class ReplicationNode(Protocol):
 
     async def stop(self) -> None:
         """End the active role, if there is one: connections are closed, puts that wait for other nodes are answered."""
+        ...
+
+    async def hand_over(self) -> None:
+        """Before the broker stops: let another node lead, if this one does and the mode can."""
         ...
 
     def set_master(self, master: Address | None) -> None:

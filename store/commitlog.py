@@ -76,6 +76,11 @@ class CommitLog(Protocol):
         ...
 
     @property
+    def on_truncated(self) -> list[Callable[[int], None]]:
+        """Called with a position when what was appended behind it may be replaced by another node."""
+        ...
+
+    @property
     def directory(self) -> str:
         """Where its files are, for messages to the operator."""
         ...
@@ -243,6 +248,7 @@ class CommitLog(Protocol):
         """Drop everything from `offset` on; what is truncated reads as zeros and is synced before this returns.
 
         Raises:
+            NotWritable: other nodes decide what is truncated. Nothing was dropped.
             OSError: the disk refused; the log takes nothing until it is reopened.
         """
         ...
@@ -251,6 +257,7 @@ class CommitLog(Protocol):
         """Drop everything: the log is empty and begins wherever the next raw bytes do.
 
         Raises:
+            NotWritable: other nodes decide what is dropped. Nothing was.
             OSError: the disk refused; the log takes nothing until it is reopened.
         """
         ...

@@ -592,24 +592,30 @@ class MessageStore:
             tell(ends)
 
     async def become_writable(self) -> None:
-        """Derive all that the log holds, drop a record that came in part only, and take up the queue offsets from there.
+        """Derive all that may be read, drop a record that came in part only, and take up the queue offsets from there.
 
-        The log's limit must have been lifted, and nothing may be appended meanwhile.
+        All messages of the log must be readable, and none may be appended meanwhile.
 
         Raises:
             OSError: the disk refused; the store may be asked again.
         """
         while self.dispatcher.behind_bytes and self.dispatcher.round():
             await trio.lowlevel.checkpoint()
-        if self.dispatcher.dispatched_offset < self.log.max_offset:
+        if self.dispatcher.dispatched_offset < self.log.max_offset and self.log.readable_limit is None:
             await self.log.flush()
             while self.dispatcher.behind_bytes and self.dispatcher.round():
                 await trio.lowlevel.checkpoint()
-        if self.dispatcher.dispatched_offset < self.log.max_offset:
-            await self.cut(self.dispatcher.dispatched_offset)
+            if self.dispatcher.dispatched_offset < self.log.max_offset:
+                await self.cut(self.dispatcher.dispatched_offset)
         self.next_offsets.clear()
         self.next_offsets.update(queue_offsets_of(self.queues.table.values()))
         self.last_timestamp = max(self.last_timestamp, self.dispatcher.last_store_timestamp)
+
+    def drop_everything_derived(self) -> None:
+        """Forget what was derived from a log that has begun anew elsewhere; its records are derived as they come."""
+        self.dispatcher.cut(0)
+        for topic in {topic for topic, _ in self.queues.table}:
+            self.drop_queues(topic)
 
     # ---------------------------------------------------------------- queues
 

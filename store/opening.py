@@ -168,6 +168,7 @@ def _open(world: World, config: StoreConfig, store_host: tuple[str, int], open_c
     store.events.recovering = False
     commit_log.on_syncing.append(store.dispatcher.sync_began)
     commit_log.on_readable.append(store.dispatcher.wake)
+    commit_log.on_truncated.append(store.dispatcher.cut)
     return _Opened(store, checkpoint, recovered, clean_exit)
 
 

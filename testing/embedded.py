@@ -6,11 +6,13 @@ mock clock, on simulated machines: there a delay of two hours passes at once.
 
 from __future__ import annotations
 
+import socket
 import tempfile
-from collections.abc import AsyncGenerator, Generator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, nullcontext
 
 import attrs
+import trio
 
 from ..broker.broker import Broker, open_broker
 from ..broker.config import ASYNC_MASTER, SLAVE, SYNC_MASTER, BrokerConfig, config_of
@@ -21,7 +23,11 @@ from ..world.threads import opened_in_thread
 from .sim.world import sim_world
 
 HOST = "127.0.0.1"
-MODES = ("local", "ha")
+WAIT_SECONDS = 0.01
+"""How often the brokers of a new group are asked whether one is master."""
+MODES = ("local", "ha", "dledger")
+RAFT_PORT = 40911
+"""Of the first node of a DLedger group on simulated machines, the others above it."""
 
 SMALL_FILES = {
     "mappedFileSizeCommitLog": str(16 * 1024 * 1024),
@@ -53,15 +59,23 @@ class Embedded:
 
 
 def broker_configs(
-    store: str, host: str, *, mode: str = "local", nodes: int = 1, settings: Mapping[str, str] | None = None
+    store: str,
+    host: str,
+    *,
+    mode: str = "local",
+    nodes: int = 1,
+    settings: Mapping[str, str] | None = None,
+    raft_ports: Sequence[int] = (),
 ) -> list[BrokerConfig]:
     """The configuration of each broker of a cluster.
 
     Args:
         store: a directory that each gets a part of.
         host: the address to listen on and to be reached at.
-        mode: `local`: independent masters; `ha`: one master, that waits for its slaves, and the slaves.
+        mode: `local`: independent masters; `ha`: one master, that waits for its slaves, and the slaves; `dledger`: a group
+            that elects its master.
         nodes: how many brokers.
+        raft_ports: with mode `dledger`, where the nodes listen for each other.
         settings: RocketMQ's keys, over `SMALL_FILES`.
 
     Raises:
@@ -75,7 +89,7 @@ def broker_configs(
         replicated = mode == "ha"
         role = ASYNC_MASTER if not replicated else SYNC_MASTER if at == 0 else SLAVE
         own = {
-            "brokerName": "broker-a" if replicated else f"broker-{chr(ord('a') + at)}",
+            "brokerName": f"broker-{chr(ord('a') + at)}" if mode == "local" else "broker-a",
             "brokerId": str(at if replicated else 0),
             "brokerRole": role,
             "brokerIP1": host,
@@ -83,8 +97,28 @@ def broker_configs(
             "listenPort": "0",
             "storePathRootDir": f"{store}/{at}",
         }
+        if mode == "dledger":
+            own |= dledger_keys(at, [f"{host}:{port}" for port in raft_ports])
         configs.append(config_of({**SMALL_FILES, **own, **(settings or {})}))
     return configs
+
+
+def dledger_keys(at: int, addresses: Sequence[str]) -> dict[str, str]:
+    """RocketMQ's keys of the node `at` of a DLedger group whose nodes listen for each other at `addresses`."""
+    return {
+        "enableDLegerCommitLog": "true",
+        "dLegerSelfId": f"n{at}",
+        "dLegerPeers": ";".join(f"n{number}-{address}" for number, address in enumerate(addresses)),
+    }
+
+
+def _free_ports(host: str, count: int) -> list[int]:
+    """Ports that nothing listens on now."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind((host, 0))
+        return [one.getsockname()[1] for one in sockets]
 
 
 @asynccontextmanager
@@ -108,14 +142,26 @@ async def open_embedded(
     host = HOST if world is None else world.network.own_host()
     temporary = tempfile.TemporaryDirectory(prefix="ledgermq-") if store is None and world is None else nullcontext("store")
     with temporary as folder:
-        configs = broker_configs(store or folder, host, mode=mode, nodes=nodes, settings=settings)
+        raft_ports = range(RAFT_PORT, RAFT_PORT + nodes) if world is not None else _free_ports(host, nodes)
+        configs = broker_configs(store or folder, host, mode=mode, nodes=nodes, settings=settings, raft_ports=raft_ports)
         async with AsyncExitStack() as stack:
             used = world or real_world()
             name_server = NamesrvConfig(listen_port=0, bind_address=host)
             namesrv = str((await stack.enter_async_context(open_namesrv(name_server, used))).address)
             known = [attrs.evolve(config, namesrv_addr=namesrv) for config in configs]
             brokers = tuple([await stack.enter_async_context(open_broker(config, used)) for config in known])
+            if mode == "dledger":
+                await wait_for_master(brokers)
             yield Embedded(namesrv, tuple(broker.address for broker in brokers), used, brokers)
+
+
+async def wait_for_master(brokers: Sequence[Broker]) -> Broker:
+    """Return the broker that its group has elected, once name servers know it."""
+    while True:
+        for broker in brokers:
+            if broker.role.takes_puts and len(broker.registration.registered_with) == len(broker.config.name_servers):
+                return broker
+        await trio.sleep(WAIT_SECONDS)
 
 
 @asynccontextmanager

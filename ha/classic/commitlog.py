@@ -52,6 +52,10 @@ class ClassicCommitLog:
         return self.local.on_readable
 
     @property
+    def on_truncated(self) -> list[Callable[[int], None]]:
+        return self.local.on_truncated
+
+    @property
     def directory(self) -> str:
         return self.local.directory
 

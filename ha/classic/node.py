@@ -113,9 +113,12 @@ class ClassicNode:
             task_status.started()
             await trio.sleep_forever()
 
-    def lift_limit(self) -> None:
+    async def prepare_to_lead(self) -> None:
         """Let consumers see all of the log: no master has a say any more."""
         self._local.readable_limit = None
+
+    async def hand_over(self) -> None:
+        """A classic group elects nobody."""
 
     async def lead(self, broker_id: int, *, synchronous: bool) -> None:
         world, log = self.world, self._log

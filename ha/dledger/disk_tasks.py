@@ -73,9 +73,13 @@ class DiskTasks:
             if not self.sync:
                 await trio.sleep(self.flush_seconds)
             self._grown = trio.Event()
-            await self._sync()
+            await self.sync_written()
+            while self.ledger.failure is not None:
+                await trio.sleep(RETRY_SECONDS)
+                await self._heal()
 
-    async def _sync(self) -> None:
+    async def sync_written(self) -> None:
+        """Sync what has been written; a disk that refuses fails the ledger, which says so."""
         ledger = self.ledger
         async with self.lock:
             point, start, end = self.core.sync_point(), ledger.synced_position, ledger.end
@@ -93,9 +97,6 @@ class DiskTasks:
         if ledger.failure is None:
             self.core.persisted(point)
             self.on_durable()
-        while ledger.failure is not None:
-            await trio.sleep(RETRY_SECONDS)
-            await self._heal()
 
     async def _heal(self) -> None:
         ledger = self.ledger

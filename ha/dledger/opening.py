@@ -22,21 +22,21 @@ from .replica import Replica
 from .settings import ReplicaSettings
 
 
-async def load_replica(world: World, settings: ReplicaSettings) -> Replica:
-    """Read what the node has kept; nothing is said to anybody yet.
+def load_replica(world: World, settings: ReplicaSettings) -> Replica:
+    """Read what the node has kept; nothing is said to anybody yet. Blocks.
 
     Raises:
         WrongSegmentSize, CorruptLedger, CorruptHardState: see there. Nothing was changed.
         OSError: the disk refused.
     """
-    ledger = await world.workers.run(open_ledger, world.disk, settings.files)
+    ledger = open_ledger(world.disk, settings.files)
     try:
         directory = settings.files.directory
         hard_state_file = HardStateFile(world.disk, directory)
-        kept = await world.workers.run(hard_state_file.load)
+        kept = hard_state_file.load()
         if kept is None and not ledger.empty:
             raise _lost_hard_state(hard_state_file)  # noqa: TRY301 - the ledger is closed below
-        node = await world.workers.run(load_node, world.disk, directory, world.secrets)
+        node = load_node(world.disk, directory, world.secrets)
         voters = tuple(peer for peer in settings.peers if not settings.joins or peer != settings.self_id)
         initial = GroupConfiguration(Configuration(voters), dict(settings.peers))
         reader = LedgerReader(ledger, initial, world.clock.wall_ms)
@@ -64,7 +64,7 @@ async def open_replica(world: World, settings: ReplicaSettings) -> AsyncGenerato
         WrongSegmentSize, CorruptLedger, CorruptHardState: see there. Nothing was changed.
         OSError: the disk refused, or the port is taken.
     """
-    replica = await load_replica(world, settings)
+    replica = await world.workers.run(load_replica, world, settings)
     try:
         async with trio.open_nursery() as nursery:
             await nursery.start(replica.run)

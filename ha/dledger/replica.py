@@ -8,6 +8,7 @@ the group, with a text that says why; it never goes on with a wrong log.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Sequence
 
 import attrs
@@ -326,15 +327,19 @@ class Replica:
     async def close(self) -> None:
         """Sync and note what is there, and close the files; `run` must have ended."""
         with trio.CancelScope(shield=True):
-            ledger, end = self.ledger, self.ledger.end
-            try:
-                if ledger.failure is None:
-                    await self.world.workers.run(ledger.force, ledger.synced_position, end.position)
-                    ledger.reached(end)
-                    await self.world.workers.run(ledger.write_checkpoint)
-            except OSError as error:
-                log.warning("ledger_not_synced_at_stop", reason=error.strerror or str(error))
-            ledger.close()
+            await self.world.workers.run(self.close_files)
+
+    def close_files(self) -> None:
+        """The same; blocks."""
+        ledger, end = self.ledger, self.ledger.end
+        try:
+            if ledger.failure is None:
+                ledger.force(ledger.synced_position, end.position)
+                ledger.reached(end)
+                ledger.write_checkpoint()
+        except OSError as error:
+            log.warning("ledger_not_synced_at_stop", reason=error.strerror or str(error))
+        ledger.close()
 
     def _wake(self) -> None:
         self._work.set()
@@ -532,6 +537,20 @@ class Replica:
         self._leading = Leading(Role.FOLLOWER, self.core.term, None, None)
         for tell in self.on_role:
             tell(self._leading)
+
+    def expire_oldest(self) -> None:
+        """Delete the oldest data file, if it is not the last one and all of it is committed; blocks.
+
+        Raises:
+            OSError: it has to stay, or the disk refused; it may be tried again.
+        """
+        files = self.ledger.data.files
+        begin = self.ledger.begin_after(files[1].start) if len(files) > 1 else None
+        if begin is None:
+            raise OSError(errno.EBUSY, "the oldest file of the ledger is its last one, or not committed yet")
+        self.core.compact(begin - 1)
+        self.ledger.forget_before(files[1].start)
+        self.ledger.delete_forgotten()
 
     async def expire(self, position: int) -> int:
         """Delete the data files that lie wholly before `position`, as far as that may be; returns how many.

@@ -13,6 +13,7 @@ import trio.testing
 
 from ledgermq.broker.broker import Broker, open_broker
 from ledgermq.broker.config import BrokerConfig
+from ledgermq.ha.classic.node import ClassicNode
 from ledgermq.message.json import dumps
 from ledgermq.message.layout import decode_records, encode_host
 from ledgermq.message.message import IncomingMessage, StoredMessage
@@ -168,6 +169,13 @@ class Desk:
     async def settled(self) -> None:
         """Let the store put what it was given into queues, and listeners hear of it."""
         await until(lambda: not self.broker.store.dispatch_behind_bytes)
+
+
+def classic_node(broker: Broker) -> ClassicNode:
+    """The node of a broker that is a master with slaves, or a slave."""
+    node = broker.replication.node
+    assert isinstance(node, ClassicNode)
+    return node
 
 
 async def until(condition: Callable[[], object]) -> None:

@@ -16,7 +16,7 @@ from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.remoting.command import Wire
 from ledgermq.world.real import real_world
 
-from .desk import Desk, Peer, open_desk
+from .desk import Desk, Peer, classic_node, open_desk
 
 Code = ResponseCode
 HOLD: dict[str, Any] = {"sysFlag": 4 | 2}
@@ -328,7 +328,7 @@ async def test_a_slave_without_its_master_holds_pulls_of_what_only_the_master_ha
         assert answer_of(peer, opaque) == (Code.SUCCESS, 4)
         desk.broker.store.writability.role_refusal = "the broker is a slave"
 
-        client = desk.broker.replication.node.client
+        client = classic_node(desk.broker).client
         assert client is not None
         client.joined_at = 0.0
         opaque = peer.pull("T1", 50, **HOLD)

@@ -26,7 +26,7 @@ from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.world.network import Address
 from ledgermq.world.real import real_world
 
-from .desk import Desk, Peer, open_desk, until
+from .desk import Desk, Peer, classic_node, open_desk, until
 
 SLAVE = {"broker_role": "SLAVE", "broker_id": 1, "sync_from": "first"}
 
@@ -50,7 +50,7 @@ async def open_group(directory: Path) -> AsyncGenerator[Group]:
 
 
 def joined(master: Desk) -> bool:
-    service = master.broker.replication.node.service
+    service = classic_node(master.broker).service
     return service is not None and service.acks.slave_count > 0
 
 
@@ -223,7 +223,7 @@ async def test_both_sides_tell_how_fast_the_log_travels(tmp_path: Path) -> None:
     """The rates are those of bytes that left and arrived within the last seconds, and are gone with the connection."""
     async with open_group(tmp_path) as group, group.desk("m") as master, group.desk("s", **SLAVE) as slave:
         await until(lambda: joined(master))
-        service, client = master.broker.replication.node.service, slave.broker.replication.node.client
+        service, client = classic_node(master.broker).service, classic_node(slave.broker).client
         assert service is not None
         assert client is not None
 
@@ -325,7 +325,7 @@ async def test_a_master_s_address_given_by_hand_is_kept(tmp_path: Path) -> None:
         elsewhere = Address("127.0.0.1", 1)
         async with group.desk("s", **SLAVE, ha_master_address=str(elsewhere)) as slave:
             replication = slave.broker.replication
-            sync, client = replication.sync, replication.node.client
+            sync, client = replication.sync, classic_node(slave.broker).client
             assert sync is not None
             assert client is not None
             await until(lambda: sync.master == Address.parse(master.broker.address))

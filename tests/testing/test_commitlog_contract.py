@@ -12,6 +12,10 @@ import trio
 
 from ledgermq.ha.classic.commitlog import classic_log
 from ledgermq.ha.classic.settings import HaSettings
+from ledgermq.ha.dledger.node import DLedgerNode
+from ledgermq.ha.dledger.recovery import LedgerFiles
+from ledgermq.ha.dledger.settings import ReplicaSettings, parse_peers
+from ledgermq.ha.raft.units import PeerId
 from ledgermq.message.message import IncomingMessage
 from ledgermq.store.commitlog import CommitLog
 from ledgermq.store.config import StoreConfig
@@ -86,6 +90,7 @@ class LogOfAStore:
     open_commit_log: Open = open_local_commit_log
     disk: SimDisk = attrs.field(factory=SimDisk)
     workers: GatedWorkers = attrs.field(factory=GatedWorkers)
+    placed_alike = False
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[CommitLog]:
@@ -107,6 +112,7 @@ class LogInMemory:
     """A framed log, alone."""
 
     medium: Medium = attrs.field(factory=Medium)
+    placed_alike = False
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[CommitLog]:
@@ -129,6 +135,7 @@ class LogOnARealDisk:
 
     directory: str
     mode: str
+    placed_alike = False
 
     def open(self) -> AbstractAsyncContextManager[CommitLog]:
         return self._open()
@@ -140,6 +147,25 @@ class LogOnARealDisk:
             yield store.log
 
 
+@attrs.define
+class LogOfAGroup(LogOfAStore):
+    """The log of the only node of a DLedger group, as a message store opens it."""
+
+    placed_alike = True
+
+    @asynccontextmanager
+    async def open(self) -> AsyncGenerator[CommitLog]:
+        lots = random.Random(1)
+        world = World(self.disk, SimFabric(lots).machine("10.0.0.1"), SimClock(), lots, self.workers)
+        peers = parse_peers("n0-10.0.0.1:40911")
+        files = LedgerFiles("store/dledger-n0", CONFIG.mapped_file_size_commit_log, 32 * 64)
+        node = DLedgerNode(ReplicaSettings(group="g", self_id=PeerId("n0"), peers=peers, files=files))
+        async with open_message_store(world, CONFIG, open_commit_log=node.open_commit_log) as store:
+            while not node.is_leader or node.replica.ledger.committed_index < node.replica.ledger.end_index:  # noqa: ASYNC110
+                await trio.sleep(0.01)
+            yield store.log
+
+
 SIMULATED: dict[str, Callable[[], FaultyLogUnderTest]] = {
     "local ASYNC_FLUSH": lambda: LogOfAStore("ASYNC_FLUSH"),
     "local SYNC_FLUSH": lambda: LogOfAStore("SYNC_FLUSH"),
@@ -147,6 +173,7 @@ SIMULATED: dict[str, Callable[[], FaultyLogUnderTest]] = {
     "SYNC_MASTER": lambda: LogOfAStore("ASYNC_FLUSH", master_of_a_prompt_slave),
     "SYNC_MASTER with SYNC_FLUSH": lambda: LogOfAStore("SYNC_FLUSH", master_of_a_prompt_slave),
     "framed": LogInMemory,
+    "DLedger": lambda: LogOfAGroup("ASYNC_FLUSH"),
 }
 
 
@@ -163,7 +190,7 @@ def test_every_log_keeps_the_contract_in_the_simulated_world(kind: str) -> None:
     seeded_run(check_commit_log, SIMULATED[kind], seed=1)
 
 
-@pytest.mark.parametrize("kind", ["local SYNC_FLUSH", "ASYNC_MASTER", "SYNC_MASTER with SYNC_FLUSH", "framed"])
+@pytest.mark.parametrize("kind", ["local SYNC_FLUSH", "ASYNC_MASTER", "SYNC_MASTER with SYNC_FLUSH", "framed", "DLedger"])
 @pytest.mark.parametrize("check", FAULT_CHECKS, ids=lambda check: check.__name__)
 def test_every_log_keeps_the_contract_under_faults(check: Callable[[FaultyLogUnderTest], object], kind: str) -> None:
     seeded_run(check, SIMULATED[kind](), seed=1)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

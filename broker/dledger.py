@@ -1,0 +1,135 @@
+"""A broker whose log is replicated by a DLedger group: its node, and the role that the group gives it.
+
+The group decides who leads. The broker follows: it becomes master when it has been elected and has derived all that is
+committed, and a replica with its own id while another node leads or none is known (RocketMQ DLedgerRoleChangeHandler).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import trio
+
+from ..ha.dledger.node import DLedgerNode
+from ..ha.dledger.recovery import LedgerFiles
+from ..ha.dledger.settings import ReplicaSettings, parse_peers
+from ..ha.dledger.status import Leading
+from ..ha.raft.roles import Role as RaftRole
+from ..ha.raft.settings import Settings
+from ..ha.raft.units import PeerId
+from ..message.units import MASTER_ID
+from ..store.errors import StoreError
+from ..world.events import get_logger
+from .config import BrokerConfig
+from .replication import Replication
+from .role import Role, RoleState
+
+if TYPE_CHECKING:
+    from .broker import Broker
+
+log = get_logger(__name__)
+
+RETRY_SECONDS = 1.0
+"""Pause after a change of role that failed, before it is tried again."""
+
+
+def replica_settings(config: BrokerConfig) -> ReplicaSettings:
+    """What RocketMQ's keys say about a DLedger group.
+
+    Raises:
+        WrongHaSetting: a key has a value that cannot work.
+    """
+    self_id = PeerId(config.dleger_self_id)
+    preferred = frozenset(PeerId(peer.strip()) for peer in config.preferred_leader_id.split(";") if peer.strip())
+    return ReplicaSettings(
+        group=config.dleger_group or config.broker_name,
+        self_id=self_id,
+        peers=parse_peers(config.dleger_peers),
+        files=LedgerFiles(
+            f"{config.store_path_root_dir}/dledger-{self_id}",
+            config.mapped_file_size_commit_log,
+            data_directory=config.store_path_dledger_commit_log or "",
+        ),
+        secret=config.ha_secret.encode(),
+        listen_host=config.bind_address,
+        sync=config.raft_flush == "sync",
+        raft=Settings(preferred=preferred),
+    )
+
+
+@attrs.define(eq=False, kw_only=True)
+class DLedgerReplication(Replication[DLedgerNode]):
+    """A node of a DLedger group."""
+
+    @classmethod
+    def of(cls, config: BrokerConfig) -> DLedgerReplication:
+        """Replication as RocketMQ's keys describe it.
+
+        Raises:
+            WrongHaSetting: a key has a value that cannot work.
+        """
+        return cls(config=config, node=DLedgerNode(replica_settings(config)))
+
+    @property
+    def first_role(self) -> RoleState:
+        return RoleState(Role.CANDIDATE, self.config.replica_id, "it is starting")
+
+    async def start(self) -> None:
+        self.node.on_leading = self._follow_group
+        await super().start()
+
+    async def _follow_group(self, leading: Leading) -> None:
+        """Take the role that the group gives; a phase that fails is tried again until the group gives another one."""
+        role, own_id = self._tables.broker.role, self.config.replica_id
+        while True:
+            try:
+                if leading.role is RaftRole.LEADER:
+                    await role.change(Role.MASTER, MASTER_ID, f"elected in term {leading.term}", synchronous=True)
+                elif leading.leader is not None:
+                    await role.change(Role.FOLLOWER, own_id, f"{leading.leader} leads in term {leading.term}")
+                else:
+                    await role.change(Role.CANDIDATE, own_id, f"no leader is known in term {leading.term}")
+            except (OSError, StoreError) as error:
+                log.warning("role_not_taken", term=leading.term, reason=str(error))
+                await trio.sleep(RETRY_SECONDS)
+            else:
+                return
+
+    def status(self, broker: Broker) -> dict[str, Any]:
+        """How the group stands, as this node sees it; the keys of RocketMQ's HARuntimeInfo, and ours."""
+        status = self.node.replica.status()
+        return {
+            "master": broker.role.takes_puts,
+            "masterCommitLogMaxOffset": broker.store.log.max_offset,
+            "inSyncSlaveNums": sum(peer.connected for peer in status.peers),
+            "haConnectionInfo": [],
+            "haClientRuntimeInfo": {"maxOffset": broker.store.log.max_offset, "activated": self.node.is_following},
+            "dledger": {
+                "group": self.node.settings.group,
+                "selfId": status.self_id,
+                "role": status.leading.role.name.lower(),
+                "term": status.leading.term,
+                "leaderId": status.leading.leader,
+                "beginIndex": status.begin_index,
+                "endIndex": status.end_index,
+                "syncedIndex": status.synced_index,
+                "committedIndex": status.committed_index,
+                "voters": list(status.configuration.voters),
+                "learners": list(status.configuration.learners),
+                "raftFlush": self.config.raft_flush,
+                "failure": status.failure,
+                "peers": [
+                    {
+                        "id": peer.peer,
+                        "address": str(peer.address),
+                        "learner": peer.learner,
+                        "connected": peer.connected,
+                        "matchIndex": peer.match_index,
+                        "lagEntries": None if peer.match_index is None else max(status.end_index - peer.match_index, 0),
+                        "refusal": peer.refusal,
+                    }
+                    for peer in status.peers
+                ],
+            },
+        }

@@ -1,0 +1,120 @@
+"""A broker's node of a DLedger group: it elects by itself and reports what the broker has become.
+
+Invariant: the broker becomes master only after everything that earlier leaders committed has been derived here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import attrs
+import trio
+
+from ...store.commitlog import CommitLog
+from ...store.config import StoreConfig
+from ...store.message_store import MessageStore
+from ...world.events import get_logger
+from ...world.network import Address
+from ...world.real import World
+from ..errors import LeadershipLost
+from ..raft.errors import Refused
+from ..raft.roles import Role
+from .commitlog import DLedgerCommitLog
+from .opening import load_replica
+from .replica import Replica
+from .settings import ReplicaSettings
+from .status import Leading
+
+log = get_logger(__name__)
+
+OnLeading = Callable[[Leading], Awaitable[None]]
+"""Lets the broker take the role that the group has given it; ends early when the next one comes."""
+
+
+@attrs.define(eq=False)
+class DLedgerNode:
+    """A node of a DLedger group; implements `ReplicationNode`."""
+
+    settings: ReplicaSettings
+    on_leading: OnLeading | None = None
+    """Called with each change, one call at a time; a new change cancels the call that is in progress."""
+    replica: Replica = attrs.field(init=False)
+    _store: MessageStore = attrs.field(init=False)
+    _changed: trio.Event = attrs.field(factory=trio.Event)
+    _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+
+    @property
+    def port(self) -> int:
+        return self.replica.port or self.settings.port
+
+    @property
+    def is_following(self) -> bool:
+        leading = self.replica.leading
+        return leading.leader is not None and leading.leader != self.settings.self_id
+
+    def open_commit_log(self, world: World, config: StoreConfig) -> CommitLog:
+        self.replica = load_replica(world, self.settings)
+        return DLedgerCommitLog(self.replica, config.sync_flush_timeout / 1000)
+
+    async def run(self, store: MessageStore, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Report what this node becomes, until cancelled. The group itself runs with the store's log."""
+        self._store = store
+        self.replica.on_role.append(self._role_changed)
+        self.replica.on_cleared.append(self._begun_anew)
+        task_status.started()
+        reported: Leading | None = None
+        while True:
+            self._changed = trio.Event()
+            leading = self.replica.leading
+            if leading != reported and self.on_leading is not None:
+                with trio.CancelScope() as self._scope:
+                    await self.on_leading(leading)
+                reported = leading
+            if self.replica.leading == leading:
+                await self._changed.wait()
+
+    def _role_changed(self, _leading: Leading) -> None:
+        self._changed.set()
+        self._scope.cancel()
+
+    def _begun_anew(self) -> None:
+        """The leader no longer had what was missing here: what was derived from it has gaps that nothing can fill."""
+        self._store.drop_everything_derived()
+
+    async def prepare_to_lead(self) -> None:
+        """Wait until everything that earlier leaders committed is committed and derived here too.
+
+        Cancellation: by the next change of the group's leader.
+        """
+        while True:
+            try:
+                index = await self.replica.read_index()
+            except (Refused, LeadershipLost) as error:
+                log.debug("leader_not_ready", reason=str(error))
+                await trio.sleep(self.settings.tick_seconds)
+                continue
+            ledger = self.replica.ledger
+            while ledger.committed_index < index or self._store.dispatcher.behind_bytes:
+                self._store.dispatcher.catch_up()
+                await trio.sleep(self.settings.tick_seconds)
+            return
+
+    async def hand_over(self) -> None:
+        """Before a stop: let another node lead, if there is one that can."""
+        await self.replica.resign()
+
+    async def lead(self, broker_id: int, *, synchronous: bool) -> None:
+        """The group has decided already."""
+
+    async def follow(self, broker_id: int) -> None:
+        """The group has decided already."""
+
+    async def stop(self) -> None:
+        """The node goes on as a member of its group in every role."""
+
+    def set_master(self, master: Address | None) -> None:
+        """The group knows its leader."""
+
+    @property
+    def is_leader(self) -> bool:
+        return self.replica.leading.role is Role.LEADER
