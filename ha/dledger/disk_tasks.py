@@ -16,6 +16,7 @@ from ...world.workers import Workers
 from ..raft.core import Raft
 from ..raft.ready import HardState
 from .hard_state import HardStateFile, TermAndVote
+from .java_core import JavaCore
 from .ledger import Ledger
 
 log = get_logger(__name__)
@@ -29,7 +30,7 @@ class DiskTasks:
     """The disk of one node."""
 
     ledger: Ledger
-    core: Raft
+    core: Raft | JavaCore
     hard_state_file: HardStateFile
     workers: Workers
     sync: bool

@@ -271,11 +271,15 @@ class Ledger:
             if index >= first:
                 self.configurations.append((index, bytes(memoryview(entries)[at + HEADER_SIZE : at + size])))
 
-    def _check_joins(self, position: int, first_size: int, size: int) -> None:
+    def next_position(self, size: int) -> int:
+        """Where the next entry lies if it has `size` bytes: at the end, or in the next file if it does not fit the last one."""
         end, file_size = self.end_position, self.data.segment_size
         file_end = end - end % file_size + file_size
-        rolls = end % file_size and first_size + BLANK_SIZE > file_end - end
-        if position != (file_end if rolls else end):
+        return file_end if end % file_size and size + BLANK_SIZE > file_end - end else end
+
+    def _check_joins(self, position: int, first_size: int, size: int) -> None:
+        end, file_size = self.end_position, self.data.segment_size
+        if position != self.next_position(first_size):
             raise LedgerGap(
                 f"an entry of {first_size} bytes is sent for position {position}, this ledger ends at {end} and its files have "
                 f"{file_size} bytes: mappedFileSizeCommitLog must be the same on all nodes of the group"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import attrs
 
@@ -12,7 +12,7 @@ from ..raft.log import LogState
 from ..raft.quorum import Configuration
 from ..raft.units import NO_INDEX, LogIndex, PeerId
 from .group_records import GroupConfiguration, configuration_record, read_configuration
-from .layout import INDEX, INDEX_SIZE
+from .layout import BLANK_SIZE, ENTRY, INDEX, INDEX_SIZE
 from .ledger import Ledger
 from .native import BeginAnew, ReceivedEntries
 from .walk import walk_entries
@@ -97,3 +97,29 @@ def write_slice(ledger: Ledger, piece: Slice) -> None:
         if walked.fault is not None:
             raise LedgerGap(walked.fault)
     ledger.append_walked(walked, received.entries, piece.first_index)
+
+
+@attrs.define(eq=False)
+class JavaEntryReader:
+    """What the core of the java dialect reads: entries one by one."""
+
+    ledger: Ledger
+
+    def entry(self, index: LogIndex) -> memoryview:
+        """One entry with its header."""
+        return self.ledger.entry(index)
+
+    def entries(self, first: LogIndex, last: LogIndex, bytes_max: int) -> Sequence[memoryview]:
+        """Entries from `first` on, at most to `last`; more than one only while they stay within `bytes_max`."""
+        piece = self.ledger.slice_from(first, bytes_max, last)
+        found, at = list[memoryview](), 0
+        while at < len(piece.entries):
+            size: int = ENTRY.codec.unpack_from(piece.entries, at)[1]
+            found.append(piece.entries[at : at + size])
+            at += size
+        return found
+
+    def fits(self, position: int, size: int) -> bool:
+        """Whether the next entry, of `size` bytes, belongs at `position`."""
+        ledger = self.ledger
+        return size <= ledger.data.segment_size - BLANK_SIZE and position == ledger.next_position(size)

@@ -11,15 +11,18 @@ from ...world.real import World
 from ..classic.files import load_node
 from ..errors import CorruptHardState
 from ..raft.core import Raft
+from ..raft.log import RaftLog
 from ..raft.quorum import Configuration
 from ..raft.ready import HardState
 from ..raft.units import PeerId
 from .group_records import GroupConfiguration
 from .hard_state import HardStateFile
-from .log_reader import LedgerReader
+from .java_core import JavaCore
+from .ledger import Ledger
+from .log_reader import JavaEntryReader, LedgerReader
 from .recovery import open_ledger
 from .replica import Replica
-from .settings import ReplicaSettings
+from .settings import JAVA, ReplicaSettings
 
 
 def load_replica(world: World, settings: ReplicaSettings) -> Replica:
@@ -40,20 +43,42 @@ def load_replica(world: World, settings: ReplicaSettings) -> Replica:
         voters = tuple(peer for peer in settings.peers if not settings.joins or peer != settings.self_id)
         initial = GroupConfiguration(Configuration(voters), dict(settings.peers))
         reader = LedgerReader(ledger, initial, world.clock.wall_ms)
-        core = Raft.start(
+        state = HardState(kept.term, PeerId(kept.vote) if kept.vote else None) if kept is not None else HardState()
+        if settings.dialect == JAVA:
+            core = _java_core(world, settings, ledger, reader, state)
+            return Replica(world, settings, ledger, core, reader, node, hard_state_file)
+        raft = Raft.start(
             settings.self_id,
             settings=settings.raft,
             reader=reader,
             draw=lambda low, high: low + world.randomness.randrange(high - low + 1),
             log=reader.state(),
-            hard_state=HardState(kept.term, PeerId(kept.vote) if kept.vote else None) if kept is not None else HardState(),
+            hard_state=state,
             commit_index=ledger.committed_index,
             applied_index=ledger.committed_index,
         )
-        return Replica(world, settings, ledger, core, reader, node, hard_state_file)
+        return Replica(world, settings, ledger, raft, reader, node, hard_state_file)
     except BaseException:
         ledger.close()
         raise
+
+
+def _java_core(world: World, settings: ReplicaSettings, ledger: Ledger, reader: LedgerReader, state: HardState) -> JavaCore:
+    log = RaftLog.of(reader.state())
+    core = JavaCore(
+        settings.self_id,
+        reader.initial.configuration,
+        settings.java,
+        JavaEntryReader(ledger),
+        lambda low, high: low + world.randomness.randrange(high - low + 1),
+        log,
+        max(state.term, log.last_term, 0),
+        state.vote if state.term >= log.last_term else None,
+        ledger.committed_index,
+        ledger.committed_index,
+    )
+    core.start(state)
+    return core
 
 
 @asynccontextmanager

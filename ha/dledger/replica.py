@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import attrs
 import trio
@@ -22,7 +23,6 @@ from ...world.real import World
 from ..errors import HaError, LeadershipLost, LedgerGap, TooManyPending
 from ..raft.core import Raft
 from ..raft.errors import RaftError, Refused
-from ..raft.messages import Message
 from ..raft.quorum import Configuration
 from ..raft.ready import Ready
 from ..raft.roles import Role
@@ -31,7 +31,9 @@ from .disk_tasks import RETRY_SECONDS, DiskTasks
 from .group_records import GroupConfiguration, barrier_record, configuration_record
 from .handshake import NodeCard
 from .hard_state import HardStateFile
-from .layout import CHANNEL_CONFIGURATION
+from .java_core import TICK_MS, JavaCore
+from .java_links import ForeignClients, JavaLinks
+from .layout import CHANNEL_CONFIGURATION, HEADER_SIZE
 from .ledger import Ledger, Placed
 from .links import Links
 from .log_reader import LedgerReader, write_slice
@@ -39,7 +41,7 @@ from .native import BeginAnew
 from .native_layout import LANE_CONTROL
 from .settings import ReplicaSettings
 from .status import Leading, PeerStatus, ReplicaStatus
-from .waiters import Done, Waiters
+from .waiters import CODE_OF_OUTCOME, Done, Waiters, code_of_refusal
 
 log = get_logger(__name__)
 
@@ -49,6 +51,8 @@ is still in its sockets."""
 ROUNDING = 1e-3
 """Part of a tick that counts as a whole one: a sleep that ends a rounding error early must not be followed by an endless number
 of others."""
+CLIENT_WAIT_SECONDS = 2.5
+"""How long a client of DLedger itself waits for a majority (maxWaitAckTimeMs)."""
 EXPIRE_SECONDS = 0.1
 """How often deadlines of waiting puts are looked at."""
 CATCH_UP_SECONDS = 0.1
@@ -62,7 +66,7 @@ class Replica:
     world: World
     settings: ReplicaSettings
     ledger: Ledger
-    core: Raft
+    core: Raft | JavaCore
     reader: LedgerReader
     node: bytes
     """Random identity, kept with the store."""
@@ -79,7 +83,7 @@ class Replica:
     """Why the node has no part in the group any more; a person has to act."""
     waiters: Waiters = attrs.field(factory=Waiters)
     disk: DiskTasks = attrs.field(init=False)
-    links: Links = attrs.field(init=False)
+    links: Links | JavaLinks = attrs.field(init=False)
     _leading: Leading = attrs.field(init=False)
     _work: trio.Event = attrs.field(factory=trio.Event)
     _due: trio.Event = attrs.field(factory=trio.Event)
@@ -103,8 +107,14 @@ class Replica:
             self._wake,
             self._sync_failed,
         )
+        self.links = self._native_links() if isinstance(self.core, Raft) else self._java_links()
+        self.links.follow_members(dict(self._addresses()))
+        self._leading = Leading(Role.FOLLOWER, self.core.term, None, None)
+
+    def _native_links(self) -> Links:
+        settings, world = self.settings, self.world
         card = NodeCard(settings.group, settings.self_id, self.node, settings.files.data_file_size)
-        self.links = Links(
+        return Links(
             card,
             settings.secret,
             world.network,
@@ -114,8 +124,35 @@ class Replica:
             self._deliver,
             self._connected,
         )
-        self.links.follow_members(dict(self._addresses()))
-        self._leading = Leading(Role.FOLLOWER, self.core.term, None, None)
+
+    def _java_links(self) -> JavaLinks:
+        settings, world = self.settings, self.world
+        clients = ForeignClients(
+            settings.group,
+            settings.self_id,
+            lambda: self._leading.leader,
+            self._addresses,
+            self._committed_entry,
+            self._propose_for_client,
+        )
+        return JavaLinks(settings.group, settings.self_id, world.network, world.clock, self._deliver, clients)
+
+    def _committed_entry(self, index: LogIndex) -> memoryview | None:
+        ledger = self.ledger
+        return ledger.entry(index) if ledger.begin_index <= index <= ledger.committed_index else None
+
+    def _propose_for_client(self, body: bytes, done: Callable[[int, LogIndex, int], None]) -> None:
+        """Append what a client of DLedger itself has sent."""
+        try:
+            placed = self.propose([body], patch=False)
+        except (Refused, StoreError, OSError) as error:
+            done(code_of_refusal(error), -1, -1)
+            return
+        position = placed.offsets[0] - HEADER_SIZE
+        deadline = self.world.clock.monotonic() + CLIENT_WAIT_SECONDS
+        self.when_committed(
+            placed.last_index, deadline, lambda outcome: done(CODE_OF_OUTCOME[outcome], placed.last_index, position)
+        )
 
     # ---------------------------------------------------------------------------------------------------------------- questions
 
@@ -344,7 +381,7 @@ class Replica:
     def _wake(self) -> None:
         self._work.set()
 
-    def _deliver(self, message: Message) -> None:
+    def _deliver(self, message: Any) -> None:
         if self.stopped is not None:
             return
         self._let_time_pass()
@@ -358,8 +395,12 @@ class Replica:
         self.core.reconnected(peer)
         self._wake()
 
+    @property
+    def _tick_seconds(self) -> float:
+        return self.settings.tick_seconds if isinstance(self.core, Raft) else TICK_MS / 1000
+
     def _let_time_pass(self) -> None:
-        tick, now = self.settings.tick_seconds, self.world.clock.monotonic()
+        tick, now = self._tick_seconds, self.world.clock.monotonic()
         ticks = int((now - self._ticked_at) / tick + ROUNDING)
         if ticks <= 0:
             return
@@ -371,7 +412,7 @@ class Replica:
         while True:
             self._planned_ticks = max(self.core.ticks_until_due, 1)
             self._due = trio.Event()
-            wait = self._ticked_at + self._planned_ticks * self.settings.tick_seconds - self.world.clock.monotonic()
+            wait = self._ticked_at + self._planned_ticks * self._tick_seconds - self.world.clock.monotonic()
             with trio.move_on_after(max(wait, 0.0)):
                 await self._due.wait()
             self._let_time_pass()
@@ -417,7 +458,8 @@ class Replica:
         if ready.appends and any(piece.batch.configurations for piece in ready.appends):
             self.links.follow_members(self._addresses())
         for message in ready.messages:
-            self.links.send(message)
+            sent: Any = message  # of the dialect that both the core and the links speak
+            self.links.send(sent)
         if ready.committed is not None:
             self._commit(ready.committed.last_index)
         if ready.soft_state is not None:
@@ -461,7 +503,8 @@ class Replica:
 
         def change() -> None:
             self.ledger.clear(last_index + 1, begin.position, last_term)
-            self.ledger.configurations = [(begin.configuration_index, begin.configuration_body)]
+            if begin.configuration_body:
+                self.ledger.configurations = [(begin.configuration_index, begin.configuration_body)]
             self.ledger.write_checkpoint()
 
         while True:

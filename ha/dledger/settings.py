@@ -10,8 +10,11 @@ from ...world.network import Address
 from ..errors import WrongHaSetting
 from ..raft.settings import Settings
 from ..raft.units import PeerId
+from .java_state import JavaSettings
 from .native_layout import NAME_BYTES_MAX
 from .recovery import LedgerFiles
+
+NATIVE, JAVA = "native", "java"
 
 
 def parse_peers(text: str) -> dict[PeerId, Address]:
@@ -56,6 +59,11 @@ class ReplicaSettings:
     """This node is not in the group yet: it waits until the leader adds it."""
     tick_seconds: float = 0.02
     raft: Settings = attrs.field(factory=Settings)
+    """Time-outs of the native dialect."""
+    dialect: str = NATIVE
+    """raftDialect: `native` where all nodes are ours, `java` beside nodes of DLedger 0.3.1.2."""
+    java: JavaSettings = attrs.field(factory=JavaSettings)
+    """Time-outs of the java dialect."""
     pending_max: int = 10_000
     """Puts that may wait for a majority (DLedger maxPendingRequestsNum)."""
     flush_seconds: float = 0.5
@@ -66,6 +74,8 @@ class ReplicaSettings:
     """How long a leader that is stopped tries to hand over its leadership first."""
 
     def __attrs_post_init__(self) -> None:
+        if self.dialect not in (NATIVE, JAVA):
+            raise WrongHaSetting(f"raftDialect is {NATIVE} or {JAVA} (got {self.dialect!r:.40})")
         for name in (self.group, *self.peers, self.self_id):
             if not name or len(name.encode()) > NAME_BYTES_MAX:
                 raise WrongHaSetting(f"dLegerGroup and ids of peers have 1 to {NAME_BYTES_MAX} bytes (got {name!r:.100})")

@@ -8,7 +8,10 @@ from collections.abc import Callable
 
 import attrs
 
+from ..errors import TooManyPending
+from ..raft.errors import Refused, TransferInProgress
 from ..raft.units import LogIndex
+from .java_messages import Code
 
 
 class Outcome(enum.Enum):
@@ -19,6 +22,23 @@ class Outcome(enum.Enum):
     """This node no longer leads; the entry may be committed by another leader, or be lost (DLedger 501)."""
     TIMED_OUT = "timed out"
     """No majority in time; the entry stays in the log and usually commits later (DLedger 502)."""
+
+
+CODE_OF_OUTCOME = {
+    Outcome.COMMITTED: Code.SUCCESS,
+    Outcome.TERM_CHANGED: Code.TERM_CHANGED,
+    Outcome.TIMED_OUT: Code.WAIT_QUORUM_ACK_TIMEOUT,
+}
+"""What a client of DLedger itself is told."""
+
+
+def code_of_refusal(error: Exception) -> Code:
+    """What a client of DLedger itself is told when its entry was not appended."""
+    if isinstance(error, TransferInProgress):
+        return Code.LEADER_TRANSFERRING
+    if isinstance(error, TooManyPending):
+        return Code.LEADER_PENDING_FULL
+    return Code.NOT_LEADER if isinstance(error, Refused) else Code.DISK_ERROR
 
 
 Done = Callable[[Outcome], None]

@@ -1,0 +1,217 @@
+"""The core of a node in a group that speaks DLedger's dialect: the same door as the Raft core's, other rules behind it; pure.
+
+Ticks, messages and proposals come in, a `Ready` goes out, whose messages are those of `java_messages.py`. One tick is
+`TICK_MS` milliseconds. Members do not change while a group runs, and there are no reads by index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import attrs
+
+from ..raft.core import Assignment
+from ..raft.errors import ChangeRefused, LeaderNotReady, NotLeader, TermChanged, TransferInProgress
+from ..raft.quorum import Configuration
+from ..raft.ready import CommittedRange, HardState, Ready, SoftState, SyncPoint
+from ..raft.roles import Role
+from ..raft.units import LogIndex, PeerId, Term
+from . import java_election as election
+from . import java_replication as replication
+from .java_messages import Answered, HeartBeat, Message, Push, Reply, Transfer, VoteRequest
+from .java_state import JavaState
+
+TICK_MS = 10
+"""DLedger's loops sleep so long."""
+
+
+@attrs.define(eq=False)
+class JavaCore(JavaState):
+    """One member of a group."""
+
+    _told_hard: HardState = attrs.field(factory=HardState)
+    _told_soft: SoftState | None = None
+    _outstanding: Ready | None = None
+
+    def start(self, hard_state: HardState) -> None:
+        """Begin with what the storage holds.
+
+        A node that has voted in its term may have led in it, and may have lost entries that it had not synced then; it does not
+        ask for votes in that term again, which Java does. A group of one keeps its term.
+        """
+        self._told_hard = hard_state
+        self.raise_term = hard_state.vote is not None and len(self.configuration.voters) > 1
+        self.next_vote_ms = self.draw(0, self.settings.vote_interval_min_ms)
+
+    # -------------------------------------------------------------------------------------------------------------------- time
+
+    def tick(self, count: int = 1) -> None:
+        """Let `count` ticks pass."""
+        for _ in range(count):
+            self.now_ms += TICK_MS
+            if self.id not in self.configuration.voters:
+                continue
+            if self.role is Role.LEADER:
+                election.tick_heartbeats(self)
+                election.tick_transfer(self)
+            elif self.role is Role.FOLLOWER:
+                election.tick_follower(self)
+            else:
+                election.tick_candidate(self)
+
+    @property
+    def ticks_until_due(self) -> int:
+        """How many ticks may pass at once."""
+        if self.role is Role.LEADER and self.leadership is not None:
+            due = [self.leadership.beat_at_ms]
+            due += [one.resume_at for one in self.leadership.group if one.resume_at > self.now_ms]
+            if self.leadership.transfer_to is not None:
+                due.append(self.now_ms + TICK_MS)
+        elif self.role is Role.FOLLOWER:
+            due = [self.heard_ms + self.settings.heartbeat_ms * self.settings.heartbeat_leak + TICK_MS]
+            if self.waiting:
+                due.append(self.now_ms + self.settings.gap_ms // 4)
+        else:
+            due = [self.round_until_ms if self.round_until_ms is not None else self.next_vote_ms]
+        return max((min(due) - self.now_ms) // TICK_MS, 1)
+
+    # ---------------------------------------------------------------------------------------------------------------- messages
+
+    def step(self, message: Message) -> None:
+        """Take a request of a peer, or the end of one of ours."""
+        if isinstance(message, VoteRequest):
+            election.on_vote(self, message)
+        elif isinstance(message, HeartBeat):
+            election.on_heartbeat(self, message)
+        elif isinstance(message, Push):
+            replication.on_push(self, message)
+        elif isinstance(message, Transfer):
+            election.on_transfer(self, message)
+        elif isinstance(message, Answered):
+            self._answered(message)
+        else:
+            assert not isinstance(message, Reply), "replies only go out"
+
+    def _answered(self, message: Answered) -> None:
+        request, answer = message.request, message.answer
+        if isinstance(request, VoteRequest):
+            election.on_vote_answer(self, request, answer)
+        elif isinstance(request, HeartBeat):
+            election.on_heartbeat_answer(self, request, answer)
+        elif isinstance(request, Push):
+            replication.on_push_answer(self, request, answer)
+        else:
+            election.on_transfer_answer(self, message)
+
+    # --------------------------------------------------------------------------------------------------------------- proposals
+
+    def admit(self, expected_term: Term | None = None) -> Assignment:
+        """Where the next entries would go; raises what `propose` would raise."""
+        if self.leadership is None:
+            raise NotLeader(self.leader)
+        if expected_term is not None and expected_term != self.term:
+            raise TermChanged(expected_term, self.term)
+        if self.leadership.transfer_to is not None:
+            raise TransferInProgress(self.leadership.transfer_to)
+        if self.log.written_index != self.log.last_index:
+            raise LeaderNotReady(self.log.written_index, self.log.last_index)
+        return Assignment(self.log.last_index + 1, self.term)
+
+    def propose(
+        self, count: int = 1, *, expected_term: Term | None = None, configuration: Configuration | None = None
+    ) -> Assignment:
+        """Add entries of this leader, which its owner has written."""
+        if configuration is not None:
+            raise ChangeRefused("members of a group with raftDialect = java change only by a restart of all nodes")
+        assignment = self.admit(expected_term)
+        self.log.append_own(count, self.term, ())
+        return assignment
+
+    def plan_change(self, voters: Iterable[PeerId], learners: Iterable[PeerId] = ()) -> Configuration:
+        """Refuse: DLedger's dialect has no such thing."""
+        del voters, learners
+        raise ChangeRefused("members of a group with raftDialect = java change only by a restart of all nodes")
+
+    def transfer_leadership(self, target: PeerId) -> None:
+        """Hand leadership to `target`."""
+        if self.leadership is None:
+            raise NotLeader(self.leader)
+        if target not in self.others or self.leadership.transfer_to is not None:
+            raise ChangeRefused(f"leadership cannot be transferred to {target} now; nothing was transferred")
+        election.start_transfer(self, target)
+
+    def read_index(self, context: Any, *, lease: bool = False) -> None:
+        """Refuse: DLedger's dialect has no such thing."""
+        del context, lease
+        raise NotLeader(self.leader)
+
+    def reconnected(self, peer: PeerId) -> None:
+        """Nothing to do: requests that got lost end without an answer."""
+
+    def compact(self, boundary_index: LogIndex) -> None:
+        """The storage forgets entries up to and including `boundary_index`."""
+        self.log.compact(min(boundary_index, self.applied_index))
+
+    @property
+    def barrier_wanted(self) -> bool:
+        """Whether the term of this leader has no entry yet."""
+        return self.leadership is not None and self.log.last_term != self.term
+
+    # ----------------------------------------------------------------------------------------------------------- the to-do list
+
+    def ready(self) -> Ready | None:
+        """What is to be done now, or None."""
+        if self._outstanding is not None:
+            return None
+        if self.leadership is not None:
+            replication.feed_followers(self)
+        else:
+            replication.apply_pushes(self)
+        hard, soft = HardState(self.term, self.vote), self._soft_state()
+        snapshot, self.snapshot = self.snapshot, None
+        truncate_from, appends = self.log.hand_out()
+        last = min(self.commit_index, self.log.handed_index)
+        committed = CommittedRange(self.applied_index + 1, last) if last > self.applied_index else None
+        ready = Ready(
+            hard_state=hard if hard != self._told_hard else None,
+            snapshot=snapshot,
+            truncate_from=truncate_from,
+            appends=appends,
+            messages=tuple(self.messages),  # type: ignore[arg-type]
+            committed=committed,
+            soft_state=soft if soft != self._told_soft else None,
+        )
+        if ready == _NOTHING and not self.self_vote_due:
+            return None
+        self._told_hard, self._told_soft = hard, soft
+        self.messages.clear()
+        if committed is not None:
+            self.applied_index = committed.last_index
+        self._outstanding = ready
+        return ready
+
+    def _soft_state(self) -> SoftState:
+        transfer_to = self.leadership.transfer_to if self.leadership is not None else None
+        return SoftState(self.role, self.term, self.leader, self.barrier_wanted, None, transfer_to)
+
+    def advance(self, ready: Ready) -> None:
+        """Everything of the Ready was done."""
+        assert ready is self._outstanding, "advance takes the Ready that was given out last"
+        self._outstanding = None
+        self.log.mark_written()
+        if self._told_hard == HardState(self.term, self.vote):
+            election.count_self_vote(self)
+
+    def sync_point(self) -> SyncPoint:
+        """How far the log is written now."""
+        return self.log.sync_point()
+
+    def persisted(self, point: SyncPoint) -> None:
+        """A sync that began at `point` has succeeded."""
+        if self.log.mark_durable(point):
+            replication.advance_commit(self)
+        replication.answer_durable(self)
+
+
+_NOTHING = Ready()

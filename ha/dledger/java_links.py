@@ -1,0 +1,235 @@
+"""Connections of the java dialect: remoting requests to peers and from them, and DLedger's requests of foreign clients."""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import attrs
+import trio
+import trio.lowlevel
+
+from ...remoting.channel import Channel, connected
+from ...remoting.command import RemotingCommand, encode_frame
+from ...remoting.dispatcher import Dispatcher
+from ...remoting.errors import RemotingError
+from ...remoting.server import RemotingServer, ServerConnection
+from ...world.clock import Clock
+from ...world.events import get_logger
+from ...world.network import Address, Network
+from ..errors import HaProtocolError
+from ..raft.units import NO_INDEX, LogIndex, PeerId
+from . import java
+from .java_messages import Answer, Answered, Code, HeartBeat, Message, Push, Reply, Request
+
+log = get_logger(__name__)
+
+CALL_SECONDS = 3.0
+"""DLedger waits so long for every answer."""
+RETRY_SECONDS = 0.2
+"""Pause before a peer is dialled again."""
+
+
+@attrs.define(eq=False)
+class JavaLink:
+    """What goes to one peer: one connection for votes and heartbeats, one for entries."""
+
+    links: JavaLinks
+    peer: PeerId
+    address: Address
+    channel: Channel | None = None
+    bulk: Channel | None = None
+    refusal: str | None = None
+    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+
+    @property
+    def connected(self) -> bool:
+        return self.channel is not None
+
+    async def run(self) -> None:
+        """Keep both connections until the scope is cancelled."""
+        with self.scope:
+            while True:
+                try:
+                    async with (
+                        connected(self.address, network=self.links.network) as self.channel,
+                        connected(self.address, network=self.links.network) as self.bulk,
+                    ):
+                        log.info("raft_peer_connected", peer=self.peer, address=str(self.address), lane=0)
+                        while not self.channel.closed and not self.bulk.closed:  # noqa: ASYNC110 - nothing tells of it
+                            await trio.sleep(RETRY_SECONDS)
+                except* (RemotingError, OSError):
+                    pass
+                finally:
+                    self.channel = self.bulk = None
+                await trio.sleep(RETRY_SECONDS)
+
+    async def ask(self, request: Request) -> None:
+        """Send a request and hand its end to the node."""
+        answer: Answer | None = None
+        channel = self.bulk if isinstance(request, Push) else self.channel
+        try:
+            if channel is not None:
+                command = RemotingCommand(java.code_of(request), body=java.encode_request(self.links.group, request))
+                received = await channel.call(command, CALL_SECONDS)
+                if received.body:  # without one, the handler was not reached or has thrown
+                    answer = java.read_answer(received.body)
+                    self._note(answer)
+        except (RemotingError, HaProtocolError) as error:
+            if not isinstance(request, HeartBeat):
+                log.debug("raft_request_unanswered", peer=self.peer, reason=str(error))
+        if answer is None:
+            await trio.lowlevel.checkpoint()
+        self.links.deliver(Answered(request, answer))
+
+    def _note(self, answer: Answer) -> None:
+        reasons = {
+            Code.UNKNOWN_GROUP: "is of another group: correct dLegerGroup, or the addresses in dLegerPeers",
+            Code.UNKNOWN_MEMBER: "has another id, or does not know this one: correct dLegerSelfId and dLegerPeers on all nodes",
+        }
+        reason = reasons.get(Code(answer.code)) if answer.code in reasons else None
+        if reason is not None and self.refusal is None:
+            log.error("raft_connection_refused", peer=self.peer, address=str(self.address), reason=f"the node there {reason}")
+        self.refusal = None if reason is None else f"the node at {self.address} {reason}"
+
+
+@attrs.define(eq=False)
+class JavaLinks:
+    """All connections of one node."""
+
+    group: str
+    own: PeerId
+    network: Network
+    clock: Clock
+    deliver: Callable[[Message], None]
+    """Takes each message that came."""
+    clients: ForeignClients | None = None
+    """Answers METADATA, APPEND and GET."""
+    outgoing: dict[tuple[PeerId, int], JavaLink] = attrs.field(factory=dict[tuple[PeerId, int], JavaLink])
+    _nursery: trio.Nursery | None = None
+
+    def follow_members(self, addresses: Mapping[PeerId, Address]) -> None:
+        """Dial these peers, and no others."""
+        for key, link in list(self.outgoing.items()):
+            if addresses.get(key[0]) != link.address:
+                link.scope.cancel()
+                del self.outgoing[key]
+        for peer, address in addresses.items():
+            if peer != self.own and (peer, 0) not in self.outgoing:
+                link = self.outgoing[peer, 0] = JavaLink(self, peer, address)
+                if self._nursery is not None:
+                    self._nursery.start_soon(link.run)
+
+    def send(self, message: Message) -> None:
+        """Send a request to its receiver, or an answer to where the request came from."""
+        if isinstance(message, Reply):
+            connection, command = message.request.token
+            connection.push(encode_frame(command.response(200, body=java.encode_reply(self.group, message))))
+        elif not isinstance(message, Answered) and self._nursery is not None:
+            link = self.outgoing.get((message.to, 0))
+            if link is not None:
+                self._nursery.start_soon(link.ask, message)
+
+    async def run(self, host: str, port: int, *, task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED) -> None:
+        """Listen and dial until cancelled; reports the port.
+
+        Raises:
+            OSError: the port is taken.
+        """
+        listeners = list(await self.network.open_listeners(host, port))
+        dispatcher = Dispatcher()
+        for code in (java.VOTE, java.HEART_BEAT, java.PUSH, java.LEADERSHIP_TRANSFER):
+            dispatcher.register(code, self._take, body_bytes_max=java.BODY_BYTES_MAX)
+        for code in (java.METADATA, java.APPEND_ENTRY, java.GET):
+            dispatcher.register(code, self._serve, body_bytes_max=java.BODY_BYTES_MAX)
+        server = RemotingServer(dispatcher, self.network, self.clock)
+        async with trio.open_nursery() as nursery:
+            self._nursery = dispatcher.nursery = nursery
+            for link in self.outgoing.values():
+                nursery.start_soon(link.run)
+            await nursery.start(server.serve, listeners)
+            task_status.started(self.network.listener_port(listeners[0]))
+
+    def _take(self, connection: ServerConnection, command: RemotingCommand) -> RemotingCommand | None:
+        """A request of a peer."""
+        fields = java.read_object(command.body)
+        refused = self._refused(command, fields)
+        if refused is not None:
+            return refused
+        self.deliver(java.read_request(command.code, fields, self.own, (connection, command)))
+        return None
+
+    def _refused(self, command: RemotingCommand, fields: Mapping[str, Any]) -> RemotingCommand | None:
+        """What every handler of DLedger looks at first."""
+        if fields.get("remoteId") != self.own:
+            code = Code.UNKNOWN_MEMBER
+        elif fields.get("group") != self.group:
+            code = Code.UNKNOWN_GROUP
+        else:
+            return None
+        answer = {key: fields[key] for key in ("group", "leaderId", "localId", "remoteId", "term") if key in fields}
+        return command.response(200, body=java.encode_fields({**answer, "code": int(code)}))
+
+    def _serve(self, connection: ServerConnection, command: RemotingCommand) -> RemotingCommand | None:
+        fields = java.read_object(command.body)
+        refused = self._refused(command, fields)
+        if refused is not None or self.clients is None:
+            return refused
+
+        def answer(content: Mapping[str, Any]) -> None:
+            connection.push(encode_frame(command.response(200, body=java.encode_fields(content))))
+
+        if command.code == java.METADATA:
+            answer(self.clients.metadata())
+        elif command.code == java.GET:
+            answer(self.clients.get(fields))
+        else:
+            self.clients.append(fields, answer)
+        return None
+
+
+@attrs.define(eq=False)
+class ForeignClients:
+    """What clients of DLedger itself may ask: who leads, one entry, and to append one."""
+
+    group: str
+    own: PeerId
+    leader: Callable[[], PeerId | None]
+    addresses: Callable[[], Mapping[PeerId, Address]]
+    entry: Callable[[LogIndex], memoryview | None]
+    """A committed entry, or None."""
+    propose: Callable[[bytes, Callable[[int, LogIndex, int], None]], None]
+    """Append a body; the answer gets a code, an index and a position."""
+
+    def _base(self, code: int) -> dict[str, Any]:
+        base = {"code": int(code), "group": self.group, "localId": self.own, "term": -1}
+        return base | ({"leaderId": leader} if (leader := self.leader()) is not None else {})
+
+    def metadata(self) -> dict[str, Any]:
+        """Who belongs to the group, and who leads."""
+        return self._base(Code.SUCCESS) | {"peers": {peer: str(address) for peer, address in self.addresses().items()}}
+
+    def get(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """One committed entry, from the leader only; Java gives any that it has."""
+        if self.leader() != self.own:
+            return self._base(Code.NOT_LEADER) | {"entries": []}
+        try:
+            entry = self.entry(int(fields.get("beginIndex", NO_INDEX)))
+        except (TypeError, ValueError) as error:
+            raise HaProtocolError(f"beginIndex is a number: {error}") from error
+        if entry is None:
+            return self._base(Code.INDEX_OUT_OF_RANGE) | {"entries": []}
+        return self._base(Code.SUCCESS) | {"entries": [java.entry_fields(entry)]}
+
+    def append(self, fields: Mapping[str, Any], answer: Callable[[Mapping[str, Any]], None]) -> None:
+        """Append one body; the answer follows when a majority has it."""
+        try:
+            body = b64decode(fields.get("body") or "", validate=True)
+        except (TypeError, ValueError) as error:
+            raise HaProtocolError(f"the body of an entry is base64: {error}") from error
+
+        def done(code: int, index: LogIndex, position: int) -> None:
+            answer(self._base(code) | {"index": index, "pos": position})
+
+        self.propose(body, done)

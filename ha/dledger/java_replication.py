@@ -1,0 +1,363 @@
+"""Replication as DLedger 0.3.1.2 does it (DLedgerEntryPusher): COMPARE, TRUNCATE, APPEND and COMMIT; pure, both sides.
+
+The leader finds by COMPARE where the logs agree, lets the follower cut what lies behind by TRUNCATE, then appends. The wire has
+no index and term of the entry before, so a follower remembers what was compared with the leader of this term, and takes nothing
+that does not join that.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from ..raft.batch import Batch, Snapshot, TermRun
+from ..raft.roles import Role
+from ..raft.units import NO_INDEX, LogIndex
+from .java_messages import APPEND, COMMIT, COMPARE, TRUNCATE, Answer, Code, Push, Reply
+from .java_state import Follower, FollowerGroup, JavaLeadership, JavaState
+from .layout import ENTRY
+from .native import BeginAnew, ReceivedEntries
+from .walk import walk_entries
+
+_unpack_header = ENTRY.codec.unpack_from
+_CRCS = slice(ENTRY.offsets["chain_crc"], ENTRY.offsets["body_size"])
+
+
+def same_entry(one: memoryview, other: memoryview) -> bool:
+    """Whether two entries are equal as DLedger compares them: the CRC fields do not count."""
+    return one[: _CRCS.start] == other[: _CRCS.start] and one[_CRCS.stop :] == other[_CRCS.stop :]
+
+
+# ---------------------------------------------------------------------------------------------------------------- the leader
+
+
+def begin_leading(state: JavaState) -> None:
+    """Begin a leadership: every follower is compared with first."""
+    followers = {peer: Follower(peer, COMPARE) for peer in state.others}
+    state.forget_pushes()
+    state.role, state.leader, state.round_until_ms = Role.LEADER, state.id, None
+    state.leadership = JavaLeadership(state.log.last_index + 1, FollowerGroup(followers), state.now_ms, state.now_ms)
+
+
+def feed_followers(state: JavaState) -> None:
+    """Send to each follower what its state allows."""
+    led = state.leadership
+    assert led is not None
+    for follower in led.group.followers.values():
+        if follower.follows and state.now_ms >= follower.resume_at:
+            if follower.state == APPEND:
+                _append(state, follower)
+            elif not follower.control_out:
+                _control(state, follower)
+
+
+def _push(state: JavaState, follower: Follower, kind: str, entries: tuple[memoryview, ...], first: LogIndex) -> None:
+    last = first + len(entries) - 1 if entries else NO_INDEX
+    state.send(
+        Push(
+            sender=state.id,
+            to=follower.peer,
+            term=state.term,
+            kind=kind,
+            commit_index=state.commit_index,
+            first_index=first,
+            last_index=last,
+            entries=entries,
+            token=follower.session,
+        )
+    )
+
+
+def _control(state: JavaState, follower: Follower) -> None:
+    log = state.log
+    if state.end_index == NO_INDEX:
+        return
+    if not log.first_index <= follower.compare_index <= log.written_index:
+        follower.compare_index = log.written_index
+    index = follower.compare_index
+    if index < log.first_index:
+        return
+    follower.control_out = True
+    _push(state, follower, follower.state, (state.reader.entry(index),), index)
+
+
+def _append(state: JavaState, follower: Follower) -> None:
+    log, settings = state.log, state.settings
+    if follower.write_index < log.first_index:
+        follower.state, follower.compare_index = COMPARE, NO_INDEX
+        return
+    inflight = sum(follower.inflight.values())
+    while (
+        follower.write_index <= log.written_index
+        and len(follower.inflight) < settings.inflight_max
+        and inflight < settings.inflight_bytes_max
+    ):
+        bytes_max = settings.push_bytes_max if settings.batches else 0
+        entries = tuple(state.reader.entries(follower.write_index, log.written_index, bytes_max))
+        size = sum(map(len, entries))
+        follower.inflight[follower.write_index] = size
+        inflight += size
+        _push(state, follower, APPEND, entries, follower.write_index)
+        follower.write_index += len(entries)
+        follower.commit_sent = state.commit_index
+    if not follower.inflight and not follower.control_out and follower.commit_sent < state.commit_index:
+        follower.control_out, follower.commit_sent = True, state.commit_index
+        _push(state, follower, COMMIT, (), NO_INDEX)
+
+
+def on_push_answer(state: JavaState, push: Push, answer: Answer | None) -> None:
+    """A follower has answered a push, or not."""
+    led = state.leadership
+    follower = led.group.get(push.to) if led is not None else None
+    if led is None or follower is None or push.term != state.term or push.token != follower.session:
+        return
+    if push.kind != APPEND:
+        follower.control_out = False
+    if answer is not None:
+        follower.contact_tick = state.now_ms
+    if push.kind == COMPARE and follower.state == COMPARE:
+        _on_compared(state, follower, push, answer)
+    elif push.kind == TRUNCATE and follower.state == TRUNCATE:
+        if answer is not None and answer.code == Code.SUCCESS:
+            _start_appending(state, follower, push.first_index)
+        else:
+            _compare_again(state, follower, pause=True)
+    elif push.kind == APPEND and follower.state == APPEND:
+        _on_appended(state, follower, push, answer)
+
+
+def _on_compared(state: JavaState, follower: Follower, push: Push, answer: Answer | None) -> None:
+    """Decide as DLedger's doCompare does, first match."""
+    index, begin, end = push.first_index, state.log.first_index, state.log.last_index
+    if answer is None or answer.code not in (Code.SUCCESS, Code.INCONSISTENT_STATE):
+        _compare_again(state, follower, pause=True)
+        return
+    truncate_at: LogIndex | None = None
+    if answer.code == Code.SUCCESS:
+        if index == answer.end_index:
+            _start_appending(state, follower, index)
+            return
+        truncate_at = index
+    elif answer.end_index < begin or answer.begin_index > end or index < answer.begin_index:
+        truncate_at = begin
+    elif index > answer.end_index:
+        follower.compare_index = answer.end_index
+    else:
+        follower.compare_index = index - 1
+    if truncate_at is None and follower.compare_index < begin:
+        truncate_at = begin
+    if truncate_at is not None:
+        follower.state, follower.compare_index = TRUNCATE, truncate_at
+
+
+def _start_appending(state: JavaState, follower: Follower, index: LogIndex) -> None:
+    follower.state, follower.compare_index = APPEND, NO_INDEX
+    follower.match_index = max(follower.match_index, index)
+    follower.write_index = index + 1
+    follower.inflight.clear()
+    advance_commit(state)
+
+
+def _compare_again(state: JavaState, follower: Follower, *, pause: bool) -> None:
+    follower.state, follower.compare_index, follower.control_out = COMPARE, NO_INDEX, False
+    follower.inflight.clear()
+    follower.session += 1
+    if pause:
+        follower.resume_at = state.now_ms + state.settings.error_pause_ms
+
+
+def _on_appended(state: JavaState, follower: Follower, push: Push, answer: Answer | None) -> None:
+    if answer is not None and answer.code == Code.SUCCESS:
+        follower.inflight.pop(push.first_index, None)
+        # From 0.2.7 on the answer has the first index and the count; earlier nodes leave the count out.
+        acknowledged = answer.index + answer.count - 1 if answer.count else answer.index
+        if acknowledged > follower.match_index:
+            follower.match_index = min(acknowledged, state.log.last_index)
+            advance_commit(state)
+    elif answer is not None and answer.code == Code.INCONSISTENT_STATE:
+        _compare_again(state, follower, pause=False)
+    elif answer is None or answer.code != Code.REPEATED_PUSH:
+        _compare_again(state, follower, pause=True)
+    else:
+        follower.inflight.pop(push.first_index, None)  # it waits there already; what comes of it shows in a later answer
+
+
+def advance_commit(state: JavaState) -> None:
+    """Commit what a majority has, but only through an entry of this term (Raft §5.4.2), which DLedger does not look at."""
+    led = state.leadership
+    if led is None:
+        return
+    held = [state.log.durable_index, *(follower.match_index for follower in led.group.followers.values())]
+    index = sorted(held, reverse=True)[len(held) // 2]
+    if index > state.commit_index and state.log.term_at(index) == state.term:
+        state.commit_index = index
+
+
+# --------------------------------------------------------------------------------------------------------------- the follower
+
+
+def on_push(state: JavaState, push: Push) -> None:
+    """Take a push of the leader, in any order; one of anybody else changes nothing (handlePush)."""
+    if push.sender in state.configuration.voters and state.role is not Role.LEADER:
+        # Only the leader of a term pushes in it, so it is followed also where its heartbeat comes later.
+        if push.term > state.term:
+            state.adopt_term(push.term)
+        if push.term == state.term and state.leader is None:
+            state.become_follower(push.sender)
+    if state.role is not Role.FOLLOWER or state.leader != push.sender or state.term != push.term:
+        # Not 406, which would be taken for a difference between the logs.
+        state.send(state.reply(push, Code.NOT_FOLLOWER))
+    elif push.kind == APPEND:
+        if not push.entries:
+            state.send(state.reply(push, Code.UNEXPECTED_ARGUMENT))
+        elif push.first_index in state.waiting:
+            state.send(state.reply(push, Code.REPEATED_PUSH))
+        elif len(state.waiting) >= state.settings.waiting_max:
+            state.send(state.reply(push, Code.PUSH_REQUEST_IS_FULL))
+        else:
+            state.waiting[push.first_index] = (push, state.now_ms)
+    elif push.kind in (COMPARE, TRUNCATE):
+        if len(push.entries) != 1:
+            state.send(state.reply(push, Code.UNEXPECTED_ARGUMENT))
+            return
+        # The leader compares again, so what it has pushed before is of no use any more.
+        state.forget_pushes()
+        state.controls.append(push)
+    elif push.kind == COMMIT:
+        follow_commit(state, push.commit_index)
+        state.send(state.reply(push, Code.SUCCESS))
+    else:
+        state.send(state.reply(push, Code.UNEXPECTED_ARGUMENT))
+
+
+def apply_pushes(state: JavaState) -> None:
+    """Carry out what the leader has pushed, as far as the log is written: one step at a time."""
+    while state.controls and _is_settled(state):
+        push = state.controls.pop(0)
+        (_compare if push.kind == COMPARE else _truncate)(state, push)
+    while state.waiting and not state.controls and _is_settled(state):
+        found = state.waiting.pop(state.log.last_index + 1, None)
+        if found is None:
+            _look_at_leftovers(state)
+            return
+        _take_entries(state, found[0])
+
+
+def _is_settled(state: JavaState) -> bool:
+    log = state.log
+    return log.written_index == log.last_index and log.truncate_from is None and not log.unstable
+
+
+def _has_equal(state: JavaState, entry: memoryview) -> bool:
+    index = _unpack_header(entry)[2]
+    return state.log.first_index <= index <= state.log.last_index and same_entry(state.reader.entry(index), entry)
+
+
+def _compare(state: JavaState, push: Push) -> None:
+    equal = _has_equal(state, push.entries[0])
+    if equal:
+        state.verified_index = push.first_index
+    answer_when_durable(state, push, push.first_index, Code.SUCCESS if equal else Code.INCONSISTENT_STATE)
+
+
+def _truncate(state: JavaState, push: Push) -> None:
+    """Keep everything up to and including the entry of the push, which is appended if it is not there."""
+    log, entry, index = state.log, push.entries[0], push.first_index
+    equal = _has_equal(state, entry)
+    first_cut = index + 1 if equal else index
+    # Where the leader begins behind the end of this log, or at another place, nothing of this log joins what it has.
+    begins_anew = not equal and (not log.first_index <= index <= log.last_index + 1 or _moves_begin(state, entry))
+    if (begins_anew and index <= state.commit_index) or (not begins_anew and first_cut <= state.commit_index):
+        state.send(state.reply(push, Code.INCONSISTENT_STATE))
+        return
+    if begins_anew:
+        position = _unpack_header(entry)[4]
+        snapshot = Snapshot(index - 1, -1, state.configuration, BeginAnew(position, NO_INDEX, b""))
+        log.restore(snapshot)
+        state.commit_index = state.applied_index = index - 1
+        state.snapshot = snapshot
+    elif first_cut <= log.last_index:
+        log.truncate(first_cut)
+    if not equal and not _append_received(state, push):
+        state.send(state.reply(push, Code.INCONSISTENT_STATE))
+        return
+    state.verified_index = index
+    follow_commit(state, push.commit_index)
+    answer_when_durable(state, push, index, Code.SUCCESS)
+
+
+def _moves_begin(state: JavaState, entry: memoryview) -> bool:
+    _, size, index, _, position, *_ = _unpack_header(entry)
+    return state.end_index == NO_INDEX and index == state.log.first_index and not state.reader.fits(position, size)
+
+
+def _take_entries(state: JavaState, push: Push) -> None:
+    _, size, _, _, position, *_ = _unpack_header(push.entries[0])
+    joins = state.verified_index == state.log.last_index and state.reader.fits(position, size)
+    if not joins or not _append_received(state, push):
+        state.send(state.reply(push, Code.INCONSISTENT_STATE))
+        return
+    state.verified_index = push.last_index
+    follow_commit(state, push.commit_index)
+    answer_when_durable(state, push, push.last_index, Code.SUCCESS)
+
+
+def _append_received(state: JavaState, push: Push) -> bool:
+    """Add the entries of a push to the log; whether they are what entries must be."""
+    entries = memoryview(b"".join(push.entries))
+    walked = walk_entries(
+        entries,
+        0,
+        len(entries),
+        position=_unpack_header(entries)[4],
+        next_index=push.first_index,
+        term=state.log.last_term,
+        check_bodies=True,
+    )
+    if walked.fault is not None or walked.next_index != push.last_index + 1 or walked.runs[-1][1] > state.term:
+        return False
+    batch = Batch(
+        push.first_index,
+        push.last_index,
+        tuple(TermRun(index, term) for index, term in walked.runs),
+        len(entries),
+        ReceivedEntries(walked, entries),
+    )
+    state.log.append_received(batch, push.first_index)
+    return True
+
+
+def _look_at_leftovers(state: JavaState) -> None:
+    """Answer pushes that come a second time, and refuse those that wait in vain (checkAbnormalFuture)."""
+    for first, (push, arrived_ms) in list(state.waiting.items()):
+        if push.last_index <= state.log.last_index:
+            equal = all(_has_equal(state, entry) for entry in push.entries)
+            del state.waiting[first]
+            answer_when_durable(state, push, push.last_index, Code.SUCCESS if equal else Code.INCONSISTENT_STATE)
+        elif state.now_ms - arrived_ms > state.settings.gap_ms or first <= state.log.last_index:
+            del state.waiting[first]
+            state.send(state.reply(push, Code.INCONSISTENT_STATE))
+
+
+def follow_commit(state: JavaState, commit_index: LogIndex) -> None:
+    """Commit what the leader has committed, as far as this log was compared with the leader's."""
+    state.commit_index = max(state.commit_index, min(commit_index, state.verified_index))
+
+
+def answer_when_durable(state: JavaState, push: Push, index: LogIndex, code: int) -> None:
+    """Answer a push; a success says that everything up to `index` is on the medium."""
+    reply = state.reply(push, code)
+    if code == Code.SUCCESS and index > state.log.durable_index:
+        state.unanswered.append((index, reply))
+    else:
+        state.send(reply)
+
+
+def answer_durable(state: JavaState) -> None:
+    """More of the log is on the medium: send the answers that waited for it."""
+    kept: list[tuple[LogIndex, Reply]] = []
+    for index, reply in state.unanswered:
+        if index <= state.log.durable_index:
+            state.send(attrs.evolve(reply, begin_index=state.begin_index, end_index=state.end_index))
+        else:
+            kept.append((index, reply))
+    state.unanswered = kept

@@ -1,0 +1,181 @@
+"""Groups of three nodes of ours that speak DLedger's dialect, on simulated machines."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from ledgermq.ha.dledger.java_state import JavaSettings
+from ledgermq.ha.dledger.settings import JAVA
+from ledgermq.ha.dledger.waiters import Outcome
+from ledgermq.ha.raft.roles import Role
+
+from .groups import Group, scenario
+
+SEEDS = range(1, 4)
+FAST = JavaSettings(heartbeat_ms=200, vote_interval_min_ms=50, vote_interval_max_ms=200, vote_round_ms=300)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_group_elects_one_leader_and_commits(seed: int) -> None:
+    """With DLedger's own time-outs."""
+
+    async def story(group: Group) -> None:
+        leader = await group.leader()
+        assert await group.put(leader, 3) is Outcome.COMMITTED
+        assert await group.put(leader, 40) is Outcome.COMMITTED
+        await group.converged()
+        group.check()
+        assert {node.up.leading.leader for node in group.running} == {leader.peer}
+
+    scenario(story, seed=seed, dialect=JAVA)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("way", ["kill", "power_cut"])
+def test_nothing_acknowledged_is_lost_when_the_leader_dies(seed: int, way: str) -> None:
+    """Another one leads, and the dead one follows when it is back."""
+
+    async def story(group: Group) -> None:
+        for _ in range(3):
+            leader = await group.leader()
+            for _ in range(5):
+                assert await group.put(leader, 4) is Outcome.COMMITTED
+            await (leader.kill() if way == "kill" else leader.power_cut())
+            await group.put_until_done(2)
+            await leader.start()
+            assert leader.failure is None
+            await group.converged()
+            group.check()
+
+    scenario(story, seed=seed, dialect=JAVA, java=FAST)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_an_isolated_leader_acknowledges_nothing_and_steps_down(seed: int) -> None:
+    """What it took meanwhile is replaced when it is back; its term has not grown."""
+
+    async def story(group: Group) -> None:
+        old = await group.leader()
+        assert await group.put(old, 3) is Outcome.COMMITTED
+        group.isolate(old)
+        async with trio.open_nursery() as nursery:
+            outcomes: list[Outcome] = []
+
+            async def put() -> None:
+                outcomes.append(await group.put(old, 2))
+
+            nursery.start_soon(put)
+            new = await group.leader(among=[node for node in group.running if node is not old])
+            assert await group.put(new, 5) is Outcome.COMMITTED
+            await group.until(lambda: not old.up.is_leader)
+        assert outcomes != [Outcome.COMMITTED]
+        term = new.up.leading.term
+        await trio.sleep(5)
+        assert old.up.leading.term < term
+        group.fabric.heal()
+        await group.converged()
+        assert new.up.leading.role is Role.LEADER
+        group.check()
+
+    scenario(story, seed=seed, dialect=JAVA, java=FAST)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_group_that_lost_power_has_everything_acknowledged(seed: int) -> None:
+    """All three machines at once, in the middle of puts."""
+
+    async def story(group: Group) -> None:
+        leader = await group.leader()
+        async with trio.open_nursery() as nursery:
+            for _ in range(10):
+                nursery.start_soon(group.put, leader, 3)
+            await trio.sleep(0.004)
+            for node in list(group.running):
+                await node.power_cut()
+            nursery.cancel_scope.cancel()
+        for node in group.nodes.values():
+            await node.start()
+            assert node.failure is None
+        await group.put_until_done()
+        await group.converged()
+        group.check()
+
+    scenario(story, seed=seed, dialect=JAVA, java=FAST)
+
+
+def test_a_node_that_was_away_catches_up_over_many_files() -> None:
+    """By COMPARE, TRUNCATE and APPEND."""
+
+    async def story(group: Group) -> None:
+        leader = await group.leader()
+        away = next(node for node in group.running if node is not leader)
+        await away.kill()
+        for _ in range(40):
+            assert await group.put(leader, 10, body_size=300) is Outcome.COMMITTED
+        await away.start()
+        await group.converged()
+        group.check()
+
+    scenario(story, dialect=JAVA, java=FAST)
+
+
+def test_a_node_begins_anew_where_old_files_have_expired() -> None:
+    """The leader truncates it at its own beginning."""
+
+    async def story(group: Group) -> None:
+        leader = await group.leader()
+        away = next(node for node in group.running if node is not leader)
+        await group.put(leader, 5)
+        await group.converged()
+        await away.kill()
+        for _ in range(30):
+            await group.put(leader, 10, body_size=300)
+        await group.converged()
+        for node in group.running:
+            assert await node.up.expire(node.up.ledger.end_position) > 5
+        await away.start()
+        await group.converged()
+        assert away.up.ledger.begin_index == leader.up.ledger.begin_index > 5
+        await group.put(leader, 5)
+        await group.converged()
+        group.check()
+        await away.kill()
+        await away.start()
+        assert away.failure is None
+        await group.converged()
+        group.check()
+
+    scenario(story, dialect=JAVA, java=FAST)
+
+
+def test_a_leader_that_is_stopped_hands_over_first() -> None:
+    """The next put finds a leader long before an election would be due."""
+
+    async def story(group: Group) -> None:
+        leader = await group.leader()
+        await group.put(leader, 5)
+        began = trio.current_time()
+        await leader.stop()
+        await group.put_until_done()
+        assert trio.current_time() - began < 0.4
+        group.check()
+
+    scenario(story, dialect=JAVA, java=FAST)
+
+
+def test_a_node_of_the_other_dialect_is_told_what_to_set() -> None:
+    """It changes nothing."""
+
+    async def story(group: Group) -> None:
+        leader = await group.leader()
+        other = next(node for node in group.running if node is not leader)
+        await other.kill()
+        other.changes["dialect"] = "native"
+        await other.start()
+        await trio.sleep(5)
+        assert await group.put(leader, 3) is Outcome.COMMITTED
+        assert not other.up.is_leader
+        assert other.up.ledger.end_index < leader.up.ledger.end_index
+
+    scenario(story, dialect=JAVA, java=FAST)
