@@ -39,25 +39,22 @@ class EncodedEntries:
     _entries: dict[str, bytes] = attrs.field(factory=dict[str, bytes])
     _joined: bytes | None = None
 
-    def put(self, values: Mapping[str, Any]) -> None:
-        """Enter values; raises TableFull if they make the table larger than it may be."""
+    def put(self, values: Mapping[str, Any], *, bounded: bool = True) -> None:
+        """Enter values.
+
+        Args:
+            bounded: whether they may be refused; what comes from a file or from the master is always taken.
+
+        Raises:
+            TableFull: they make the table larger than it may be. Nothing was entered.
+        """
         encoded = {name: orjson.dumps(name) + b":" + orjson.dumps(value) for name, value in values.items()}
         growth = sum(len(entry) - len(self._entries.get(name, b"")) for name, entry in encoded.items())
-        if growth > 0 and self.size + growth > self.size_max:
+        if bounded and growth > 0 and self.size + growth > self.size_max:
             raise TableFull(self.table, self.size, self.size_max)
         self.size += growth
         self._entries.update(encoded)
         self._joined = None
-
-    def replace(self, values: Mapping[str, Any]) -> None:
-        """Enter these values alone, whatever their size: they come from a file or from the master."""
-        self._entries.clear()
-        self.size, size_max = 0, self.size_max
-        self.size_max = 1 << 62
-        try:
-            self.put(values)
-        finally:
-            self.size_max = size_max
 
     def forget(self, name: str) -> None:
         """Remove one entry, which need not be there."""

@@ -129,26 +129,29 @@ class GroupTable:
         if content := table_of(stored, "the content"):
             table.load(content)
         for name in _SYSTEM_GROUPS:
-            table.groups.setdefault(name, GroupConfig(name))
-        table._encode()
+            if name not in table.groups:
+                table.groups[name] = GroupConfig(name)
+                table._entries.put({name: table.groups[name].to_json()}, bounded=False)
         return table
 
     def load(self, stored: Mapping[str, Any]) -> None:
         """Take over a whole table as a file or a master wrote it."""
         given = table_of(stored.get("subscriptionGroupTable"), "subscriptionGroupTable")
         configs = [GroupConfig.from_json(table_of(value, name)) for name, value in given.items()]
-        self.groups = {config.group_name: config for config in configs}
+        before, self.groups = self.groups, {config.group_name: config for config in configs}
+        for name in before.keys() - self.groups.keys():
+            self._entries.forget(name)
+        changed = {name: config.to_json() for name, config in self.groups.items() if before.get(name) != config}
+        self._entries.put(changed, bounded=False)
+        for name in self.forbidden:
+            self._forbidden_entries.forget(name)
         self.forbidden = {
             group: {topic: int_of(bits) for topic, bits in table_of(topics, group).items()}
             for group, topics in table_of(stored.get("forbiddenTable"), "forbiddenTable").items()
         }
         self.version = DataVersion.from_json(stored.get("dataVersion"))
-        self._encode()
+        self._forbidden_entries.put(self.forbidden, bounded=False)
         self._tell()
-
-    def _encode(self) -> None:
-        self._entries.replace({name: config.to_json() for name, config in self.groups.items()})
-        self._forbidden_entries.replace(self.forbidden)
 
     def get(self, group: str) -> GroupConfig | None:
         return self.groups.get(group)

@@ -151,20 +151,25 @@ class TopicTable:
             table.load(content)
         if not config.auto_create_topic_enable:
             table.topics.pop(TEMPLATE_TOPIC, None)  # it exists exactly while topics are created by sending
+            table._entries.forget(TEMPLATE_TOPIC)
         for topic in system_topics(config):
             table.topics[topic.topic_name] = topic
-        table._entries.replace({name: topic.to_json() for name, topic in table.topics.items()})
+            table._entries.put({topic.topic_name: topic.to_json()}, bounded=False)
         return table
 
     def load(self, stored: Mapping[str, Any]) -> None:
         """Take over a whole table as a file or a master wrote it; topics that it lacks are dropped."""
         given = table_of(stored.get("topicConfigTable"), "topicConfigTable")
         configs = [TopicConfig.from_json(table_of(value, name)) for name, value in given.items()]
-        gone = self.topics.keys() - {config.topic_name for config in configs}
-        self.topics = {config.topic_name: config for config in configs}
+        before, self.topics = self.topics, {config.topic_name: config for config in configs}
+        gone = before.keys() - self.topics.keys()
+        changed = {name: config for name, config in self.topics.items() if before.get(name) != config}
+        # A slave takes the whole table whenever one topic has changed; only what changed is encoded anew.
+        for name in gone:
+            self._entries.forget(name)
+        self._entries.put({name: config.to_json() for name, config in changed.items()}, bounded=False)
         self.version = DataVersion.from_json(stored.get("dataVersion"))
-        self._entries.replace({name: config.to_json() for name, config in self.topics.items()})
-        self._tell([*self.topics, *gone])
+        self._tell([*changed, *gone])
 
     def get(self, topic: str) -> TopicConfig | None:
         return self.topics.get(topic)

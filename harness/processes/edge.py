@@ -36,7 +36,7 @@ from ledgermq.world.network import TcpNetwork
 
 from .load import PULL_SETTINGS, QUEUES, Load
 from .report import VIOLATIONS_SHOWN_MAX, Report, drawn_seed, say
-from .requests import BROKER, NAMESRV, SEND_FIELDS, Whole, draw_answer, draw_request
+from .requests import BROKER, HEAVY_BROKER, HEAVY_NAMESRV, NAMESRV, SEND_FIELDS, Whole, draw_answer, draw_heavy, draw_request
 from .servers import ServerProcess, running_broker, running_namesrv
 
 TOPICS = 10_000
@@ -47,6 +47,8 @@ WORKERS = 6
 RUN_MAX = 40
 COPIES, COPIES_SHARE = 300, 0.02
 """One run in fifty is one request so many times in one packet: for a message of four megabytes, for instance."""
+HEAVY_SHARE = 0.05
+"""One run in twenty is of requests that take long for their size."""
 LARGE_BYTES, LARGE_SHARE = 4_000_000, 4
 """A message that strangers ask for, and as how many codes it counts when one is drawn."""
 READ_SECONDS = 0.5
@@ -64,7 +66,8 @@ class Watched:
     name: str
     server: ServerProcess
     turns: Path
-    requests: tuple[Whole, ...] = ()
+    requests: tuple[Whole, ...]
+    heavy: tuple[Whole, ...]
     resident_max: int = 0
     skipped: int = 0
     """Characters of `turns` from before the strangers came."""
@@ -193,7 +196,9 @@ class Edge:
                 for _ in range(self.rng.randint(1, RUN_MAX)):
                     self._opaque = self._opaque + 1 & 0x3FFFFFFF
                     frames.append(draw_request(self.rng, watched.requests, self._opaque))
-                if self.rng.random() < COPIES_SHARE:
+                if self.rng.random() < HEAVY_SHARE:
+                    frames = [draw_heavy(self.rng, watched.heavy, self._opaque) for _ in range(self.rng.randint(1, 4))]
+                elif self.rng.random() < COPIES_SHARE:
                     frames = frames[:1] * COPIES
                 self.run.frames[watched.name] += len(frames)
                 with suppress(trio.BrokenResourceError), trio.move_on_after(30):
@@ -345,9 +350,9 @@ async def _opened(directory: Path, rng: random.Random, report: Report) -> AsyncG
             follows = {**common, "brokerRole": "SLAVE", "brokerId": 1}
             async with running_broker(directory / "slave" / "store", follows, directory / "slave.turns") as slave:
                 yield Edge(
-                    Watched("namesrv", namesrv, directory / "namesrv.turns", NAMESRV),
-                    Watched("master", master, directory / "master.turns", BROKER),
-                    Watched("slave", slave, directory / "slave.turns", BROKER),
+                    Watched("namesrv", namesrv, directory / "namesrv.turns", NAMESRV, HEAVY_NAMESRV),
+                    Watched("master", master, directory / "master.turns", BROKER, HEAVY_BROKER),
+                    Watched("slave", slave, directory / "slave.turns", BROKER, HEAVY_BROKER),
                     rng,
                     report,
                 )

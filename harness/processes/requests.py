@@ -315,10 +315,46 @@ NAMESRV: tuple[Whole, ...] = (
     Whole(904, _BROKER, _VERSION),
 )
 
+_TINY_ITEM = struct.pack(">iiiii", 23, 0, 0, 0, 1) + b"x" + struct.pack(">h", 0)
+_MANY_TOPICS = {f"fuzz-{n:05d}": {"readQueueNums": 4, "writeQueueNums": 4, "perm": 6} for n in range(20_000)}
+_MANY_GROUPS: list[dict[str, Any]] = [{"groupName": f"fuzz-many-{n}", "subscriptionDataSet": []} for n in range(1000)]
+
+HEAVY_BROKER: tuple[Whole, ...] = (
+    Whole(320, {**SEND_FIELDS, "m": "true"}, _TINY_ITEM * 16_000),
+    Whole(320, {**SEND_FIELDS, "m": "true"}, _TINY_ITEM * 180_000),
+    Whole(310, {**SEND_FIELDS, "i": f"KEYS\x01{' '.join(map(str, range(300)))}\x02"}, b"message"),
+    Whole(11, {**_PULL, "sysFlag": "6", "subscription": "||".join(f"{n:x}" for n in range(35_000))}),
+    Whole(25, {}, b"\\" * 32_000),
+    Whole(25, {}, b"a=b\\\n" * 8_000),
+    Whole(17, {"topic": "fuzz-wide", "readQueueNums": "16384", "writeQueueNums": "16384", "perm": "6"}),
+    *(Whole(code, {"topic": "fuzz-wide", "group": "fuzz-g", "consumerGroup": "fuzz-g"}) for code in (202, 208, 303)),
+    Whole(222, {"topic": "fuzz-wide", "group": "fuzz-g", "timestamp": "0", "isForce": "true"}),
+    Whole(34, {}, {"clientID": "fuzz-many", "consumerDataSet": _MANY_GROUPS}),
+    Whole(41, {}, {**_LOCKED, "mqSet": [{"brokerName": "faulty", "queueId": n, "topic": "fuzz-wide"} for n in range(4000)]}),
+    Whole(28, {f"{n:x}": "1" for n in range(15_000)}),
+)
+HEAVY_NAMESRV: tuple[Whole, ...] = (
+    Whole(103, _BROKER, {"topicConfigSerializeWrapper": {"dataVersion": _VERSION, "topicConfigTable": _MANY_TOPICS}}),
+    Whole(103, {**_BROKER, "brokerName": "fuzz-other"}, b'{"x":[' + b"[]," * 1_000_000 + b"0]}"),
+    Whole(318, {}, b"\\" * 32_000),
+    Whole(318, {}, b"a=b\\\n" * 8_000),
+    Whole(105, {f"{n:x}": "1" for n in range(15_000)}),
+)
+"""Right requests, or nearly, that take long for their size."""
+
 _TOPIC_FIELDS = frozenset(("topic", "b", "topicName", "originTopic", "defaultTopic", "c"))
 _GROUP_FIELDS = frozenset(
     ("group", "consumerGroup", "producerGroup", "groupName", "a", "srcGroup", "destGroup", "compareGroup")
 )
+
+
+def draw_heavy(rng: random.Random, wholes: tuple[Whole, ...], opaque: int) -> bytes:
+    """One frame of those that take long."""
+    whole = rng.choice(wholes)
+    body = whole.body if isinstance(whole.body, bytes) else b"" if whole.body is None else orjson.dumps(whole.body)
+    if rng.random() < 0.3:
+        return frame(binary_header(whole.code, dict(whole.fields), opaque), body, wire=1)
+    return frame(json_header(whole.code, dict(whole.fields), opaque), body)
 
 
 def draw_request(rng: random.Random, wholes: tuple[Whole, ...], opaque: int) -> bytes:

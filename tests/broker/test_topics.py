@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import orjson
 import pytest
 
@@ -150,3 +152,22 @@ def test_a_topic_that_no_registration_could_carry_is_refused(monkeypatch: pytest
 
     assert topics.wrapper() == before
     assert "%RETRY%g" not in topics.topics
+
+
+def test_what_is_encoded_follows_every_change() -> None:
+    """Puts, deletions, and whole tables of a master that differ from ours in a few topics."""
+    rng, topics = random.Random(4), table()
+    names = [f"T{number}" for number in range(12)]
+    for _ in range(300):
+        match rng.randrange(3):
+            case 0:
+                topics.put(*(TopicConfig(name, rng.randint(1, 4)) for name in rng.sample(names, 2)))
+            case 1:
+                topics.delete(rng.choice(names))
+            case _:
+                theirs = {
+                    name: TopicConfig(name, rng.randint(1, 2)).to_json() for name in rng.sample(names, rng.randint(0, 12))
+                }
+                topics.load({"topicConfigTable": theirs, "dataVersion": None})
+
+        assert orjson.loads(topics.encoded()) == {name: config.to_json() for name, config in topics.topics.items()}
