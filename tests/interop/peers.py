@@ -22,6 +22,7 @@ MAVEN_PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-depe
 APACHE_55 = ("broker:5.5.0", "namesrv:5.5.0", "tools:5.5.0", "client:5.5.0")
 APACHE_49_SERVERS = ("broker:4.9.7", "namesrv:4.9.7")
 APACHE_49_CLIENTS = ("client:4.9.8", "tools:4.9.8")
+DLEDGER = "io.openmessaging.storage:dledger:0.3.1.2"
 CPP_WHEEL = "rocketmq==0.4.4"
 NODE_PACKAGE = "ali-ons@3.12.0"
 
@@ -61,6 +62,18 @@ def apache_jars(artifacts: tuple[str, ...]) -> Path:
         _fetch(command, target)
 
     return _once("maven", artifacts, fetch) / "lib"
+
+
+def ledger_peer() -> str:
+    """The class path of a DLedger node without a broker."""
+    compiler = tool("javac")
+    jars = apache_jars((DLEDGER,))
+    source = SOURCES / "java" / "LedgerPeer.java"
+
+    def build(target: Path) -> None:
+        _build([compiler, "-nowarn", "-encoding", "UTF-8", "-cp", f"{jars}/*", "-d", str(target), str(source)], target)
+
+    return f"{_once('java', (str(jars), source), build)}:{jars}/*"
 
 
 def java_driver(jars: Path) -> str:
@@ -117,10 +130,12 @@ def cpp_library() -> Path:
 
 
 def _pom(artifacts: Iterable[str]) -> str:
+    """A project that depends on these; an artifact of RocketMQ is named without group and prefix."""
+    parts = [artifact.split(":") for artifact in artifacts]
+    named = [part if len(part) == 3 else ["org.apache.rocketmq", f"rocketmq-{part[0]}", part[1]] for part in parts]
     dependencies = "".join(
-        f"<dependency><groupId>org.apache.rocketmq</groupId><artifactId>rocketmq-{name}</artifactId>"
-        f"<version>{version}</version></dependency>"
-        for name, version in (artifact.split(":") for artifact in artifacts)
+        f"<dependency><groupId>{group}</groupId><artifactId>{name}</artifactId><version>{version}</version></dependency>"
+        for group, name, version in named
     )
     return (
         '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
