@@ -185,9 +185,10 @@ class Refused(ClientError):
 
 
 class BrokerSystemError(Refused):
-    """Code 1: something unexpected in the broker; older brokers also answer it to bad requests."""
+    """Code 1: something unexpected in the broker; others than ours also answer it to bad requests, such as an unknown queue."""
 
     retriable = True
+    invalid_metadata = True
     may_have_been_stored = True
 
 
@@ -220,7 +221,7 @@ class NoPermission(Refused):
 
 
 class TopicNotExist(Refused):
-    """Code 17: the server does not know the topic."""
+    """Code 17: the server does not know the topic, or the topic has no such queue there. Nothing was done."""
 
     retriable = True
     invalid_metadata = True

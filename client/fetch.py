@@ -16,6 +16,7 @@ from ..message.flags import PULL_COMMIT_OFFSET, PULL_LITE, PULL_SUBSCRIPTION, PU
 from ..message.units import MASTER_ID
 from ..remoting.codes import RequestCode, ResponseCode
 from ..remoting.command import RemotingCommand
+from ..remoting.errors import ConnectionLost
 from ..world.events import get_logger
 from ..world.network import Address
 from .assigned import AssignedQueue
@@ -106,8 +107,9 @@ class Fetcher:
         command = self._request(commits=plan.commits and broker_id == MASTER_ID)
         try:
             return await session.call(address, command, PULL_SECONDS), address
-        except NoAnswer:
-            session.let_rest(address)
+        except NoAnswer as error:
+            if isinstance(error.__cause__, ConnectionLost):  # after a time-out a heartbeat finds out whether it is dead
+                session.let_rest(address)
             raise
 
     def _next_member(self) -> tuple[Address, int] | None:

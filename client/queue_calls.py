@@ -83,14 +83,19 @@ async def offset_at(session: Session, queue: MessageQueue, timestamp_ms: int) ->
 
 async def committed_offset(session: Session, group: str, queue: MessageQueue) -> int | None:
     """Where `group` stands in the queue; None if it never committed."""
-    return (await asked_offset(session, group, queue))[0]
+    return (await asked_offset(session, group, queue, young_is_zero=False))[0]
 
 
-async def asked_offset(session: Session, group: str, queue: MessageQueue) -> tuple[int | None, bool]:
-    """The same, and whether the master said so: a slave hears of commits late and says of them that there are none."""
+async def asked_offset(
+    session: Session, group: str, queue: MessageQueue, *, young_is_zero: bool = True
+) -> tuple[int | None, bool]:
+    """Where `group` is to go on, and whether the master said so: a slave hears late of commits, and of some never.
+
+    With `young_is_zero` a broker answers 0 for a group without an offset if the queue still has its first messages.
+    """
     address = await member_of(session, queue)
     by_master = address == session.routes.master(queue.broker_name)
-    fields = {**_queue_fields(queue), "consumerGroup": group}
+    fields = {**_queue_fields(queue), "consumerGroup": group, "setZeroIfNotFound": young_is_zero}
     try:
         answer = await session.ask(address, request(RequestCode.QUERY_CONSUMER_OFFSET, fields))
     except NotFound:

@@ -104,21 +104,31 @@ class ManySends:
     async def _run(self, publication: Publication, lane: _Lane) -> None:
         while lane.items:
             publication = self.transmitter.publications.known.get(publication.topic, publication)
-            await self._send_chunk(publication, lane.target, self._next_chunk(lane.items))
+            chunk = [lane.items.popleft()]
+            try:
+                target = self._target_now(publication, lane, chunk[0])
+            except ClientError as error:
+                self.outcomes[chunk[0].index] = error
+                continue
+            self._fill(chunk, publication, lane, target)
+            await self._send_chunk(publication, target, chunk)
 
-    def _next_chunk(self, items: deque[Item]) -> list[Item]:
-        """Take the messages of the next request: as many as fit, all with or all without a queue of their own."""
-        chunk = [items.popleft()]
-        size = len(chunk[0].message.body)
+    def _target_now(self, publication: Publication, lane: _Lane, item: Item) -> Target:
+        """Where an item of a lane goes: as when the lanes were made, unless the queues of the topic have changed since."""
+        if self._is_free(item):
+            return self.transmitter.same_target(publication, lane.target.queue)
+        return self._target(publication, item)
+
+    def _fill(self, chunk: list[Item], publication: Publication, lane: _Lane, target: Target) -> None:
+        """Add to the first message of a request as many others as fit, all with or all without a queue of their own."""
+        size, free, items = len(chunk[0].message.body), self._is_free(chunk[0]), lane.items
         if not self._fits_batch(chunk[0]):
-            return chunk
-        free = self._is_free(chunk[0])
+            return
         while items and len(chunk) < BATCH_MESSAGES_MAX and self._fits_batch(items[0]) and self._is_free(items[0]) is free:
             size += len(items[0].message.body)
-            if size > BATCH_BYTES_MAX:
+            if size > BATCH_BYTES_MAX or (not free and self._target(publication, items[0]).queue != target.queue):
                 break
             chunk.append(items.popleft())
-        return chunk
 
     def _fits_batch(self, item: Item) -> bool:
         message, options = item.message, self.transmitter.options
@@ -133,8 +143,8 @@ class ManySends:
         choose: Choose | None = None
         if not (self._is_free(first) and publication.broker_count > 1):
             # Any queue would do for a free message too, but while its broker is the only one it stays behind its predecessors.
-            choose = partial(self.transmitter.fixed_target, queue=target.queue)
-            if first.key is not None:
+            choose = partial(self.transmitter.same_target, queue=target.queue)
+            if first.key is not None or self.queue is not None:
                 choose = partial(self.transmitter.chosen, message=first.message, key=first.key, queue=self.queue, selector=None)
         try:
             if len(chunk) == 1:

@@ -84,6 +84,13 @@ class Transmitter:
             raise InvalidArgument(f"{queue} is no queue that {publication.topic!r} can be sent to now")
         return target_of(self.group, queue, master)
 
+    def same_target(self, publication: Publication, queue: MessageQueue) -> Target:
+        """The target of `queue`, or the next one if the topic does not have that queue any more."""
+        for target in publication.targets:
+            if target.queue == queue:
+                return target
+        return self.next_target(publication)
+
     async def send(
         self, publication: Publication, outgoing: Outgoing, target: Target, seconds: float, choose: Choose | None
     ) -> tuple[RemotingCommand, Target]:
@@ -110,7 +117,7 @@ class Transmitter:
         while True:
             if failure.invalid_metadata and not isinstance(failure, NoRoute):
                 publication = await self.publications.find_again(publication, deadline)
-                if choose is not None and isinstance(failure, NoPermission) and not self._exists(target.queue):
+                if choose is not None and isinstance(failure, NoPermission) and self._stays_absent(publication, target, choose):
                     failure.retriable, failure.may_have_been_stored = False, attempts.may_have_been_stored
                     raise failure
             elsewhere = publication.broker_count > 1 and choose is None
@@ -135,8 +142,14 @@ class Transmitter:
             except ClientError as error:
                 failure = error
 
+    def _stays_absent(self, publication: Publication, target: Target, choose: Choose) -> bool:
+        """Whether a message with a queue of its own would go to one again that does not exist, by the newest route."""
+        try:
+            return choose(publication).queue == target.queue and not self._exists(target.queue)
+        except InvalidArgument:
+            return True
+
     def _exists(self, queue: MessageQueue) -> bool:
-        """Whether the route has such a queue, so that it makes sense to try it again."""
         route = self.session.routes.routes.get(queue.topic)
         return route is None or any(
             each.broker_name == queue.broker_name and queue.queue_id < each.write_queues for each in route.queues

@@ -8,13 +8,15 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from ledgermq.client.errors import ClientError, InvalidArgument, MessageIllegal, MessageTooLarge, NoAnswer
+from ledgermq.client.admin import open_admin
+from ledgermq.client.errors import ClientError, InvalidArgument, MessageIllegal, MessageTooLarge, NoAnswer, NoPermission
 from ledgermq.client.producer import Producer, open_producer
 from ledgermq.client.sending import SendResult
 from ledgermq.message.layout import decode_record
 from ledgermq.message.message import Message, MessageQueue
 from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.remoting.command import RemotingCommand
+from ledgermq.testing.embedded import open_virtual
 
 from .fake_cluster import NAMESRV, FakeBroker, open_cluster
 
@@ -27,6 +29,10 @@ def silence(request: RemotingCommand) -> None:
 
 def numbered(count: int, topic: str = "t") -> list[Message]:
     return [Message(topic, b"%d" % number) for number in range(count)]
+
+
+def key_of(message: Message) -> str:
+    return f"k{message.body!r}"
 
 
 def stored(broker: FakeBroker, queue_id: int = 0, topic: str = "t") -> list[int]:
@@ -180,3 +186,28 @@ async def test_send_many_gives_each_message_the_failure_of_its_request(autojump_
         assert len(failed) == 256
         assert all(error.may_have_been_stored for error in failed)
         assert stored(broker) == list(range(256, 300))
+
+
+@pytest.mark.parametrize("way", ["send", "key", "many", "many keys"])
+async def test_sends_follow_a_topic_that_has_fewer_queues_now(autojump_clock: MockClock, way: str) -> None:
+    """The broker refuses what goes to a queue that is gone; the newest route is asked for, and nothing fails."""
+    async with open_virtual() as embedded:
+        namesrv, world = embedded.namesrv, embedded.world
+        async with open_admin(namesrv, world=world) as admin, open_producer(namesrv, world=world) as producer:
+            await admin.create_topic("t", queues=8)
+            await producer.send(Message("t", b""))
+            await admin.update_topic("t", queues=2, force=True)
+
+            results: list[SendResult | ClientError] = []
+            if way == "send":
+                results += [await producer.send(message) for message in numbered(20)]
+            elif way == "key":
+                results += [await producer.send(message, key=key_of(message)) for message in numbered(20)]
+            else:
+                results += await producer.send_many(numbered(200), key=None if way == "many" else key_of)
+
+            assert {result.queue.queue_id for result in results if isinstance(result, SendResult)} == {0, 1}
+            assert [result for result in results if not isinstance(result, SendResult)] == []
+            with pytest.raises(NoPermission, match="not stored") as refused:
+                await producer.send(Message("t", b""), queue=MessageQueue("t", "broker-a", 77))
+            assert (refused.value.retriable, refused.value.may_have_been_stored) == (False, False)

@@ -1,0 +1,175 @@
+"""Where a group begins in a queue: nothing that is sent while it is there is skipped, whatever happens to the queue."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from ledgermq.client.admin import open_admin
+from ledgermq.client.consumer import Consumer, open_consumer
+from ledgermq.client.producer import open_producer
+from ledgermq.client.sending import SendResult
+from ledgermq.client.subscription import ConsumeFrom, MessageModel
+from ledgermq.message.message import Message, MessageQueue
+from ledgermq.testing.embedded import open_virtual
+
+from .fake_cluster import NAMESRV, FakeCluster, open_cluster, until
+
+RETRY = "%RETRY%g"
+
+
+def consuming(cluster: FakeCluster, begin: ConsumeFrom = ConsumeFrom.LAST, **options: Any) -> Any:
+    return open_consumer(NAMESRV, "g", "t", consume_from=begin, world=cluster.world, **options)
+
+
+async def numbers(consumer: Consumer, seconds: float = 5) -> list[int]:
+    """All that comes until nothing does for a while, acknowledged."""
+    found: list[int] = []
+    while messages := await consumer.get_many(1000, seconds):
+        found += [int(message.body) for message in messages]
+    return found
+
+
+@pytest.mark.parametrize("begin", ConsumeFrom)
+@pytest.mark.parametrize("topic", ["t", RETRY])
+async def test_a_group_that_was_there_has_begun(autojump_clock: MockClock, begin: ConsumeFrom, topic: str) -> None:
+    """On a queue without messages, too: what comes after it has left waits for its return."""
+    async with open_cluster() as cluster:
+        broker = await cluster.start_broker("b1")
+        cluster.create("t", 2)
+        cluster.create(RETRY, 1)
+        async with consuming(cluster, begin):
+            pass
+        for number in range(3):
+            broker.put(topic, 0, b"%d" % number)
+        await trio.sleep(3600)
+        async with consuming(cluster, begin) as consumer:
+            assert await numbers(consumer) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("model", MessageModel)
+@pytest.mark.parametrize("begin", ConsumeFrom)
+async def test_queues_that_appear_later_are_read_from_their_beginning(
+    autojump_clock: MockClock, model: MessageModel, begin: ConsumeFrom
+) -> None:
+    """More queues, and another broker: what is in them before the members hear of them is not skipped."""
+    async with open_cluster() as cluster:
+        broker = await cluster.start_broker("b1")
+        cluster.create("t", 1)
+        broker.put("t", 0, b"100")
+        async with consuming(cluster, begin, model=model) as consumer:
+            before = await numbers(consumer)
+            assert before == ([100] if begin is ConsumeFrom.FIRST else [])
+            other = await cluster.start_broker("b2")
+            cluster.create("t", 2)
+            for number in range(3):
+                broker.put("t", 1, b"%d" % number)
+                other.put("t", 0, b"%d" % (10 + number))
+            await trio.sleep(31)
+            assert sorted(await numbers(consumer)) == [0, 1, 2, 10, 11, 12]
+
+
+@pytest.mark.parametrize("begin", [ConsumeFrom.LAST, ConsumeFrom.TIMESTAMP])
+async def test_a_slave_does_not_know_that_a_group_is_new(autojump_clock: MockClock, begin: ConsumeFrom) -> None:
+    """While the master is gone its queues wait, because beginning at the end would skip what the group has not read."""
+    async with open_cluster() as cluster:
+        master, slave = await cluster.start_broker("b1"), await cluster.start_broker("b1", 1)
+        cluster.create("t", 1)
+        for number in range(5):
+            master.put("t", 0, b"%d" % number)
+            slave.put("t", 0, b"%d" % number)
+        master.offsets["g", "t", 0] = 2
+        cluster.kill(master)
+        async with consuming(cluster, begin) as consumer:
+            assert await numbers(consumer, 30) == []
+            cluster.network.refusing.clear()
+            assert await numbers(consumer, 30) == [2, 3, 4]
+
+
+async def test_what_the_master_knows_is_not_overwritten(autojump_clock: MockClock) -> None:
+    """A group that reads from the first message may begin on the slave; the master's offset is not moved back by that."""
+    async with open_cluster() as cluster:
+        master, slave = await cluster.start_broker("b1"), await cluster.start_broker("b1", 1)
+        cluster.create("t", 1)
+        for number in range(50):
+            master.put("t", 0, b"%d" % number)
+            slave.put("t", 0, b"%d" % number)
+        master.offsets["g", "t", 0] = 40
+        cluster.kill(master)
+        lowest = 40
+        async with consuming(cluster, ConsumeFrom.FIRST) as consumer:
+            assert len(await consumer.get_many(10)) == 10
+            cluster.network.refusing.clear()
+            for _ in range(300):
+                await trio.sleep(0.1)
+                lowest = min(lowest, master.offsets["g", "t", 0])
+            rest = await numbers(consumer)
+        assert lowest == 40
+        assert rest[-10:] == list(range(40, 50))
+        assert master.offsets["g", "t", 0] == 50
+
+
+async def test_broadcasting_members_keep_where_they_began(autojump_clock: MockClock, tmp_path: Path) -> None:
+    """In their own files, before the first message has come."""
+    path = str(tmp_path / "offsets.json")
+    async with open_cluster() as cluster:
+        broker = await cluster.start_broker("b1")
+        cluster.create("t", 1)
+        broker.put("t", 0, b"0")
+        async with consuming(cluster, model=MessageModel.BROADCASTING, offsets_path=path):
+            pass
+        broker.put("t", 0, b"1")
+        async with consuming(cluster, model=MessageModel.BROADCASTING, offsets_path=path) as consumer:
+            assert await numbers(consumer) == [1]
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_a_topic_that_is_deleted_and_made_again(autojump_clock: MockClock, seed: int) -> None:
+    """Under a living consumer, and with fewer or more queues: each message that is sent to the new one comes."""
+    async with open_virtual(seed=seed) as embedded:
+        namesrv, world = embedded.namesrv, embedded.world
+        async with (
+            open_admin(namesrv, world=world) as admin,
+            open_producer(namesrv, world=world) as producer,
+            open_consumer(namesrv, "g", "t", consume_from=ConsumeFrom.FIRST, world=world) as consumer,
+        ):
+            sent = 0
+            for queues in (4, 2, 4):
+                await admin.create_topic("t", queues=queues)
+                results = await producer.send_many([Message("t", b"%d" % (sent + number)) for number in range(20)])
+                assert [result for result in results if not isinstance(result, SendResult)] == []
+                if queues != 2:
+                    await until(lambda: len(consumer.queues) > 1, 120)
+                first = sent
+                sent += 20
+                found: list[int] = []
+                with trio.move_on_after(180):
+                    while set(found) < set(range(first, sent)):
+                        found += [int(message.body) for message in await consumer.get_many(100)]
+                assert sorted(found) == list(range(first, sent))
+                await consumer.get_one(0)
+                await consumer.commit()
+                await admin.delete_topic("t")
+
+
+async def test_a_send_right_after_a_topic_was_created_finds_all_its_queues(autojump_clock: MockClock) -> None:
+    """Creating ends when the name servers know; and cloning offsets leaves alone what was never committed."""
+    async with open_virtual() as embedded:
+        namesrv, world = embedded.namesrv, embedded.world
+        async with open_admin(namesrv, world=world) as admin, open_producer(namesrv, world=world) as producer:
+            for queues in (2, 8):
+                await admin.create_topic(f"t{queues}", queues=queues)
+                results = [await producer.send(Message(f"t{queues}", b"")) for _ in range(16)]
+                assert {result.queue.queue_id for result in results} == set(range(queues))
+
+            broker_name = results[0].queue.broker_name
+            await admin.create_group("source")
+            await admin.create_group("target")
+            await admin.set_offset("source", MessageQueue("t8", broker_name, 3), 1)
+            await admin.clone_offsets("source", "target", "t8")
+            offsets = [await admin.offset_of("target", MessageQueue("t8", broker_name, at)) for at in range(8)]
+            assert offsets == [None, None, None, 1, None, None, None, None]
