@@ -12,7 +12,7 @@ import click
 
 from ..message.flags import COMPRESSED
 from ..message.layout import decode_record
-from ..store.cutting import cut_log
+from ..store.cutting import Losses, accept_missing, cut_log, losses_of
 from ..store.errors import StoreError
 from ..store.offline import LogFile, LogRecord, Report, log_files, read_log, read_queue, stores_below, verify
 from ..world.real import real_world
@@ -126,18 +126,42 @@ def _print_report(report: Report) -> None:
 
 @command.command("cut")
 @directory
-@click.option("--at", "offset", type=click.IntRange(min=0), required=True, help="The first physical offset to give up.")
+@click.option("--at", "offset", type=click.IntRange(min=0), help="The first physical offset to give up.")
+@click.option("--missing", is_flag=True, help="Give up the files that are missing at the beginning or the end of the log.")
+@click.option("--commitlog", type=click.Path(exists=True, file_okay=False), help="The log, as storePathCommitLog says.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-def cut(store: str, offset: int, yes: bool) -> None:
-    """Give up everything from a physical offset on, for good.
+def cut(store: str, offset: int | None, missing: bool, commitlog: str | None, yes: bool) -> None:
+    """Give up everything from a physical offset on; what is cut is moved aside.
 
-    For a broker that refuses to start because the record there is damaged, when neither a slave nor a backup has it.
+    For a broker that refuses to start because the record there is damaged, when neither a slave nor a backup has it; and for a
+    slave that has more than its master, whose loss is accepted. What would be lost is listed first.
     """
-    _log_of(store)
-    if not yes:
-        click.confirm(f"Drop everything from physical offset {offset} on from {store}, for good?", abort=True)
+    if commitlog is None:
+        _log_of(store)
+    if (offset is None) is not missing:
+        raise click.UsageError("one of --at and --missing is needed")
+    disk, root = real_world().disk, store.rstrip("/")
     try:
-        dropped = cut_log(real_world().disk, store.rstrip("/"), offset)
+        if offset is None:
+            if not yes:
+                click.confirm(f"Let {store} begin and end where its files do, whatever is missing?", abort=True)
+            accept_missing(disk, root)
+            click.echo("the next start takes the log as it is")
+            return
+        _print_losses(losses_of(disk, root, offset, commitlog))
+        if not yes:
+            click.confirm(f"Cut all this from {store}?", abort=True)
+        done = cut_log(disk, root, offset, commitlog)
     except StoreError as error:
         raise click.ClickException(str(error)) from error
-    click.echo(f"cut {dropped} bytes; the broker brings queues and index into line when it starts")
+    click.echo(f"cut {done.dropped_bytes} bytes, the files as they were are in {done.aside}")
+    click.echo("the broker brings queues and index into line when it starts")
+
+
+def _print_losses(losses: Losses) -> None:
+    for (topic, queue_id), loss in sorted(losses.queues.items()):
+        click.echo(f"{topic} queue {queue_id}: {loss.messages} messages, offsets {loss.first_offset} to {loss.last_offset}")
+    if losses.damaged:
+        click.echo(f"{losses.damaged} places where no sound record begins: what is there cannot be told")
+    if not losses.queues and not losses.damaged:
+        click.echo("no message")

@@ -15,7 +15,17 @@ StoreError
 
 from __future__ import annotations
 
+import shlex
+
 from .statuses import PutStatus
+
+
+def cut_command(log_directory: str, offset: int) -> str:
+    """The command that gives up what is in a log from `offset` on."""
+    root, _, name = log_directory.rpartition("/")
+    if name == "commitlog":
+        return f"ledgermq store cut {shlex.quote(root or '.')} --at {offset}"
+    return f"ledgermq store cut STORE --commitlog {shlex.quote(log_directory)} --at {offset}"
 
 
 class StoreError(Exception):
@@ -64,8 +74,8 @@ class MissingSegment(StoreError):
     def __init__(self, path: str, offset: int, end: int) -> None:
         super().__init__(
             f"{path}: the file {offset:020d} is missing: the log had bytes from offset {offset} on, and what is there goes on "
-            f"at {end}. Nothing was changed. Restore the file from a slave or a backup, or see what `ledgermq store cut STORE "
-            f"--at {offset}` would give up"
+            f"at {end}. Nothing was changed. Restore the file from a slave or a backup. To give up what follows, or what is "
+            f"missing before the rest, see what `{cut_command(path, offset)}` lists, or run it with --missing instead of --at"
         )
         self.path = path
         self.offset = offset
@@ -78,8 +88,9 @@ class DamagedLog(StoreError):
     def __init__(self, path: str, offset: int, synced_offset: int) -> None:
         super().__init__(
             f"{path}: the record at physical offset {offset} is damaged although everything before {synced_offset} had been "
-            "synced: the medium or somebody else changed it. Nothing was cut. Restore the file from a slave or a backup, "
-            f"or give up everything from there on with `ledgermq store cut STORE --at {offset}`"
+            "synced: the medium or somebody else changed it, or a file is missing. Nothing was cut. Restore the file from a "
+            f"slave or a backup, or give up everything from there on: `{cut_command(path, offset)}` lists what that would be "
+            "and asks; where the log ends before that offset, run it with --missing instead of --at"
         )
         self.path = path
         self.offset = offset

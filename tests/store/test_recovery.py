@@ -11,8 +11,8 @@ import pytest
 import trio
 
 from ledgermq.message.layout import decode_record
-from ledgermq.store.cutting import cut_log
-from ledgermq.store.errors import DamagedLog, MissingLog, NoSuchOffset, StoreInUse, WrongSegmentSize
+from ledgermq.store.cutting import accept_missing, cut_log, losses_of
+from ledgermq.store.errors import DamagedLog, MissingLog, MissingSegment, NoSuchOffset, StoreInUse, WrongSegmentSize
 from ledgermq.store.local_commitlog import LocalCommitLog
 from ledgermq.store.message_store import MessageStore
 from ledgermq.store.opening import open_message_store
@@ -228,8 +228,12 @@ async def test_a_damaged_log_can_be_given_up_from_the_damage_on(tmp_path: Path) 
     await put_seven(tmp_path)
     damaged_at = change_last_record(tmp_path)
 
-    cut_log(RealDisk(), str(tmp_path), damaged_at)
+    segments = RealDisk().list_directory(str(tmp_path / "commitlog"))
+    losses = losses_of(RealDisk(), str(tmp_path), damaged_at)
+    cut = cut_log(RealDisk(), str(tmp_path), damaged_at)
 
+    assert (losses.begin, losses.damaged, losses.queues) == (damaged_at, 1, {})
+    assert RealDisk().list_directory(cut.aside) == segments[-1:]
     async with small_store(tmp_path) as store:
         assert store.log.max_offset <= damaged_at
         assert store.max_offset("TopicTest", 1) == 6
@@ -237,6 +241,49 @@ async def test_a_damaged_log_can_be_given_up_from_the_damage_on(tmp_path: Path) 
         derive_all(store)
         assert (result.physical_offset, result.queue_offset) == (damaged_at, 6)
         assert len(queue_of(store)) == 7
+
+
+async def test_what_a_cut_would_lose_is_listed_and_moved_aside(tmp_path: Path) -> None:
+    """Queue by queue; the files as they were are beside the log, also of a log that is elsewhere."""
+    elsewhere = str(tmp_path / "elsewhere")
+    async with small_store(tmp_path / "s", store_path_commit_log=elsewhere) as store:
+        results = [await store.put_one(incoming(bytes(500))) for _ in range(9)]
+    offset = results[4].physical_offset
+
+    losses = losses_of(RealDisk(), str(tmp_path / "s"), offset, elsewhere)
+    cut = cut_log(RealDisk(), str(tmp_path / "s"), offset, elsewhere)
+
+    loss = losses.queues["TopicTest", 1]
+    assert (loss.first_offset, loss.last_offset, loss.messages) == (4, 8, 5)
+    assert cut.aside == f"{elsewhere}-cut-at-{offset}"
+    assert len(RealDisk().list_directory(cut.aside)) == 2
+    async with small_store(tmp_path / "s", store_path_commit_log=elsewhere) as store:
+        assert len(queue_of(store)) == 4
+
+
+async def test_a_missing_file_is_named_with_what_can_be_done(tmp_path: Path) -> None:
+    """First, middle or last; given up by command, the store opens with what is there."""
+    async with small_store(tmp_path) as store:
+        for _ in range(30):
+            await store.put_one(incoming(bytes(500)))
+    kept = shutil.copytree(tmp_path, tmp_path.parent / "kept")
+    names = sorted(path.name for path in (tmp_path / "commitlog").iterdir())
+    for at, command in ((0, "--missing"), (1, "--at 4096"), (-1, "--missing")):
+        shutil.rmtree(tmp_path)
+        shutil.copytree(kept, tmp_path)
+        (tmp_path / "commitlog" / names[at]).unlink()
+
+        with pytest.raises((MissingSegment, DamagedLog)) as refused:
+            async with small_store(tmp_path):
+                pass
+        assert command in str(refused.value)
+        if command == "--missing":
+            accept_missing(RealDisk(), str(tmp_path))
+        else:
+            cut_log(RealDisk(), str(tmp_path), 4096)
+        async with small_store(tmp_path) as store:
+            assert store.min_offset("TopicTest", 1) == (6 if at == 0 else 0)
+            assert store.max_offset("TopicTest", 1) == {0: 30, 1: 6, -1: 24}[at]
 
 
 async def test_only_what_is_there_and_not_in_use_is_cut(tmp_path: Path) -> None:
