@@ -185,6 +185,8 @@ class BrokerConfig:
     """Ours: which segment of the master an empty slave begins with; `last` is RocketMQ's way."""
     ha_protocol: str = _key("ledgermq", _one_of("ledgermq", "rocketmq"))
     """Ours: `ledgermq` authenticates and takes an epoch first, `rocketmq` is the bare classic protocol."""
+    ha_accept_loss: bool = False
+    """Whether a slave drops messages that its master has lost although they were promised; otherwise it refuses the master."""
     ha_secret: str = attrs.field(default="", repr=False)
     """Ours: what all nodes of a group must share."""
 

@@ -19,7 +19,7 @@ from ..store.config import StoreConfig
 from ..world.network import Address
 from ..world.real import World
 from ..world.supervision import keep_running
-from .config import SYNC_MASTER, BrokerConfig
+from .config import SYNC_FLUSH, SYNC_MASTER, BrokerConfig
 from .role import Phase, Role, RoleState
 
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ def ha_settings(config: BrokerConfig, port: int) -> HaSettings:
     return HaSettings(
         protocol=config.ha_protocol,
         secret=config.ha_secret.encode(),
+        accept_loss=config.ha_accept_loss,
+        sync_flush=config.flush_disk_type == SYNC_FLUSH,
         listen_host=config.bind_address,
         listen_port=config.ha_listen_port or (port + 1 if config.listen_port else 0),
         limits=TransferLimits(

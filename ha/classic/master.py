@@ -316,7 +316,7 @@ class HAService:
             settings.secret,
             nonce,
             self.epochs,
-            lambda: self.acks.confirmed,
+            lambda: min(self.acks.confirmed, self.log.readable_offset),  # an answer waits for the flush too
             lambda node: self._twin_of(node, remote),
         )
 

@@ -31,6 +31,11 @@ class StoreFollower:
     def log_grew(self, *, more: bool) -> None:
         self.store.dispatcher.wake(more_coming=more)
 
+    def tail_seconds(self, start: int) -> float:
+        first = next((parts[5] for _, parts in self.log.records(start, self.log.max_offset) if parts is not None), None)
+        # Deriving may be behind, and then the last timestamp is older than the last record: the tail seems shorter than it is.
+        return max(self.store.dispatcher.last_store_timestamp - first, 0) / 1000 if first is not None else 0.0
+
     def may_show(self, readable: int) -> None:
         # Only of what is here: behind it, a master that has lost power may send other bytes than those it spoke of.
         readable = min(readable, self.log.max_offset)

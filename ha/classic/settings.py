@@ -38,6 +38,11 @@ class HaSettings:
     from_first: bool = False
     """A slave with an empty log is filled from the master's first segment, not its last (syncFrom = first)."""
 
+    sync_flush: bool = False
+    """The group promises what is on the medium (flushDiskType = SYNC_FLUSH): what a power cut takes was never answered."""
+    accept_loss: bool = False
+    """A slave drops what a master that came back shorter does not have, whatever was promised of it (haAcceptLoss)."""
+
     def __attrs_post_init__(self) -> None:
         if self.protocol not in (OURS, BARE):
             raise WrongHaSetting(f"haProtocol is {OURS} or {BARE} (got {self.protocol!r})")

@@ -18,7 +18,7 @@ from ...world.events import get_logger
 from ...world.network import Address, Network, Stream
 from ...world.randomness import Randomness
 from ...world.workers import Workers
-from ..errors import HaError, WrongDialect
+from ..errors import HaError, HaRefused, WrongDialect
 from .authenticated import BATCH_MAX, AuthenticatedSlave
 from .bare import BareSlave
 from .epochs import EpochList
@@ -49,6 +49,8 @@ BULK_BYTES = 128 * 1024
 """So much at once has piled up because we are the slower ones."""
 FAR_BEHIND_BYTES = 2 * 1024 * 1024
 """Who lacks more catches up: receiving then comes before all else."""
+UNPROMISED_SECONDS_MAX = 60.0
+"""A tail of more seconds is more than a crash takes from a master: its store is an older copy, or another one."""
 REPORT_BYTES = 2 * 1024 * 1024
 """One report for so many is enough meanwhile: each costs master and slave a turn of their loops."""
 
@@ -65,6 +67,10 @@ class Follower(Protocol):
         Args:
             more: the next ones are here already, and receiving them comes first.
         """
+        ...
+
+    def tail_seconds(self, start: int) -> float:
+        """How much time lies between the first and the last record stored from `start` on, by their timestamps."""
         ...
 
     def may_show(self, readable: int) -> None:
@@ -303,6 +309,7 @@ class HAClient:
             case EpochBegun(epochs):
                 await self._keep(epochs)
             case TailDropped(start, end, confirmed_end, promised_end):
+                self._refuse_loss(start, end, confirmed_end, promised_end)
                 self._say_dropped(start, end, confirmed_end, promised_end)
                 await self.follower.cut(start)
                 self._confirmed = min(self._confirmed, start)
@@ -311,7 +318,28 @@ class HAClient:
             case LogReceived():
                 raise AssertionError("appended by the caller")
 
+    def _refuse_loss(self, start: int, end: int, confirmed_end: int, promised_end: int) -> None:
+        """Keep what the master does not have, unless it is a short tail that nobody was promised.
+
+        Raises:
+            HaRefused: a person must settle it. Nothing was cut.
+        """
+        seconds = self.follower.tail_seconds(start)
+        answered_end = confirmed_end if self.settings.sync_flush else max(confirmed_end, promised_end)
+        if self.settings.accept_loss or (answered_end <= start and seconds <= UNPROMISED_SECONDS_MAX):
+            return
+        raise HaRefused(
+            f"this slave's log goes to {end}, and its master's is another one from {start} on: {end - start} bytes, stored "
+            f"within {seconds:.0f} s, are here only, and of {max(answered_end - start, 0)} of them producers may have been "
+            "told that a slave holds them. Nothing was cut. Either start this node as the master and the other one as its "
+            f"slave, or accept the loss: stop this slave and run `ledgermq store cut STORE --at {start}`, which moves those "
+            "bytes aside"
+        )
+
     async def _abandon(self, fact: LogAbandoned) -> None:
+        if fact.diverged:
+            common = min(fact.confirmed_end, fact.promised_end)
+            self._refuse_loss(common, fact.old_end, fact.confirmed_end, fact.promised_end)
         log.warning(
             "log_abandoned",
             old_min=fact.old_min,

@@ -165,7 +165,8 @@ class ClusterRun:
         if not draw.sync_master:
             configs[0] = attrs.evolve(configs[0], broker_role=ASYNC_MASTER)
         flush = "SYNC_FLUSH" if draw.slaves_sync_flush else "ASYNC_FLUSH"
-        configs[1:] = [attrs.evolve(config, flush_disk_type=flush) for config in configs[1:]]
+        accept = not (draw.sync_flush and draw.slaves_sync_flush)  # a power cut may take what was promised
+        configs[1:] = [attrs.evolve(config, flush_disk_type=flush, ha_accept_loss=accept) for config in configs[1:]]
         return [
             attrs.evolve(config, broker_ip1=f"10.0.1.{at}", bind_address=f"10.0.1.{at}") for at, config in enumerate(configs)
         ]

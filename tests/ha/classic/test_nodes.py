@@ -15,8 +15,10 @@ from ledgermq.ha.classic.files import EpochFile
 from ledgermq.ha.classic.node import StoreFollower
 from ledgermq.ha.classic.slave import HAClient
 from ledgermq.message.message import IncomingMessage
+from ledgermq.store.cutting import cut_log
 from ledgermq.store.statuses import GetStatus, PutStatus
 from ledgermq.testing.logs import capture_logs
+from ledgermq.testing.sim.disk import SimDisk
 from ledgermq.world.network import Stream
 
 OpenNode = Any  # the fixtures' own classes live in conftest.py, which tests cannot import
@@ -189,7 +191,7 @@ async def test_a_master_that_lost_its_tail_gets_its_slave_back_and_the_loss_is_s
 ) -> None:
     """Power fails before the flush: bytes that the slave acknowledged and the master lost go, and are counted."""
     disk = None
-    async with open_node("s", slave=True) as slave:
+    async with open_node("s", slave=True, accept_loss=True) as slave:
         async with open_node("m", sync_master=True) as master:
             await slave.caught_up(master)
             await master.store.log.local.flush()
@@ -218,6 +220,81 @@ async def test_a_master_that_lost_its_tail_gets_its_slave_back_and_the_loss_is_s
         assert losses.confirmed == said[0]["confirmed_bytes"] == losses.promised - 192
 
 
+@pytest.mark.parametrize("settled", ["cut", "promoted"])
+async def test_a_slave_keeps_what_it_confirmed_until_it_is_told_otherwise_by_name(
+    autojump_clock: MockClock, open_node: OpenNode, settled: str
+) -> None:
+    """A shorter master takes nothing from it. The loss is accepted by a cut, or the slave becomes the master."""
+    disk = None
+    async with open_node("s", slave=True) as slave:
+        async with open_node("m", sync_master=True) as master:
+            await slave.caught_up(master)
+            await master.store.log.local.flush()
+            await trio.sleep(2)
+            await master.until(lambda: master.node.service.acks.slave_count == 1)
+            for _ in range(5):
+                assert (await master.store.put_one(message())).status is PutStatus.PUT_OK
+            disk = master.disk.power_cut(4)
+        kept = slave.content()
+        async with open_node("m", sync_master=True, disk=disk) as master:
+            lost_from = master.store.log.max_offset
+            await slave.until(lambda: slave.node.client.refusal is not None)
+            await trio.sleep(20)
+            assert slave.content() == kept
+            assert f"from {lost_from} on: {len(kept) - lost_from} bytes" in slave.node.client.refusal
+            assert f"store cut STORE --at {lost_from}" in slave.node.client.refusal
+            assert slave.node.client.losses.dropped == 0
+            master_disk = master.disk.kill()
+        slave_disk = slave.disk.kill()
+    if settled == "cut":
+        cut_log(slave_disk, "store", lost_from)
+        async with (
+            open_node("m", sync_master=True, disk=master_disk) as master,
+            open_node("s", slave=True, disk=slave_disk) as slave,
+        ):
+            await slave.until(lambda: slave.node.client.joined_at is not None)
+            await slave.caught_up(master)
+            assert slave.content() == master.content()
+    else:
+        async with open_node("m", disk=slave_disk) as master, open_node("s", slave=True, disk=master_disk) as slave:
+            await slave.until(lambda: slave.node.client.joined_at is not None)
+            await slave.caught_up(master)
+            assert slave.content() == master.content() == kept
+
+
+def copy_tree(source: SimDisk, target: SimDisk, path: str) -> None:
+    target.make_directories(path)
+    for name in source.list_directory(path):
+        if source.is_directory(f"{path}/{name}"):
+            copy_tree(source, target, f"{path}/{name}")
+        else:
+            content = source.open(f"{path}/{name}", read_only=True).read(0, source.size(f"{path}/{name}"))
+            target.open(f"{path}/{name}", create_size=len(content)).write(content, 0)
+
+
+async def test_a_master_restored_from_an_older_copy_takes_nothing_from_its_slave(
+    autojump_clock: MockClock, open_node: OpenNode
+) -> None:
+    """Nobody was promised a copy, but more is missing than a crash takes."""
+    async with open_node("s", slave=True) as slave:
+        async with open_node("m") as master:
+            master.put(5)
+            await slave.caught_up(master)
+            disk = master.disk.kill()
+        old = SimDisk(random.Random(9))
+        copy_tree(disk, old, "store")
+        async with open_node("m", disk=disk) as master:
+            for _ in range(10):
+                master.put(1)
+                await trio.sleep(10)
+            await slave.caught_up(master)
+            kept = slave.content()
+        async with open_node("m", disk=old):
+            await slave.until(lambda: slave.node.client.refusal is not None)
+            assert "stored within 90 s" in slave.node.client.refusal
+            assert slave.content() == kept
+
+
 async def test_a_slave_that_gives_up_its_whole_log_says_what_was_promised_of_it(
     autojump_clock: MockClock, open_node: OpenNode
 ) -> None:
@@ -232,7 +309,10 @@ async def test_a_slave_that_gives_up_its_whole_log_says_what_was_promised_of_it(
             begin, end = slave.store.log.min_offset, slave.store.log.max_offset
             assert kept < begin
             slave_disk, disk = slave.disk.kill(), master.disk.power_cut(7)
-    async with open_node("m", sync_master=True, disk=disk) as master, open_node("s", slave=True, disk=slave_disk) as slave:
+    async with (
+        open_node("m", sync_master=True, disk=disk) as master,
+        open_node("s", slave=True, disk=slave_disk, accept_loss=True) as slave,
+    ):
         assert master.store.log.max_offset <= begin
         with capture_logs() as logs:
             await slave.until(lambda: slave.node.client.joined_at is not None)
