@@ -29,7 +29,7 @@ from ..world.real import World, real_world
 from ..world.supervision import keep_running
 from ..world.ticks import next_tick
 from ..world.tls import TlsAcceptor
-from . import admin, admin_config, admin_queries, admin_runtime, inspection, relay
+from . import admin, admin_config, admin_queries, admin_runtime, dledger_admin, inspection, relay
 from .client_requests import ClientRequests
 from .clients import SCAN_SECONDS, Consumers, Producers
 from .config import BrokerConfig
@@ -142,6 +142,8 @@ class Broker:
         SendBack(self).register()
         secret = self.config.ha_secret.encode()
         SlaveSync(self.topics, self.groups, self.offsets, self.delay.to_json, secret).register(self.dispatcher)
+        if isinstance(self.replication, DLedgerReplication):
+            dledger_admin.register(self, self.replication.node.replica)
         for module in (admin, admin_config, admin_queries, admin_runtime, inspection, relay):
             module.register(self)
 

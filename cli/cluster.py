@@ -91,6 +91,8 @@ def _first_number(text: str | None) -> float:
 
 def _replication(ha: dict[str, Any]) -> str | None:
     """One line of what a broker says about its replication."""
+    if group := ha.get("dledger"):
+        return _of_group(group)
     if ha.get("master"):
         slaves: list[dict[str, Any]] = ha.get("haConnectionInfo") or []
         followers = [_follower(slave) for slave in slaves]
@@ -103,6 +105,19 @@ def _replication(ha: dict[str, Any]) -> str | None:
     state = "follows" if client.get("activated", True) else "cannot reach"
     behind = f", {client['diff']} bytes behind" if "diff" in client else ""
     return f"{state} {client['masterAddr']}{behind}"
+
+
+def _of_group(group: dict[str, Any]) -> str:
+    """One line of what a node says about its DLedger group."""
+    if group.get("failure"):
+        return str(group["failure"])
+    role, term, leader = group.get("role"), group.get("term"), group.get("leaderId")
+    known = f"{role} {group.get('selfId')} in term {term}" + (
+        f" of {leader}" if leader not in (None, group.get("selfId")) else ""
+    )
+    behind = int(group.get("endIndex", 0)) - int(group.get("committedIndex", 0))
+    flush = ", acknowledged before it is synced" if group.get("raftFlush") == "async" else ""
+    return f"{known}, {behind} entries not committed{flush}"
 
 
 def _follower(slave: dict[str, Any]) -> str:

@@ -37,6 +37,7 @@ COMMANDS = {
     "group": LazyCommand("group", "Consumer groups: list, show, reset, create, update, delete."),
     "message": LazyCommand("message", "Single messages: show, find, by-key, by-offset."),
     "cluster": LazyCommand("cluster", "Brokers: list, status."),
+    "dledger": LazyCommand("dledger", "DLedger groups: status, transfer, add, learner, remove."),
     "store": LazyCommand("store", "A store's files, without a broker: dump, verify, cut."),
     "bench": LazyCommand("bench", "Measure sending and receiving."),
     "completion": LazyCommand("completion", "Print the completion script of a shell."),

@@ -23,6 +23,7 @@ from ..namesrv.config import NamesrvConfig
 from ..namesrv.server import Namesrv, open_namesrv
 from ..remoting.errors import BadTlsSetting
 from ..store.errors import StoreError
+from ..testing.embedded import dledger_keys, free_ports, wait_for_master
 from ..world.real import World, real_world
 from .logs import LogFormat, log_options, log_to_stderr
 from .output import table
@@ -31,6 +32,8 @@ from .serving import serve
 PORTS_PER_BROKER = 10
 """A broker takes its port, the next one for slaves, and the last but one before it for clients of the VIP channel."""
 
+RAFT_PORT_DISTANCE = 30_000
+PORT_MAX = 65_535
 TEMPORARY_PREFIX = "ledgermq-up-"
 EVERYWHERE = ("", "0.0.0.0", "::")
 
@@ -41,9 +44,9 @@ class Plan:
 
     mode: str
     nodes: int
-    """Brokers; with mode `ha` those of each broker name, its master among them."""
+    """Brokers; with the modes `ha` and `dledger` those of each broker name, its master among them."""
     masters: int
-    """Broker names with mode `ha`."""
+    """Broker names with the modes `ha` and `dledger`."""
     host: str
     port: int
     broker_port: int
@@ -52,22 +55,24 @@ class Plan:
     """What the nodes of this cluster, and nobody else, know."""
     kept: bool
     """Whether the store outlives the cluster."""
+    raft_ports: tuple[int, ...] = ()
+    """With mode `dledger`, where the nodes listen for each other."""
 
     def brokers(self, namesrv: str) -> list[BrokerConfig]:
         """The configuration of each broker."""
-        names, members = (self.masters, self.nodes) if self.mode == "ha" else (self.nodes, 1)
+        names, members = (self.nodes, 1) if self.mode == "local" else (self.masters, self.nodes)
         return [
             self._broker(name, number, name * members + number, namesrv) for name in range(names) for number in range(members)
         ]
 
     def _broker(self, group: int, number: int, at: int, namesrv: str) -> BrokerConfig:
-        replicated = self.mode == "ha"
+        replicated = self.mode != "local"
         name = f"broker-{chr(ord('a') + group)}"
-        role = "ASYNC_MASTER" if not replicated else "SLAVE" if number else "SYNC_MASTER"
+        role = "ASYNC_MASTER" if self.mode != "ha" else "SLAVE" if number else "SYNC_MASTER"
         return config_of(
             {
                 "brokerName": name,
-                "brokerId": str(number),
+                "brokerId": str(number if self.mode == "ha" else 0),
                 "brokerRole": role,
                 "brokerIP1": self.host,
                 "bindAddress": self.host,
@@ -77,8 +82,17 @@ class Plan:
                 "storePathRootDir": f"{self.store}/{name}{f'-{number}' if replicated else ''}",
                 # A laptop's disk is often fuller than a server's.
                 "diskMaxUsedSpaceRatio": "95",
+                **self._group(group, number),
             }
         )
+
+    def _group(self, group: int, number: int) -> dict[str, str]:
+        """The keys of a node of a DLedger group."""
+        if self.mode != "dledger":
+            return {}
+        first = group * self.nodes
+        ports = self.raft_ports[first : first + self.nodes]
+        return dledger_keys(number, [f"{self.host}:{port}" for port in ports])
 
 
 @attrs.frozen
@@ -95,11 +109,21 @@ class Cluster:
 
 @click.command("up")
 @click.option(
-    "--mode", type=click.Choice(("local", "ha")), default="local", show_default=True, help="ha: a master with slaves."
+    "--mode",
+    type=click.Choice(("local", "ha", "dledger")),
+    default="local",
+    show_default=True,
+    help="ha: a master with slaves. dledger: nodes that elect their master.",
 )
-@click.option("--nodes", type=click.IntRange(1, 26), help="Brokers; 1 by default, with --mode ha a master and one slave.")
 @click.option(
-    "--masters", type=click.IntRange(1, 26), default=1, show_default=True, help="With --mode ha: how many such groups of nodes."
+    "--nodes", type=click.IntRange(1, 26), help="Brokers; 1 by default, with --mode ha a master and one slave, with dledger 3."
+)
+@click.option(
+    "--masters",
+    type=click.IntRange(1, 26),
+    default=1,
+    show_default=True,
+    help="With ha and dledger: how many such groups of nodes.",
 )
 @click.option(
     "--store", type=click.Path(file_okay=False, path_type=Path), help="Where messages are kept; else they go with the cluster."
@@ -132,20 +156,29 @@ def command(
     Then, in another terminal: ledgermq send hello "my first message"; ledgermq consume hello --from-beginning
     """
     if nodes is None:
-        nodes = 2 if mode == "ha" else 1
+        nodes = {"local": 1, "ha": 2, "dledger": 3}[mode]
     if mode == "ha" and nodes < 2:
         raise click.BadParameter("a master and at least one slave make 2", param_hint="--nodes")
-    if mode != "ha" and masters > 1:
-        raise click.BadParameter("every node is a master unless the mode is ha: say --nodes", param_hint="--masters")
+    if mode == "local" and masters > 1:
+        raise click.BadParameter("every node is a master unless the mode is ha or dledger: say --nodes", param_hint="--masters")
     if host in EVERYWHERE:
         raise click.BadParameter(
             f"clients are told this address: give one that they can reach (got {host!r})", param_hint="--host"
         )
     log_to_stderr(log_level, log_format)
     with _temporary_folder() if store is None else nullcontext(str(store.absolute())) as folder:
-        plan = Plan(mode, nodes, masters, host, port, broker_port, folder, secrets.token_hex(), kept=store is not None)
+        raft_ports = _raft_ports(host, broker_port, nodes * masters) if mode == "dledger" else ()
+        secret = secrets.token_hex()
+        plan = Plan(mode, nodes, masters, host, port, broker_port, folder, secret, store is not None, raft_ports)
         expected = (BrokerError, StoreError, HaError, JsonError, BadTlsSetting)
         serve(_open_cluster(plan, real_world()), _announce, *expected, port_options="--port or --broker-port")
+
+
+def _raft_ports(host: str, broker_port: int, count: int) -> tuple[int, ...]:
+    """Where the nodes of DLedger groups listen for each other: 30000 above their brokers, as RocketMQ's examples have it."""
+    if broker_port and broker_port + RAFT_PORT_DISTANCE + PORTS_PER_BROKER * count <= PORT_MAX:
+        return tuple(broker_port + RAFT_PORT_DISTANCE + PORTS_PER_BROKER * at for at in range(count))
+    return tuple(free_ports(host, count))
 
 
 @contextmanager
@@ -180,7 +213,16 @@ async def _open_cluster(plan: Plan, world: World) -> AsyncGenerator[Cluster]:
         config = NamesrvConfig(listen_port=plan.port, bind_address=plan.host, kv_config_path=kept)
         namesrv = await stack.enter_async_context(open_namesrv(config, world))
         brokers = [await stack.enter_async_context(open_broker(config, world)) for config in plan.brokers(str(namesrv.address))]
+        if plan.mode == "dledger":
+            for first in range(0, len(brokers), plan.nodes):
+                await wait_for_master(brokers[first : first + plan.nodes])
         yield Cluster(plan, namesrv, tuple(brokers))
+
+
+def _role_of(broker: Broker) -> str:
+    """What a broker is; with classic replication as configured, for puts of an async master wait for nobody."""
+    config = broker.config
+    return broker.role.state.role.value if config.enable_dleger_commit_log else config.broker_role.replace("_", " ").lower()
 
 
 def _announce(cluster: Cluster) -> str:
@@ -189,7 +231,7 @@ def _announce(cluster: Cluster) -> str:
     rows += [
         {
             "what": broker.config.broker_name,
-            "role": broker.config.broker_role.replace("_", " ").lower(),
+            "role": _role_of(broker),
             "address": broker.address,
         }
         for broker in cluster.brokers

@@ -123,6 +123,8 @@ class RequestCode(IntEnum):
     AUTH_DELETE_ACL = 3008
     AUTH_GET_ACL = 3009
     AUTH_LIST_ACL = 3010
+    CHANGE_DLEDGER_GROUP = 60001
+    """Ours: an operator hands over leadership of a DLedger group, or changes its members."""
     POP_MESSAGE = 200050
     ACK_MESSAGE = 200051
     PEEK_MESSAGE = 200052

@@ -112,7 +112,7 @@ def dledger_keys(at: int, addresses: Sequence[str]) -> dict[str, str]:
     }
 
 
-def _free_ports(host: str, count: int) -> list[int]:
+def free_ports(host: str, count: int) -> list[int]:
     """Ports that nothing listens on now."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
@@ -142,7 +142,7 @@ async def open_embedded(
     host = HOST if world is None else world.network.own_host()
     temporary = tempfile.TemporaryDirectory(prefix="ledgermq-") if store is None and world is None else nullcontext("store")
     with temporary as folder:
-        raft_ports = range(RAFT_PORT, RAFT_PORT + nodes) if world is not None else _free_ports(host, nodes)
+        raft_ports = range(RAFT_PORT, RAFT_PORT + nodes) if world is not None else free_ports(host, nodes)
         configs = broker_configs(store or folder, host, mode=mode, nodes=nodes, settings=settings, raft_ports=raft_ports)
         async with AsyncExitStack() as stack:
             used = world or real_world()

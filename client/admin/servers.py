@@ -14,6 +14,9 @@ from ..errors import NotFound
 from ..queue_calls import integer_of, request
 from .calls import AdminCalls, body_of, table_of
 
+CHANGE_SECONDS = 65.0
+"""How long a change of a DLedger group may take: a new voter catches up first."""
+
 
 @attrs.define(eq=False)
 class ServerAdmin(AdminCalls):
@@ -40,6 +43,22 @@ class ServerAdmin(AdminCalls):
         """How replication stands, as a master or slave sees it (RocketMQ `haStatus`)."""
         (address,) = await self._masters(None, broker)
         return body_of(await self._ask(address, RequestCode.GET_BROKER_HA_STATUS))
+
+    async def change_dledger_group(self, broker: str, action: str, peer: str, address: str = "") -> None:
+        """Hand leadership of a DLedger group to a node, or change the group's members; returns when that is done.
+
+        Args:
+            broker: address of the group's leader.
+            action: `transfer`, `add`, `learner` or `remove`.
+            peer: id of the node, such as `n3`.
+            address: where the node listens for the others; for `add` and `learner`.
+
+        Raises:
+            ClientError: the group refuses it, or the broker is no leader of one; the text says why.
+        """
+        (target,) = await self._masters(None, broker)
+        fields = {"action": action, "peer": peer, "address": address}
+        await self._ask(target, RequestCode.CHANGE_DLEDGER_GROUP, fields, seconds=CHANGE_SECONDS)
 
     async def set_writable(self, broker_name: str, *, writable: bool) -> int:
         """Take write permission from all topics of a broker in the routes, or give it back; returns how many changed."""

@@ -47,7 +47,7 @@ def test_the_store_is_told_its_part() -> None:
     assert store.mapped_file_size_commit_log == 16 * 1024 * 1024
 
 
-@pytest.mark.parametrize("key", ["aclEnable", "authenticationEnabled", "enableDLegerCommitLog", "enableControllerMode"])
+@pytest.mark.parametrize("key", ["aclEnable", "authenticationEnabled", "enableControllerMode"])
 def test_protection_that_is_not_there_is_refused_and_not_left_out(key: str) -> None:
     """Who switched on access control or leader election must not run without it because the key is unknown here."""
     with pytest.raises(BadConfig, match=f"{key} must be false: .*\\(got 'true'\\)"):
@@ -119,3 +119,25 @@ def test_entries_change_a_configuration_that_runs() -> None:
 
     assert config.file_reserved_time == 24
     assert config.broker_name == "b1"
+
+
+@pytest.mark.parametrize(
+    ("entries", "said"),
+    [
+        ("dLegerSelfId=n0", "dLegerPeers"),
+        ("dLegerPeers=n0-h:1", "a letter and a number"),
+        ("dLegerPeers=n0-h:1\ndLegerSelfId=node", "a letter and a number"),
+        ("dLegerPeers=n0-h:1\ndLegerSelfId=n0\nbrokerRole=SLAVE\nbrokerId=1", "elects its master"),
+        ("dLegerPeers=n0-h:1\ndLegerSelfId=n0\nraftFlush=maybe", "sync, async"),
+    ],
+)
+def test_a_dledger_group_that_cannot_work_is_refused(entries: str, said: str) -> None:
+    """The key is named, with what it may be."""
+    with pytest.raises(BadConfig, match=said):
+        read_broker_conf(f"enableDLegerCommitLog=true\n{entries}\n")
+
+
+def test_a_node_of_a_dledger_group_has_the_id_after_its_number_while_it_follows() -> None:
+    """As RocketMQ numbers them; 0 is the master's."""
+    config = read_broker_conf("enableDLegerCommitLog=true\ndLegerSelfId=n2\ndLegerPeers=n0-a:1;n1-b:1;n2-c:1\n")
+    assert config.replica_id == 3

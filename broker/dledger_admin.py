@@ -1,0 +1,104 @@
+"""What an operator asks of a DLedger group through a broker: hand over leadership, change the members.
+
+One request of ours, answered when the change is done. Only the leader can carry it out; another node says who leads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+import attrs
+import trio
+
+from ..ha.dledger.replica import Replica
+from ..ha.errors import LeadershipLost
+from ..ha.raft.errors import Refused
+from ..ha.raft.units import PeerId
+from ..remoting.codes import RequestCode, ResponseCode
+from ..remoting.command import RemotingCommand
+from ..remoting.errors import RequestRefused
+from ..remoting.server import ServerConnection
+from ..world.network import Address
+
+if TYPE_CHECKING:
+    from .broker import Broker
+
+CHANGE_SECONDS = 60.0
+"""How long a change of members may take: a new voter has to catch up first."""
+TRANSFER_SECONDS = 5.0
+POLL_SECONDS = 0.02
+
+
+def register(broker: Broker, replica: Replica) -> None:
+    """Let the broker of a DLedger group answer the request of this module."""
+    broker.dispatcher.register_waiting(RequestCode.CHANGE_DLEDGER_GROUP, DLedgerAdministration(replica).change)
+
+
+@attrs.define(eq=False)
+class DLedgerAdministration:
+    """The handler, over one node."""
+
+    replica: Replica
+
+    async def change(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+        """Carry out `action`: transfer, add, learner or remove, for the node `peer`.
+
+        Raises:
+            RequestRefused: the group refuses it, or it was not done in time; the remark says what is known.
+        """
+        actions: dict[str, Callable[[PeerId, RemotingCommand], Awaitable[None]]] = {
+            "transfer": self._transfer,
+            "add": self._add,
+            "learner": self._add_learner,
+            "remove": self._remove,
+        }
+        action, peer = request.text("action"), PeerId(request.text("peer"))
+        if action not in actions:
+            raise RequestRefused(ResponseCode.INVALID_PARAMETER, f"action is one of {', '.join(actions)} (got {action!r:.50})")
+        try:
+            with trio.fail_after(CHANGE_SECONDS):
+                await actions[action](peer, request)
+        except trio.TooSlowError:
+            status = "it may still be done: look at `ledgermq dledger status`"
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR, f"{action} {peer} was not done within {CHANGE_SECONDS:g} s; {status}"
+            ) from None
+        except (Refused, LeadershipLost) as error:
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"{action} {peer}: {error}") from error
+        return request.response()
+
+    async def _transfer(self, peer: PeerId, _request: RemotingCommand) -> None:
+        replica = self.replica
+        replica.transfer(peer)
+        with trio.move_on_after(TRANSFER_SECONDS):
+            while replica.is_leader:  # noqa: ASYNC110 - the core gives a transfer up without a notice
+                await trio.sleep(POLL_SECONDS)
+            return
+        raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"{peer} did not take over in time; this node still leads")
+
+    async def _add(self, peer: PeerId, request: RemotingCommand) -> None:
+        configuration = self.replica.core.configuration
+        learners = [one for one in configuration.learners if one != peer]
+        await self.replica.change_members([*configuration.voters, peer], learners, {peer: _address(request)})
+
+    async def _add_learner(self, peer: PeerId, request: RemotingCommand) -> None:
+        configuration = self.replica.core.configuration
+        voters = [one for one in configuration.voters if one != peer]
+        await self.replica.change_members(voters, [*configuration.learners, peer], {peer: _address(request)})
+
+    async def _remove(self, peer: PeerId, _request: RemotingCommand) -> None:
+        configuration = self.replica.core.configuration
+        if peer not in configuration.members:
+            raise RequestRefused(
+                ResponseCode.INVALID_PARAMETER, f"{peer} is no member: {', '.join(sorted(configuration.members))} are"
+            )
+        voters = [one for one in configuration.voters if one != peer]
+        await self.replica.change_members(voters, [one for one in configuration.learners if one != peer], {})
+
+
+def _address(request: RemotingCommand) -> Address:
+    try:
+        return Address.parse(request.text("address"))
+    except ValueError as error:
+        raise RequestRefused(ResponseCode.INVALID_PARAMETER, f"address: {error}; nothing was changed") from error

@@ -1,0 +1,127 @@
+"""`ledgermq dledger`: groups of brokers that elect their master, and their members."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from ..client.admin import Admin, open_admin
+from ..client.errors import ClientError
+from .clients import chosen_tls, json_option, namesrv_option, talks_to_cluster
+from .output import print_rows, snaked
+from .reasons import SuggestingGroup
+
+_COLUMNS = ("broker", "node", "role", "term", "leader", "address", "committed", "end", "lag", "flush", "note")
+
+
+@click.group("dledger", cls=SuggestingGroup)
+def command() -> None:
+    """DLedger groups: who leads, how far the others are, and who belongs to them."""
+
+
+@command.command("status")
+@namesrv_option
+@json_option
+@talks_to_cluster
+async def status(namesrv: str, as_json: bool) -> None:
+    """Every node as it sees its group: role, term, what is committed, and what is wrong."""
+    async with open_admin(namesrv, tls=chosen_tls()) as admin:
+        found = await _nodes(admin)
+    rows = [snaked(node) if as_json else _row(node) for node in found]
+    print_rows(rows, _COLUMNS, as_json=as_json, nothing="no broker of this cluster belongs to a DLedger group")
+
+
+async def _nodes(admin: Admin) -> list[dict[str, Any]]:
+    nodes: list[dict[str, Any]] = []
+    for broker in (await admin.cluster()).brokers:
+        for _, address in sorted(broker.addresses.items()):
+            try:
+                told = (await admin.ha_status(str(address))).get("dledger")
+            except ClientError as error:
+                told = {"selfId": None, "failure": str(error)}
+            if told is not None:
+                nodes.append({"broker": broker.name, "address": str(address), **told})
+    return nodes
+
+
+def _row(node: dict[str, Any]) -> dict[str, Any]:
+    peers: list[dict[str, Any]] = node.get("peers") or []
+    lags = [f"{peer['id']} {peer['lagEntries']}" for peer in peers if peer.get("lagEntries") is not None]
+    refusals = [f"{peer['id']}: {peer['refusal']}" for peer in peers if peer.get("refusal")]
+    return {
+        "broker": node["broker"],
+        "node": node.get("selfId"),
+        "role": node.get("role"),
+        "term": node.get("term"),
+        "leader": node.get("leaderId"),
+        "address": node["address"],
+        "committed": node.get("committedIndex"),
+        "end": node.get("endIndex"),
+        "lag": ", ".join(lags) or None,
+        "flush": node.get("raftFlush"),
+        "note": "; ".join(filter(None, (node.get("failure"), *refusals))) or None,
+    }
+
+
+@command.command("transfer")
+@click.argument("node")
+@click.option("--broker", help="Name of the group's brokers, if there are several groups.")
+@namesrv_option
+@talks_to_cluster
+async def transfer(namesrv: str, node: str, broker: str | None) -> None:
+    """Let NODE, such as n1, lead its group."""
+    await _change(namesrv, broker, "transfer", node, "")
+    click.echo(f"{node} leads")
+
+
+@command.command("add")
+@click.argument("node")
+@click.argument("address")
+@click.option("--broker", help="Name of the group's brokers, if there are several groups.")
+@namesrv_option
+@talks_to_cluster
+async def add(namesrv: str, node: str, address: str, broker: str | None) -> None:
+    """Let NODE, which listens for the others at ADDRESS, become a member that votes."""
+    await _change(namesrv, broker, "add", node, address)
+    click.echo(f"{node} votes")
+
+
+@command.command("learner")
+@click.argument("node")
+@click.argument("address")
+@click.option("--broker", help="Name of the group's brokers, if there are several groups.")
+@namesrv_option
+@talks_to_cluster
+async def learner(namesrv: str, node: str, address: str, broker: str | None) -> None:
+    """Let NODE, which listens for the others at ADDRESS, receive the log without a vote."""
+    await _change(namesrv, broker, "learner", node, address)
+    click.echo(f"{node} learns")
+
+
+@command.command("remove")
+@click.argument("node")
+@click.option("--broker", help="Name of the group's brokers, if there are several groups.")
+@namesrv_option
+@talks_to_cluster
+async def remove(namesrv: str, node: str, broker: str | None) -> None:
+    """Let NODE belong to its group no longer."""
+    await _change(namesrv, broker, "remove", node, "")
+    click.echo(f"{node} is no member any more")
+
+
+async def _change(namesrv: str, broker: str | None, action: str, node: str, address: str) -> None:
+    async with open_admin(namesrv, tls=chosen_tls()) as admin:
+        leaders = [
+            found
+            for found in await _nodes(admin)
+            if found.get("role") == "leader" and (broker is None or found["broker"] == broker)
+        ]
+        if len(leaders) != 1:
+            names = ", ".join(sorted(found["broker"] for found in leaders))
+            raise click.ClickException(
+                f"several groups have a leader: choose one with --broker ({names}); nothing was changed"
+                if leaders
+                else "no leader of such a DLedger group is known to the name server; nothing was changed"
+            )
+        await admin.change_dledger_group(leaders[0]["address"], action, node, address)

@@ -1,0 +1,276 @@
+"""Brokers of a DLedger group on simulated machines: what clients see through elections, kills, power cuts and partitions."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable
+from itertools import count
+
+import attrs
+import pytest
+import trio
+
+from ledgermq.broker.broker import Broker, open_broker
+from ledgermq.broker.config import BrokerConfig
+from ledgermq.broker.role import Role
+from ledgermq.client.consumer import ConsumeFrom, open_consumer
+from ledgermq.client.errors import ClientError
+from ledgermq.client.producer import Producer, open_producer
+from ledgermq.message.message import Message
+from ledgermq.namesrv.config import NamesrvConfig
+from ledgermq.namesrv.server import open_namesrv
+from ledgermq.testing.embedded import RAFT_PORT, broker_configs
+from ledgermq.testing.sim.network import SimFabric
+from ledgermq.testing.sim.scheduler import seeded_run
+from ledgermq.testing.sim.world import Machine
+from ledgermq.world.real import World
+
+NAMESRV_HOST, NAMESRV_PORT = "10.0.2.1", 9876
+SEEDS = range(1, 4)
+
+
+@attrs.define(eq=False)
+class Node:
+    """A machine with its broker, while one runs."""
+
+    machine: Machine
+    config: BrokerConfig
+    broker: Broker | None = None
+    _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+    _ended: trio.Event = attrs.field(factory=trio.Event)
+    _dead: bool = False
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        self._scope, self._ended, self._dead = trio.CancelScope(), trio.Event(), False
+        try:
+            with self._scope:
+                async with open_broker(self.config, self.machine.world()) as self.broker:
+                    task_status.started()
+                    await trio.sleep_forever()
+        except BaseException:
+            if not self._dead:
+                raise
+        finally:
+            self.broker = None
+            self._ended.set()
+
+    async def end(self, how: str) -> None:
+        """Stop it in order, kill its process, or switch its machine off."""
+        self._dead = how != "stop"
+        if how == "kill":
+            self.machine.kill()
+        elif how == "power cut":
+            self.machine.power_cut()
+        self._scope.cancel()
+        await self._ended.wait()
+
+
+@attrs.define(eq=False)
+class Group:
+    """Three nodes, a name server, and clients on a machine of their own."""
+
+    nursery: trio.Nursery
+    fabric: SimFabric
+    lots: random.Random
+    nodes: list[Node] = attrs.field(factory=list[Node])
+    namesrv: str = f"{NAMESRV_HOST}:{NAMESRV_PORT}"
+    _numbers: count[int] = attrs.field(factory=count)
+    sent: dict[int, None] = attrs.field(factory=dict[int, None])
+    """What was acknowledged, in order."""
+
+    def world(self, host: str) -> World:
+        return Machine.of(host, self.fabric, random.Random(self.lots.getrandbits(32))).world()
+
+    async def serve_names(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        config = NamesrvConfig(listen_port=NAMESRV_PORT, bind_address=NAMESRV_HOST)
+        async with open_namesrv(config, self.world(NAMESRV_HOST)):
+            task_status.started()
+            await trio.sleep_forever()
+
+    async def start(self) -> None:
+        await self.nursery.start(self.serve_names)
+        hosts = [f"10.0.1.{number}" for number in range(3)]
+        addresses = ";".join(f"n{number}-{host}:{RAFT_PORT}" for number, host in enumerate(hosts))
+        configs = broker_configs(
+            "store",
+            "",
+            mode="dledger",
+            nodes=3,
+            raft_ports=[RAFT_PORT] * 3,
+            settings={
+                "namesrvAddr": self.namesrv,
+                "listenPort": "10911",
+                "defaultTopicQueueNums": "2",
+                "mappedFileSizeCommitLog": "65536",
+                "maxMessageSize": "60000",
+                "messageDelayLevel": "1s 5s",
+                "haSecret": "secret",
+                "dLegerPeers": addresses,
+            },
+        )
+        for host, config in zip(hosts, configs, strict=True):
+            machine = Machine.of(host, self.fabric, random.Random(self.lots.getrandbits(32)))
+            node = Node(machine, attrs.evolve(config, broker_ip1=host, bind_address=host))
+            self.nodes.append(node)
+            await self.nursery.start(node.run)
+
+    def masters(self) -> list[Node]:
+        return [node for node in self.nodes if node.broker is not None and node.broker.role.takes_puts]
+
+    async def master(self) -> Node:
+        """The node that is master, once there is exactly one."""
+        with trio.fail_after(30):
+            while len(self.masters()) != 1:  # noqa: ASYNC110 - virtual time
+                await trio.sleep(0.01)
+        return self.masters()[0]
+
+    async def produce(self, producer: Producer, messages: int) -> None:
+        """Send so many messages; one that failed is sent again under another number."""
+        while messages:
+            number = next(self._numbers)
+            try:
+                await producer.send(Message("T", b"%d" % number, keys=(str(number),)))
+            except ClientError:
+                await trio.sleep(0.05)
+            else:
+                self.sent[number] = None
+                messages -= 1
+
+    async def consumed(self) -> list[int]:
+        """What a new group is given, from the first message to the last acknowledged one."""
+        received: list[int] = []
+        async with open_consumer(
+            self.namesrv, "check", "T", consume_from=ConsumeFrom.FIRST, ack="explicit", world=self.world("10.0.3.9")
+        ) as consumer:
+            with trio.fail_after(60):
+                while not self.sent.keys() <= set(received):
+                    received += [int(message.body) for message in await consumer.get_many(32, 1.0)]
+        return received
+
+
+def scenario(story: Callable[[Group], Awaitable[None]], seed: int = 1) -> None:
+    """Tell a story about a new group."""
+
+    async def run() -> None:
+        lots = random.Random(seed)
+        async with trio.open_nursery() as nursery:
+            group = Group(nursery, SimFabric(random.Random(seed)), lots)
+            await group.start()
+            await group.master()
+            await story(group)
+            for node in group.nodes:
+                if node.broker is not None:
+                    await node.end("stop")
+            nursery.cancel_scope.cancel()
+
+    seeded_run(run, seed=seed)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("how", ["kill", "power cut", "stop"])
+def test_nothing_acknowledged_is_lost_or_repeated_when_the_master_ends(how: str, seed: int) -> None:
+    """Three masters in a row; queues have no gap and no message twice, on every node."""
+
+    async def story(group: Group) -> None:
+        async with open_producer(group.namesrv, "p", world=group.world("10.0.3.1")) as producer:
+            for _ in range(3):
+                await group.produce(producer, 20)
+                old = await group.master()
+                await old.end(how)
+                ended = trio.current_time()
+                await group.produce(producer, 20)
+                assert trio.current_time() - ended < 5
+                await group.nursery.start(old.run)
+            received = await group.consumed()
+        assert len(received) == len(set(received))
+        assert set(received) >= group.sent.keys()
+        await check_nodes_agree(group)
+
+    scenario(story, seed)
+
+
+async def check_nodes_agree(group: Group) -> None:
+    """Every node that runs has the same log up to the committed position, and derives the same queues from it."""
+    master = await group.master()
+    assert master.broker is not None
+    end = master.broker.store.log.committed_offset
+    with trio.fail_after(30):
+        while any(  # noqa: ASYNC110 - virtual time
+            node.broker is not None and node.broker.store.dispatcher.dispatched_offset < end for node in group.nodes
+        ):
+            await trio.sleep(0.05)
+    brokers = [node.broker for node in group.nodes if node.broker is not None]
+    logs = [[bytes(broker.store.log.slice_from(at, 1 << 20)) for at in range(0, end, 65536)] for broker in brokers]
+    assert all(log[:-1] == logs[0][:-1] for log in logs)
+    queues = [{queue_id: broker.store.max_offset("T", queue_id) for queue_id in range(2)} for broker in brokers]
+    assert all(one == queues[0] for one in queues)
+
+
+def test_a_planned_stop_fails_no_send() -> None:
+    """The master hands over first; sends wait for the new one."""
+
+    async def story(group: Group) -> None:
+        async with open_producer(group.namesrv, "p", world=group.world("10.0.3.1")) as producer:
+            stopped = trio.Event()
+
+            async def produce() -> None:
+                while not stopped.is_set():
+                    await producer.send(Message("T", b"x"))
+                    await trio.sleep(0.002)
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(produce)
+                for _ in range(3):
+                    await trio.sleep(0.5)
+                    old = await group.master()
+                    await old.end("stop")
+                    await trio.sleep(1)
+                    await group.nursery.start(old.run)
+                stopped.set()
+
+    scenario(story)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_master_that_is_cut_off_acknowledges_nothing_and_follows_when_it_is_back(seed: int) -> None:
+    """Its clients go to the new master; what it had taken meanwhile never appears."""
+
+    async def story(group: Group) -> None:
+        async with open_producer(group.namesrv, "p", world=group.world("10.0.3.1")) as producer:
+            await group.produce(producer, 10)
+            old = await group.master()
+            others = [node for node in group.nodes if node is not old]
+            group.fabric.part([old.machine.host], [node.machine.host for node in others])
+            assert old.broker is not None
+            orphan = old.broker.store
+            with trio.fail_after(30):
+                while not any(node in others for node in group.masters()):  # noqa: ASYNC110 - virtual time
+                    await trio.sleep(0.01)
+            await trio.sleep(1)
+            assert not old.broker.role.takes_puts
+            await group.produce(producer, 10)
+            group.fabric.heal()
+            await group.produce(producer, 10)
+            received = await group.consumed()
+            assert sorted(received) == sorted(group.sent)
+            assert old.broker.store is orphan
+            assert old.broker.role.state.role is Role.FOLLOWER
+            await check_nodes_agree(group)
+
+    scenario(story, seed)
+
+
+def test_delayed_messages_come_once_each_through_a_failover() -> None:
+    """The new master delivers what the old one had not."""
+
+    async def story(group: Group) -> None:
+        async with open_producer(group.namesrv, "p", world=group.world("10.0.3.1")) as producer:
+            await group.produce(producer, 2)
+            for number in range(1000, 1010):
+                await producer.send(Message("T", b"%d" % number, delay_level=2))
+                group.sent[number] = None
+            await (await group.master()).end("kill")
+            received = await group.consumed()
+        assert sorted(received) == sorted(group.sent)
+
+    scenario(story)

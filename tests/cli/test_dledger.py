@@ -1,0 +1,75 @@
+"""`ledgermq up --mode dledger` and `ledgermq dledger`: a group that is looked at, handed over, changed and killed."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from click.testing import Result
+
+Run = Callable[..., Result]
+
+
+class Ledgermq(Protocol):
+    process: subprocess.Popen[str]
+
+    def wait_for(self, pattern: str) -> re.Match[str]: ...
+
+    def stop(self, number: int = signal.SIGTERM) -> int: ...
+
+
+Start = Callable[..., Ledgermq]
+
+
+def nodes(runner: Run, namesrv: str) -> dict[str, dict[str, Any]]:
+    """What each node says of its group, by its id."""
+    told = runner("dledger", "status", "--json", namesrv=namesrv)
+    return {row["self_id"]: row for row in json.loads(told.stdout)}
+
+
+def leader(runner: Run, namesrv: str) -> str:
+    (found,) = (name for name, row in nodes(runner, namesrv).items() if row["role"] == "leader")
+    return found
+
+
+def test_a_group_of_three_is_shown_handed_over_and_made_smaller(start: Start, runner: Run) -> None:
+    """Messages come through; the wanted node leads; a node that was removed is no member for the others."""
+    up = start("up", "--mode", "dledger", "--port", "0", "--broker-port", "0")
+    namesrv = up.wait_for(r"name server +(\S+:\d+)\n")[1]
+    up.wait_for(r"Ctrl-C stops")
+    assert "SEND_OK" in runner("send", "hello", "first", namesrv=namesrv).stdout
+
+    old = leader(runner, namesrv)
+    other, third = (name for name in ("n0", "n1", "n2") if name != old)
+    assert runner("dledger", "transfer", other, namesrv=namesrv).stdout == f"{other} leads\n"
+    assert leader(runner, namesrv) == other
+    assert "SEND_OK" in runner("send", "hello", "second", namesrv=namesrv).stdout
+
+    shown = runner("dledger", "status", namesrv=namesrv).stdout
+    assert re.search(rf"broker-a +{other} +leader", shown)
+    assert f"leader {other} in term" in runner("cluster", "status", namesrv=namesrv).stdout
+
+    refused = runner("dledger", "remove", "n9", namesrv=namesrv, status=1)
+    assert "n9 is no member" in refused.stderr
+    runner("dledger", "remove", third, namesrv=namesrv)
+    assert nodes(runner, namesrv)[other]["voters"] == sorted({old, other})
+    assert runner("consume", "hello", "--from-beginning", namesrv=namesrv).stdout.splitlines() in (
+        ["first", "second"],
+        ["second", "first"],
+    )
+    assert up.stop() == 0
+
+
+def test_a_cluster_without_groups_says_so(start: Start, runner: Run) -> None:
+    """There is nothing to hand over either."""
+    up = start("up", "--port", "0", "--broker-port", "0")
+    namesrv = up.wait_for(r"name server +(\S+:\d+)\n")[1]
+    up.wait_for(r"Ctrl-C stops")
+
+    assert "no broker of this cluster belongs to a DLedger group" in runner("dledger", "status", namesrv=namesrv).output
+    refused = runner("dledger", "transfer", "n1", namesrv=namesrv, status=1)
+    assert "no leader of such a DLedger group is known" in refused.stderr
