@@ -41,8 +41,8 @@ class Tally:
         elapsed = time.monotonic() - self.started
         ordered = sorted(self.latencies)
         quantiles = {
-            f"p{int(share * 1000) / 10:g}_ms": round(ordered[min(len(ordered) - 1, int(share * len(ordered)))] * 1000, 3)
-            for share in (0.5, 0.99, 0.999)
+            f"{name}_ms": round(ordered[min(len(ordered) - 1, int(share * len(ordered)))] * 1000, 3)
+            for name, share in (("p50", 0.5), ("p99", 0.99), ("p999", 0.999))
             if ordered
         }
         return {

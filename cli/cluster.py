@@ -73,7 +73,7 @@ async def _ask_broker(admin: Admin, row: dict[str, Any]) -> None:
     row["out_tps"] = _first_number(runtime.get("getTransferredTps") or runtime.get("getTransferedTps"))
     row["disk_percent"] = _first_number(runtime.get("commitLogDiskRatio")) * 100
     row["log_end"] = number_or_text(runtime.get("commitLogMaxOffset"))
-    row["runtime"] = {snake(name): number_or_text(text) for name, text in runtime.items()}
+    row["runtime"] = {snake(name): number_or_text(text) for name, text in runtime.items() if "/" not in name}
     try:
         ha = await admin.ha_status(row["address"])
     except ClientError:  # older brokers do not know the request

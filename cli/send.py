@@ -197,6 +197,8 @@ async def command(
 
     from_input = not bodies and file is None
     progress = Progress(as_json, verbose or not from_input)
+    if from_input and sys.stdin.isatty():
+        click.echo("One message a line; Ctrl-D ends.", err=True)
     started = time.monotonic()
     try:
         async with open_producer(namesrv, group, send_timeout_seconds=seconds, tls=chosen_tls()) as producer:

@@ -20,6 +20,8 @@ from .output import moment_or_none, print_json, print_rows, warn_without_master,
 from .reasons import SuggestingGroup
 
 QUEUE_COUNT = click.IntRange(0, QUEUES_MAX)
+NEW_QUEUE_COUNT = click.IntRange(1, QUEUES_MAX)
+"""A topic without any queue is of no use to anybody; one that is being closed may have none left to write."""
 PERMISSIONS = {"rw": PERM_READ_WRITE, "r": PERM_READ, "w": PERM_WRITE}
 SYSTEM_TOPICS = frozenset(
     ("TBW102", "SELF_TEST_TOPIC", "BenchmarkTest", "OFFSET_MOVED_EVENT", "SCHEDULE_TOPIC_XXXX", "TRANS_CHECK_MAX_TIME_TOPIC")
@@ -63,7 +65,7 @@ def _setting_options(*, creating: bool) -> Callable[[Callable[..., None]], Calla
         for option in (
             click.option(
                 "--queues",
-                type=QUEUE_COUNT,
+                type=NEW_QUEUE_COUNT if creating else QUEUE_COUNT,
                 default=QUEUES if creating else None,
                 show_default=creating,
                 help="Per broker, to read and to write.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
@@ -11,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Generator
 from pathlib import Path
+from typing import Any
 
 import attrs
 import pytest
@@ -115,3 +117,19 @@ def runner() -> Generator[Run]:
     yield run
     logger.setLevel(level)
     logger.handlers[:] = handlers
+
+
+@pytest.fixture
+def ledgermq(runner: Run, namesrv: str) -> Run:
+    """Runs a command against the cluster."""
+
+    def run(*arguments: str, status: int = 0) -> Result:
+        return runner(*arguments, status=status, namesrv=namesrv)
+
+    return run
+
+
+@pytest.fixture
+def as_json(ledgermq: Run) -> Callable[..., Any]:
+    """Runs a command with `--json` and reads what it prints."""
+    return lambda *arguments: json.loads(ledgermq(*arguments, "--json").stdout)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -19,22 +18,6 @@ from click.testing import Result
 Run = Callable[..., Result]
 
 SOURCES = Path(__file__).parents[2] / "src"
-
-
-@pytest.fixture
-def ledgermq(runner: Run, namesrv: str) -> Run:
-    """Runs a command against the cluster."""
-
-    def run(*arguments: str, status: int = 0) -> Result:
-        return runner(*arguments, status=status, namesrv=namesrv)
-
-    return run
-
-
-@pytest.fixture
-def as_json(ledgermq: Run) -> Callable[..., Any]:
-    """Runs a command with `--json` and reads what it prints."""
-    return lambda *arguments: json.loads(ledgermq(*arguments, "--json").stdout)
 
 
 def pipe(namesrv: str, text: bytes, *arguments: str) -> subprocess.CompletedProcess[bytes]:
@@ -158,111 +141,6 @@ def test_a_group_is_set_back_and_reads_again(ledgermq: Run, as_json: Callable[..
 
     assert {row["position"] for row in reset} == {0}
     assert sorted(lines_of(ledgermq(*consume))) == ["x", "y"]
-
-
-def test_topics_are_created_changed_shown_and_deleted(ledgermq: Run, as_json: Callable[..., Any]) -> None:
-    """Every step is seen by the next."""
-    ledgermq("topic", "create", "Mine", "--queues", "3")
-    assert "Mine" in as_json("topic", "list")
-    assert "TBW102" not in as_json("topic", "list")
-    assert "TBW102" in as_json("topic", "list", "--all")
-    (route,) = as_json("topic", "route", "Mine")
-    assert (route["read"], route["write"], route["perm"]) == (3, 3, "rw")
-
-    ledgermq("topic", "update", "Mine", "--queues", "5", "--perm", "r")
-    (route,) = as_json("topic", "route", "Mine")
-    assert (route["write"], route["perm"]) == (5, "r")
-    assert "permissions" in ledgermq("send", "Mine", "x", status=1).stderr
-
-    assert len(as_json("topic", "show", "Mine")["queues"]) == 5
-    ledgermq("topic", "delete", "Mine", "--yes")
-    assert "Mine" not in as_json("topic", "list")
-
-
-def test_an_update_changes_what_is_named_and_nothing_else(ledgermq: Run, as_json: Callable[..., Any]) -> None:
-    """What a topic has and nobody names stays; what changes is known to clients when the command ends."""
-    ledgermq("topic", "create", "Kept", "--queues", "4", "--order", "--attribute", "message.type=FIFO")
-
-    printed = ledgermq("topic", "update", "Kept", "--perm", "r").stdout
-    assert printed == "topic Kept on broker-a: 4 queues, permission r, ordered, message.type=FIFO\n"
-    (row,) = as_json("topic", "update", "Kept", "--write-queues", "2", "--no-order")["brokers"]
-    assert row == {
-        "broker": "broker-a",
-        "read_queues": 4,
-        "write_queues": 2,
-        "perm": "r",
-        "order": False,
-        "attributes": {"message.type": "FIFO"},
-    }
-
-    assert "say what to change" in ledgermq("topic", "update", "Kept", status=2).stderr
-    assert (
-        "Create it with `ledgermq topic create Absent`" in ledgermq("topic", "update", "Absent", "--perm", "r", status=1).stderr
-    )
-    assert "Absent" not in as_json("topic", "list"), "an update does not create"
-
-
-def test_a_topic_that_exists_is_created_again_only_as_it_is(ledgermq: Run, as_json: Callable[..., Any]) -> None:
-    """A second `create` would otherwise take queues away, with the messages in them."""
-    ledgermq("topic", "create", "Twice", "--queues", "4")
-
-    assert "4 queues" in ledgermq("topic", "create", "Twice", "--queues", "4").stdout
-    error = ledgermq("topic", "create", "Twice", status=1).stderr
-    assert "topic Twice exists on broker-a with other settings: 4 queues, permission rw; nothing was changed" in error
-    assert "ledgermq topic update Twice" in error
-    assert as_json("topic", "route", "Twice")[0]["read"] == 4
-
-
-def test_queues_with_messages_are_taken_away_by_force_alone(ledgermq: Run, as_json: Callable[..., Any]) -> None:
-    """The error says what could not be read any more, and how to go about it."""
-    ledgermq("topic", "create", "Shrunk", "--queues", "4")
-    ledgermq("send", "Shrunk", *"abcdefgh")
-
-    error = ledgermq("topic", "update", "Shrunk", "--queues", "2", status=1).stderr
-    assert "4 messages of topic Shrunk in the queues broker-a:2, broker-a:3 could not be read any more" in error
-    assert "--write-queues" in error
-    assert as_json("topic", "route", "Shrunk")[0]["read"] == 4
-    ledgermq("topic", "update", "Shrunk", "--write-queues", "2")
-    assert len(lines_of(ledgermq("consume", "Shrunk", "--from-beginning"))) == 8
-
-    ledgermq("topic", "update", "Shrunk", "--queues", "2", "--force")
-    assert len(lines_of(ledgermq("consume", "Shrunk", "--from-beginning"))) == 4
-
-
-def test_a_new_topic_is_known_when_the_command_ends(ledgermq: Run) -> None:
-    """A send right behind it would otherwise use the queues that it thinks are created by sending."""
-    for number in range(5):
-        ledgermq("topic", "create", f"Fresh{number}", "--queues", "1")
-        assert "Fresh" in ledgermq("send", f"Fresh{number}", "a", "b", "c").stdout
-
-
-def test_deleting_asks_first(ledgermq: Run, as_json: Callable[..., Any]) -> None:
-    """Without a yes nothing is deleted, and the exit status says so."""
-    ledgermq("topic", "create", "Precious")
-
-    ledgermq("topic", "delete", "Precious", status=1)
-
-    assert "Precious" in as_json("topic", "list")
-
-
-def test_groups_are_created_listed_and_deleted(ledgermq: Run, as_json: Callable[..., Any]) -> None:
-    """The configuration is RocketMQ's."""
-    ledgermq("group", "create", "workers", "--retries", "3", "--no-broadcast")
-    (created,) = (group for group in as_json("group", "list") if group["group"] == "workers")
-    assert (created["retry_max_times"], created["consume_broadcast_enable"]) == (3, False)
-
-    error = ledgermq("group", "create", "workers", status=1).stderr
-    assert "group workers exists on broker-a with other settings: consumeBroadcastEnable is False, retryMaxTimes is 3" in error
-    assert "ledgermq group update workers" in error
-    ledgermq("group", "create", "workers", "--retries", "3", "--no-broadcast")
-
-    updated = ledgermq("group", "update", "workers", "--retries", "5").stdout
-    assert updated == "group workers on broker-a: 5 retries, no broadcasting\n"
-    assert "there is no group 'strangers'" in ledgermq("group", "update", "strangers", "--retries", "5", status=1).stderr
-    assert "say what to change" in ledgermq("group", "update", "workers", status=2).stderr
-
-    ledgermq("group", "delete", "workers", "--yes")
-    assert "workers" not in ledgermq("group", "list").stdout.split()
 
 
 def test_a_message_is_found_by_every_way(ledgermq: Run, as_json: Callable[..., Any]) -> None:
