@@ -25,7 +25,7 @@ from ..client.errors import (
     NotSupported,
     Unreachable,
 )
-from ..client.session import parse_name_servers
+from ..client.name_servers import parse_name_servers
 from ..remoting.errors import BadTlsSetting
 from ..remoting.tls import TlsSettings
 from ..world.tls import ClientTls

@@ -30,6 +30,7 @@ from .arguments import (
     check_text,
 )
 from .assigned import BYTES_MAX, BYTES_PER_QUEUE_MAX, MESSAGES_PER_QUEUE_MAX, HeldBytes
+from .background import background_nursery
 from .delivery import Line, Source
 from .errors import Closed, InvalidArgument, NoRoute, NoRouteReason
 from .fetch import PULL_MESSAGES_MAX
@@ -43,7 +44,7 @@ from .rebalance import Strategy, strategy_of
 from .received import ReceivedMessage
 from .redelivery import Redelivery
 from .send_back import SendBack
-from .session import CALL_SECONDS, FAREWELL_SECONDS, Session, background_nursery, open_session
+from .session import CALL_SECONDS, FAREWELL_SECONDS, Session, open_session
 from .subscription import TAG_EXPRESSION, ConsumeFrom, Member, MessageModel, Subscription, subscriptions_of_member
 
 log = get_logger(__name__)

@@ -7,17 +7,20 @@ answer counts, and its name server is asked first from then on.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 import attrs
 import trio
 
 from ..remoting.command import RemotingCommand
 from ..world.network import Address
-from .errors import ClientError, NoAnswer, TopicNotExist, Unreachable
+from .arguments import check_text
+from .errors import ClientError, InvalidArgument, NoAnswer, TopicNotExist, Unreachable
 
 PATIENCE_SECONDS = 0.5
 """How long one name server is waited for alone before the next is asked too."""
+
+DEFAULT_NAMESRV_PORT = 9876
 
 Ask = Callable[[Address, RemotingCommand, float], Awaitable[RemotingCommand]]
 """Asks one address, within seconds, and returns an answer of success; raises a `ClientError`."""
@@ -82,3 +85,28 @@ def _worst(failures: list[ClientError]) -> ClientError:
     """The failure that says most: a refusal, then that the topic is unknown, then that nobody answered."""
     told = [failure for failure in failures if not isinstance(failure, Unreachable | NoAnswer)]
     return next((failure for failure in told if not isinstance(failure, TopicNotExist)), (told or failures)[0])
+
+
+def parse_name_servers(namesrv: str | Iterable[str]) -> tuple[Address, ...]:
+    """Read `host:port;host:port`, or several such texts; without a port it is 9876.
+
+    Raises:
+        InvalidArgument: an address that is none, or no address at all.
+    """
+    try:
+        texts = [namesrv] if isinstance(namesrv, str) else [check_text("each name server", text) for text in namesrv]
+    except TypeError as error:  # most likely a setting that is not set
+        raise InvalidArgument(f"name servers are given as HOST:PORT;HOST:PORT (got {namesrv!r})") from error
+    parts = [part.strip() for text in texts for part in text.replace(",", ";").split(";")]
+    try:
+        addresses = tuple(Address.parse(_with_port(part)) for part in parts if part)
+    except ValueError as error:
+        raise InvalidArgument(f"name server: {error}") from error
+    if not addresses:
+        raise InvalidArgument("a client needs the address of at least one name server")
+    return addresses
+
+
+def _with_port(name_server: str) -> str:
+    has_port = ":" in name_server and not name_server.endswith("]")
+    return name_server if has_port else f"{name_server}:{DEFAULT_NAMESRV_PORT}"

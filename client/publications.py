@@ -85,6 +85,9 @@ class Publications:
                 failure = lambda: NoRoute(topic, reason, detail)  # noqa: E731
             except Closed:
                 pass
+            except ClientError as error:
+                said = str(error)
+                failure = lambda: NoRoute(topic, NoRouteReason.NAME_SERVER_UNREACHABLE, said)  # noqa: E731
             else:
                 while waiting:
                     trio.lowlevel.reschedule(waiting.popleft(), outcome.Value(publication))

@@ -28,13 +28,14 @@ from .arguments import (
     check_topic,
 )
 from .assigned import BYTES_PER_QUEUE_MAX, MESSAGES_PER_QUEUE_MAX, AssignedQueue
+from .background import background_nursery
 from .delivery import Line, Source
 from .errors import ClientError, Closed, InvalidArgument
 from .fetch import PULL_MESSAGES_MAX, Fetcher, PullPlan
 from .offsets import commit_offsets
 from .queue_calls import commit_offset, committed_offset, max_offset, min_offset, offset_at
 from .received import ReceivedMessage
-from .session import Session, background_nursery, open_session
+from .session import Session, open_session
 from .subscription import ALL, ConsumeFrom, Member, MessageModel, Subscription
 
 SUSPEND_MS = 20_000

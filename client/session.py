@@ -23,6 +23,7 @@ from ..world.network import Address
 from ..world.real import World
 from ..world.tls import ClientTls, TlsNetwork
 from .arguments import check_text
+from .background import background_nursery
 from .errors import (
     ClientError,
     Closed,
@@ -35,7 +36,7 @@ from .errors import (
     WrongEventLoop,
     refusal,
 )
-from .name_servers import NameServers
+from .name_servers import NameServers, parse_name_servers
 from .route import AUTO_CREATE_TOPIC, RouteTable, TopicRoute, parse_route
 from .subscription import Member, heartbeat
 
@@ -55,34 +56,7 @@ SILENCE_SECONDS = 3.0
 """After so long without a word from a member that is asked for messages it has to answer a heartbeat."""
 SILENCE_LOOK_SECONDS = 1.0
 
-DEFAULT_NAMESRV_PORT = 9876
-
 PeerHandler = Callable[[Channel, RemotingCommand], RemotingCommand | None]
-
-
-def _with_port(name_server: str) -> str:
-    has_port = ":" in name_server and not name_server.endswith("]")
-    return name_server if has_port else f"{name_server}:{DEFAULT_NAMESRV_PORT}"
-
-
-def parse_name_servers(namesrv: str | Iterable[str]) -> tuple[Address, ...]:
-    """Read `host:port;host:port`, or several such texts; without a port it is 9876.
-
-    Raises:
-        InvalidArgument: an address that is none, or no address at all.
-    """
-    try:
-        texts = [namesrv] if isinstance(namesrv, str) else [check_text("each name server", text) for text in namesrv]
-    except TypeError as error:  # most likely a setting that is not set
-        raise InvalidArgument(f"name servers are given as HOST:PORT;HOST:PORT (got {namesrv!r})") from error
-    parts = [part.strip() for text in texts for part in text.replace(",", ";").split(";")]
-    try:
-        addresses = tuple(Address.parse(_with_port(part)) for part in parts if part)
-    except ValueError as error:
-        raise InvalidArgument(f"name server: {error}") from error
-    if not addresses:
-        raise InvalidArgument("a client needs the address of at least one name server")
-    return addresses
 
 
 @attrs.define(eq=False)
@@ -454,33 +428,6 @@ class _Refresh:
     route: TopicRoute | None = None
     failure: Callable[[], ClientError] = _was_closed
     cause: Exception | None = None
-
-
-@asynccontextmanager
-async def background_nursery() -> AsyncGenerator[trio.Nursery]:
-    """A nursery for tasks that serve a block and end with it.
-
-    When the block is cancelled from outside, its tasks go on until the block has left its own `finally` clauses: what these say
-    to the brokers needs the connections. An exception of the block leaves it as it is, not inside the group that a nursery
-    makes of it.
-    """
-    failure: BaseException | None = None
-    async with trio.open_nursery() as outer:
-        nursery: trio.Nursery = await outer.start(_host_shielded)
-        try:
-            yield nursery
-        except BaseException as error:  # noqa: BLE001 - raised again outside the nursery
-            failure = error
-        nursery.cancel_scope.cancel()
-    if failure is not None:
-        raise failure
-
-
-async def _host_shielded(*, task_status: trio.TaskStatus[trio.Nursery]) -> None:
-    with trio.CancelScope(shield=True):
-        async with trio.open_nursery() as nursery:
-            task_status.started(nursery)
-            await trio.sleep_forever()
 
 
 def _check_event_loop() -> None:

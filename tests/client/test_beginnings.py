@@ -11,13 +11,16 @@ from trio.testing import MockClock
 
 from ledgermq.client.admin import open_admin
 from ledgermq.client.consumer import Consumer, open_consumer
+from ledgermq.client.errors import OffsetsUnreadable
 from ledgermq.client.producer import open_producer
 from ledgermq.client.sending import SendResult
 from ledgermq.client.subscription import ConsumeFrom, MessageModel
 from ledgermq.message.message import Message, MessageQueue
+from ledgermq.remoting.codes import RequestCode
 from ledgermq.testing.embedded import open_virtual
 
 from .fake_cluster import NAMESRV, FakeCluster, open_cluster, until
+from .test_consumer import fill
 
 RETRY = "%RETRY%g"
 
@@ -173,3 +176,39 @@ async def test_a_send_right_after_a_topic_was_created_finds_all_its_queues(autoj
             await admin.clone_offsets("source", "target", "t8")
             offsets = [await admin.offset_of("target", MessageQueue("t8", broker_name, at)) for at in range(8)]
             assert offsets == [None, None, None, 1, None, None, None, None]
+
+
+async def test_broadcasting_reads_everything_and_keeps_its_own_offsets(autojump_clock: MockClock, tmp_path: Path) -> None:
+    """Every member gets all messages; offsets live in a file; no broker is asked about the group."""
+    path = str(tmp_path / "offsets" / "g.json")
+    async with open_cluster() as cluster:
+        broker = await cluster.start_broker("b1")
+        cluster.create("t", 2)
+        fill(broker, 3, queue_id=0)
+        fill(broker, 3, queue_id=1)
+
+        async def read() -> int:
+            async with open_consumer(
+                NAMESRV,
+                "g",
+                "t",
+                model=MessageModel.BROADCASTING,
+                consume_from=ConsumeFrom.FIRST,
+                offsets_path=path,
+                world=cluster.world,
+            ) as consumer:
+                count = 0
+                while messages := await consumer.get_many(10, 1):
+                    count += len(messages)
+                return count
+
+        assert await read() == 6
+        assert await read() == 0
+        broker.put("t", 1, b"3")
+        assert await read() == 1
+        assert broker.offsets == {}
+        assert broker.requests_of(RequestCode.GET_CONSUMER_LIST_BY_GROUP) == []
+        await trio.Path(path).write_text("not json")
+        with pytest.raises(OffsetsUnreadable, match="repair the file"):
+            await read()
+        assert await trio.Path(path).read_text() == "not json", "it can still be repaired"

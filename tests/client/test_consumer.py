@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -10,13 +9,13 @@ import trio
 from trio.testing import MockClock
 
 from ledgermq.client.consumer import Consumer, open_consumer
-from ledgermq.client.errors import Closed, InvalidArgument, NoRoute, OffsetsUnreadable
+from ledgermq.client.errors import Closed, InvalidArgument, NoRoute
 from ledgermq.client.received import ReceivedMessage
-from ledgermq.client.subscription import ConsumeFrom, MessageModel
+from ledgermq.client.subscription import ConsumeFrom
 from ledgermq.message.json import dumps, loads
 from ledgermq.message.message import MessageQueue
 from ledgermq.remoting.codes import RequestCode, ResponseCode
-from ledgermq.remoting.command import RemotingCommand, wire_fields
+from ledgermq.remoting.command import RemotingCommand
 
 from .fake_cluster import NAMESRV, FakeBroker, open_cluster, until
 
@@ -375,245 +374,6 @@ async def test_a_message_can_be_consumed_directly(autojump_clock: MockClock, acc
 
         assert message.body == b"pushed"
         assert loads(answers[0].body)["consumeResult"] == outcome
-
-
-async def test_orderly_consumption_hands_out_one_message_at_a_time(autojump_clock: MockClock) -> None:
-    """Many tasks, four queues: within a queue the next message waits for the one before."""
-    async with open_cluster() as cluster:
-        broker = await cluster.start_broker("b1")
-        cluster.create("t", 4)
-        for queue_id in range(4):
-            fill(broker, 10, queue_id=queue_id)
-        open_queues: set[MessageQueue] = set()
-        seen: dict[MessageQueue, list[int]] = {}
-
-        async def handle(message: ReceivedMessage) -> None:
-            assert message.queue not in open_queues
-            open_queues.add(message.queue)
-            await trio.sleep(0.01 * (1 + message.queue_offset % 3))
-            open_queues.discard(message.queue)
-            seen.setdefault(message.queue, []).append(int(message.body))
-
-        async with open_consumer(
-            NAMESRV, "g", "t", orderly=True, consume_from=ConsumeFrom.FIRST, world=cluster.world
-        ) as consumer:
-            assert len(broker.locks) == 4
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(lambda: consumer.process(handle, tasks=8))
-                await until(lambda: sum(map(len, seen.values())) == 40)
-                nursery.cancel_scope.cancel()
-
-        assert all(order == list(range(10)) for order in seen.values())
-        assert broker.locks == {}, "given back at the end"
-
-
-async def test_a_retried_message_holds_up_its_queue(autojump_clock: MockClock) -> None:
-    """In orderly consumption the message is handed out again after a second, and nothing overtakes it."""
-    async with open_cluster() as cluster:
-        broker = await cluster.start_broker("b1")
-        cluster.create("t", 1)
-        fill(broker, 4)
-        async with open_consumer(
-            NAMESRV, "g", "t", orderly=True, ack="explicit", consume_from=ConsumeFrom.FIRST, world=cluster.world
-        ) as consumer:
-            first, second, *_ = await consumer.get_many(3)
-            await first.ack()
-            started = trio.current_time()
-            await second.retry()
-            again = await consumer.get_many(10)
-
-            assert trio.current_time() - started == pytest.approx(1, abs=0.1)
-            assert numbers(again) == [1, 2, 3]
-            assert again[0].reconsume_times == 1
-
-
-async def test_an_orderly_message_becomes_a_dead_letter_in_the_end(autojump_clock: MockClock) -> None:
-    """After its last retry it is sent to the retry topic with more deliveries than are allowed, which the broker buries."""
-    async with open_cluster() as cluster:
-        broker = await cluster.start_broker("b1")
-        cluster.create("t", 1)
-        cluster.create(RETRY, 1)
-        fill(broker, 2)
-        async with open_consumer(
-            NAMESRV,
-            "g",
-            "t",
-            orderly=True,
-            ack="explicit",
-            consume_from=ConsumeFrom.FIRST,
-            reconsume_times_max=2,
-            world=cluster.world,
-        ) as consumer:
-            for _ in range(3):
-                message = await consumer.get_one()
-                assert message is not None
-                assert message.body == b"0"
-                await message.retry()
-            message = await consumer.get_one()
-
-            assert message is not None
-            assert message.body == b"1"
-            (request,) = broker.requests_of(RequestCode.SEND_MESSAGE_V2)
-            assert int(request.ext["j"]) > int(request.ext["l"]) == 2
-            assert broker.bodies("%DLQ%g") == [b"0"]
-
-
-async def test_a_queue_locked_by_another_member_is_left_alone(autojump_clock: MockClock) -> None:
-    """It is taken as soon as the other lets go."""
-    async with open_cluster() as cluster:
-        broker = await cluster.start_broker("b1")
-        cluster.create("t", 2)
-        broker.locks["t", 0] = "somebody"
-        async with open_consumer(NAMESRV, "g", "t", orderly=True, world=cluster.world) as consumer:
-            assert [queue.queue_id for queue in consumer.queues if queue.topic == "t"] == [1]
-            del broker.locks["t", 0]
-            await until(lambda: len(consumer.queues) == 2)
-
-
-async def test_a_lost_lock_stops_a_queue_until_it_is_back(autojump_clock: MockClock) -> None:
-    """A lock that could not be renewed for 30 s counts as lost, even if nobody says so."""
-    async with open_cluster() as cluster:
-        broker = await cluster.start_broker("b1")
-        cluster.create("t", 1)
-        async with open_consumer(NAMESRV, "g", "t", orderly=True, ack="explicit", world=cluster.world) as consumer:
-            broker.refuse(RequestCode.LOCK_BATCH_MQ, ResponseCode.SYSTEM_ERROR, times=2)
-            await trio.sleep(45)
-            broker.put("t", 0, b"0")
-            assert await consumer.get_one(10) is None
-            assert await consumer.get_one(10) is not None, "the third renewal succeeds after 60 s"
-
-
-async def test_broadcasting_reads_everything_and_keeps_its_own_offsets(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """Every member gets all messages; offsets live in a file; no broker is asked about the group."""
-    path = str(tmp_path / "offsets" / "g.json")
-    async with open_cluster() as cluster:
-        broker = await cluster.start_broker("b1")
-        cluster.create("t", 2)
-        fill(broker, 3, queue_id=0)
-        fill(broker, 3, queue_id=1)
-
-        async def read() -> int:
-            async with open_consumer(
-                NAMESRV,
-                "g",
-                "t",
-                model=MessageModel.BROADCASTING,
-                consume_from=ConsumeFrom.FIRST,
-                offsets_path=path,
-                world=cluster.world,
-            ) as consumer:
-                count = 0
-                while messages := await consumer.get_many(10, 1):
-                    count += len(messages)
-                return count
-
-        assert await read() == 6
-        assert await read() == 0
-        broker.put("t", 1, b"3")
-        assert await read() == 1
-        assert broker.offsets == {}
-        assert broker.requests_of(RequestCode.GET_CONSUMER_LIST_BY_GROUP) == []
-        await trio.Path(path).write_text("not json")
-        with pytest.raises(OffsetsUnreadable, match="repair the file"):
-            await read()
-        assert await trio.Path(path).read_text() == "not json", "it can still be repaired"
-
-
-async def test_reading_goes_on_from_the_slave_and_comes_back(autojump_clock: MockClock) -> None:
-    """When the master is gone its slave is read; when it returns, it is read again."""
-    async with open_cluster() as cluster:
-        master, slave = await cluster.start_broker("b1"), await cluster.start_broker("b1", 1)
-        cluster.create("t", 1)
-        fill(master, 3)
-        fill(slave, 6)
-        async with open_consumer(NAMESRV, "g", "t", consume_from=ConsumeFrom.FIRST, world=cluster.world) as consumer:
-            assert numbers(await consumer.get_many(10)) == [0, 1, 2]
-
-            cluster.kill(master)
-            started = trio.current_time()
-            assert numbers(await consumer.get_many(10)) == [3, 4, 5]
-            assert trio.current_time() - started < 1
-            assert not int(slave.requests_of(PULL)[0].ext["sysFlag"]) & 1, "offsets are the master's affair"
-            await consumer.get_many(1, 0)
-            await consumer.commit()
-            assert slave.offsets["g", "t", 0] == 6, "while it is gone, any member keeps them"
-
-            cluster.network.refusing.clear()
-            fill(master, 3)
-            await trio.sleep(10)
-            master.put("t", 0, b"6")
-            slave.put("t", 0, b"6")
-            assert numbers(await consumer.get_many(10)) == [6]
-            master.put("t", 0, b"7")
-            assert numbers(await consumer.get_many(10, 5)) == [7], "which only the master has"
-            assert await consumer.get_one(0) is None
-        assert master.offsets["g", "t", 0] == 8
-
-
-def behind(request: RemotingCommand) -> RemotingCommand:
-    """Script: a slave that does not have the offset yet."""
-    fields = {"suggestWhichBrokerId": 0, "nextBeginOffset": request.ext["queueOffset"], "minOffset": 0, "maxOffset": 3}
-    return request.response(ResponseCode.PULL_RETRY_IMMEDIATELY, wire_fields(fields))
-
-
-async def test_a_slave_that_is_behind_is_asked_now_and_then(autojump_clock: MockClock) -> None:
-    """What only the dead master had given out it cannot continue yet: it answers at once, and is asked again a second later."""
-    async with open_cluster() as cluster:
-        master, slave = await cluster.start_broker("b1"), await cluster.start_broker("b1", 1)
-        cluster.create("t", 1)
-        fill(master, 5)
-        fill(slave, 5)
-        slave.script(PULL, *[behind] * 100)
-        async with open_consumer(NAMESRV, "g", "t", consume_from=ConsumeFrom.FIRST, world=cluster.world) as consumer:
-            assert numbers(await consumer.get_many(10)) == [0, 1, 2, 3, 4]
-            cluster.kill(master)
-            await trio.sleep(20)
-            assert 10 <= len(slave.requests_of(PULL)) <= 22
-
-            cluster.network.refusing.clear()
-            master.put("t", 0, b"5")
-            started = trio.current_time()
-            assert numbers(await consumer.get_many(10)) == [5], "no offset was moved"
-            assert trio.current_time() - started < 10
-
-
-async def test_a_slave_that_is_behind_sends_readers_back_to_a_master_that_lives(autojump_clock: MockClock) -> None:
-    """At once, with the offset that they asked for."""
-    async with open_cluster() as cluster:
-        master, slave = await cluster.start_broker("b1"), await cluster.start_broker("b1", 1)
-        cluster.create("t", 1)
-        fill(master, 40)
-        master.suggest = 1
-        slave.script(PULL, behind)
-        async with open_consumer(NAMESRV, "g", "t", consume_from=ConsumeFrom.FIRST, world=cluster.world) as consumer:
-            started = trio.current_time()
-            messages: list[ReceivedMessage] = []
-            while len(messages) < 40:
-                messages += await consumer.get_many(100)
-
-            assert numbers(messages) == list(range(40))
-            assert trio.current_time() - started < 0.5
-            assert slave.requests_of(PULL)[0].ext["queueOffset"] == "32"
-
-
-async def test_a_hint_moves_reading_to_the_slave(autojump_clock: MockClock) -> None:
-    """A master that is behind in its cache sends readers to its slave, whose hint sends them back."""
-    async with open_cluster() as cluster:
-        master, slave = await cluster.start_broker("b1"), await cluster.start_broker("b1", 1)
-        cluster.create("t", 1)
-        fill(master, 40)
-        fill(slave, 64)
-        master.suggest = 1
-        async with open_consumer(NAMESRV, "g", "t", consume_from=ConsumeFrom.FIRST, world=cluster.world) as consumer:
-            started = trio.current_time()
-            messages: list[ReceivedMessage] = []
-            while len(messages) < 64:
-                messages += await consumer.get_many(100)
-
-            assert numbers(messages) == list(range(64))
-            assert trio.current_time() - started < 1, "nobody waited for the master to have nothing more"
-            assert [request.ext["queueOffset"] for request in slave.requests_of(PULL)] == ["32"]
-            await until(lambda: "64" in {request.ext["queueOffset"] for request in master.requests_of(PULL)})
 
 
 async def test_a_topic_may_come_later(autojump_clock: MockClock) -> None:

@@ -6,9 +6,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from ledgermq.client.errors import Closed, NoRoute, NoRouteReason
+from ledgermq.client.errors import Closed, NoAnswer, NoRoute, NoRouteReason
 from ledgermq.client.producer import Producer, open_producer
-from ledgermq.client.session import open_session
+from ledgermq.client.route import TopicRoute
+from ledgermq.client.session import Session, open_session
 from ledgermq.message.message import Message
 from ledgermq.remoting.command import RemotingCommand
 from ledgermq.world.network import Address
@@ -137,3 +138,20 @@ async def test_whoever_waits_for_a_name_server_when_the_client_closes_is_told(au
         assert ended == pytest.approx([1, 1], abs=0.1)
         with pytest.raises(Closed):
             await session.refresh_route("t")
+
+
+async def test_a_name_server_that_dies_in_the_middle_of_a_search_fails_the_search_alone(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The producer goes on with the topics that it knows."""
+
+    async def fail(_: Session, topic: str) -> TopicRoute:
+        raise NoAnswer(NAMESRV, f"scripted, for {topic}")
+
+    async with open_cluster() as cluster, open_producer(NAMESRV, world=cluster.world) as producer:
+        await cluster.start_broker("b1")
+        cluster.create("t", 1)
+        monkeypatch.setattr(Session, "route_to_create", fail)
+        with pytest.raises(NoRoute, match="scripted"):
+            await producer.send(Message("new", b""))
+        await producer.send(Message("t", b""))

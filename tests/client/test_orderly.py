@@ -11,10 +11,12 @@ from trio.testing import MockClock
 from ledgermq.client.consumer import Consumer, open_consumer
 from ledgermq.client.received import ReceivedMessage
 from ledgermq.client.subscription import ConsumeFrom
+from ledgermq.message.message import MessageQueue
 from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.remoting.command import RemotingCommand
 
 from .fake_cluster import NAMESRV, FakeBroker, FakeCluster, open_cluster, until
+from .test_consumer import RETRY, fill, numbers
 
 LOCK = RequestCode.LOCK_BATCH_MQ
 
@@ -159,3 +161,109 @@ async def test_members_come_and_go(autojump_clock: MockClock, seed: int) -> None
             first = list(dict.fromkeys(numbers))
             assert first == list(range(60)), "the first deliveries are in order"
         assert len(opened) == 4
+
+
+async def test_orderly_consumption_hands_out_one_message_at_a_time(autojump_clock: MockClock) -> None:
+    """Many tasks, four queues: within a queue the next message waits for the one before."""
+    async with open_cluster() as cluster:
+        broker = await cluster.start_broker("b1")
+        cluster.create("t", 4)
+        for queue_id in range(4):
+            fill(broker, 10, queue_id=queue_id)
+        open_queues: set[MessageQueue] = set()
+        seen: dict[MessageQueue, list[int]] = {}
+
+        async def handle(message: ReceivedMessage) -> None:
+            assert message.queue not in open_queues
+            open_queues.add(message.queue)
+            await trio.sleep(0.01 * (1 + message.queue_offset % 3))
+            open_queues.discard(message.queue)
+            seen.setdefault(message.queue, []).append(int(message.body))
+
+        async with open_consumer(
+            NAMESRV, "g", "t", orderly=True, consume_from=ConsumeFrom.FIRST, world=cluster.world
+        ) as consumer:
+            assert len(broker.locks) == 4
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(lambda: consumer.process(handle, tasks=8))
+                await until(lambda: sum(map(len, seen.values())) == 40)
+                nursery.cancel_scope.cancel()
+
+        assert all(order == list(range(10)) for order in seen.values())
+        assert broker.locks == {}, "given back at the end"
+
+
+async def test_a_retried_message_holds_up_its_queue(autojump_clock: MockClock) -> None:
+    """In orderly consumption the message is handed out again after a second, and nothing overtakes it."""
+    async with open_cluster() as cluster:
+        broker = await cluster.start_broker("b1")
+        cluster.create("t", 1)
+        fill(broker, 4)
+        async with open_consumer(
+            NAMESRV, "g", "t", orderly=True, ack="explicit", consume_from=ConsumeFrom.FIRST, world=cluster.world
+        ) as consumer:
+            first, second, *_ = await consumer.get_many(3)
+            await first.ack()
+            started = trio.current_time()
+            await second.retry()
+            again = await consumer.get_many(10)
+
+            assert trio.current_time() - started == pytest.approx(1, abs=0.1)
+            assert numbers(again) == [1, 2, 3]
+            assert again[0].reconsume_times == 1
+
+
+async def test_an_orderly_message_becomes_a_dead_letter_in_the_end(autojump_clock: MockClock) -> None:
+    """After its last retry it is sent to the retry topic with more deliveries than are allowed, which the broker buries."""
+    async with open_cluster() as cluster:
+        broker = await cluster.start_broker("b1")
+        cluster.create("t", 1)
+        cluster.create(RETRY, 1)
+        fill(broker, 2)
+        async with open_consumer(
+            NAMESRV,
+            "g",
+            "t",
+            orderly=True,
+            ack="explicit",
+            consume_from=ConsumeFrom.FIRST,
+            reconsume_times_max=2,
+            world=cluster.world,
+        ) as consumer:
+            for _ in range(3):
+                message = await consumer.get_one()
+                assert message is not None
+                assert message.body == b"0"
+                await message.retry()
+            message = await consumer.get_one()
+
+            assert message is not None
+            assert message.body == b"1"
+            (request,) = broker.requests_of(RequestCode.SEND_MESSAGE_V2)
+            assert int(request.ext["j"]) > int(request.ext["l"]) == 2
+            assert broker.bodies("%DLQ%g") == [b"0"]
+
+
+async def test_a_queue_locked_by_another_member_is_left_alone(autojump_clock: MockClock) -> None:
+    """It is taken as soon as the other lets go."""
+    async with open_cluster() as cluster:
+        broker = await cluster.start_broker("b1")
+        cluster.create("t", 2)
+        broker.locks["t", 0] = "somebody"
+        async with open_consumer(NAMESRV, "g", "t", orderly=True, world=cluster.world) as consumer:
+            assert [queue.queue_id for queue in consumer.queues if queue.topic == "t"] == [1]
+            del broker.locks["t", 0]
+            await until(lambda: len(consumer.queues) == 2)
+
+
+async def test_a_lost_lock_stops_a_queue_until_it_is_back(autojump_clock: MockClock) -> None:
+    """A lock that could not be renewed for 30 s counts as lost, even if nobody says so."""
+    async with open_cluster() as cluster:
+        broker = await cluster.start_broker("b1")
+        cluster.create("t", 1)
+        async with open_consumer(NAMESRV, "g", "t", orderly=True, ack="explicit", world=cluster.world) as consumer:
+            broker.refuse(RequestCode.LOCK_BATCH_MQ, ResponseCode.SYSTEM_ERROR, times=2)
+            await trio.sleep(45)
+            broker.put("t", 0, b"0")
+            assert await consumer.get_one(10) is None
+            assert await consumer.get_one(10) is not None, "the third renewal succeeds after 60 s"
