@@ -27,10 +27,11 @@ from ledgermq.ha.raft.quorum import Configuration, majority
 from ledgermq.ha.raft.roles import Role
 from ledgermq.ha.raft.settings import Settings
 from ledgermq.ha.raft.state import Leadership
+from ledgermq.ha.raft.state_machine import StateMachineCaller
 from ledgermq.ha.raft.units import PeerId, Term
 
 from .group import shortest
-from .node import Node
+from .node import Journal, Node
 from .storage import Entry, MemoryStorage
 
 PEERS = (PeerId("a"), PeerId("b"), PeerId("c"))
@@ -77,12 +78,13 @@ class SmallNode(Node):
         """A copy that an action may change."""
         node = copy.copy(self)
         node.keys = ()
-        node.applied = list(self.applied)
         node.storage = storage = copy.copy(self.storage)
         storage.entries, storage.synced = list(storage.entries), list(storage.synced)
         storage.unsynced, storage.syncing = list(storage.unsynced), []
         node.raft = raft = copy.copy(self.raft)
         raft.reader = storage
+        node.journal = Journal(list(self.journal.applied))
+        node.caller = StateMachineCaller(node.journal, storage, self.caller.applied_index)
         raft.log = log = copy.copy(raft.log)
         log.runs, log.configurations, log.unstable = list(log.runs), list(log.configurations), list(log.unstable)
         raft.messages, raft.read_states = [], []

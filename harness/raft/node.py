@@ -7,17 +7,35 @@ from typing import Any
 
 import attrs
 
+from ledgermq.ha.raft.batch import Batch, Snapshot
 from ledgermq.ha.raft.core import Raft
 from ledgermq.ha.raft.messages import Message
 from ledgermq.ha.raft.quorum import Configuration
 from ledgermq.ha.raft.ready import Ready, SyncPoint
 from ledgermq.ha.raft.settings import Settings
-from ledgermq.ha.raft.units import NO_INDEX, LogIndex, PeerId
+from ledgermq.ha.raft.state_machine import StateMachineCaller
+from ledgermq.ha.raft.units import LogIndex, PeerId
 
 from .storage import Entry, MemoryStorage
 
 BARRIER = "barrier"
 """The value of the entry that opens a term."""
+
+
+@attrs.define(eq=False)
+class Journal:
+    """A state machine that remembers all that it was given since the node started, with indexes."""
+
+    applied: list[tuple[LogIndex, Entry]] = attrs.field(factory=list[tuple[LogIndex, Entry]])
+
+    def apply(self, batch: Batch) -> None:
+        self.applied.extend(enumerate(batch.payload, batch.first_index))
+
+    def save(self) -> None:
+        """The storage makes snapshots of its own."""
+
+    def load(self, snapshot: Snapshot) -> None:
+        """The entries before the snapshot are not in the journal, its indexes say so."""
 
 
 @attrs.define(eq=False)
@@ -29,8 +47,8 @@ class Node:
     draw: Callable[[int, int], int]
     storage: MemoryStorage
     raft: Raft = attrs.field(init=False)
-    applied: list[tuple[LogIndex, Entry]] = attrs.field(factory=list[tuple[LogIndex, Entry]])
-    """What this life of the node applied, in order."""
+    caller: StateMachineCaller = attrs.field(init=False)
+    journal: Journal = attrs.field(init=False)
     reads: dict[Any, LogIndex | None] = attrs.field(factory=dict[Any, LogIndex | None])
     """Answers to reads, by context."""
     sync_wanted: bool = False
@@ -42,7 +60,6 @@ class Node:
 
     def start(self) -> None:
         """Start from what the storage holds."""
-        self.applied.clear()
         self.sync_wanted = False
         self.raft = Raft.start(
             self.id,
@@ -53,6 +70,8 @@ class Node:
             hard_state=self.storage.hard_state,
             commit_index=self.storage.checkpoint,
         )
+        self.journal = Journal()
+        self.caller = StateMachineCaller(self.journal, self.storage, self.raft.applied_index)
 
     def process(self) -> list[Message]:
         """Obey every Ready there is now; returns what is to be sent."""
@@ -76,9 +95,7 @@ class Node:
         for piece in ready.appends:
             storage.write(piece)
         self.sync_wanted |= ready.must_sync
-        if ready.committed is not None:
-            for index in range(ready.committed.first_index, ready.committed.last_index + 1):
-                self.applied.append((index, storage.entry(index)))
+        self.caller.obey(ready)
         for read in ready.read_states:
             self.reads[read.context] = read.index
 
@@ -117,5 +134,10 @@ class Node:
         self.finish_sync(self.begin_sync())
 
     @property
+    def applied(self) -> list[tuple[LogIndex, Entry]]:
+        """What this life of the node applied, in order."""
+        return self.journal.applied
+
+    @property
     def last_applied(self) -> LogIndex:
-        return self.applied[-1][0] if self.applied else NO_INDEX
+        return self.caller.applied_index

@@ -18,7 +18,8 @@ from ledgermq.ha.raft.quorum import Configuration
 from ledgermq.ha.raft.ready import Ready, SyncPoint
 from ledgermq.ha.raft.roles import Role
 from ledgermq.ha.raft.settings import Settings
-from ledgermq.ha.raft.units import LogIndex, PeerId, Term
+from ledgermq.ha.raft.task import Task, TaskQueue
+from ledgermq.ha.raft.units import LogIndex, PeerId
 
 from .checkers import Checker
 from .node import Node
@@ -44,8 +45,8 @@ class SimNode(Node):
     obeying: Ready | None = None
     """A Ready whose durable part is being written."""
     sync_running: bool = False
-    pending: list[tuple[Term, LogIndex]] = attrs.field(factory=list[tuple[Term, LogIndex]])
-    """Proposals of this node that no client has an answer for yet: term and last index."""
+    tasks: TaskQueue = attrs.field(factory=TaskQueue)
+    """Proposals of this node that no client has an answer for yet."""
     waiting_reads: dict[int, LogIndex] = attrs.field(factory=dict[int, LogIndex])
     """Reads by context, and what had been acknowledged when each began."""
 
@@ -122,7 +123,7 @@ class World:
         node.life += 1
         node.obeying = None
         node.sync_running = False
-        node.pending.clear()
+        node.tasks = TaskQueue()
         node.waiting_reads.clear()
         self.note(f"{node.id} crashes, {storage.last_index} is its last entry")
 
@@ -231,7 +232,7 @@ class World:
         if ready.truncate_from is not None:
             self.counts["truncation"] += 1
             self.note(f"{node.id} truncates from {ready.truncate_from}")
-        applied = max(node.last_applied, node.storage.boundary[0])
+        applied = node.last_applied
         node.obey(ready)
         if ready.appends:
             checker.log_matching(node, ready.appends[0].first_index)
@@ -266,23 +267,22 @@ class World:
         """A client sends entries to a node that thinks that it leads."""
         first = node.propose(*values)
         self.checker.log_matching(node, first)
-        node.pending.append((node.raft.term, node.storage.last_index))
+        task = Task(node.raft.term, node.storage.last_index, lambda committed: self._answer(node, task, committed=committed))
+        node.tasks.append(task)
         self.counts["proposed"] += len(values)
         self.pump(node)
 
     def _acknowledge(self, node: SimNode) -> None:
         """Answer the clients whose entries are committed, as long as the node leads the term it proposed them in."""
-        raft = node.raft
-        if not node.pending:
-            return
-        if raft.leadership is None or node.pending[0][0] != raft.term:
-            self.counts["unanswered"] += len(node.pending)
-            node.pending.clear()
-            return
-        while node.pending and node.pending[0][1] <= raft.applied_index:
-            term, index = node.pending.pop(0)
-            self.counts["acknowledged"] += 1
-            self.checker.majority_stores(self.nodes, raft.configuration, index, term, node.id)
+        if node.raft.leadership is None:
+            node.tasks.step_down()
+        else:
+            node.tasks.commit(node.raft.term, node.raft.applied_index)
+
+    def _answer(self, node: SimNode, task: Task, *, committed: bool) -> None:
+        self.counts["acknowledged" if committed else "unanswered"] += 1
+        if committed:
+            self.checker.majority_stores(self.nodes, node.raft.configuration, task.last_index, task.term, node.id)
 
     def read(self, node: SimNode, context: int, *, lease: bool) -> None:
         """A client reads at a node; the answer must be linearizable."""
@@ -295,7 +295,7 @@ class World:
     def _finish_reads(self, node: SimNode) -> None:
         for context, index in list(node.reads.items()):
             floor = node.waiting_reads.get(context)
-            applied = max(node.last_applied, node.storage.boundary[0])
+            applied = node.last_applied
             if floor is None or index is None:
                 del node.reads[context]
                 node.waiting_reads.pop(context, None)
