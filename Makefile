@@ -34,6 +34,7 @@ check: .venv/ready-to-check  ## format, lint, types, layers, generated pages
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
 	$(BIN)/python docs/formats.py --check
+	$(BIN)/python docs/raft.py --check
 	$(BIN)/python docs/events.py --check
 	$(BIN)/python docs/drawn.py --check
 

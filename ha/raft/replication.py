@@ -83,18 +83,21 @@ def on_append_response(state: State, led: Leadership, response: AppendResponse) 
     if response.rejection is not None:
         _on_rejection(state, replicator, response.rejection)
         return
-    if response.match_index > replicator.match_index:
-        replicator.match_index = response.match_index
+    # Only a peer that broke its promises claims more than this leader has.
+    match_index = min(response.match_index, state.log.last_index)
+    if match_index > replicator.match_index:
+        replicator.match_index = match_index
         replicator.match_round = led.round
         ballot_box.advance_commit(state, led)
     if state.leadership is not led:
         return  # the commit removed this leader
-    replicator.received(response.received_index)
+    received_index = min(response.received_index, state.log.last_index)
+    replicator.received(received_index)
     if replicator.mode is Mode.PIPELINE:
-        replicator.next_index = max(replicator.next_index, response.received_index + 1)
-    elif replicator.mode is Mode.PROBE or response.received_index >= replicator.snapshot_index:
+        replicator.next_index = max(replicator.next_index, received_index + 1)
+    elif replicator.mode is Mode.PROBE or received_index >= replicator.snapshot_index:
         replicator.mode = Mode.PIPELINE
-        replicator.next_index = max(response.received_index, replicator.match_index) + 1
+        replicator.next_index = max(received_index, replicator.match_index) + 1
     transfer.on_progress(state, led, replicator)
 
 

@@ -29,7 +29,8 @@ class Journal:
     applied: list[tuple[LogIndex, Entry]] = attrs.field(factory=list[tuple[LogIndex, Entry]])
 
     def apply(self, batch: Batch) -> None:
-        self.applied.extend(enumerate(batch.payload, batch.first_index))
+        entries: tuple[Entry, ...] = batch.payload
+        self.applied.extend(enumerate(entries, batch.first_index))
 
     def save(self) -> None:
         """The storage makes snapshots of its own."""

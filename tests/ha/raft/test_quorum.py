@@ -11,12 +11,13 @@ from ledgermq.ha.raft.units import PeerId
 
 PEERS = [PeerId(name) for name in "abcdefg"]
 SOME = st.sets(st.sampled_from(PEERS), min_size=1, max_size=5)
-CONFIGURATIONS = st.builds(
-    lambda voters, outgoing, learners: Configuration(tuple(voters), tuple(outgoing), tuple(learners - voters)),
-    SOME,
-    st.one_of(st.just(set[PeerId]()), SOME),
-    st.sets(st.sampled_from(PEERS)),
-)
+
+
+def a_configuration(voters: set[PeerId], outgoing: set[PeerId], learners: set[PeerId]) -> Configuration:
+    return Configuration(tuple(voters), tuple(outgoing), tuple(learners - voters))
+
+
+CONFIGURATIONS = st.builds(a_configuration, SOME, st.one_of(st.just(set[PeerId]()), SOME), st.sets(st.sampled_from(PEERS)))
 MATCHES = st.dictionaries(st.sampled_from(PEERS), st.integers(-1, 9))
 
 
