@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from ..message.data_version import DataVersion
 from ..message.json import dumps
 from ..remoting.codes import RequestCode, ResponseCode
 from ..remoting.command import RemotingCommand
@@ -20,7 +21,6 @@ from ..remoting.server import ServerConnection
 from ..store.config import StoreConfig
 from ..world.events import get_logger
 from .config import KEYS, BrokerConfig, config_of
-from .data_version import DataVersion
 from .errors import BadConfig
 from .topics import TEMPLATE_TOPIC, system_topics
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import trio
 
+from ..message.data_version import DataVersion
 from ..message.layout import decode_record, encode_host
 from ..message.message import IncomingMessage
 from ..message.properties import DELAY, REAL_QUEUE_ID, REAL_TOPIC, WAIT
@@ -21,7 +22,6 @@ from ..store.config import SCHEDULE_TOPIC
 from ..store.dispatch import Derivable
 from ..store.statuses import PutStatus
 from ..world.events import get_logger
-from .data_version import DataVersion
 from .divert import encode_as_found
 from .json_values import table_of
 from .topics import HALF_TOPIC, OP_HALF_TOPIC

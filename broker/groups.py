@@ -12,11 +12,11 @@ from typing import Any, Self
 import attrs
 import orjson
 
+from ..message.data_version import DataVersion
 from ..message.numbers import int_of, long_of
 from .config import BrokerConfig
-from .data_version import DataVersion
 from .entries import EncodedEntries
-from .json_values import table_of
+from .json_values import object_of, table_of
 from .names import name_fault
 
 GROUP_CHARACTERS_MAX = 120
@@ -149,7 +149,7 @@ class GroupTable:
             group: {topic: int_of(bits) for topic, bits in table_of(topics, group).items()}
             for group, topics in table_of(stored.get("forbiddenTable"), "forbiddenTable").items()
         }
-        self.version = DataVersion.from_json(stored.get("dataVersion"))
+        self.version = DataVersion.from_json(object_of(stored.get("dataVersion")))
         self._forbidden_entries.put(self.forbidden, bounded=False)
         self._tell()
 

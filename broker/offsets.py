@@ -10,8 +10,8 @@ from typing import Any
 
 import attrs
 
+from ..message.data_version import DataVersion
 from ..message.numbers import int_of, long_of
-from .data_version import DataVersion
 from .entries import TABLE_BYTES_MAX, TableFull
 from .json_values import table_of
 

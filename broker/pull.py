@@ -6,7 +6,6 @@ message arrives that it wants or its time is up, and is then answered whatever t
 
 from __future__ import annotations
 
-import struct
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -15,7 +14,7 @@ import trio
 
 from ..message.flags import PERM_READ, PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
 from ..remoting.codes import RequestCode, ResponseCode
-from ..remoting.command import OUR_LANGUAGE, PROTOCOL_VERSION, RemotingCommand, Wire, encode_frame
+from ..remoting.command import RemotingCommand, Wire, answer_template, encode_frame, frame_start
 from ..remoting.errors import RequestRefused
 from ..remoting.server import ServerConnection
 from ..store.dispatch import Derivable
@@ -37,11 +36,7 @@ WOKEN_PER_TURN_MAX = 64
 """Held pulls answered in one turn of the event loop; a busy queue may have thousands of broadcasting readers."""
 _JAVA_INT_MAX = 0x7FFFFFFF
 
-_FRAME_HEAD = struct.Struct(">iI")
-_HEADER = (
-    b'{"code":%%d,"extFields":{"maxOffset":"%%d","minOffset":"%%d","nextBeginOffset":"%%d","suggestWhichBrokerId":"%%d"},'
-    b'"flag":1,"language":"%b","opaque":%%d,"remark":"%%b","serializeTypeCurrentRPC":"JSON","version":%d}'
-) % (OUR_LANGUAGE.encode(), PROTOCOL_VERSION)
+_HEADER = answer_template(b'"maxOffset":"%d","minOffset":"%d","nextBeginOffset":"%d","suggestWhichBrokerId":"%d"', remark=True)
 
 _REMARKS = {status: status.name.encode() for status in GetStatus}
 
@@ -344,5 +339,4 @@ def encode_answer(pull: Pull, result: GetResult, code: ResponseCode, broker_id: 
         pull.opaque,
         _REMARKS[result.status],
     )
-    size = 4 + len(header) + (result.size if slices else 0)
-    return b"".join((_FRAME_HEAD.pack(size, len(header)), header, *slices))
+    return b"".join((frame_start(len(header), result.size if slices else 0), header, *slices))

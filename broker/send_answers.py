@@ -9,20 +9,16 @@ import orjson
 
 from ..remoting.binary_header import OPAQUE_AT, encode_field, frame_head
 from ..remoting.command import (
-    OUR_LANGUAGE,
     OUR_LANGUAGE_CODE,
     PROTOCOL_VERSION,
     RESPONSE_FLAG,
     RemotingCommand,
     Wire,
+    answer_template,
     frame_start,
     wire_fields,
 )
 
-_JSON = (
-    '{"code":%%d,"extFields":{"MSG_REGION":%s,"TRACE_ON":"%s","msgId":"%s%%016X","queueId":"%%d","queueOffset":"%%d"},'
-    '"flag":%d,"language":"%s","opaque":%%d,"serializeTypeCurrentRPC":"JSON","version":%d}'
-)
 _WIRE_JSON = Wire.JSON
 _OPAQUE = struct.Struct(">i")
 _pack_opaque = _OPAQUE.pack
@@ -49,10 +45,12 @@ class SendAnswers:
         self._json = self._json_template()
 
     def _json_template(self) -> bytes:
-        region = orjson.dumps(self.region).decode().replace("%", "%%")
-        trace_on = "true" if self.trace_on else "false"
-        constants = (region, trace_on, self.message_id_start, RESPONSE_FLAG, OUR_LANGUAGE, PROTOCOL_VERSION)
-        return (_JSON % constants).encode()
+        region = orjson.dumps(self.region).replace(b"%", b"%%")
+        trace_on = b"true" if self.trace_on else b"false"
+        return answer_template(
+            b'"MSG_REGION":%b,"TRACE_ON":"%b","msgId":"%b%%016X","queueId":"%%d","queueOffset":"%%d"'
+            % (region, trace_on, self.message_id_start.encode())
+        )
 
     def _binary_template(self, code: int, queue_id: int, queue_offset: int) -> _Template:
         """Make the template for a queue while its offsets have as many digits as `queue_offset`."""

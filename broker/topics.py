@@ -13,12 +13,12 @@ import attrs
 import orjson
 
 from ..message.control import CONTROL_TOPIC
+from ..message.data_version import DataVersion
 from ..message.flags import PERM_INHERIT, PERM_READ_WRITE, PERM_WRITE
 from ..message.message import DLQ_PREFIX, RETRY_PREFIX
 from ..message.numbers import int_of
 from ..store.config import SCHEDULE_TOPIC
 from .config import BrokerConfig
-from .data_version import DataVersion
 from .entries import EncodedEntries
 from .json_values import object_of, table_of
 from .names import name_fault
@@ -168,7 +168,7 @@ class TopicTable:
         for name in gone:
             self._entries.forget(name)
         self._entries.put({name: config.to_json() for name, config in changed.items()}, bounded=False)
-        self.version = DataVersion.from_json(stored.get("dataVersion"))
+        self.version = DataVersion.from_json(object_of(stored.get("dataVersion")))
         self._tell([*changed, *gone])
 
     def get(self, topic: str) -> TopicConfig | None:

@@ -6,7 +6,6 @@ the queue's template already. Names and letters: RocketMQ SEND_MESSAGE_V2 (310) 
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable
 from enum import Enum
 from itertools import repeat
@@ -28,7 +27,7 @@ from ..message.properties import (
     WAIT,
 )
 from ..remoting.codes import RequestCode
-from ..remoting.command import ONEWAY_FLAG, OUR_LANGUAGE, PROTOCOL_VERSION, RemotingCommand
+from ..remoting.command import ONEWAY_FLAG, OUR_LANGUAGE, PROTOCOL_VERSION, RemotingCommand, frame_start
 from ..world.address import Address
 from .arguments import INT_MAX, check_delay_level, check_integer, check_keys, check_properties, check_text
 from .compression import COMPRESS_OVER_BYTES, Compression
@@ -42,7 +41,6 @@ MESSAGE_BYTES_MAX = 4 * 1024 * 1024
 KEY_SEPARATOR = " "
 
 _OWN_FIELDS = {TAGS: "tag", KEYS: "keys", DELAY: "delay_level", WAIT: "wait_stored"}
-_FRAME_HEAD = struct.Struct(">iI")
 _PROPERTIES_CHARACTERS_SAFE = PROPERTIES_BYTES_MAX // 4  # no UTF-8 character takes more than four bytes
 
 
@@ -222,7 +220,7 @@ def frame_parts(
     """Fill a template; the body is no part of the first piece, so that it is not copied here."""
     header = template % (sys_flag, born_ms, flag, properties, ONEWAY_FLAG if oneway else 0, opaque)
     size = len(header)
-    return _FRAME_HEAD.pack(4 + size + len(body), size) + header, body
+    return frame_start(size, len(body)) + header, body
 
 
 def json_text(properties: str) -> bytes:

@@ -13,6 +13,7 @@ import attrs
 import orjson
 import trio
 
+from ..message.data_version import DataVersion
 from ..message.json import OF_STRANGERS_BYTES_MAX, dumps, dumps_strict, loads
 from ..message.numbers import int_of
 from ..remoting.codes import RequestCode, ResponseCode
@@ -36,7 +37,7 @@ from .bounds import (
 from .config import CHANGEABLE, KEYS, NamesrvConfig
 from .errors import BadNamesrvConfig
 from .kv_config import ORDER_TOPIC_CONFIG, KvConfig
-from .registration import DataVersion, TopicConfig, read_data_version, read_registration
+from .registration import TopicConfig, read_registration
 from .routes import BROKER_TIMEOUT_SECONDS, UNIT, UNIT_SUB, Broker, MinIdChange, RouteTable
 
 T = TypeVar("T")
@@ -347,6 +348,6 @@ def _of_request_alone(answer: Callable[[RemotingCommand], T]) -> Callable[[Serve
 def _data_version_of(request: RemotingCommand) -> DataVersion:
     value: Any = loads(request.body, loose_bytes_max=OF_STRANGERS_BYTES_MAX)
     try:
-        return read_data_version(value)
+        return DataVersion.from_json(value)
     except (AttributeError, TypeError, ValueError) as error:
         raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"the body is not a data version: {error}") from error

@@ -9,14 +9,15 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Mapping
-from typing import Annotated, Any, TypeVar, cast
+from typing import Annotated, TypeVar
 
 import attrs
 import msgspec
 
+from ..message.data_version import DataVersion
 from ..message.errors import JsonError
 from ..message.json import OF_STRANGERS_BYTES_MAX, loads
-from ..message.numbers import INT_MAX, INT_MIN, LONG_MAX, LONG_MIN, int_of, long_of
+from ..message.numbers import INT_MAX, INT_MIN, LONG_MAX, LONG_MIN, int_of
 from ..remoting.codes import ResponseCode
 from ..remoting.errors import RequestRefused
 from .bounds import TOPIC_CHARACTERS_MAX
@@ -37,18 +38,6 @@ K = TypeVar("K")
 _ZLIB_FIRST_BYTE = 0x78
 _CRC_MASK = 0x7FFFFFFF
 _INT = struct.Struct(">i")
-
-
-@attrs.frozen
-class DataVersion:
-    """Which state of its topics a broker registered; compared as a whole."""
-
-    counter: int = 0
-    timestamp: int = 0
-    state_version: int = 0
-
-    def to_json(self) -> dict[str, int]:
-        return {"counter": self.counter, "stateVersion": self.state_version, "timestamp": self.timestamp}
 
 
 @attrs.frozen
@@ -129,14 +118,6 @@ def read_registration(body: bytes, crc32: int) -> RegisteredTopics:
         ) from error
 
 
-def read_data_version(value: Any) -> DataVersion:
-    """Read a DataVersion; one that is absent is all zeros, as a 4.9 broker's `stateVersion` is."""
-    if value is None:
-        return DataVersion()
-    fields = cast("Mapping[str, Any]", value)
-    return DataVersion(*(long_of(fields.get(name, 0)) for name in ("counter", "timestamp", "stateVersion")))
-
-
 def _expand(body: bytes) -> bytes:
     expander = zlib.decompressobj()
     expanded = expander.decompress(body, EXPANDED_BYTES_MAX)
@@ -206,7 +187,7 @@ def _read_compressed(expanded: bytes) -> RegisteredTopics:
         topics[name.decode()] = config
     _check_names(topics)
     # Filter servers and static-topic mappings follow; neither is ours to serve.
-    return RegisteredTopics(read_data_version(loads(version, loose_bytes_max=VERSION_BYTES_MAX)), topics)
+    return RegisteredTopics(DataVersion.from_json(loads(version, loose_bytes_max=VERSION_BYTES_MAX)), topics)
 
 
 def _new_config(configs: dict[K, TopicConfig], key: K, numbers: tuple[int, ...]) -> TopicConfig:

@@ -56,7 +56,8 @@ _LANGUAGE_CODES = {name: code for code, name in _LANGUAGE_OF.items()}
 OUR_LANGUAGE = "PYTHON"
 OUR_LANGUAGE_CODE = _LANGUAGE_CODES[OUR_LANGUAGE]
 
-_FRAME_HEAD = struct.Struct(">iI")
+FRAME_HEAD = struct.Struct(">iI")
+"""The length of what follows it; then the header's encoding in the highest byte, and its length."""
 
 
 class RemotingCommand(msgspec.Struct, eq=False, gc=False, rename={"ext": "extFields"}):
@@ -156,12 +157,27 @@ def frame_of(wire: int, header: bytes, body: bytes = b"") -> bytes:
     size = 4 + len(header) + len(body)
     if size + 4 > FRAME_SIZE_MAX:
         raise LocalProtocolError(f"a frame of {size + 4} bytes passes the limit of {FRAME_SIZE_MAX}")
-    return b"".join((_FRAME_HEAD.pack(size, wire << 24 | len(header)), header, body))
+    return b"".join((FRAME_HEAD.pack(size, wire << 24 | len(header)), header, body))
 
 
-def frame_start(header_size: int) -> bytes:
-    """What stands before the JSON header of a frame without a body."""
-    return _FRAME_HEAD.pack(4 + header_size, header_size)
+def frame_start(header_size: int, body_size: int = 0) -> bytes:
+    """What comes before the JSON header of a frame."""
+    return FRAME_HEAD.pack(4 + header_size + body_size, header_size)
+
+
+def answer_template(ext: bytes, *, remark: bool = False) -> bytes:
+    """Make a template of the JSON header of an answer, for those that are sent too often to be encoded one by one.
+
+    Args:
+        ext: the fields as JSON, with a conversion of Python's `%` for each value.
+        remark: whether the answer has one.
+
+    The template takes the code, the values of `ext`, the opaque and, if there is one, the remark.
+    """
+    return (
+        b'{"code":%%d,"extFields":{%b},"flag":%d,"language":"%b","opaque":%%d,%b"serializeTypeCurrentRPC":"JSON","version":%d}'
+        % (ext, RESPONSE_FLAG, OUR_LANGUAGE.encode(), b'"remark":"%b",' if remark else b"", PROTOCOL_VERSION)
+    )
 
 
 def _encode_json(command: RemotingCommand) -> bytes:

@@ -5,16 +5,13 @@ The reader holds at most one incomplete frame, in the pieces in which it came; t
 
 from __future__ import annotations
 
-import struct
-
 import attrs
 
-from .command import FRAME_SIZE_MAX, HEADER_SIZE_MAX
+from .command import FRAME_HEAD, FRAME_SIZE_MAX, HEADER_SIZE_MAX
 from .errors import RemoteProtocolError
 
-_HEAD = struct.Struct(">iI")
 _LENGTH_SIZE = 4
-_HEAD_SIZE = _HEAD.size
+_HEAD_SIZE = FRAME_HEAD.size
 _SMALL = 1024
 """Neighbours shorter than this are joined."""
 
@@ -55,7 +52,7 @@ class FrameReader:
             self._pieces.clear()
             self._held = 0
         frames: list[Frame] = []
-        append, unpack = frames.append, _HEAD.unpack_from
+        append, unpack = frames.append, FRAME_HEAD.unpack_from
         position, end, length_max = 0, len(data), self.frame_size_max - _LENGTH_SIZE
         while end - position >= _HEAD_SIZE:
             length, word = unpack(data, position)

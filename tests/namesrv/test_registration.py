@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ledgermq.message.data_version import DataVersion
 from ledgermq.namesrv import registration
-from ledgermq.namesrv.registration import CONFIGS_MAX, DataVersion, TopicConfig, read_registration
+from ledgermq.namesrv.registration import CONFIGS_MAX, TopicConfig, read_registration
 from ledgermq.remoting.errors import RequestRefused
 
 COMPRESSED = bytes.fromhex(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import attrs
 import pytest
 
+from ledgermq.message.data_version import DataVersion
 from ledgermq.namesrv.bounds import BROKERS_OF_CONNECTION_MAX, TOPICS_KNOWN_MAX
-from ledgermq.namesrv.registration import DataVersion, RegisteredTopics, TopicConfig
+from ledgermq.namesrv.registration import RegisteredTopics, TopicConfig
 from ledgermq.namesrv.routes import Broker, MinIdChange, Registered, RouteTable
 from ledgermq.remoting.errors import RequestRefused
 

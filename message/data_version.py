@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from collections.abc import Mapping
+from typing import Any, Self, cast
 
 import attrs
 
-from ..message.numbers import long_of
-from .json_values import object_of
+from .numbers import long_of
 
 
 @attrs.frozen
@@ -27,6 +27,12 @@ class DataVersion:
 
     @classmethod
     def from_json(cls, value: Any) -> Self:
-        """Read what `to_json` or a peer wrote; 4.9 has no state version, and absent counts as 0."""
-        get = object_of(value).get
-        return cls(*(long_of(get(name) or 0) for name in ("counter", "timestamp", "stateVersion")))
+        """Read what `to_json` or a peer wrote; 4.9 has no state version, and what is absent counts as 0.
+
+        Raises:
+            TypeError, ValueError: something else than an object, or numbers that no Java long holds.
+        """
+        if value is not None and not isinstance(value, dict):
+            raise TypeError(f"a data version is {type(value).__name__} where an object should be")
+        fields = cast("Mapping[str, Any]", value or {})
+        return cls(*(long_of(fields.get(name) or 0) for name in ("counter", "timestamp", "stateVersion")))
