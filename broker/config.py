@@ -77,6 +77,12 @@ def _houred(value: str) -> str | None:
     return None if all(_HOUR.fullmatch(hour) for hour in hours) else "hours 00 to 23, several separated by ;"
 
 
+def _one_directory(value: str | None) -> str | None:
+    if value is None or "," not in value:
+        return None
+    return "one directory: RocketMQ's list of several, whose files this broker would not find, is not read"
+
+
 _POSITIVE = _between(1, (1 << 63) - 1)
 _NOT_NEGATIVE = _between(0, (1 << 63) - 1)
 _PORT = _between(0, 65535)
@@ -148,7 +154,7 @@ class BrokerConfig:
 
     # store
     store_path_root_dir: str = attrs.field(factory=_home_store, metadata={"rule": _directory, "name": None})
-    store_path_commit_log: str | None = None
+    store_path_commit_log: str | None = _key(None, _one_directory)
     mapped_file_size_commit_log: int = _key(1 << 30, _between(4096, 1 << 40))
     mapped_file_size_consume_queue: int = _key(6_000_000, _between(20, 1 << 40))
     max_hash_slot_num: int = _key(5_000_000, _POSITIVE)
@@ -290,8 +296,26 @@ _NOT_THERE = {
     "authenticationEnabled": "authentication, so everybody could do everything",
     "authorizationEnabled": "authorization, so everybody could do everything",
     "enableControllerMode": "controller, so no master would be elected",
+    "enableSlaveActingMaster": "acting master, so nobody would stand in for a master that is away",
+    "enableRemoteEscape": "acting master, so nobody would stand in for a master that is away",
+    "enableAutoInSyncReplicas": "automatic choice of in-sync replicas: set inSyncReplicas and minInSyncReplicas",
+    "allAckInSyncStateSet": "set of in-sync replicas that all acknowledge: set inSyncReplicas",
+    "duplicationEnable": "duplication, so a slave would take no messages",
+    "enableConsumeQueueExt": "extension of consume queues, so filters by SQL would pass over messages",
+    "enableMultiDispatch": "light message queues, so messages would be missing there",
+    "enableLmq": "light message queues, so messages would be missing there",
+    "enabledAppendPropCRC": "CRC in the properties, so records would not be checked by it",
+    "forceVerifyPropCRC": "CRC in the properties, so records would not be checked by it",
 }
 """Keys of RocketMQ that promise something: to pass over one of them would be worse than not to start."""
+
+
+_ONLY = {
+    "totalReplicas": ("1", "copies are counted by inSyncReplicas and minInSyncReplicas here"),
+    "readOnlyCommitLogStorePaths": ("", "this broker keeps its log in one directory, and would not find what is in others"),
+    "storeType": ("default", "this broker keeps consume queues in files, and would not find those in RocksDB"),
+}
+"""Keys of RocketMQ that may have no other value here, and why."""
 
 
 def read_broker_conf(text: str) -> BrokerConfig:
@@ -320,6 +344,8 @@ def config_of(entries: Mapping[str, str], base: BrokerConfig | None = None) -> B
         if field is not None:
             values[field.name] = _value_of(field, key, value.strip())
         elif key not in TLS_KEYS:
+            if key in _ONLY and value.strip() != _ONLY[key][0]:
+                raise BadConfig(key, value, f"{_ONLY[key][0] or 'empty'}: {_ONLY[key][1]}")
             if key in _NOT_THERE and value.strip().lower() == "true":
                 raise BadConfig(key, value, f"false: this broker has no {_NOT_THERE[key]}")
             others[key] = value

@@ -14,7 +14,7 @@ from ..message.fields import Field, Layout
 from ..world.disk import Disk
 from ..world.events import get_logger
 from .deletions import Deletion
-from .errors import BadQueueName
+from .errors import BadQueueName, LinkInStore
 from .names import queue_fault, queue_id_of, queue_offset_fault
 from .segments import Segment, Segments
 
@@ -336,12 +336,28 @@ class ConsumeQueues:
         """
         try:
             for topic in self.disk.list_directory(self.directory):
+                if not self._is_own_directory(f"{self.directory}/{topic}"):
+                    continue
                 for name in self.disk.list_directory(f"{self.directory}/{topic}"):
-                    if (queue_id := queue_id_of(name)) is not None:
+                    queue_id = queue_id_of(name)
+                    if queue_id is not None and self._is_own_directory(f"{self.directory}/{topic}/{name}"):
                         self._open(topic, queue_id, kept_all=kept_all)
         except BaseException:
             self.close()
             raise
+
+    def _is_own_directory(self, path: str) -> bool:
+        """Whether queues may be in there; a file that somebody left is passed over.
+
+        Raises:
+            LinkInStore: it is a symbolic link, and what it leads to is not the store's.
+        """
+        if self.disk.is_link(path):
+            raise LinkInStore(path)
+        if not self.disk.is_directory(path):
+            log.warning("stray_file_ignored", path=path)
+            return False
+        return True
 
     def of(self, topic: str, queue_id: int) -> ConsumeQueue:
         """The queue, made if it does not exist yet.

@@ -5,6 +5,8 @@ StoreError
 ├── WrongSegmentSize     a file is not as long as the configuration says
 ├── MissingLog           not one file of the log is where it had been
 ├── MissingSegment       a file of the log is missing before or between others
+├── LinkInStore          a symbolic link where only files and directories of the store may be
+├── ForeignQueues        consume queues of a kind that only RocketMQ reads
 ├── DamagedLog           a record that was safely on the medium is no longer whole
 ├── BadQueueName         a queue of a record or a request that can have no files
 ├── NotWritable          the log takes nothing now; says why
@@ -80,6 +82,29 @@ class MissingSegment(StoreError):
         self.path = path
         self.offset = offset
         self.end = end
+
+
+class LinkInStore(StoreError):
+    """`path` is a symbolic link inside the store."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(
+            f"{path} is a symbolic link: the store reads, writes and deletes only what is below its own directories. Put "
+            "what it leads to in its place, or move it away; nothing was opened"
+        )
+        self.path = path
+
+
+class ForeignQueues(StoreError):
+    """`path` has consume queues that are read with RocketMQ's extensions only."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(
+            f"{path}: these queues were written with an extension of RocketMQ that is not read here, and consumers with a "
+            "filter would pass over messages. Move them and the directory consumequeue away: the queues are derived anew "
+            "from the log, which takes its time; nothing was opened"
+        )
+        self.path = path
 
 
 class DamagedLog(StoreError):

@@ -15,6 +15,7 @@ from ..message.fields import Field, Layout
 from ..world.clock import Clock
 from ..world.disk import Disk, DiskFile
 from ..world.events import get_logger
+from .errors import LinkInStore
 from .index_keys import IndexEntry, KeyHashes, key_hash
 from .index_slots import SLOT, SlotTable
 
@@ -261,6 +262,8 @@ class IndexFiles:
         lost = False
         for name in self.disk.list_directory(self.directory):
             path = f"{self.directory}/{name}"
+            if self.disk.is_link(path):
+                raise LinkInStore(path)
             if not name.isdigit() or self.disk.is_directory(path):
                 continue
             size = self.disk.size(path)

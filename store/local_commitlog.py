@@ -213,7 +213,10 @@ class LocalCommitLog:
         if self.failure is not None:
             raise NotWritable(self.failure)
         if self.segments.files and offset != self.max_offset:
-            raise OffsetGap(offset, self.max_offset)
+            if self.max_offset > self.min_offset:
+                raise OffsetGap(offset, self.max_offset)
+            # Not one record came before the process ended, and the master has deleted that segment since.
+            self.segments.clear()
         self._raw = True
         empty = not self.segments.files
         segment = self.segments.last(offset)

@@ -16,7 +16,7 @@ import attrs
 import trio
 
 from ..message.control import CONTROL_TOPIC, Control, control_message, deletion_of
-from ..message.flags import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_PREPARED
+from ..message.flags import INNER_BATCH, NEED_UNWRAP, TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_PREPARED
 from ..message.layout import TOPIC_BYTES_MAX, encode_records, span_of, topic_field, topic_of
 from ..message.message import IncomingMessage
 from ..message.properties import DELAY_MARK, KEYS_MARK, PROPERTIES_BYTES_MAX, TAGS_MARK, UNIQUE_KEY_MARK, find_marked
@@ -41,6 +41,9 @@ log = get_logger(__name__)
 _SHORT_PROPERTIES = PROPERTIES_BYTES_MAX // 4
 """Characters that stay inside the limit however many bytes each takes."""
 _LOST_SECTOR = "\0" * SECTOR
+LIGHT_QUEUES_MARK = "INNER_MULTI_DISPATCH\x01"
+"""Property of a message that is to come into light message queues too (RocketMQ LMQ)."""
+INNER_BATCH_BITS = NEED_UNWRAP | INNER_BATCH
 WHOLE_RECORD_EXTRA = 65_536
 """A record may be longer than `max_message_size` by this: topic, properties and the fixed part."""
 
@@ -196,7 +199,7 @@ class MessageStore:
             properties = message.properties
             if len(message.body) > body_max or len(properties) > _SHORT_PROPERTIES or message.topic not in topics:
                 return False
-            if "\0" in properties:
+            if "\0" in properties or LIGHT_QUEUES_MARK in properties or message.sys_flag & INNER_BATCH_BITS:
                 return False
         return True
 
@@ -212,6 +215,10 @@ class MessageStore:
                     f"the properties have {len(message.properties.encode())} bytes, {PROPERTIES_BYTES_MAX} are allowed; "
                     "the message was not stored"
                 )
+            elif message.sys_flag & INNER_BATCH_BITS:
+                batch.remark = "an inner batch, which consume queues here have no entry for; the message was not stored"
+            elif LIGHT_QUEUES_MARK in message.properties:
+                batch.remark = "a message for light queues, which are not here (INNER_MULTI_DISPATCH); it was not stored"
             elif message.properties.endswith("\0") or _LOST_SECTOR in message.properties:
                 # Recovery would take the record for one of which a power cut took a sector, and end the log with it.
                 batch.remark = f"the properties end with U+0000 or hold {SECTOR} of them in a row; the message was not stored"
@@ -530,7 +537,7 @@ class MessageStore:
             else:
                 high = middle
         if upper:
-            return max(low - 1, 0)
+            return low - 1 if low > queue.min_offset else 0
         return low
 
     def is_in_memory(self, topic: str, queue_id: int, offset: int) -> bool:

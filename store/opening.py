@@ -25,7 +25,7 @@ from .consumequeue import ConsumeQueues
 from .damage import lost_index_files, lost_units, remove_corrupt_queues
 from .deletions import deletions_file
 from .dispatch import Dispatcher, TagsCodes
-from .errors import StoreInUse
+from .errors import ForeignQueues, StoreInUse
 from .events import LogEvents
 from .index import IndexFiles
 from .local_commitlog import open_local_commit_log
@@ -33,6 +33,9 @@ from .message_store import MessageStore, queue_offsets_of
 from .recovery import Recovered, RecoveryMark, recover
 
 log = get_logger(__name__)
+
+FOREIGN_QUEUES = ("consumequeue_ext", "batchconsumequeue")
+"""Directories of queues that only RocketMQ reads."""
 
 
 @attrs.frozen
@@ -112,6 +115,9 @@ def _create_abort_file(world: World, root: str) -> None:
 def _open(world: World, config: StoreConfig, store_host: tuple[str, int], open_commit_log: OpenCommitLog) -> _Opened:
     disk, root = world.disk, config.store_path_root_dir
     clean_exit = not disk.exists(f"{root}/abort")
+    for name in FOREIGN_QUEUES:
+        if disk.list_directory(f"{root}/{name}"):
+            raise ForeignQueues(f"{root}/{name}")
     checkpoint = Checkpoint(disk, f"{root}/checkpoint")
     checkpoint.load()
     mark, note = RecoveryMark.decode(checkpoint.mark), RecoveryMark.decode(checkpoint.note)

@@ -13,7 +13,7 @@ import attrs
 
 from ..message.fields import Buffer
 from ..world.disk import Disk, DiskFile
-from .errors import WrongSegmentSize
+from .errors import LinkInStore, WrongSegmentSize
 
 NAME_DIGITS = 20
 
@@ -101,6 +101,8 @@ class Segments:
         try:
             for name in names:
                 path = f"{self.directory}/{name}"
+                if self.disk.is_link(path):
+                    raise LinkInStore(path)  # noqa: TRY301
                 found = self.disk.size(path)
                 if found != self.segment_size:
                     if found == 0 and name == names[-1]:

@@ -142,6 +142,7 @@ class Disk(Protocol):
 
     def exists(self, path: str) -> bool: ...
     def is_directory(self, path: str) -> bool: ...
+    def is_link(self, path: str) -> bool: ...
     def size(self, path: str) -> int: ...
 
     def modified_ms(self, path: str) -> int:
@@ -286,6 +287,9 @@ class RealDisk:
 
     def is_directory(self, path: str) -> bool:
         return os.path.isdir(path)
+
+    def is_link(self, path: str) -> bool:
+        return os.path.islink(path)
 
     def size(self, path: str) -> int:
         return os.path.getsize(path)

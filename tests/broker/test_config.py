@@ -141,3 +141,27 @@ def test_a_node_of_a_dledger_group_has_the_id_after_its_number_while_it_follows(
     """As RocketMQ numbers them; 0 is the master's."""
     config = read_broker_conf("enableDLegerCommitLog=true\ndLegerSelfId=n2\ndLegerPeers=n0-a:1;n1-b:1;n2-c:1\n")
     assert config.replica_id == 3
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("storePathCommitLog", "/a/commitlog,/b/commitlog"),
+        ("readOnlyCommitLogStorePaths", "/c/commitlog"),
+        ("totalReplicas", "3"),
+        ("enableSlaveActingMaster", "true"),
+        ("enableAutoInSyncReplicas", "true"),
+        ("enableConsumeQueueExt", "true"),
+        ("enableMultiDispatch", "true"),
+        ("storeType", "defaultRocksDB"),
+    ],
+)
+def test_a_key_that_promises_what_is_not_there_stops_the_start(key: str, value: str) -> None:
+    """To pass over it would lose messages, or a safety that was asked for."""
+    with pytest.raises(BadConfig, match=key):
+        config_of({key: value})
+
+
+def test_a_key_that_promises_nothing_more_than_is_there_is_taken() -> None:
+    """RocketMQ's defaults, as its own tools write them into a file."""
+    config_of({"totalReplicas": "1", "readOnlyCommitLogStorePaths": "", "enableSlaveActingMaster": "false"})

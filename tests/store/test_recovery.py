@@ -12,7 +12,14 @@ import trio
 
 from ledgermq.message.layout import decode_record
 from ledgermq.store.cutting import accept_missing, cut_log, losses_of
-from ledgermq.store.errors import DamagedLog, MissingLog, MissingSegment, NoSuchOffset, StoreInUse, WrongSegmentSize
+from ledgermq.store.errors import (
+    DamagedLog,
+    MissingLog,
+    MissingSegment,
+    NoSuchOffset,
+    StoreInUse,
+    WrongSegmentSize,
+)
 from ledgermq.store.local_commitlog import LocalCommitLog
 from ledgermq.store.message_store import MessageStore
 from ledgermq.store.opening import open_message_store
