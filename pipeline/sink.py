@@ -12,6 +12,7 @@ import os
 import time
 import uuid
 from collections.abc import Iterator, Mapping
+from hashlib import blake2b
 from typing import Any
 
 import attrs
@@ -77,8 +78,13 @@ class LedgermqWriter(DataSourceArrowWriter):
     """Writes a batch job; a task that is retried writes nothing twice."""
 
     def __init__(self, options: WriteOptions, rows: Rows) -> None:
-        self.job = uuid.uuid4().hex[:16]
-        self.task_writer = TaskWriter(options, rows, begin(options), may_be_repeated=False)
+        if options.checkpoint is None or not options.exactly_once:
+            self.job, began, repeated = uuid.uuid4().hex[:16], begin(options), False
+        else:  # the user means to start the same job again if it is interrupted
+            notes = Notes.of(options)
+            began, repeated = notes.begin(0, lambda: begin(options))
+            self.job = blake2b(notes.checkpoint.encode(), digest_size=8).hexdigest()
+        self.task_writer = TaskWriter(options, rows, began, repeated)
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         context = TaskContext.get()

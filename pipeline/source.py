@@ -6,24 +6,28 @@ travels inside their partitions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
+import attrs
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
     DataSourceReader,
     DataSourceStreamArrowWriter,
     DataSourceStreamReader,
+    Filter,
     InputPartition,
 )
 from pyspark.sql.types import StructType
 
-from .catalog import batch_ranges
-from .columns import Column, check_writable, chosen, ddl, projected
+from .catalog import Bounds, Catalog, batch_ranges
+from .columns import Column, available, check_writable, chosen, ddl, projected
 from .errors import BadOption
+from .filters import Condition, Pruning
 from .options import ReadOptions, WriteOptions, read_content, read_options, write_options
 from .outgoing import Rows
+from .ranges import QueueRange
 from .reading import TaskPartition, TaskReader, fields_of, open_catalog
 from .sink import LedgermqStreamWriter, LedgermqWriter
 from .stream import LedgermqStreamReader
@@ -41,15 +45,51 @@ class LedgermqReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         catalog = open_catalog(self.options)
         try:
-            tasks = catalog.plan(batch_ranges(catalog, self.options), self.options)
+            ranges = self.wanted(catalog, batch_ranges(catalog, self.options))
+            tasks = catalog.plan(ranges, self.options)
         finally:
             catalog.close()
         return [TaskPartition(task) for task in tasks]
+
+    def wanted(self, catalog: Catalog, ranges: list[QueueRange]) -> list[QueueRange]:  # noqa: ARG002 - see below
+        """The ranges to read; all of them here."""
+        return ranges
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         if partition.value is None:  # what Spark makes of an empty plan
             return iter(())
         return self.task_reader.read(partition.value)
+
+
+class PruningReader(LedgermqReader):
+    """Reads a batch and makes use of the query's conditions.
+
+    A class of its own, because Spark refuses every reader that has this method unless
+    `spark.sql.python.filterPushdown.enabled` is set.
+    """
+
+    pruning = Pruning()
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - the name is Spark's
+        names = {column.name.lower() for column in available(self.options.content)}
+        given: list[tuple[Any, str]] = [(each, type(each).__name__) for each in filters]
+        conditions = [
+            Condition(each.attribute[0], kind, each.value)
+            for each, kind in given
+            if hasattr(each, "value") and len(each.attribute) == 1
+        ]
+        self.pruning = Pruning.of(each for each in conditions if each.column.lower() in names)
+        content = self.options.content
+        if self.pruning.tags and not content.tags:
+            self.options = attrs.evolve(self.options, content=attrs.evolve(content, tags=self.pruning.tags))
+            self.task_reader = attrs.evolve(self.task_reader, options=self.options)
+        return filters
+
+    def wanted(self, catalog: Catalog, ranges: list[QueueRange]) -> list[QueueRange]:
+        def offset_at(each: QueueRange, timestamp_ms: int) -> int:
+            return catalog.offset_at(each.queue, timestamp_ms, Bounds(each.start, each.end))
+
+        return self.pruning.apply(ranges, offset_at)
 
 
 class LedgermqDataSource(DataSource):
@@ -64,7 +104,8 @@ class LedgermqDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = read_options(self.options, streaming=False)
-        return LedgermqReader(options, projected(options.content, fields_of(schema)))
+        kind = PruningReader if options.push_filters and options.content.style == "ledgermq" else LedgermqReader
+        return kind(options, projected(options.content, fields_of(schema)))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - the name is Spark's
         options = read_options(self.options, streaming=True)

@@ -1,0 +1,374 @@
+"""`ledgermq pipeline`: jobs on Spark. Spark is imported when a job runs, so that help and completion stay fast."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from .clients import json_option, pairs
+from .output import print_json, table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+DIFFERENT, WRONG_USAGE, DATA_LOSS, ENGINE_FAILED = 1, 2, 3, 4
+"""Exit statuses."""
+_POLL_SECONDS = 0.5
+EXTRA = "this needs Spark: pip install 'ledgermq[spark]'"
+
+
+@click.group("pipeline")
+def command() -> None:
+    """Jobs on Spark over topics: archive, replay, stream, stats, audit, dlq, compact.
+
+    They run on this machine unless --master names a cluster. Messages come through brokers (--namesrv) or straight from the
+    files of a store (--store). Exit status: 0 done, 1 differences found, 2 wrong usage, 3 messages are gone, 4 Spark failed.
+    """
+
+
+def engine_options(function: Command) -> Command:
+    """How Spark runs."""
+    for option in reversed(
+        (
+            click.option("--master", metavar="URL", help="A Spark master; all cores of this machine by default."),
+            click.option("--conf", multiple=True, metavar="KEY=VALUE", help="A setting of Spark; may be repeated."),
+            click.option("--progress/--no-progress", default=None, help="Show how far a job is; by default on a terminal."),
+        )
+    ):
+        function = option(function)
+    return function
+
+
+def source_options(function: Command) -> Command:
+    """Where messages come from."""
+    for option in reversed(
+        (
+            click.option("--namesrv", envvar="LEDGERMQ_NAMESRV", metavar="HOST:PORT", help="Name servers of the brokers."),
+            click.option("--store", metavar="DIR[,DIR]", help="Stores to read without a broker."),
+            click.option("--from", "start", metavar="TIME", help="The first message: an ISO time, or ms since 1970."),
+            click.option("--until", "end", metavar="TIME", help="The first message that is not read any more."),
+            click.option(
+                "--option", "options", multiple=True, metavar="KEY=VALUE", help="An option of the source; repeatable."
+            ),
+        )
+    ):
+        function = option(function)
+    return function
+
+
+def source_of(
+    topics: Iterable[str], namesrv: str | None, store: str | None, start: str | None, end: str | None, options: Iterable[str]
+) -> dict[str, str]:
+    """Options of the source that flags stand for; a store counts before a name server that the environment names."""
+    if store is None and namesrv is None:
+        raise click.UsageError("say where messages are: --namesrv HOST:PORT, or --store DIR")
+    found = {"storePath": store} if store is not None else {"nameServer": str(namesrv)}
+    listed = ",".join(topics)
+    if listed:
+        found["subscribe"] = listed
+    if start is not None:
+        found["startingTimestamp"] = start
+    if end is not None:
+        found["endingTimestamp"] = end
+    return {**found, **pairs(tuple(options), "--option")}
+
+
+@contextmanager
+def engine(name: str, master: str | None, conf: Iterable[str], progress: bool | None) -> Generator[SparkSession]:
+    """A session for one job; what fails in it becomes a line and an exit status."""
+    settings = pairs(tuple(conf), "--conf")
+    watched = sys.stderr.isatty() if progress is None else progress
+    try:
+        from ..pipeline.errors import BadOption, BadSchema, DataLoss, PipelineError, UnknownTopic  # noqa: PLC0415
+        from ..pipeline.session import session  # noqa: PLC0415
+    except ImportError as error:
+        raise click.ClickException(f"{EXTRA} ({error})") from error
+    from pyspark.errors import PySparkException  # noqa: PLC0415
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+
+    if watched:
+        click.echo("starting Spark ...", err=True)
+    running = SparkSession.getActiveSession()
+    try:
+        spark = session(master, name=f"ledgermq {name}", conf=settings)
+    except (PipelineError, PySparkException) as error:
+        raise _failure(str(error), ENGINE_FAILED) from error
+    try:
+        with _shown(spark, name) if watched else _unseen():
+            yield spark
+    except (BadOption, BadSchema, UnknownTopic) as error:
+        raise click.UsageError(str(error)) from error
+    except DataLoss as error:
+        raise _failure(str(error), DATA_LOSS) from error
+    except PipelineError as error:
+        raise _failure(str(error), ENGINE_FAILED) from error
+    except PySparkException as error:
+        said = plain(error)
+        wrong_usage = said.startswith(("BadOption", "BadSchema", "UnknownTopic"))
+        status = DATA_LOSS if said.startswith("DataLoss") else WRONG_USAGE if wrong_usage else ENGINE_FAILED
+        raise _failure(said, status) from error
+    finally:
+        if running is None:
+            spark.stop()
+
+
+class _DataLost(click.ClickException):
+    exit_code = DATA_LOSS
+
+
+class _EngineFailed(click.ClickException):
+    exit_code = ENGINE_FAILED
+
+
+class _WrongUsage(click.ClickException):
+    exit_code = WRONG_USAGE
+
+
+def _failure(text: str, status: int) -> click.ClickException:
+    return {DATA_LOSS: _DataLost, WRONG_USAGE: _WrongUsage}.get(status, _EngineFailed)(text)
+
+
+def plain(error: Exception) -> str:
+    """What a failure of Spark comes down to: the line of our own error if there is one, else its first line."""
+    lines = str(error).strip().splitlines()
+    marker = "ledgermq.pipeline.errors."
+    for line in lines:
+        if marker in line:
+            return line.partition(marker)[2].removesuffix(" SQLSTATE: 38000").strip()
+    return lines[0] if lines else type(error).__name__
+
+
+@contextmanager
+def _unseen() -> Generator[None]:
+    yield
+
+
+@contextmanager
+def _shown(spark: SparkSession, name: str) -> Generator[None]:
+    """Keep a line on standard error that says how many tasks of a job are done."""
+    ended = threading.Event()
+
+    def show() -> None:
+        tracker, began = spark.sparkContext.statusTracker(), time.monotonic()
+        while not ended.wait(_POLL_SECONDS):
+            infos = [info for stage in tracker.getActiveStageIds() if (info := tracker.getStageInfo(stage)) is not None]
+            done, total = sum(info.numCompletedTasks for info in infos), sum(info.numTasks for info in infos)
+            doing = f"{done} of {total} tasks" if total else "planning"
+            click.echo(f"\r{name}: {doing}, {time.monotonic() - began:.0f} s   ", nl=False, err=True)
+        click.echo("\r" + " " * 60 + "\r", nl=False, err=True)
+
+    thread = threading.Thread(target=show, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def show_rows(frame: DataFrame, *, as_json: bool, rows_max: int = 1000) -> None:
+    """Print a small table of Spark."""
+    rows = [{name: _shown_cell(value) for name, value in row.asDict().items()} for row in frame.limit(rows_max).collect()]
+    if as_json:
+        print_json(rows)
+    elif rows:
+        click.echo(table(rows))
+    else:
+        click.echo("nothing", err=True)
+
+
+def _shown_cell(value: Any) -> Any:
+    return value if value is None or isinstance(value, int | float | str | bool) else str(value)
+
+
+@command.command("archive")
+@click.argument("topics", nargs=-1, required=True)
+@click.option("--to", required=True, metavar="DIR", help="Where Parquet files go, by topic and day.")
+@click.option("--watch", is_flag=True, help="Go on as messages come, until interrupted.")
+@click.option("--compression", type=click.Choice(["zstd", "snappy", "none"]), default="zstd", show_default=True)
+@source_options
+@engine_options
+@json_option
+def archive_command(
+    topics: tuple[str, ...], to: str, watch: bool, compression: str, namesrv: str | None, store: str | None, start: str | None,
+    end: str | None, options: tuple[str, ...], master: str | None, conf: tuple[str, ...], progress: bool | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Write what is new in topics to Parquet files; started again, it goes on where it ended."""
+    source = source_of(topics, namesrv, store, start, end, options)
+    with engine("archive", master, conf, progress) as spark:
+        from ..pipeline.jobs.archive import archive  # noqa: PLC0415
+
+        done = archive(spark, source, to, watch=watch, compression=compression)
+    if as_json:
+        print_json({"rounds": done.rounds, "rows": done.rows, "files": done.files, "bytes": done.bytes})
+    else:
+        click.echo(f"{done.rows} messages in {done.files} files, {done.bytes} bytes" if done.rounds else "nothing is new")
+
+
+@command.command("replay")
+@click.argument("directory")
+@click.option("--topic", help="Where to; by default the topic that each message came from.")
+@click.option("--keep-queues/--any-queue", default=True, show_default=True, help="Send to the queue of the same number.")
+@click.option("--where", metavar="SQL", help="A condition on the archive's columns, such as \"dt >= '2026-01-01'\".")
+@click.option("--namesrv", envvar="LEDGERMQ_NAMESRV", required=True, metavar="HOST:PORT", help="Name servers of the brokers.")
+@click.option("--checkpoint", metavar="DIR", help="Lets an interrupted replay be started again without repeating anything.")
+@engine_options
+def replay_command(
+    directory: str, topic: str | None, keep_queues: bool, where: str | None, namesrv: str, checkpoint: str | None,
+    master: str | None, conf: tuple[str, ...], progress: bool | None,
+) -> None:  # fmt: skip
+    """Send archived messages again, each queue in its order."""
+    target = {"nameServer": namesrv, **({"checkpointLocation": checkpoint} if checkpoint is not None else {})}
+    with engine("replay", master, conf, progress) as spark:
+        from ..pipeline.jobs.copies import replay  # noqa: PLC0415
+
+        count = replay(spark, directory, target, topic=topic, keep_queues=keep_queues, where=where)
+    click.echo(f"{count} messages")
+
+
+@command.command("stream")
+@click.argument("topics", nargs=-1, required=True)
+@click.option("--to", "target_topic", metavar="TOPIC", help="A topic to write to.")
+@click.option("--to-namesrv", metavar="HOST:PORT", help="Its name servers; those that are read from by default.")
+@click.option("--sink", metavar="FORMAT", help="Another sink of Spark, such as parquet or console.")
+@click.option("--sink-option", "sink_options", multiple=True, metavar="KEY=VALUE", help="An option of the sink; repeatable.")
+@click.option("--sql", help="Reads the view `input`; for a topic its result needs a column `body`.")
+@click.option("--watermark", metavar="'COLUMN DELAY'", help="How late messages may be, such as 'storeTimestamp 10 seconds'.")
+@click.option("--trigger", metavar="INTERVAL", help="How often a batch begins, such as '1 second'; at once by default.")
+@click.option("--available-now", is_flag=True, help="End when all that is there has been read.")
+@click.option("--checkpoint", required=True, metavar="DIR", help="Where the query keeps how far it is.")
+@source_options
+@engine_options
+def stream_command(
+    topics: tuple[str, ...], target_topic: str | None, to_namesrv: str | None, sink: str | None, sink_options: tuple[str, ...],
+    sql: str | None, watermark: str | None, trigger: str | None, available_now: bool, checkpoint: str, namesrv: str | None,
+    store: str | None, start: str | None, end: str | None, options: tuple[str, ...], master: str | None, conf: tuple[str, ...],
+    progress: bool | None,
+) -> None:  # fmt: skip
+    """Copy topics to a topic or another sink, exactly once, through SQL if wanted."""
+    if (target_topic is None) == (sink is None):
+        raise click.UsageError("say where to: either --to TOPIC or --sink FORMAT")
+    source = source_of(topics, namesrv, store, start, end, options)
+    target: Mapping[str, str] = pairs(sink_options, "--sink-option")
+    if target_topic is not None:
+        if to_namesrv is None and namesrv is None:
+            raise click.UsageError("a topic is written through brokers: give --to-namesrv HOST:PORT")
+        target = {"nameServer": to_namesrv or str(namesrv), "topic": target_topic, **target}
+    with engine("stream", master, conf, progress) as spark:
+        from ..pipeline.jobs.copies import stream  # noqa: PLC0415
+        from ..pipeline.jobs.places import FORMAT  # noqa: PLC0415
+
+        query = stream(
+            spark, source, target, checkpoint=checkpoint, sql=sql, target_format=sink or FORMAT, watermark=watermark,
+            trigger=trigger, available_now=available_now,
+        )  # fmt: skip
+        try:
+            query.awaitTermination()
+        except KeyboardInterrupt:
+            query.stop()
+
+
+@command.command("stats")
+@click.argument("topics", nargs=-1, required=True)
+@click.option("--window", default="1 minute", show_default=True, help="Length of a window.")
+@click.option("--by", type=click.Choice(["window", "queue", "key"]), default="window", show_default=True)
+@source_options
+@engine_options
+@json_option
+def stats_command(
+    topics: tuple[str, ...], window: str, by: str, namesrv: str | None, store: str | None, start: str | None, end: str | None,
+    options: tuple[str, ...], master: str | None, conf: tuple[str, ...], progress: bool | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Show rates and latencies from born to stored by window, or how messages are spread over queues or keys."""
+    source = source_of(topics, namesrv, store, start, end, options)
+    with engine("stats", master, conf, progress) as spark:
+        from ..pipeline.jobs.stats import stats  # noqa: PLC0415
+
+        found = stats(spark, source, window=window)
+        show_rows({"window": found.windows, "queue": found.queues, "key": found.keys}[by], as_json=as_json)
+
+
+@command.command("audit")
+@click.argument("stores", nargs=-1, required=True, type=click.Path(exists=True, file_okay=False))
+@engine_options
+@json_option
+def audit_command(
+    stores: tuple[str, ...], master: str | None, conf: tuple[str, ...], progress: bool | None, as_json: bool
+) -> None:
+    """Compare the stores of replicas with each other and with their checksums; exit status 1 if anything differs."""
+    with engine("audit", master, conf, progress) as spark:
+        from ..pipeline.jobs.audit import audit  # noqa: PLC0415
+
+        found = audit(spark, [store.rstrip("/") for store in stores])
+    if as_json:
+        print_json(
+            {
+                "begin": found.begin, "end": found.end, "ends": found.ends, "problems": found.problems,
+                "differences": [str(difference) for difference in found.differences], "sound": found.sound,
+            }
+        )  # fmt: skip
+    else:
+        click.echo(f"compared physical offsets {found.begin} to {found.end} of {len(stores)} stores")
+        for difference in found.differences:
+            click.echo(str(difference))
+        for store, problems in found.problems.items():
+            for problem in problems:
+                click.echo(f"{store}: {problem}")
+        if found.sound:
+            click.echo("sound, and the same" if len(stores) > 1 else "sound")
+    if not found.sound:
+        raise click.exceptions.Exit(DIFFERENT)
+
+
+@command.command("dlq")
+@click.argument("group")
+@click.option("--redrive", is_flag=True, help="Send them to the topics that they came from.")
+@click.option("--checkpoint", metavar="DIR", help="Lets a redrive be started again without repeating anything.")
+@source_options
+@engine_options
+@json_option
+def dlq_command(
+    group: str, redrive: bool, checkpoint: str | None, namesrv: str | None, store: str | None, start: str | None,
+    end: str | None, options: tuple[str, ...], master: str | None, conf: tuple[str, ...], progress: bool | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Show what a group could not consume, and why; or send it back."""
+    source = source_of((), namesrv, store, start, end, options)
+    if redrive and namesrv is None:
+        raise click.UsageError("messages are sent through brokers: give --namesrv HOST:PORT")
+    with engine("dlq", master, conf, progress) as spark:
+        from ..pipeline.jobs.letters import dead_letters, summary  # noqa: PLC0415
+        from ..pipeline.jobs.letters import redrive as send_back  # noqa: PLC0415
+
+        letters = dead_letters(spark, source, group)
+        if not redrive:
+            show_rows(summary(letters), as_json=as_json)
+            return
+        target = {"nameServer": str(namesrv), **({"checkpointLocation": checkpoint} if checkpoint is not None else {})}
+        click.echo(f"{send_back(letters, target)} messages")
+
+
+@command.command("compact")
+@click.argument("topics", nargs=-1, required=True)
+@click.option("--by", default="keys", show_default=True, help="The column that has the key.")
+@click.option("--to", required=True, metavar="DIR", help="Where Parquet files of the newest messages go.")
+@source_options
+@engine_options
+def compact_command(
+    topics: tuple[str, ...], by: str, to: str, namesrv: str | None, store: str | None, start: str | None, end: str | None,
+    options: tuple[str, ...], master: str | None, conf: tuple[str, ...], progress: bool | None,
+) -> None:  # fmt: skip
+    """Write the newest message of every key; keys whose newest message is empty are left out."""
+    source = source_of(topics, namesrv, store, start, end, options)
+    with engine("compact", master, conf, progress) as spark:
+        from ..pipeline.jobs.letters import compact  # noqa: PLC0415
+
+        compact(spark, source, by=by).write.mode("overwrite").parquet(to)
+        click.echo(f"{spark.read.parquet(to).count()} keys")

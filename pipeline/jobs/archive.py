@@ -1,0 +1,399 @@
+"""`archive`: topics to Parquet files by topic and day; goes on where it ended, and never writes a message twice.
+
+Workers write the files themselves, with PyArrow, from the batches that the reader makes: that spares the way of every message
+through the JVM. A round is a plan that is written down first, so a round that was interrupted is done again exactly; the names
+of its files follow from their ranges, so they replace what was there. A manifest for each finished round says what is complete.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ...message.checksum import crc32
+from ...message.message import MessageQueue
+from ..catalog import Bounds, Catalog, resolve, subscribed
+from ..columns import Column, chosen
+from ..errors import BadOption, CorruptStore, DataLoss
+from ..offsets import Offsets, from_json, to_json
+from ..options import ReadOptions, read_options
+from ..ranges import QueueRange, Task, ranges_between
+from ..reading import TaskReader, open_catalog
+from .places import Report, Source, nobody
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MANIFESTS = "_ledgermq"
+"""Directory beside the data; Spark and others pass over names that begin with an underscore."""
+ROUND_BYTES = 4 * 1024 * 1024 * 1024
+"""What one round archives at most; what an interrupted one has to do again."""
+GROUP_ROWS, GROUP_BYTES = 64 * 1024, 32 * 1024 * 1024
+"""Where a row group ends; as much waits in memory for each file that is open."""
+WRITERS_MAX = 16
+"""Files that one task has open; with more topics or days at once, the one that was used longest ago is closed."""
+NARROW = (
+    "brokerName", "queueId", "queueOffset", "tags", "flag", "sysFlag", "reconsumeTimes", "bornTimestamp", "storeTimestamp",
+)  # fmt: skip
+_WATCH_SECONDS = 1.0
+
+
+@attrs.frozen
+class Archived:
+    """What an archive run has done."""
+
+    rounds: int
+    rows: int
+    files: int
+    bytes: int
+
+
+@attrs.frozen
+class FileWritten:
+    """One Parquet file of a round."""
+
+    path: str
+    rows: int
+    bytes: int
+
+
+def archive(
+    spark: SparkSession, source: Source, to: str, *, watch: bool = False, compression: str = "zstd", report: Report = nobody
+) -> Archived:
+    """Write what is new in topics to Parquet files.
+
+    Args:
+        spark: a session.
+        source: options of a batch read; its start counts for the first run only.
+        to: a directory that drivers and workers reach, as a path or as a URI that PyArrow knows.
+        watch: go on as messages come, until interrupted.
+        compression: zstd, snappy or none.
+        report: called with bytes done and bytes planned.
+
+    Raises:
+        BadOption, UnknownTopic, Unavailable, DataLoss: see there. Finished rounds stay; the next run goes on behind them.
+    """
+    if compression not in ("zstd", "snappy", "none"):
+        raise BadOption("compression", compression, "zstd, snappy or none is expected")
+    options = read_options(source, streaming=False)
+    total = Archived(0, 0, 0, 0)
+    with_place = Destination.of(to)
+    with_place.check(options)
+    catalog = open_catalog(options)
+    while True:
+        planned = with_place.pending() or _plan(catalog, options, with_place)
+        if planned is None:
+            if not watch:
+                return total
+            time.sleep(_WATCH_SECONDS)
+            continue
+        number, start, end, tasks = planned
+        with_place.write_pending(number, start, end, tasks)
+        files = _run(spark, options, tasks, to, compression, report)
+        with_place.write_manifest(number, start, end, files)
+        total = Archived(
+            total.rounds + 1,
+            total.rows + sum(each.rows for each in files),
+            total.files + len(files),
+            total.bytes + sum(each.bytes for each in files),
+        )
+
+
+Round = tuple[int, Offsets, Offsets, list[Task]]
+
+
+def _plan(catalog: Catalog, options: ReadOptions, place: Destination) -> Round | None:
+    """The next round: from where the last one ended; None if nothing is new."""
+    number, done = place.last()
+    queues = subscribed(catalog, options.subscription, str(options.place))
+    bounds = catalog.bounds(queues)
+    first = resolve(catalog, options.starting, bounds, strict_timestamps=options.strict_timestamps, is_end=False)
+    start = {queue: done.get(queue, first[queue]) for queue in bounds}
+    end = resolve(catalog, options.ending, bounds, strict_timestamps=options.strict_timestamps, is_end=True)
+    for queue, offset in start.items():
+        start[queue] = _available(queue, offset, bounds[queue], options)
+    ranges = ranges_between(start, end)
+    if not ranges:
+        return None
+    size = catalog.range_bytes(ranges)
+    if size > ROUND_BYTES:
+        share = ROUND_BYTES / size
+        ranges = [QueueRange(each.queue, each.start, each.start + max(1, int(each.count * share))) for each in ranges]
+    reached = {**done, **{each.queue: each.end for each in ranges}}
+    return number + 1, {each.queue: each.start for each in ranges}, reached, catalog.plan(ranges, options)
+
+
+def _available(queue: MessageQueue, offset: int, bounds: Bounds, options: ReadOptions) -> int:
+    if offset >= bounds.min:
+        return offset
+    if options.fail_on_data_loss:
+        raise DataLoss(queue, f"it is archived up to offset {offset}, the oldest message has offset {bounds.min} now")
+    return bounds.min
+
+
+def _run(
+    spark: SparkSession, options: ReadOptions, tasks: Sequence[Task], to: str, compression: str, report: Report
+) -> list[FileWritten]:
+    work = TaskArchiver(options, to, compression)
+    context = spark.sparkContext
+    found: list[FileWritten] = []
+    results = context.parallelize(list(tasks), len(tasks)).map(work)
+    for at, written in enumerate(results.toLocalIterator(prefetchPartitions=True)):
+        found += written
+        report(at + 1, len(tasks))
+    return found
+
+
+@attrs.frozen
+class TaskArchiver:
+    """Writes one task's messages, in whichever process."""
+
+    options: ReadOptions
+    to: str
+    compression: str
+
+    def __call__(self, task: Task) -> list[FileWritten]:
+        columns = chosen(self.options.content)
+        name = _name_of(task)
+        files = _Files(Destination.of(self.to), name, columns, self.compression)
+        try:
+            for batch in TaskReader(self.options, columns).read(task):
+                files.add(batch)
+            return files.finish()
+        finally:
+            files.abandon()
+
+
+def _name_of(task: Task) -> str:
+    """A name that is the same for the same ranges."""
+    text = json.dumps([[*attrs.astuple(each.queue), each.start, each.end] for each in task])
+    first = task[0]
+    return f"{first.queue.broker_name}-{first.queue.queue_id}-{first.start}-{blake2b(text.encode(), digest_size=6).hexdigest()}"
+
+
+@attrs.define(eq=False)
+class _OpenFile:
+    """One Parquet file that is being written, under a name that nobody reads."""
+
+    path: str
+    temporary: str
+    writer: Any
+    waiting: list[Any]
+    waiting_rows: int = 0
+    waiting_bytes: int = 0
+    rows: int = 0
+
+
+@attrs.define(eq=False)
+class _Files:
+    """The files of one task, by topic and day."""
+
+    place: Destination
+    name: str
+    columns: tuple[Column, ...]
+    compression: str
+    _open: dict[tuple[str, str], _OpenFile] = attrs.field(factory=dict[tuple[str, str], _OpenFile])
+    _parts: dict[tuple[str, str], int] = attrs.field(factory=dict[tuple[str, str], int])
+    _written: list[FileWritten] = attrs.field(factory=list[FileWritten])
+
+    def add(self, batch: Any) -> None:
+        for topic, day, rows in _by_topic_and_day(batch):
+            file = self._file(topic, day, rows.schema)
+            file.waiting.append(rows)
+            file.waiting_rows += rows.num_rows
+            file.waiting_bytes += rows.nbytes
+            if file.waiting_rows >= GROUP_ROWS or file.waiting_bytes >= GROUP_BYTES:
+                _write_group(file)
+
+    def _file(self, topic: str, day: str, schema: Any) -> _OpenFile:
+        key = (topic, day)
+        file = self._open.pop(key, None)
+        if file is None:
+            if len(self._open) >= WRITERS_MAX:
+                self._close(next(iter(self._open)))
+            part = self._parts[key] = self._parts.get(key, -1) + 1
+            directory = f"topic={_escaped(topic)}/dt={day}"
+            path = f"{directory}/{self.name}-{part}.parquet"
+            temporary = f"{directory}/.{self.name}-{part}.{uuid.uuid4().hex[:8]}.tmp"
+            dictionary = [name for name in ("brokerName", "queueId", "tags") if name in schema.names]
+            narrow = [name for name in NARROW if name in schema.names]
+            writer: Any = pq.ParquetWriter(
+                self.place.open_output(temporary),
+                schema,
+                compression=self.compression,
+                compression_level=1 if self.compression == "zstd" else None,
+                use_dictionary=dictionary,  # pyright: ignore[reportArgumentType] - names of columns are documented
+                write_statistics=narrow,  # pyright: ignore[reportArgumentType] - the same
+            )
+            file = _OpenFile(path, temporary, writer, [])
+        self._open[key] = file  # the one used last is at the end
+        return file
+
+    def _close(self, key: tuple[str, str]) -> None:
+        file = self._open.pop(key)
+        _write_group(file)
+        file.writer.close()
+        self.place.publish(file.temporary, file.path)
+        self._written.append(FileWritten(file.path, file.rows, self.place.size(file.path)))
+
+    def finish(self) -> list[FileWritten]:
+        for key in list(self._open):
+            self._close(key)
+        return self._written
+
+    def abandon(self) -> None:
+        """Remove what an error has left unfinished."""
+        for file in self._open.values():
+            file.writer.close()
+            self.place.remove(file.temporary)
+        self._open.clear()
+
+
+def _write_group(file: _OpenFile) -> None:
+    if file.waiting:
+        file.writer.write_table(pa.Table.from_batches(file.waiting))
+        file.rows += file.waiting_rows
+        file.waiting, file.waiting_rows, file.waiting_bytes = [], 0, 0
+
+
+def _by_topic_and_day(batch: Any) -> Iterator[tuple[str, str, Any]]:
+    """Divide a batch by topic and by the day of storing, UTC; the topic's column becomes part of the path."""
+    rest = batch.drop_columns(["topic"])
+    days = batch.column("storeTimestamp").cast(pa.int64()).to_numpy() // 86_400_000_000
+    if days[0] == days[-1] and (days == days[0]).all() and len(batch.column("topic").unique()) == 1:
+        yield batch.column("topic")[0].as_py(), _day(int(days[0])), rest
+        return
+    topics = batch.column("topic").dictionary_encode()
+    for code, topic in enumerate(topics.dictionary.to_pylist()):
+        of_topic = topics.indices.to_numpy() == code
+        for day in sorted(set(days[of_topic].tolist())):
+            yield topic, _day(day), rest.filter(pa.array(of_topic & (days == day)))
+
+
+def _day(number: int) -> str:
+    return time.strftime("%Y-%m-%d", time.gmtime(number * 86_400))
+
+
+def _escaped(topic: str) -> str:
+    """A topic as part of a path, as Hive and Spark escape it."""
+    return "".join(each if each.isalnum() or each in "-_." else f"%{ord(each):02X}" for each in topic)
+
+
+@attrs.define(eq=False)
+class Destination:
+    """The directory of an archive, on any file system of PyArrow."""
+
+    files: Any
+    root: str
+
+    @classmethod
+    def of(cls, to: str) -> Destination:
+        """Reach a directory.
+
+        Raises:
+            BadOption: no file system is known for it.
+        """
+        from pyarrow import fs  # noqa: PLC0415
+
+        try:
+            if "://" in to or to.startswith("file:"):
+                files, root = fs.FileSystem.from_uri(to)
+            else:
+                files, root = fs.LocalFileSystem(), os.path.abspath(to)
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise BadOption("to", to, f"it cannot be reached: {error}") from error
+        return cls(files, root.rstrip("/"))
+
+    def open_output(self, path: str) -> Any:
+        self.files.create_dir(f"{self.root}/{path.rpartition('/')[0]}", recursive=True)
+        return self.files.open_output_stream(f"{self.root}/{path}")
+
+    def publish(self, temporary: str, path: str) -> None:
+        """Give a finished file its name, in place of an earlier one of the same ranges."""
+        self.files.move(f"{self.root}/{temporary}", f"{self.root}/{path}")
+
+    def remove(self, path: str) -> None:
+        self.files.delete_file(f"{self.root}/{path}")
+
+    def size(self, path: str) -> int:
+        return int(self.files.get_file_info(f"{self.root}/{path}").size)
+
+    def check(self, options: ReadOptions) -> None:
+        """Make sure that the rows can be divided."""
+        names = {column.name for column in chosen(options.content)}
+        for name in ("topic", "storeTimestamp"):
+            if name not in names:
+                raise BadOption("columns", ",".join(sorted(names)), f"an archive is divided by {name!r}; add it")
+
+    def _numbers(self) -> list[int]:
+        from pyarrow import fs  # noqa: PLC0415
+
+        found = self.files.get_file_info(fs.FileSelector(f"{self.root}/{MANIFESTS}", allow_not_found=True))
+        names = [info.base_name.removesuffix(".json") for info in found]
+        return sorted(int(name) for name in names if name.isdigit())
+
+    def last(self) -> tuple[int, Offsets]:
+        """Number and end of the last finished round."""
+        numbers = self._numbers()
+        if not numbers:
+            return 0, {}
+        return numbers[-1], from_json(self._read(f"{numbers[-1]:08d}.json")["end"])
+
+    def pending(self) -> Round | None:
+        """The round that was begun and not finished."""
+        from pyarrow import fs  # noqa: PLC0415
+
+        if self.files.get_file_info(f"{self.root}/{MANIFESTS}/pending.json").type != fs.FileType.File:
+            return None
+        noted = self._read("pending.json")
+        if noted["number"] <= self.last()[0]:
+            return None
+        tasks = [tuple(_range(each) for each in task) for task in noted["tasks"]]
+        return noted["number"], from_json(noted["start"]), from_json(noted["end"]), tasks
+
+    def write_pending(self, number: int, start: Offsets, end: Offsets, tasks: Sequence[Task]) -> None:
+        planned = [[[*attrs.astuple(each.queue), each.start, each.end] for each in task] for task in tasks]
+        self._write("pending.json", {"number": number, "start": to_json(start), "end": to_json(end), "tasks": planned})
+
+    def write_manifest(self, number: int, start: Offsets, end: Offsets, files: Sequence[FileWritten]) -> None:
+        listed = [attrs.asdict(file) for file in files]
+        self._write(
+            f"{number:08d}.json",
+            {"start": to_json(start), "end": to_json(end), "rows": sum(file.rows for file in files), "files": listed},
+        )
+
+    def _write(self, name: str, value: dict[str, Any]) -> None:
+        text = json.dumps(value, sort_keys=True)
+        temporary = f"{MANIFESTS}/.{name}.{uuid.uuid4().hex[:8]}.tmp"
+        with self.open_output(temporary) as stream:
+            stream.write(json.dumps({"crc": crc32(text.encode()), "content": text}).encode())
+        self.publish(temporary, f"{MANIFESTS}/{name}")
+
+    def _read(self, name: str) -> dict[str, Any]:
+        path = f"{self.root}/{MANIFESTS}/{name}"
+        with self.files.open_input_stream(path) as stream:
+            raw = stream.read()
+        try:
+            outer = json.loads(raw)
+            text: str = outer["content"]
+            sound = crc32(text.encode()) == outer["crc"]
+        except (ValueError, KeyError, TypeError):
+            text, sound = "", False
+        if not sound:
+            raise CorruptStore(path, 0, "a manifest of the archive", 0, "it is not what was written")
+        content: dict[str, Any] = json.loads(text)
+        return content
+
+
+def _range(values: Sequence[Any]) -> QueueRange:
+    topic, broker, queue_id, start, end = values
+    return QueueRange(MessageQueue(topic, broker, queue_id), start, end)

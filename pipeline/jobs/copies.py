@@ -1,0 +1,128 @@
+"""`replay` and `stream`: Parquet files back to a topic, and topics to topics or other sinks through SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from ..errors import BadOption
+from .places import FORMAT, Source
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+INPUT = "input"
+"""The name of the view that the SQL of `stream` reads."""
+REPLAY_TASKS_MAX = 64
+REPLAYED = "REPLAY_SOURCE"
+"""The property that names topic, broker, queue and offset of a replayed message."""
+
+
+def replay(
+    spark: SparkSession,
+    directory: str,
+    target: Mapping[str, str],
+    *,
+    topic: str | None = None,
+    keep_queues: bool = True,
+    where: str | None = None,
+) -> int:
+    """Send archived messages again, each queue in the order of its offsets; times, tags, keys and properties are kept.
+
+    Args:
+        spark: a session.
+        directory: what `archive` has written.
+        target: options of a batch write; with `checkpointLocation`, a replay that was interrupted sends only what is missing.
+        topic: where to; the topic that each message came from if None.
+        keep_queues: send to the queue of the same number; else by the source queue to any one.
+        where: a condition in SQL on the columns of the archive, and `dt`.
+
+    Returns: how many messages there were.
+
+    Raises:
+        PySparkException: the directory cannot be read, or messages were not written; names the option and the value.
+    """
+    from pyspark.sql import functions  # noqa: PLC0415
+
+    rows = spark.read.parquet(directory)
+    if where is not None:
+        rows = rows.where(where)
+    queues = rows.select("topic", "brokerName", "queueId").distinct().count()
+    if not queues:
+        return 0
+    order = ["topic", "brokerName", "queueId", "queueOffset"]
+    origin = functions.concat_ws("/", *order)
+    shaped = (
+        rows.repartition(min(queues, REPLAY_TASKS_MAX), *order[:3])
+        .sortWithinPartitions(*order)
+        .withColumn("properties", functions.map_concat("properties", functions.create_map(functions.lit(REPLAYED), origin)))
+    )
+    if not keep_queues:
+        shaped = shaped.withColumn("shardingKey", functions.concat_ws("/", *order[:3])).drop("queueId")
+    options = {**target, **({"topic": topic} if topic is not None else {})}
+    columns = [name for name in (*_KEPT, "shardingKey") if name in shaped.columns]
+    shaped.select(*columns).write.format(FORMAT).mode("append").options(**options).save()
+    return rows.count()
+
+
+_KEPT = ("topic", "brokerName", "queueId", "body", "tags", "keys", "properties", "flag", "bornTimestamp")
+
+
+def stream(
+    spark: SparkSession,
+    source: Source,
+    target: Mapping[str, str],
+    *,
+    checkpoint: str,
+    sql: str | None = None,
+    target_format: str = FORMAT,
+    watermark: str | None = None,
+    trigger: str | None = None,
+    available_now: bool = False,
+) -> StreamingQuery:
+    """Start a query that reads topics and writes what SQL makes of them, to topics or to any sink of Spark.
+
+    Args:
+        spark: a session.
+        source: options of a streaming read.
+        target: options of the sink.
+        checkpoint: a directory of the query's own.
+        sql: reads the view `input`; all rows as they are if None. For topics its result needs a column `body`.
+        target_format: `ledgermq`, `parquet`, `console`, ...
+        watermark: column and delay, such as `storeTimestamp 10 seconds`, for windows.
+        trigger: how often a batch begins, such as `1 second`; at once if None.
+        available_now: end when all that is there has been read.
+
+    Raises:
+        BadOption: the watermark is none.
+        PySparkException: the SQL is wrong, or source or sink refuse their options.
+    """
+    rows = spark.readStream.format(FORMAT).options(**source).load()
+    if watermark is not None:
+        column, _, delay = watermark.partition(" ")
+        if not delay or column not in rows.columns:
+            raise BadOption(
+                "watermark", watermark, "a column of time and a delay are expected, such as 'storeTimestamp 10 seconds'"
+            )
+        rows = rows.withWatermark(column, delay)
+    result = rows
+    if sql is not None:
+        rows.createOrReplaceTempView(INPUT)
+        result = spark.sql(sql)
+    elif target_format == FORMAT:
+        # A message goes to any queue of the target: it may have fewer, and its rows would name queues of the source.
+        result = rows.drop("queueId", "brokerName", *(["topic"] if "topic" in target else []))
+    writer = result.writeStream.format(target_format).options(**target).option("checkpointLocation", checkpoint)
+    if available_now:
+        writer = writer.trigger(availableNow=True)
+    elif trigger is not None:
+        writer = writer.trigger(processingTime=trigger)
+    return writer.start()
+
+
+def as_table(spark: SparkSession, source: Source, name: str) -> DataFrame:
+    """Register topics as a view for ad hoc SQL, and return it."""
+    rows = spark.read.format(FORMAT).options(**source).load()
+    rows.createOrReplaceTempView(name)
+    return rows

@@ -1,0 +1,105 @@
+"""`dlq`: what a group could not consume, why, and sending it back. `compact`: the newest message of every key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from ...message.message import DLQ_PREFIX, RETRY_PREFIX
+from ...message.properties import DLQ_ORIGIN_TOPIC, RETRY_TOPIC
+from .places import FORMAT, Source, read
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+REASONS = ("EXCEPTION", "exception", "error", "CONSUME_EXCEPTION", "reason")
+"""Properties in which applications say why a message failed; the first one that is there counts."""
+
+
+def dead_letters(spark: SparkSession, source: Source, group: str) -> DataFrame:
+    """The dead letters of a consumer group: with the topic that each came from, and the reason if one is named.
+
+    Args:
+        spark: a session.
+        source: options of a batch read, without a subscription.
+        group: a consumer group.
+    """
+    from pyspark.sql import functions  # noqa: PLC0415
+
+    rows = read(
+        spark, {**source, "subscribe": DLQ_PREFIX + group},
+        "topic", "queueId", "queueOffset", "tags", "keys", "body", "properties", "flag", "reconsumeTimes", "bornTimestamp",
+        "storeTimestamp", "msgId",
+    )  # fmt: skip
+    return rows.withColumns({"originTopic": _origin(), "reason": functions.coalesce(*map(_property, REASONS))})
+
+
+def summary(letters: DataFrame) -> DataFrame:
+    """How many dead letters there are by origin, tag, number of attempts and reason, and from when to when."""
+    from pyspark.sql import functions  # noqa: PLC0415
+
+    return (
+        letters.groupBy("originTopic", "tags", "reconsumeTimes", "reason")
+        .agg(
+            functions.count("*").alias("messages"),
+            functions.min("storeTimestamp").alias("first"),
+            functions.max("storeTimestamp").alias("last"),
+        )
+        .orderBy(functions.desc("messages"), "originTopic", "tags", "reconsumeTimes", "reason")
+    )
+
+
+def redrive(letters: DataFrame, target: Mapping[str, str]) -> int:
+    """Send dead letters to the topics that they came from; returns how many.
+
+    Letters without an origin are left. With `checkpointLocation` in `target`, a redrive that was interrupted sends only what is
+    missing, and one that has ended sends nothing when it is started again.
+    """
+    from pyspark.sql import functions  # noqa: PLC0415
+
+    found = letters.where("originTopic is not null")
+    sent = found.select(
+        functions.col("originTopic").alias("topic"), "body", "tags", "keys", "flag", "bornTimestamp",
+        functions.map_filter("properties", lambda name, _: ~name.isin(*_OF_DELIVERY)).alias("properties"),
+    )  # fmt: skip
+    sent.write.format(FORMAT).mode("append").options(**target).save()
+    return found.count()
+
+
+_OF_DELIVERY = (
+    RETRY_TOPIC, DLQ_ORIGIN_TOPIC, "DLQ_ORIGIN_MESSAGE_ID", "ORIGIN_MESSAGE_ID", "RECONSUME_TIME", "MAX_RECONSUME_TIMES",
+)  # fmt: skip
+
+
+def _property(name: str) -> Column:
+    from pyspark.sql import functions  # noqa: PLC0415
+
+    return functions.col("properties")[name]
+
+
+def _origin() -> Column:
+    from pyspark.sql import functions  # noqa: PLC0415
+
+    named = functions.coalesce(_property(DLQ_ORIGIN_TOPIC), _property(RETRY_TOPIC))
+    return functions.when(~named.startswith(RETRY_PREFIX), named)
+
+
+def compact(spark: SparkSession, source: Source, *, by: str = "keys") -> DataFrame:
+    """The newest message of every key, as a table; keys whose newest message is empty were deleted and are left out.
+
+    Two passes: the first finds the winners without bodies, the second reads bodies and keeps the winners' before anything
+    is shuffled.
+
+    Args:
+        spark: a session.
+        source: options of a batch read. Give ends to both passes with `endingOffsets` if messages come meanwhile.
+        by: a column.
+    """
+    from pyspark.sql import functions  # noqa: PLC0415
+
+    place = ("topic", "brokerName", "queueId", "queueOffset")
+    narrow = read(spark, source, by, "storeTimestamp", "bodySize", *place).where(functions.col(by).isNotNull())
+    order = functions.struct("storeTimestamp", "queueOffset", "brokerName", "queueId")
+    newest = functions.max_by(functions.struct("bodySize", *place), order)
+    winners = narrow.groupBy(by).agg(newest.alias("newest")).where("newest.bodySize > 0").select("newest.*").drop("bodySize")
+    return read(spark, source).join(functions.broadcast(winners), list(place), "left_semi")

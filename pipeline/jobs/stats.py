@@ -1,0 +1,82 @@
+"""`stats`: how much came when, how long it took to be stored, and how evenly it is spread. Bodies are not read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import attrs
+
+from .places import Source, read
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+PERCENTILES = (0.5, 0.95, 0.99, 1.0)
+COLUMNS = ("topic", "brokerName", "queueId", "keys", "tags", "bornTimestamp", "storeTimestamp", "bodySize", "storeSize")
+
+
+@attrs.frozen
+class Stats:
+    """Three tables; nothing runs before one of them is asked for rows."""
+
+    windows: DataFrame
+    """For each window: messages, bytes, their rates, and percentiles of the time from born to stored, in ms."""
+    queues: DataFrame
+    """For each queue: messages, share of all, bytes, sizes of bodies."""
+    keys: DataFrame
+    """Keys with most messages."""
+
+
+def stats(spark: SparkSession, source: Source, *, window: str = "1 minute", keys_max: int = 20) -> Stats:
+    """Describe the messages of topics.
+
+    Args:
+        spark: a session.
+        source: options of a batch read.
+        window: length of a window, in Spark's words.
+        keys_max: how many keys are listed.
+    """
+    from pyspark.sql import Window, functions  # noqa: PLC0415
+
+    rows = read(spark, source, *COLUMNS)
+    latency = functions.unix_millis("storeTimestamp") - functions.unix_millis("bornTimestamp")
+    of_window = functions.window("storeTimestamp", window)
+    seconds = functions.unix_seconds("window.end") - functions.unix_seconds("window.start")
+    percentiles = functions.percentile_approx("latency", list(PERCENTILES), 1000)
+    windows = (
+        rows.withColumn("latency", latency)
+        .groupBy("topic", of_window.alias("window"))
+        .agg(functions.count("*").alias("messages"), functions.sum("storeSize").alias("bytes"), percentiles.alias("latencies"))
+        .select(
+            "topic",
+            functions.col("window.start").alias("start"),
+            "messages",
+            "bytes",
+            (functions.col("messages") / seconds).alias("messagesPerSecond"),
+            (functions.col("bytes") / seconds).alias("bytesPerSecond"),
+            *(
+                functions.col("latencies")[at].alias(name)
+                for at, name in enumerate(("latencyP50", "latencyP95", "latencyP99", "latencyMax"))
+            ),
+        )
+        .orderBy("topic", "start")
+    )
+    queues = (
+        rows.groupBy("topic", "brokerName", "queueId")
+        .agg(
+            functions.count("*").alias("messages"),
+            functions.sum("storeSize").alias("bytes"),
+            functions.percentile_approx("bodySize", 0.5, 1000).alias("bodySizeP50"),
+            functions.max("bodySize").alias("bodySizeMax"),
+        )
+        .withColumn("share", functions.col("messages") / functions.sum("messages").over(Window.partitionBy("topic")))
+        .orderBy("topic", "brokerName", "queueId")
+    )
+    keys = (
+        rows.where("keys is not null")
+        .groupBy("topic", "keys")
+        .agg(functions.count("*").alias("messages"))
+        .orderBy(functions.desc("messages"), "topic", "keys")
+        .limit(keys_max)
+    )
+    return Stats(windows, queues, keys)

@@ -1,0 +1,264 @@
+"""The jobs as functions, each over a small topic."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ledgermq import Message, blocking
+from ledgermq.pipeline.errors import BadOption, CorruptStore, DataLoss
+from ledgermq.pipeline.jobs import archive as archiving
+from ledgermq.pipeline.jobs.archive import Archived, archive
+from ledgermq.pipeline.jobs.audit import audit
+from ledgermq.pipeline.jobs.copies import replay, stream
+from ledgermq.pipeline.jobs.letters import compact, dead_letters, redrive, summary
+from ledgermq.pipeline.jobs.stats import stats
+from ledgermq.testing.embedded import Embedded
+
+from ..brokers import all_bodies, bodies, create_topic, numbered, send
+from ..stores import Stored, StoreFiles, interleaved
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DAY_MS = 86_400_000
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> StoreFiles:
+    written = StoreFiles(tmp_path / "store", segment_size=8192)
+    written.append(interleaved(120))
+    return written
+
+
+def rows_in(spark: SparkSession, directory: Path) -> list[tuple[str, int, int]]:
+    found = spark.read.parquet(str(directory)).select("topic", "queueId", "queueOffset").collect()
+    return sorted((row.topic, row.queueId, row.queueOffset) for row in found)
+
+
+def rows_of(files: StoreFiles) -> list[tuple[str, int, int]]:
+    return sorted((message.topic, message.queue_id, offset) for message, offset, _, _ in files.placed)
+
+
+def test_an_archive_goes_on_where_it_ended(spark: SparkSession, files: StoreFiles, tmp_path: Path) -> None:
+    """Topics and days become directories; a run without news writes nothing."""
+    source, to = {"storePath": str(files.root), "subscribe": "T,U", "minPartitions": "3"}, tmp_path / "archive"
+    files.append([Stored("U", 0, b"later", store_timestamp=1_700_000_000_000 + DAY_MS), Stored("U", 0, b"now")])
+
+    first = archive(spark, source, str(to))
+    nothing = archive(spark, source, str(to))
+    files.append(interleaved(30))
+    second = archive(spark, source, str(to))
+
+    assert (first.rows, nothing, second.rows) == (122, Archived(0, 0, 0, 0), 30)
+    assert rows_in(spark, to) == rows_of(files)
+    days = sorted(str(path.relative_to(to)) for path in to.glob("topic=U/dt=*"))
+    assert days == ["topic=U/dt=2023-11-14", "topic=U/dt=2023-11-15"]
+    assert not list(to.rglob("*.tmp"))
+
+
+def test_a_round_that_was_interrupted_is_done_again_exactly(
+    spark: SparkSession, files: StoreFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though more has come meanwhile: the same files, and no message twice."""
+    source, to = {"storePath": str(files.root), "subscribe": "T"}, tmp_path / "archive"
+
+    def dies(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(archiving.Destination, "write_manifest", dies)
+        with pytest.raises(KeyboardInterrupt):
+            archive(spark, source, str(to))
+    left = sorted(to.rglob("*.parquet"))
+    files.append(interleaved(30))
+
+    done = archive(spark, source, str(to))
+
+    assert (done.rounds, done.rows) == (2, 150)
+    assert set(left) < set(to.rglob("*.parquet"))
+    assert rows_in(spark, to) == rows_of(files)
+
+
+def test_an_archive_notices_what_retention_took(spark: SparkSession, files: StoreFiles, tmp_path: Path) -> None:
+    """What was archived before stays as it is."""
+    source, to = {"storePath": str(files.root), "subscribe": "T"}, tmp_path / "archive"
+    archive(spark, source, str(to))
+    files.append(interleaved(600))
+    for path in sorted((files.root / "commitlog").iterdir())[:-1]:
+        path.unlink()
+
+    with pytest.raises(DataLoss, match=r"archived up to offset 40, the oldest message has offset \d+"):
+        archive(spark, source, str(to))
+    assert len(rows_in(spark, to)) == 120
+
+
+def test_a_manifest_that_was_changed_is_not_believed(spark: SparkSession, files: StoreFiles, tmp_path: Path) -> None:
+    """It says what is complete; a wrong one would lose messages."""
+    source, to = {"storePath": str(files.root), "subscribe": "T"}, tmp_path / "archive"
+    archive(spark, source, str(to))
+    manifest = to / "_ledgermq" / "00000001.json"
+    manifest.write_text(manifest.read_text().replace("40", "41"))
+
+    with pytest.raises(CorruptStore, match="manifest"):
+        archive(spark, source, str(to))
+
+
+@pytest.mark.parametrize("change", [{"columns": "body"}, {"schemaStyle": "kafka"}])
+def test_what_cannot_be_divided_is_not_archived(
+    spark: SparkSession, files: StoreFiles, tmp_path: Path, change: dict[str, str]
+) -> None:
+    """Topic and time of storing are needed."""
+    with pytest.raises(BadOption, match="divided by"):
+        archive(spark, {"storePath": str(files.root), "subscribe": "T", **change}, str(tmp_path / "archive"))
+
+
+def test_an_archive_is_replayed_in_order_and_once(
+    spark: SparkSession, files: StoreFiles, broker: Embedded, tmp_path: Path
+) -> None:
+    """A replay that is started again with its checkpoint sends nothing more."""
+    create_topic(broker.namesrv, "again", 3)
+    to = str(tmp_path / "archive")
+    archive(spark, {"storePath": str(files.root), "subscribe": "T"}, to)
+    target = {"nameServer": broker.namesrv, "checkpointLocation": str(tmp_path / "checkpoint")}
+
+    assert replay(spark, to, target, topic="again") == 120
+    assert replay(spark, to, target, topic="again") == 120
+
+    expected = {queue_id: [m.body for m, *_ in files.placed if m.queue_id == queue_id] for queue_id in range(3)}
+    assert {queue.queue_id: found for queue, found in bodies(broker.namesrv, "again").items()} == expected
+    (row,) = spark.read.format("ledgermq").options(nameServer=broker.namesrv, subscribe="again").load().limit(1).collect()
+    assert row.properties["REPLAY_SOURCE"].startswith("T/store/")
+    assert row.bornTimestamp.year == 2020
+
+
+def test_a_stream_goes_through_sql(spark: SparkSession, broker: Embedded, tmp_path: Path) -> None:
+    """From a topic to a topic, and what is new the next time."""
+    create_topic(broker.namesrv, "orders", 2)
+    create_topic(broker.namesrv, "paid", 2)
+    source = {"nameServer": broker.namesrv, "subscribe": "orders", "startingOffsets": "earliest"}
+    for begin in (0, 50):
+        send(broker.namesrv, "orders", 50, begin)
+        stream(
+            spark, source, {"nameServer": broker.namesrv, "topic": "paid"}, checkpoint=str(tmp_path),
+            sql="select body, tags from input where tags = 'paid'", available_now=True,
+        ).awaitTermination()  # fmt: skip
+
+    assert all_bodies(broker.namesrv, "paid") == numbered(range(1, 100, 2))
+
+
+def test_stats_describe_windows_queues_and_keys(spark: SparkSession, files: StoreFiles) -> None:
+    """Without reading a body."""
+    found = stats(spark, {"storePath": str(files.root), "subscribe": "T"}, window="1 hour")
+
+    (window,) = found.windows.collect()
+    queues = found.queues.collect()
+    assert (window.messages, window.bytes) == (120, sum(size for *_, size in files.placed))
+    assert window.latencyP50 == pytest.approx(1_700_000_000_000 - 1_600_000_000_123, abs=200)
+    assert [row.messages for row in queues] == [40, 40, 40]
+    assert sum(row.share for row in queues) == pytest.approx(1)
+    assert found.keys.count() == 20
+
+
+def test_the_newest_message_of_every_key_is_kept(spark: SparkSession, tmp_path: Path) -> None:
+    """An empty one deletes its key."""
+    files = StoreFiles(tmp_path)
+    said = [("a", b"1"), ("b", b"2"), ("a", b"3"), ("c", b"4"), ("b", b""), ("", b"5")]
+    files.append(
+        Stored("T", 0, body, {"KEYS": key} if key else {}, store_timestamp=1_700_000_000_000 + at)
+        for at, (key, body) in enumerate(said)
+    )
+
+    found = compact(spark, {"storePath": str(tmp_path), "subscribe": "T"}).collect()
+
+    assert {(row["keys"], bytes(row.body)) for row in found} == {("a", b"3"), ("c", b"4")}
+
+
+def test_dead_letters_are_explained_and_sent_back_once(spark: SparkSession, broker: Embedded, tmp_path: Path) -> None:
+    """To the topics that they came from."""
+    create_topic(broker.namesrv, "origin", 1)
+    create_topic(broker.namesrv, "%DLQ%workers", 1)
+    with blocking.open_producer(broker.namesrv, group="tests") as producer:
+        for number in range(10):
+            properties = {"RETRY_TOPIC": "origin", "reason": "too late" if number % 2 else "no stock"}
+            producer.send(Message("%DLQ%workers", b"%06d" % number, tag="t", properties=properties))
+    letters = dead_letters(spark, {"nameServer": broker.namesrv}, "workers")
+    target = {"nameServer": broker.namesrv, "checkpointLocation": str(tmp_path)}
+
+    explained = {(row.originTopic, row.reason): row.messages for row in summary(letters).collect()}
+    sent = [redrive(letters, target), redrive(letters, target)]
+
+    assert explained == {("origin", "too late"): 5, ("origin", "no stock"): 5}
+    assert sent == [10, 10]
+    assert all_bodies(broker.namesrv, "origin") == numbered(range(10))
+
+
+@pytest.fixture
+def replicas(files: StoreFiles, tmp_path: Path) -> tuple[Path, Path]:
+    shutil.copytree(files.root, tmp_path / "slave")
+    return files.root, tmp_path / "slave"
+
+
+def test_equal_replicas_are_equal_though_one_is_behind(
+    spark: SparkSession, files: StoreFiles, replicas: tuple[Path, Path]
+) -> None:
+    """They are compared up to the end of the shorter one."""
+    files.append(interleaved(30))
+
+    found = audit(spark, [str(path) for path in replicas])
+
+    assert found.sound
+    assert found.end == min(found.ends.values()) < max(found.ends.values())
+
+
+@pytest.mark.parametrize("at", [90, 5000])
+def test_the_first_difference_is_named_by_its_record(
+    spark: SparkSession, files: StoreFiles, replicas: tuple[Path, Path], at: int
+) -> None:
+    """With both bytes, the file and the place; and the damaged replica is found by itself too."""
+    path = replicas[1] / "commitlog" / f"{0:020d}"
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(content)
+
+    found = audit(spark, [str(each) for each in replicas])
+
+    (difference,) = found.differences
+    message, offset, position, _ = next(each for each in files.placed if each[2] + each[3] > at)
+    assert (difference.physical_offset, difference.file) == (at, str(path))
+    assert f"the record at {position} (topic T, queue {message.queue_id}, queue offset {offset})" in str(difference)
+    assert not found.sound
+
+
+def test_a_path_that_is_no_store_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    """Before anything is compared."""
+    with pytest.raises(BadOption, match="commitlog"):
+        audit(spark, [str(tmp_path)])
+
+
+def test_commands_run_the_jobs(
+    spark: SparkSession, files: StoreFiles, tmp_path: Path, pipeline_command: Callable[..., Any]
+) -> None:
+    """With exit statuses that scripts can tell apart."""
+    to, store = str(tmp_path / "archive"), str(files.root)
+
+    archived = pipeline_command("archive", "T", "--store", store, "--to", to, "--json")
+    described = pipeline_command("stats", "T", "--store", store, "--by", "queue", "--json")
+    compacted = pipeline_command("compact", "T", "--store", store, "--to", str(tmp_path / "compact"))
+    audited = pipeline_command("audit", store)
+    unknown = pipeline_command("stats", "TT", "--store", store, status=2)
+    nowhere = pipeline_command("stats", "T", status=2)
+    bad_option = pipeline_command("archive", "T", "--store", store, "--to", to, "--option", "mode=LENIENT", status=2)
+
+    assert json.loads(archived.stdout)["rows"] == 120
+    assert [row["messages"] for row in json.loads(described.stdout)] == [40, 40, 40]
+    assert compacted.stdout == "120 keys\n"
+    assert audited.stdout.endswith("sound\n")
+    assert "the topic 'TT' does not exist" in unknown.stderr
+    assert "--namesrv HOST:PORT, or --store DIR" in nowhere.stderr
+    assert "FAILFAST, DROPMALFORMED, PERMISSIVE" in bad_option.stderr
