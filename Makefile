@@ -8,6 +8,16 @@ MODEL_STATES ?= 100000
 
 .PHONY: demo test check interop sim check-model fuzz edge bench clean
 
+# What the broker alone needs: a message goes round seconds after `make demo`.
+.venv/ready-to-run: pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	touch $@
+
+.venv/ready-for-spark: .venv/ready-to-run
+	$(BIN)/python -m pip install --progress-bar on --disable-pip-version-check --editable '.[demo]'
+	touch $@
+
 .venv/ready: pyproject.toml
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
@@ -21,10 +31,14 @@ MODEL_STATES ?= 100000
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fuzz]'
 	touch $@
 
-demo: .venv/ready  ## a message goes round: name server, broker, producer, consumer
-	$(BIN)/python examples/demo.py
+demo: .venv/ready-to-run  ## a message goes round; then a job on Spark over the topic, with a table, a plot and Parquet files
+	rm -rf build/demo && mkdir -p build/demo
+	$(BIN)/python examples/demo.py build/demo/store
+	@test -f .venv/ready-for-spark || echo "setting Spark up: some 500 MB, once"
+	$(MAKE) --no-print-directory .venv/ready-for-spark
+	$(BIN)/python examples/spark_demo.py build/demo/store build/demo
 
-test: .venv/ready  ## the tests that need nothing but Python
+test: .venv/ready  ## the tests that need nothing but Python, those of the jobs on Spark among them
 	$(BIN)/python -m pytest tests --ignore=tests/interop
 
 check: .venv/ready-to-check  ## format, lint, types, layers, generated pages

@@ -1,13 +1,17 @@
 """A message goes round: a name server, a broker, a producer and a consumer, all in this one process.
 
-Run it with `make demo`. It ends with status 0 when every message has come back.
+Run it with `make demo`. It ends with status 0 when every message has come back. Given a directory, it keeps the store there and
+fills it for the job on Spark that follows.
 """
 
 from __future__ import annotations
 
 import logging
+import random
+import sys
 import tempfile
 import time
+from contextlib import nullcontext
 
 import click
 import trio
@@ -21,15 +25,16 @@ from ledgermq.namesrv.server import open_namesrv
 from ledgermq.world.real import real_world
 
 MESSAGES = 5
+ORDERS, PER_BATCH = 20_000, 200
 
 
 def say(who: str, colour: str, text: str) -> None:
     click.echo(f"{click.style(f'{who:>11}', fg=colour, bold=True)}  {text}", color=True)
 
 
-async def main() -> None:
+async def main(keep: str | None) -> None:
     started = time.perf_counter()
-    with tempfile.TemporaryDirectory() as store:
+    with tempfile.TemporaryDirectory() if keep is None else nullcontext(keep) as store:
         async with open_namesrv(NamesrvConfig(listen_port=0, bind_address="127.0.0.1"), real_world()) as namesrv:
             say("name server", "blue", f"listens on {namesrv.address}")
             config = BrokerConfig(
@@ -40,6 +45,8 @@ async def main() -> None:
                 say("broker", "magenta", f"ready {1000 * (time.perf_counter() - started):.0f} ms after the start")
                 with trio.fail_after(30):
                     await go_round(str(namesrv.address))
+                if keep is not None:
+                    await fill(str(namesrv.address))
         say("broker", "magenta", "has stopped, everything is synced")
     say("demo", "green", f"all of it took {time.perf_counter() - started:.1f} s; the README has five-minute guides")
 
@@ -72,6 +79,24 @@ async def go_round(namesrv: str) -> None:
         say("admin", "green", f"found key order-4 again: message {found.message_id}, stored at {found.store_timestamp}")
 
 
+async def fill(namesrv: str) -> None:
+    """Send what the job on Spark then reads from the store's files."""
+    draw = random.Random(1)  # noqa: S311 - orders, not secrets
+    async with open_producer(namesrv, group="demo-producers") as producer:
+        for begin in range(0, ORDERS, PER_BATCH):
+            orders = [
+                Message(
+                    "orders",
+                    b'{"order":%d,"amount":%d}' % (number, draw.randrange(1, 200)),
+                    tag=draw.choice(("new", "paid", "paid", "shipped")),
+                    keys=[f"customer-{draw.randrange(50)}"],
+                )
+                for number in range(begin, begin + PER_BATCH)
+            ]
+            await producer.send_batch(orders)
+    say("producer", "yellow", f"sent {ORDERS} more orders, for the job on Spark")
+
+
 if __name__ == "__main__":
     logging.getLogger("ledgermq").setLevel(logging.ERROR)
-    trio.run(main)
+    trio.run(main, sys.argv[1] if len(sys.argv) > 1 else None)
