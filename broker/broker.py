@@ -42,6 +42,7 @@ from .offsets import ConsumerOffsets
 from .persistence import LOG_OFFSET_KEY, Persistence, encoded
 from .pull import PullService
 from .registration import Registration
+from .replicated_tables import ReplicatedTables
 from .replication import ClassicReplication
 from .retry import SendBack
 from .role import LiveRole, Phase, RoleState
@@ -78,6 +79,8 @@ class Broker:
     started_ms: int
     replication: ClassicReplication | DLedgerReplication
     role: LiveRole
+    tables: ReplicatedTables | None = attrs.field(init=False, default=None)
+    """In DLedger mode, the tables' part in the log."""
     network: Network
     """By which this broker opens connections to name servers and brokers; encrypted if it is told so."""
     tls: TlsAcceptor
@@ -346,6 +349,8 @@ def _assemble(
         tls=tls,
     )
     store.writability.role_refusal, store.is_replica = broker.role.refusal, broker.role.is_replica
+    if config.enable_dleger_commit_log:
+        broker.tables = ReplicatedTables(broker)
     broker.load_tables()
     broker.adopt_topics()
     broker.register_handlers()

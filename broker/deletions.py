@@ -100,15 +100,26 @@ class Deletions:
     def log_offset(self) -> int:
         """The tables as they are now contain all deletions before this physical offset."""
         store = self.broker.store
-        return store.log.max_offset if self.broker.role.takes_puts else store.dispatcher.dispatched_offset
+        # What is appended here can still be replaced where a group decides; what is derived cannot.
+        own = self.broker.role.takes_puts and store.log.readable_limit is None
+        return store.log.max_offset if own else store.dispatcher.dispatched_offset
 
     def follow_log(self) -> None:
         """Carry out the events that recovery met and the tables' files do not contain; as a replica also those that come."""
         events = self.broker.store.events
-        for physical_offset, control in events.recovered:
+        for physical_offset, control in self._missed():
             self._apply(control, physical_offset)
+            if self.broker.tables is not None:
+                self.broker.tables.apply(control)
         events.recovered.clear()
         events.on_event.append(self._follow)
+
+    def _missed(self) -> list[tuple[int, Control]]:
+        """The events that the tables' files do not contain, in the order of the log."""
+        tables, known = self.broker.tables, self.broker.persistence.log_offsets.values()
+        if tables is None or not known:
+            return self.broker.store.events.recovered
+        return list(tables.events_between(min(known), self.broker.store.dispatcher.dispatched_offset))
 
     def _follow(self, control: Control, physical_offset: int | None = None) -> None:
         # A master has carried out its own events already, and may have created the topic again since.

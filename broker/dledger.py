@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import trio
 
+from ..ha.classic.sync import ConfigSync
 from ..ha.dledger.node import DLedgerNode
 from ..ha.dledger.recovery import LedgerFiles
 from ..ha.dledger.settings import ReplicaSettings, parse_peers
@@ -19,17 +20,26 @@ from ..ha.raft.roles import Role as RaftRole
 from ..ha.raft.settings import Settings
 from ..ha.raft.units import PeerId
 from ..message.units import MASTER_ID
+from ..remoting.codes import RequestCode
 from ..store.errors import StoreError
 from ..world.events import get_logger
+from ..world.supervision import keep_running
 from .config import BrokerConfig
 from .replication import Replication
-from .role import Role, RoleState
+from .role import Phase, Role, RoleState
 
 if TYPE_CHECKING:
     from .broker import Broker
 
 log = get_logger(__name__)
 
+CHANGES_OF_TABLES = (
+    RequestCode.UPDATE_AND_CREATE_TOPIC,
+    RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+)
+"""Requests that are answered when a majority has what they change; deletions wait by themselves."""
 RETRY_SECONDS = 1.0
 """Pause after a change of role that failed, before it is tried again."""
 
@@ -62,6 +72,9 @@ def replica_settings(config: BrokerConfig) -> ReplicaSettings:
 class DLedgerReplication(Replication[DLedgerNode]):
     """A node of a DLedger group."""
 
+    _tables_scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+    """Of the task that appends the leader's commits."""
+
     @classmethod
     def of(cls, config: BrokerConfig) -> DLedgerReplication:
         """Replication as RocketMQ's keys describe it.
@@ -74,6 +87,37 @@ class DLedgerReplication(Replication[DLedgerNode]):
     @property
     def first_role(self) -> RoleState:
         return RoleState(Role.CANDIDATE, self.config.replica_id, "it is starting")
+
+    def observe(self, broker: Broker, nursery: trio.Nursery) -> None:
+        super().observe(broker, nursery)
+        assert broker.tables is not None
+        broker.tables.observe()
+        broker.dispatcher.answer_after(CHANGES_OF_TABLES, broker.tables.settled)
+        broker.role.on(Phase.STOP_TAKING, self._stop_tables)
+        broker.role.on(Phase.SERVE, self._start_tables)
+
+    async def _stop_tables(self, _old: RoleState, _new: RoleState) -> None:
+        self._tables_scope.cancel()
+
+    async def _start_tables(self, _old: RoleState, new: RoleState) -> None:
+        if new.role.takes_puts:
+            self._tables_scope = trio.CancelScope()
+            self._nursery.start_soon(self._append_tables, self._tables_scope)
+
+    async def _append_tables(self, scope: trio.CancelScope) -> None:
+        tables = self._tables.broker.tables
+        assert tables is not None
+        with scope:
+            await keep_running("appending of commits", tables.run)
+
+    async def _keep_tables(self, sync: ConfigSync, scope: trio.CancelScope) -> None:
+        """Copy the leader's tables once, for what is older than this node's log; the log brings the rest."""
+        with scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(keep_running, "copying of the master's tables", sync.run)
+                while not sync.rounds:  # noqa: ASYNC110 - nothing tells of a round
+                    await trio.sleep(RETRY_SECONDS)
+                nursery.cancel_scope.cancel()
 
     async def start(self) -> None:
         self.node.on_leading = self._follow_group

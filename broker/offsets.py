@@ -34,6 +34,8 @@ class ConsumerOffsets:
     version: DataVersion = attrs.field(factory=DataVersion)
     size: int = 0
     """About how many bytes the table has as JSON: a slave's copy holds all of it in one frame."""
+    dirty: set[tuple[str, str, int]] | None = None
+    """Topic, group and queue of the commits since somebody took them from here; None while nobody does."""
     changes: int = 0
     """Counts commits; the file is written when it has moved."""
 
@@ -82,6 +84,8 @@ class ConsumerOffsets:
             self.size += ENTRY_BYTES
         queues[queue_id] = offset
         self.changes += 1
+        if self.dirty is not None:
+            self.dirty.add((topic, group, queue_id))
 
     def _queues(self, topic: str, group: str) -> dict[int, int]:
         queues = self.table.get((topic, group))
@@ -145,6 +149,8 @@ class ConsumerOffsets:
             own.clear()
             own.update(queues)
             self.changes += 1
+            if self.dirty is not None:
+                self.dirty.update((topic, target, queue_id) for queue_id in queues)
 
     def forget_topic(self, topic: str) -> None:
         for group in self.groups_of(topic):

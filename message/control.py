@@ -28,6 +28,14 @@ TOPIC_DELETED = "topic_deleted"
 """`topic` ends here. `queues` holds for each queue the offset that its next message gets; other queues begin at 0 again."""
 GROUP_DELETED = "group_deleted"
 """The settings of `group` are deleted here, and with `offsets` also its consumer offsets."""
+TOPICS_CHANGED = "topics_changed"
+"""`topics` holds the settings of topics from here on, as `topics.json` has them."""
+GROUPS_CHANGED = "groups_changed"
+"""`groups` holds the settings of consumer groups from here on, as `subscriptionGroup.json` has them."""
+OFFSETS_COMMITTED = "offsets_committed"
+"""`offsets` holds lists of topic, group, queue id and consumer offset."""
+DELAYS_DELIVERED = "delays_delivered"
+"""`levels` holds for each delay level the queue offset of the next message to deliver."""
 
 
 @attrs.frozen

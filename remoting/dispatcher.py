@@ -66,6 +66,20 @@ class Dispatcher:
         self._waiting[code] = handler
         self._body_bytes_max[code] = body_bytes_max
 
+    def answer_after(self, codes: Iterable[int], settled: Callable[[], Awaitable[None]]) -> None:
+        """Answer requests with these codes, which have handlers, only when `settled` returns after the handler has run."""
+        for code in codes:
+            handler = self._handlers.pop(code)
+
+            async def wait(
+                connection: ServerConnection, request: RemotingCommand, handler: Handler = handler
+            ) -> RemotingCommand | None:
+                answer = handler(connection, request)
+                await settled()
+                return answer
+
+            self._waiting[code] = wait
+
     @property
     def codes(self) -> frozenset[int]:
         """Every request code that has a handler."""

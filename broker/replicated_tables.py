@@ -1,0 +1,174 @@
+"""The tables of a DLedger group in its log: topics, groups, consumer offsets and the positions of delayed messages.
+
+The leader appends what has changed as control records, and every other node applies them as it derives the log. So the next
+leader knows every topic and group that was answered, and forgets at most `GATHER_SECONDS` of commits. The JSON files are
+caches: each names the log offset up to which it contains the events, and a start applies those behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+import attrs
+import trio
+
+from ..message.control import (
+    CONTROL_TOPIC,
+    DELAYS_DELIVERED,
+    GROUPS_CHANGED,
+    OFFSETS_COMMITTED,
+    TOPICS_CHANGED,
+    Control,
+    decode_control,
+)
+from ..message.errors import CorruptRecord
+from ..remoting.codes import ResponseCode
+from ..remoting.errors import RequestRefused
+from ..store.errors import NotWritable
+from ..world.events import get_logger
+from .groups import GroupConfig
+from .topics import TopicConfig
+
+if TYPE_CHECKING:
+    from .broker import Broker
+
+log = get_logger(__name__)
+
+GATHER_SECONDS = 0.1
+"""Commits are gathered for so long before they are appended as one record."""
+OFFSETS_PER_RECORD_MAX = 5000
+"""More commits than this are divided among several records."""
+
+
+@attrs.define(eq=False)
+class ReplicatedTables:
+    """The tables of one node."""
+
+    broker: Broker
+    changed_end: int = 0
+    """Behind the last change of a topic or group that this node has appended; what an answer has to wait for."""
+    _groups: dict[str, GroupConfig] = attrs.field(factory=dict[str, GroupConfig])
+    """The groups as the log has them."""
+    _deliveries: int = 0
+    """`DelayDelivery.changes` when positions were last appended."""
+
+    def observe(self) -> None:
+        """Append the leader's changes and apply those of other leaders from now on."""
+        broker = self.broker
+        self._groups = dict(broker.groups.groups)
+        broker.topics.on_change.append(self._topics_changed)
+        broker.groups.on_change.append(self._groups_changed)
+        broker.store.events.on_event.append(self._follow)
+
+    # ---------------------------------------------------------------- as the leader
+
+    async def run(self) -> None:
+        """Append commits and deliveries as they gather, until cancelled."""
+        broker = self.broker
+        broker.offsets.dirty, self._deliveries = set(), broker.delay.changes
+        try:
+            while True:
+                await trio.sleep(GATHER_SECONDS)
+                self._append_offsets()
+                self._append_deliveries()
+        finally:
+            broker.offsets.dirty = None
+
+    async def settled(self) -> None:
+        """Wait until the changes of topics and groups so far are on a majority.
+
+        Raises:
+            RequestRefused: they are in the log of this node, but not as safe as the mode promises.
+        """
+        end = self.changed_end
+        if end > self.broker.store.log.committed_offset:
+            try:
+                await self.broker.store.event_done(end)
+            except NotWritable as error:
+                raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(error)) from error
+
+    def _topics_changed(self, names: list[str]) -> None:
+        table = self.broker.topics.topics
+        found = [table[name].to_json() for name in names if name in table]
+        if found and self.broker.role.takes_puts:
+            self.changed_end = self._append(Control(TOPICS_CHANGED, {"topics": found})) or self.changed_end
+
+    def _groups_changed(self) -> None:
+        groups = self.broker.groups.groups
+        found = [config.to_json() for name, config in groups.items() if self._groups.get(name) != config]
+        self._groups = dict(groups)
+        if found and self.broker.role.takes_puts:
+            self.changed_end = self._append(Control(GROUPS_CHANGED, {"groups": found})) or self.changed_end
+
+    def _append_offsets(self) -> None:
+        offsets = self.broker.offsets
+        while offsets.dirty:
+            taken = [offsets.dirty.pop() for _ in range(min(len(offsets.dirty), OFFSETS_PER_RECORD_MAX))]
+            rows = [
+                [topic, group, queue_id, offset]
+                for topic, group, queue_id in taken
+                if (offset := offsets.query(group, topic, queue_id)) is not None
+            ]
+            if rows and self._append(Control(OFFSETS_COMMITTED, {"offsets": rows})) is None:
+                offsets.dirty.update(taken)
+                return
+
+    def _append_deliveries(self) -> None:
+        delay = self.broker.delay
+        if delay.changes != self._deliveries:
+            changes, levels = delay.changes, {str(level): offset for level, offset in delay.offsets().items()}
+            if self._append(Control(DELAYS_DELIVERED, {"levels": levels})) is not None:
+                self._deliveries = changes
+
+    def _append(self, control: Control) -> int | None:
+        """Append an event; returns its end, or None if the log takes nothing now."""
+        try:
+            return self.broker.store.append_event(control)
+        except (NotWritable, OSError) as error:
+            log.warning("table_change_not_in_log", kind=control.kind, reason=str(error))
+            return None
+
+    # ---------------------------------------------------------------- as any other node
+
+    def _follow(self, control: Control) -> None:
+        if not self.broker.role.takes_puts:
+            self.apply(control)
+
+    def apply(self, control: Control) -> None:
+        """Take over what an event says; one that cannot be read changes nothing."""
+        try:
+            self._apply(control)
+        except (CorruptRecord, KeyError, TypeError, ValueError) as error:
+            log.error("table_change_unreadable", kind=control.kind, reason=str(error))
+
+    def _apply(self, control: Control) -> None:
+        broker, content = self.broker, control.content
+        if control.kind == TOPICS_CHANGED:
+            broker.topics.put(*(TopicConfig.from_json(_object(one)) for one in content["topics"]))
+        elif control.kind == GROUPS_CHANGED:
+            configs = [GroupConfig.from_json(_object(one)) for one in content["groups"]]
+            self._groups.update({config.group_name: config for config in configs})
+            broker.groups.put(*configs)
+        elif control.kind == OFFSETS_COMMITTED:
+            for topic, group, queue_id, offset in content["offsets"]:
+                broker.offsets.commit(group, topic, queue_id, offset)
+        elif control.kind == DELAYS_DELIVERED:
+            broker.delay.load({"offsetTable": content["levels"]})
+
+    def events_between(self, start: int, end: int) -> Iterator[tuple[int, Control]]:
+        """The events of a stretch of the log that the tables' files do not contain, with their physical offsets."""
+        commit_log = self.broker.store.log
+        for _, parts in commit_log.records(start, end):
+            if parts is not None and parts[6] == CONTROL_TOPIC:
+                record = commit_log.record(parts[3], parts[0])
+                try:
+                    yield parts[3], decode_control(record if record is not None else b"")
+                except CorruptRecord as error:
+                    log.error("control_record_unreadable", physical_offset=parts[3], reason=str(error))
+
+
+def _object(value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise TypeError(f"a setting is a JSON object (got {value!r:.100})")
+    return cast("dict[str, Any]", value)
