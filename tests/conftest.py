@@ -20,6 +20,11 @@ settings.register_profile("shared machine", deadline=None, suppress_health_check
 settings.load_profile("shared machine")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--rewrite`: write the traces of text scenarios anew instead of comparing them."""
+    parser.addoption("--rewrite", action="store_true", help="write the expected traces of text scenarios anew")
+
+
 @attrs.frozen
 class TrioClock:
     """The clock of the running event loop."""

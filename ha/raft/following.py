@@ -30,7 +30,10 @@ def on_append(state: State, message: Append) -> None:
             log.append_received(message.batch, conflict)
             appended = True
     state.verified_index = max(state.verified_index, last_index)
+    commit_index = state.commit_index
     ballot_box.follow_commit(state, message.commit_index)
+    if message.batch is None and state.commit_index > commit_index and state.acked_index == state.verified_index:
+        return  # It was sent to spread the commit index, and the leader knows everything else already.
     state.ack_due = True
     state.ack_at_once |= not appended
 

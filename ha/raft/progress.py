@@ -40,7 +40,9 @@ class Replicator:
     """The follower has durably stored the leader's log up to here; the only number that counts for a majority."""
     mode: Mode = Mode.PROBE
     probe_sent: bool = False
-    """A probe is on the way; the next one is sent when it is answered, or after a heartbeat was."""
+    """A probe is on the way; the next one is sent when it is answered, or when a heartbeat that was sent later is."""
+    probe_round: int = 0
+    """The newest round of heartbeats when the probe was sent."""
     inflight: deque[tuple[LogIndex, int]] = attrs.field(factory=deque[tuple[LogIndex, int]])
     """Last index and size of each batch that is on the way."""
     inflight_bytes: int = 0

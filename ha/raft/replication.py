@@ -17,17 +17,17 @@ def send_entries(state: State, led: Leadership) -> None:
     Called once for a Ready, so that everything since the last one travels in as few batches as possible.
     """
     for replicator in led.group:
-        while replicator.may_send(state.settings) and _send_next(state, replicator):
+        while replicator.may_send(state.settings) and _send_next(state, led, replicator):
             pass
 
 
-def _send_next(state: State, replicator: Replicator) -> bool:
+def _send_next(state: State, led: Leadership, replicator: Replicator) -> bool:
     """Send one Append; returns whether another one may follow."""
     log, settings = state.log, state.settings
     prev_index = replicator.next_index - 1
     prev_term = log.term_at(prev_index)
     if prev_term is None:
-        _send_snapshot(state, replicator)
+        _send_snapshot(state, led, replicator)
         return False
     probing = replicator.mode is Mode.PROBE
     batch = None
@@ -39,19 +39,19 @@ def _send_next(state: State, replicator: Replicator) -> bool:
     state.send(Append(state.id, replicator.peer, state.term, prev_index, prev_term, state.commit_index, batch))
     replicator.commit_sent = state.commit_index
     if probing:
-        replicator.probe_sent = True
+        replicator.probe_sent, replicator.probe_round = True, led.round
         return False
     if batch is not None:
         replicator.sent(batch.last_index, batch.size_bytes)
     return batch is not None
 
 
-def _send_snapshot(state: State, replicator: Replicator) -> None:
+def _send_snapshot(state: State, led: Leadership, replicator: Replicator) -> None:
     """The follower lacks entries that this log no longer holds."""
     replicator.probe_from(replicator.next_index)
     snapshot = state.reader.snapshot(replicator.peer)
     if snapshot is None:
-        replicator.probe_sent = True
+        replicator.probe_sent, replicator.probe_round = True, led.round
         return
     replicator.mode = Mode.SNAPSHOT
     replicator.snapshot_index = snapshot.last_index
@@ -127,7 +127,7 @@ def on_heartbeat_response(state: State, led: Leadership, response: HeartbeatResp
     if response.round > replicator.match_round and response.durable_index < replicator.match_index:
         _on_regress(state, replicator, response)
         return
-    _probe_if_stalled(state, replicator)
+    _probe_if_stalled(state, replicator, response.round)
     transfer.on_progress(state, led, replicator)
 
 
@@ -140,13 +140,13 @@ def _on_regress(state: State, replicator: Replicator, response: HeartbeatRespons
         replicator.mode = Mode.REGRESSED
 
 
-def _probe_if_stalled(state: State, replicator: Replicator) -> None:
+def _probe_if_stalled(state: State, replicator: Replicator, answered_round: int) -> None:
     """Without progress between two heartbeats something may be lost: the probe, or the last Append of the pipeline.
 
     An empty Append behind everything that was sent finds out: it is rejected if something before it is missing.
     """
     if replicator.mode is Mode.PROBE:
-        replicator.probe_sent = False
+        replicator.probe_sent = replicator.probe_sent and answered_round <= replicator.probe_round
     elif replicator.mode is Mode.PIPELINE and replicator.match_index < state.log.last_index:
         prev_index = replicator.next_index - 1
         prev_term = state.log.term_at(prev_index)
@@ -180,4 +180,4 @@ def snapshot_failed(led: Leadership, peer: PeerId) -> None:
     replicator = led.group.get(peer)
     if replicator is not None and replicator.mode is Mode.SNAPSHOT:
         replicator.probe_from(replicator.next_index)
-        replicator.probe_sent = True
+        replicator.probe_sent, replicator.probe_round = True, led.round

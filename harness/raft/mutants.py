@@ -193,8 +193,8 @@ def _remember_too_much(_: Any) -> Any:
     return property(attrgetter("commit_index"))
 
 
-def _never_look_after_lost_messages(_: Any) -> Callable[[Any, Any], Any]:
-    return lambda state, replicator: None
+def _never_look_after_lost_messages(_: Any) -> Callable[[Any, Any, Any], Any]:
+    return lambda state, replicator, answered_round: None
 
 
 RAFT_BUGS: tuple[Planted, ...] = (

@@ -1,0 +1,220 @@
+"""Stories in text: commands, a line `----`, and the whole trace that they give.
+
+A block ends with an empty line. Lines that begin with `#` are comments. Commands are those of `COMMANDS`; nodes have one letter
+each. The trace shows every message as it is delivered, what each node writes, and what it becomes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import attrs
+
+from ledgermq.ha.raft.errors import RaftError
+from ledgermq.ha.raft.messages import (
+    Heartbeat,
+    HeartbeatResponse,
+    InstallSnapshot,
+    Message,
+    PreVoteRequest,
+    PreVoteResponse,
+    VoteRequest,
+)
+from ledgermq.ha.raft.quorum import Configuration
+from ledgermq.ha.raft.ready import HardState, Ready
+from ledgermq.ha.raft.settings import Settings
+from ledgermq.ha.raft.units import PeerId
+
+from .explore import describe
+from .group import Group, shortest
+from .node import Node
+from .storage import Entry, MemoryStorage
+
+SETTINGS = Settings(heartbeat_ticks=2, election_ticks_min=6, election_ticks_max=12, lease_ticks=4, transfer_ticks=12)
+
+
+def shown(message: Message) -> str:
+    """A message in words, with what the model checker need not know."""
+    text = describe(message)
+    if isinstance(message, PreVoteRequest | VoteRequest):
+        text += f", last {message.last_index}/{message.last_term}"
+    elif isinstance(message, PreVoteResponse):
+        text += " granted" if message.granted else " refused"
+    elif isinstance(message, Heartbeat):
+        text += f" round {message.round}, commit {message.commit_index}"
+    elif isinstance(message, HeartbeatResponse):
+        text += f" round {message.round}"
+    elif isinstance(message, InstallSnapshot):
+        text += f" of {message.snapshot.last_index}/{message.snapshot.last_term}"
+    return text
+
+
+def shown_entries(entries: list[Entry]) -> str:
+    """A log, each entry as value/term; a configuration as its voters, a joint one with the old voters behind an arrow."""
+    return " ".join(f"{_shown_value(value)}/{term}" for term, value in entries) or "(empty)"
+
+
+def _shown_value(value: object) -> str:
+    if not isinstance(value, Configuration):
+        return str(value)
+    voters = "".join(value.voters) + (f"<-{''.join(value.outgoing)}" if value.joint else "")
+    return f"{{{voters}{'+' + ''.join(value.learners) if value.learners else ''}}}"
+
+
+@attrs.define(eq=False)
+class ToldNode(Node):
+    """A node that tells what it does."""
+
+    told: list[str] = attrs.field(factory=list[str])
+
+    def obey(self, ready: Ready) -> None:
+        soft = ready.soft_state
+        if soft is not None:
+            self.told.append(f"{self.id} is {soft.role.value} of term {soft.term}, leader {soft.leader or 'unknown'}")
+        if ready.hard_state is not None:
+            self.told.append(f"{self.id} syncs term {ready.hard_state.term}, vote {ready.hard_state.vote or 'none'}")
+        if ready.snapshot is not None:
+            self.told.append(f"{self.id} installs a snapshot of {ready.snapshot.last_index}")
+        if ready.truncate_from is not None:
+            self.told.append(f"{self.id} removes its entries from {ready.truncate_from} on")
+        for piece in ready.appends:
+            self.told.append(f"{self.id} writes {piece.first_index} to {piece.last_index}")
+        if ready.committed is not None:
+            self.told.append(f"{self.id} applies {ready.committed.first_index} to {ready.committed.last_index}")
+        for read in ready.read_states:
+            self.told.append(f"{self.id} may answer {read.context} at {read.index}")
+        super().obey(ready)
+
+
+@attrs.define(eq=False)
+class ToldGroup(Group):
+    """A group that tells which messages arrive."""
+
+    told: list[str] = attrs.field(factory=list[str])
+    heartbeats: bool = False
+    """Whether heartbeats and their answers are told too."""
+
+    def deliver(self, message: Message) -> None:
+        if self.heartbeats or not isinstance(message, Heartbeat | HeartbeatResponse):
+            lost = (message.sender, message.to) in self.cut or message.to not in self.nodes
+            self.told.append(shown(message) + (" (lost)" if lost else ""))
+        super().deliver(message)
+
+
+@attrs.define(eq=False)
+class Scenario:
+    """Runs the commands of one text."""
+
+    group: ToldGroup = attrs.field(factory=lambda: ToldGroup({}))
+
+    def run(self, text: str) -> str:
+        """Carry out a whole text, and return it with the traces as they are now."""
+        return "\n".join(self._block(block) for block in text.strip().split("\n\n")) + "\n"
+
+    def _block(self, block: str) -> str:
+        lines = [line for line in block.partition("\n----")[0].split("\n") if line]
+        commands = [line for line in lines if not line.startswith("#")]
+        if not commands:
+            return "\n".join(lines) + "\n"
+        self.group.told.clear()
+        for command in commands:
+            word, *arguments = command.split()
+            try:
+                COMMANDS[word](self, *arguments)
+            except RaftError as error:
+                self.group.told.append(f"refused: {error}")
+        return "\n".join([*lines, "----", *(self.group.told or ["(nothing)"])]) + "\n"
+
+    # ---------------------------------------------------------------- commands
+
+    def found(self, voters: str) -> None:
+        """`found abc`: a group with empty logs."""
+        for name in map(PeerId, voters):
+            storage = MemoryStorage(Configuration(tuple(map(PeerId, voters))))
+            self.group.nodes[name] = ToldNode(name, SETTINGS, shortest, storage, told=self.group.told)
+        self.group.settle()
+        self.group.told.clear()
+
+    def node(self, name: str) -> None:
+        """`node d`: one more node with an empty disk, in no group yet."""
+        self.group.nodes[PeerId(name)] = ToldNode(PeerId(name), SETTINGS, shortest, MemoryStorage(), told=self.group.told)
+
+    def log(self, name: str, *terms: str) -> None:
+        """`log a 1 1 2`: start a node with entries of these terms on its disk."""
+        node = self.group[name]
+        node.storage.append(tuple((int(term), f"v{index}") for index, term in enumerate(terms)))
+        node.storage.sync()
+        node.storage.hard_state = HardState(int(terms[-1]))
+        node.start()
+        node.process()
+        self.group.told.clear()
+
+    def elect(self, name: str) -> None:
+        """`elect a`: the election time-out of a node comes first."""
+        self.group.elect(name)
+
+    def propose(self, name: str, *values: str) -> None:
+        """`propose a x y`: entries of a client."""
+        self.group.propose(name, *values)
+
+    def tick(self, count: str, *names: str) -> None:
+        """`tick 3 a b`: time passes, for everybody or for these nodes."""
+        self.group.tick(int(count), *names)
+
+    def isolate(self, *names: str) -> None:
+        """`isolate c d`: nodes that neither hear nor are heard."""
+        for name in names:
+            self.group.isolate(name)
+
+    def heal(self) -> None:
+        """`heal`: everybody hears everybody."""
+        self.group.heal()
+
+    def silent(self, name: str) -> None:
+        """`silent a`: this owner proposes no barrier when it leads."""
+        self.group[name].opens_terms = False
+
+    def crash(self, name: str) -> None:
+        """`crash a`: a node loses what it has not synced, and starts."""
+        self.group[name].storage.crash()
+        self.group[name].start()
+
+    def compact(self, name: str, index: str) -> None:
+        """`compact a 3`: forget the log up to an index."""
+        node = self.group[name]
+        node.raft.compact(int(index))
+        node.storage.compact(node.raft.log.boundary_index)
+
+    def members(self, name: str, voters: str, learners: str = "") -> None:
+        """`members a abd e`: change the voters and learners."""
+        configuration = self.group[name].raft.plan_change(tuple(map(PeerId, voters)), tuple(map(PeerId, learners)))
+        self.group.propose(name, configuration)
+
+    def transfer(self, name: str, target: str) -> None:
+        """`transfer a b`: hand leadership over."""
+        self.group[name].raft.transfer_leadership(PeerId(target))
+        self.group.settle()
+
+    def read(self, name: str, context: str) -> None:
+        """`read a r1`: ask for an index to read at."""
+        self.group[name].raft.read_index(context)
+        self.group.settle()
+
+    def heartbeats(self) -> None:
+        """`heartbeats`: tell heartbeats too from now on."""
+        self.group.heartbeats = True
+
+    def logs(self) -> None:
+        """`logs`: show all logs, and how far each is committed."""
+        for name, node in self.group.nodes.items():
+            first = f"from {node.storage.boundary[0] + 1}: " if node.storage.boundary[0] >= 0 else ""
+            self.group.told.append(f"{name}: {first}{shown_entries(node.storage.entries)}, commit {node.raft.commit_index}")
+
+
+COMMANDS: dict[str, Callable[..., None]] = {
+    name: getattr(Scenario, name)
+    for name in (
+        *("found", "node", "log", "elect", "propose", "tick", "isolate", "heal", "silent", "crash"),
+        *("compact", "members", "transfer", "read", "heartbeats", "logs"),
+    )
+}
