@@ -44,12 +44,9 @@ def _is_kept(history: History, change: Change, epoch: int) -> bool:
 
 
 def offsets_stay_inside_their_queue(history: History) -> Iterator[str]:
-    """The offset of a group is never behind the end of its queue: it would pass over what comes there next.
-
-    Members of a group that is ahead of a log which lost its unsynced tail commit where they are: that is not asked for.
-    """
+    """The offset of a group is never behind the end of its queue: it would pass over what comes there next."""
     for position in history.positions:
-        if position.offset > position.queue_end and history.survives(0, position.epoch):
+        if position.offset > position.queue_end:
             yield (
                 f"{position.group} stands at {position.offset} of {position.queue} on {position.host} at "
                 f"{position.seconds:.2f} s, and the queue ends at {position.queue_end}"

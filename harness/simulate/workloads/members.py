@@ -16,7 +16,7 @@ from ledgermq.client.errors import ClientError
 from ledgermq.client.producer import open_producer
 from ledgermq.client.received import ReceivedMessage
 from ledgermq.client.subscription import ConsumeFrom
-from ledgermq.message.message import Message
+from ledgermq.message.message import Message, MessageQueue
 from ledgermq.remoting.codes import RequestCode
 from ledgermq.testing.history import Commit, Handling, Put
 
@@ -151,15 +151,18 @@ class Members(Workload):
             await consumer.process(handle, tasks=1 if style.ordered else self.scene.lots.randint(1, 3))
         elif style.take == "get_many":
             while True:
-                messages = await consumer.get_many(self.scene.lots.randint(1, 8), 5.0)
-                for message in messages:
-                    await self._settle(message, member)
+                failed = set[MessageQueue]()
+                for message in await consumer.get_many(self.scene.lots.randint(1, 8), 5.0):
+                    if message.queue in failed:  # what comes behind a failed message of an ordered queue waits for it
+                        await message.retry()
+                    elif not await self._settle(message, member) and style.ordered:
+                        failed.add(message.queue)
         else:
             async for message in consumer:
                 await self._settle(message, member)
 
-    async def _settle(self, message: ReceivedMessage, member: str) -> None:
-        """Handle a message, then acknowledge it or give it back, as its group does."""
+    async def _settle(self, message: ReceivedMessage, member: str) -> bool:
+        """Handle a message, then acknowledge it or give it back, as its group does; whether it was handled to the end."""
         handling = self._begin(message, member)
         try:
             await self._handle(handling)
@@ -167,12 +170,14 @@ class Members(Workload):
             handling.settled_at = trio.current_time()
             handling.ended = handling.settled_at
             await message.retry()
+            return False
         else:
             handling.settled_at = trio.current_time()
             handling.done = True
             self._done.add(handling.number)
             if self._style.explicit:
                 await message.ack()
+            return True
         finally:
             handling.ended = min(handling.ended, trio.current_time())
 
@@ -236,6 +241,8 @@ class Concurrent(Members):
         Style(name="explicit", explicit=True),
         Style(name="process", take="process"),
         Style(name="explicit_get_many", explicit=True, take="get_many"),
+        Style(name="auto"),
+        Style(name="auto_get_many", take="get_many"),
     )
 
 
@@ -247,6 +254,8 @@ class Ordered(Members):
     topic: ClassVar[str] = "Q"
     codes: ClassVar[frozenset[RequestCode]] = frozenset({RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ})
     styles: ClassVar[tuple[Style, ...]] = (
-        Style(name="ordered_process", ordered=True, take="process", members_max=1, leaves=False),
-        Style(name="ordered_explicit", ordered=True, explicit=True, members_max=1, leaves=False),
+        Style(name="ordered_process", ordered=True, take="process"),
+        Style(name="ordered_explicit", ordered=True, explicit=True),
+        Style(name="ordered_auto", ordered=True),
+        Style(name="ordered_get_many", ordered=True, explicit=True, take="get_many"),
     )
