@@ -15,7 +15,7 @@ import attrs
 import trio
 
 from ledgermq.broker.broker import Broker
-from ledgermq.broker.config import ASYNC_MASTER, BrokerConfig
+from ledgermq.broker.config import ASYNC_MASTER, SLAVE, BrokerConfig
 from ledgermq.message.layout import decode_record
 from ledgermq.store.message_store import MessageStore
 from ledgermq.store.opening import open_message_store
@@ -28,6 +28,7 @@ from ledgermq.testing.sim.scheduler import seeded_run
 from ..outcome import Outcome, describe_error
 from .scene import BROKER_PORT, NAMESRV, Node, Scene
 from .workloads.delayed import DELAY_LEVELS
+from .workloads.members import Ordered
 from .workloads.registry import ALWAYS_DRAWN, WORKLOADS
 from .workloads.workload import Workload, number_in
 
@@ -71,15 +72,18 @@ class ClusterDraw:
     commit_seconds: int
     retries_max: int
     workloads: tuple[str, ...]
+    promotes: bool
+    """A slave may be started as the master."""
 
     @classmethod
     def of(cls, seed: int) -> ClusterDraw:
         lots = random.Random(seed ^ 0xC1)  # noqa: S311 - never secrets
         lives, nodes = lots.randint(1, 4), lots.choice((1, 1, 2, 2, 4))
-        return cls(
+        sync_master = nodes > 1 and lots.random() < 0.7
+        draw = cls(
             seed=seed,
             nodes=nodes,
-            sync_master=nodes > 1 and lots.random() < 0.7,
+            sync_master=sync_master,
             in_sync_replicas=lots.randint(2, 3) if nodes > 2 else 2,
             sync_flush=lots.random() < 0.6,
             slaves_sync_flush=lots.random() < 0.3,
@@ -102,7 +106,11 @@ class ClusterDraw:
             commit_seconds=lots.choice((1, 5)),
             retries_max=lots.randint(1, 2),
             workloads=tuple(name for name in WORKLOADS if name in ALWAYS_DRAWN or lots.random() < WORKLOAD_SHARE),
+            promotes=False,
         )
+        # A slave does not know who owns the queues of ordered groups.
+        promotes = sync_master and lots.random() < 0.5 and Ordered.name not in draw.workloads
+        return attrs.evolve(draw, promotes=promotes)
 
 
 @attrs.define(eq=False)
@@ -128,9 +136,9 @@ class ClusterRun:
         history = History(
             draw.sync_flush,
             copies=draw.in_sync_replicas if draw.sync_master else 1,
-            commit_seconds=inf if draw.disk_errors else draw.commit_seconds + PERSIST_SLACK_SECONDS,
+            commit_seconds=inf if draw.disk_errors or draw.promotes else draw.commit_seconds + PERSIST_SLACK_SECONDS,
             retries_max=draw.retries_max,
-            change_seconds=inf if draw.disk_errors else CHANGE_SLACK_SECONDS,
+            change_seconds=inf if draw.disk_errors or draw.promotes else CHANGE_SLACK_SECONDS,
         )
         return cls(draw, Scene(lots, fabric, history, draw.life_seconds, draw.sync_seconds_max))
 
@@ -219,6 +227,9 @@ class ClusterRun:
         scene = self.scene
         with trio.move_on_after(self.draw.life_seconds * (0.3 + self.lots.random())):
             await self._strike()
+        if self.draw.promotes and self.lots.random() < 0.5:
+            await self._promote(nursery, end, outage_seconds)
+            return
         slaves = scene.slaves if self.draw.slave_fails and self.lots.random() < 0.5 else []
         victim = self.lots.choice(slaves or [scene.master])
         scene.say(f"{victim.host} ends by {end.value}")
@@ -229,6 +240,31 @@ class ClusterRun:
         self._heal()
         await nursery.start(victim.process.run)
         scene.say(f"{victim.host} is back")
+
+    async def _promote(self, nursery: trio.Nursery, end: End, outage_seconds: float) -> None:
+        """End the master, start the slave with the longest log as the master, and the master as its slave.
+
+        What was acknowledged is on a slave, so this takes no more than a kill would, however the master ends.
+        """
+        scene, master = self.scene, self.scene.master
+        scene.say(f"{master.host} ends by {end.value}, and a slave takes its place")
+        await master.process.end(end)
+        self.history.ends.append(End.KILL)
+        self.history.ended_at.append(trio.current_time())
+        slave = max(scene.slaves, key=lambda node: node.broker.store.log.max_offset if node.broker is not None else -1)
+        await slave.process.end(self.lots.choice((End.CLEAN, End.KILL)))
+        before, after = master.config, slave.config
+        slave.config = attrs.evolve(after, broker_id=0, broker_role=before.broker_role, flush_disk_type=before.flush_disk_type)
+        master.config = attrs.evolve(
+            before, broker_id=after.broker_id, broker_role=SLAVE, flush_disk_type=after.flush_disk_type
+        )
+        await trio.sleep(outage_seconds)
+        self._heal()
+        await nursery.start(slave.process.run)
+        scene.say(f"{slave.host} is the master")
+        await trio.sleep(outage_seconds * self.lots.random())
+        await nursery.start(master.process.run)
+        scene.say(f"{master.host} is its slave")
 
     def _heal(self) -> None:
         self.scene.fabric.heal()
