@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import attrs
 
 from ..message.json import dumps
 from ..remoting.codes import RequestCode, ResponseCode
 from ..remoting.command import FRAME_SIZE_MAX, RemotingCommand
+from ..remoting.dispatcher import Dispatcher
 from ..remoting.errors import RequestRefused
 from ..remoting.server import ServerConnection
-
-if TYPE_CHECKING:
-    from .broker import Broker
+from ..store.message_store import MessageStore
+from .clients import Consumers
+from .config import BrokerConfig
 
 ANSWER_BYTES_MAX = FRAME_SIZE_MAX - 64 * 1024
 """Records in one answer; clients close the connection over a frame beyond `FRAME_SIZE_MAX`."""
@@ -21,27 +23,28 @@ UNITS_MAX = 1000
 """Queue entries in one answer; tools ask for ten at a time."""
 
 
-def register(broker: Broker) -> None:
-    """Let the broker answer the requests of this module."""
-    queries = Queries(broker)
-    broker.dispatcher.register(RequestCode.QUERY_MESSAGE, queries.by_key)
-    broker.dispatcher.register(RequestCode.VIEW_MESSAGE_BY_ID, queries.by_position)
-    broker.dispatcher.register(RequestCode.QUERY_CONSUME_QUEUE, queries.queue_entries)
-
-
 @attrs.define(eq=False)
 class Queries:
-    """The handlers, over one broker."""
+    """The handlers."""
 
-    broker: Broker
+    store: MessageStore
+    consumers: Consumers
+    config: Callable[[], BrokerConfig]
+    """The configuration as it is now."""
+
+    def register(self, dispatcher: Dispatcher) -> None:
+        """Enter the handlers."""
+        dispatcher.register(RequestCode.QUERY_MESSAGE, self.by_key)
+        dispatcher.register(RequestCode.VIEW_MESSAGE_BY_ID, self.by_position)
+        dispatcher.register(RequestCode.QUERY_CONSUME_QUEUE, self.queue_entries)
 
     def by_key(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
         """12: records whose KEYS or UNIQ_KEY has the key; as many as fit one frame."""
         count_max = request.integer("maxNum")
         if request.boolean("_UNIQUE_KEY_QUERY"):
-            count_max = self.broker.config.default_query_max_num
-        self.broker.store.catch_up()
-        result = self.broker.store.query(
+            count_max = self.config().default_query_max_num
+        self.store.catch_up()
+        result = self.store.query(
             request.text("topic"),
             request.text("key"),
             count_max,
@@ -67,19 +70,19 @@ class Queries:
     def by_position(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
         """33: the record at a physical offset, as message ids carry it."""
         offset = request.integer("offset")
-        record = self.broker.store.message_at(offset)
+        record = self.store.message_at(offset)
         if record is None:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"there is no message at the physical offset {offset}")
         return request.response(body=bytes(record))
 
     def queue_entries(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
         """321: entries of a queue as they are stored, and whether a group's filter would let them pass."""
-        store = self.broker.store
+        store = self.store
         topic, queue_id, start = request.text("topic"), request.integer("queueId"), request.integer("index")
         if queue_id not in store.queue_ids(topic):
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"the queue {queue_id} of {topic!r} has no entries here")
         low, high = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
-        living = self.broker.consumers.get(request.text("consumerGroup", ""))
+        living = self.consumers.get(request.text("consumerGroup", ""))
         subscription = living.subscriptions.get(topic) if living is not None else None
         entries: list[dict[str, Any]] = []
         wanted = min(max(request.integer("count"), 0), UNITS_MAX)

@@ -29,7 +29,8 @@ from ..world.real import World, real_world
 from ..world.supervision import keep_running
 from ..world.ticks import next_tick
 from ..world.tls import TlsAcceptor
-from . import admin, admin_config, admin_queries, admin_runtime, dledger_admin, inspection, relay
+from . import admin, admin_config, admin_runtime, dledger_admin, inspection, relay
+from .admin_queries import Queries
 from .client_requests import ClientRequests
 from .clients import SCAN_SECONDS, Consumers, Producers
 from .config import BrokerConfig
@@ -142,12 +143,22 @@ class Broker:
         self.pulls.register()
         self.clients.register()
         self.dispatcher.register(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, self.registration.min_id_changed)
-        SendBack(self).register()
+        send_back = SendBack(
+            self.store,
+            self.topics,
+            self.groups,
+            self.stats,
+            self.world.randomness,
+            lambda: self.config,
+            lambda: self.role.refusal,
+        )
+        send_back.register(self.dispatcher)
+        Queries(self.store, self.consumers, lambda: self.config).register(self.dispatcher)
         secret = self.config.ha_secret.encode()
         SlaveSync(self.topics, self.groups, self.offsets, self.delay.to_json, secret).register(self.dispatcher)
         if isinstance(self.replication, DLedgerReplication):
             dledger_admin.register(self, self.replication.node.replica)
-        for module in (admin, admin_config, admin_queries, admin_runtime, inspection, relay):
+        for module in (admin, admin_config, admin_runtime, inspection, relay):
             module.register(self)
 
     def _is_orderly(self, group: str) -> bool:

@@ -279,7 +279,8 @@ class ClientRequests:
         broker = self.broker
         group, client_id, queues = self._lock_request(request)
         changes = broker.locks.changes
-        held = broker.locks.lock(group, client_id, queues, broker.world.clock.monotonic())
+        known = filter(self._is_here, queues)
+        held = broker.locks.lock(group, client_id, known, broker.world.clock.monotonic())
         answer = request.response(body=dumps({"lockOKMQSet": list(map(queue_to_json, held))}))
         if broker.locks.changes == changes:
             return answer
@@ -290,6 +291,10 @@ class ClientRequests:
     async def _answer_when_kept(self, connection: ServerConnection, answer: RemotingCommand) -> None:
         await self.broker.persistence.write(LOCKS_FILE)  # a disk that refuses is logged; it stops no consumer
         connection.push(encode_frame(answer))
+
+    def _is_here(self, queue: MessageQueue) -> bool:
+        config = self.broker.topics.get(queue.topic)
+        return config is not None and 0 <= queue.queue_id < max(config.read_queue_nums, config.write_queue_nums)
 
     def unlock(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
         group, client_id, queues = self._lock_request(request)

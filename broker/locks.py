@@ -22,8 +22,8 @@ LOCKS_FILE = "queueLocks.json"
 LEASE_SECONDS = 60.0
 OWNER_BELIEVES_SECONDS = 30.0
 """How long a client goes on after its last renewal (RocketMQ's REBALANCE_LOCK_MAX_LIVE_TIME), whatever the broker thinks."""
-LEASES_MAX = 500_000
-"""Leases of all groups together, some 300 bytes each; beyond it no new lease is given."""
+LEASES_MAX = 100_000
+"""Leases of all groups together; beyond it no new lease is given. Their file is made in one turn of the event loop."""
 
 
 _Leases = dict[MessageQueue, tuple[str, float]]

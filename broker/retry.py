@@ -7,7 +7,6 @@ with the number of failures. Clients that send to the retry topic themselves are
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import attrs
 
@@ -24,15 +23,17 @@ from ..message.properties import (
 )
 from ..remoting.codes import RequestCode, ResponseCode
 from ..remoting.command import RemotingCommand
+from ..remoting.dispatcher import Dispatcher
 from ..remoting.errors import RequestRefused
 from ..remoting.server import ServerConnection
+from ..store.message_store import MessageStore
 from ..store.statuses import PutStatus
+from ..world.randomness import Randomness
+from .config import BrokerConfig
 from .divert import VERSION_WITH_MAX_RECONSUME_TIMES, divert_delayed, encode_as_found
-from .groups import GroupConfig
-from .topics import DLQ_QUEUES, dlq_topic, retry_topic
-
-if TYPE_CHECKING:
-    from .broker import Broker
+from .groups import GroupConfig, GroupTable
+from .stats import Stats
+from .topics import DLQ_QUEUES, TopicTable, dlq_topic, retry_topic
 
 FIRST_RETRY_LEVEL = 3
 """Delay level after the first failure; each further one adds one."""
@@ -55,10 +56,19 @@ def retries_max(group: GroupConfig, request: RemotingCommand) -> int:
 class SendBack:
     """Answers CONSUMER_SEND_MSG_BACK."""
 
-    broker: Broker
+    store: MessageStore
+    topics: TopicTable
+    groups: GroupTable
+    stats: Stats
+    randomness: Randomness
+    config: Callable[[], BrokerConfig]
+    """The configuration as it is now."""
+    refusal: Callable[[], str | None]
+    """Why this broker takes no messages now, if it takes none."""
 
-    def register(self) -> None:
-        self.broker.dispatcher.register(RequestCode.CONSUMER_SEND_MSG_BACK, self.handle)
+    def register(self, dispatcher: Dispatcher) -> None:
+        """Enter the handler."""
+        dispatcher.register(RequestCode.CONSUMER_SEND_MSG_BACK, self.handle)
 
     def handle(self, connection: ServerConnection, request: RemotingCommand) -> RemotingCommand | None:
         """Copy a failed message to where it is tried again, or to where it is kept for people.
@@ -66,22 +76,22 @@ class SendBack:
         Durability: the answer comes when the copy is as safe as the broker's mode promises, for the consumer commits past the
         original then.
         """
-        broker = self.broker
         name = request.text("group")
-        group = broker.groups.find(name)
+        group = self.groups.find(name)
         if group is None:
             raise RequestRefused(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"the consumer group {name!r} does not exist; create it first"
             )
-        if (refusal := broker.role.refusal) is not None:
+        if (refusal := self.refusal()) is not None:
             raise RequestRefused(ResponseCode.NO_PERMISSION, f"{refusal}; the message was not sent back")
-        if not broker.config.broker_permission & PERM_WRITE:
+        config = self.config()
+        if not config.broker_permission & PERM_WRITE:
             raise RequestRefused(
-                ResponseCode.NO_PERMISSION, f"the broker {broker.config.broker_name} is not writable; nothing was stored"
+                ResponseCode.NO_PERMISSION, f"the broker {config.broker_name} is not writable; nothing was stored"
             )
         if group.retry_queue_nums <= 0:
             return request.response()
-        record = broker.store.message_at(request.integer("offset"))
+        record = self.store.message_at(request.integer("offset"))
         if record is None:
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR, f"there is no message at commit log offset {request.integer('offset')}"
@@ -89,22 +99,21 @@ class SendBack:
         stored = decode_record(record)
         original_topic = stored.properties.get(RETRY_TOPIC, stored.topic)
         message = self._copy(group, stored, request)
-        batch = broker.store.put([message])
+        batch = self.store.put([message])
         if not batch.statuses[0].stored:
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR, f"the message could not be sent back: {batch.statuses[0].name} {batch.remark}"
             )
-        broker.stats.copy_put(message.topic, batch.sizes[0])
-        broker.stats.send_back(name, original_topic)
+        self.stats.copy_put(message.topic, batch.sizes[0])
+        self.stats.send_back(name, original_topic)
         if message.topic == dlq_topic(name):
-            broker.stats.dead_letter_put(name, original_topic)
-        if not broker.store.waits:
+            self.stats.dead_letter_put(name, original_topic)
+        if not self.store.waits:
             return request.response()
-        broker.store.when_stored(batch, _answer_later(connection, request))
+        self.store.when_stored(batch, _answer_later(connection, request))
         return None
 
     def _copy(self, group: GroupConfig, stored: StoredMessage, request: RemotingCommand) -> IncomingMessage:
-        broker = self.broker
         level = request.integer("delayLevel", 0)
         dead = level < 0 or stored.reconsume_times >= retries_max(group, request)
         properties = dict(stored.properties)
@@ -119,12 +128,12 @@ class SendBack:
         else:
             topic, queue_nums = retry_topic(group.group_name), group.retry_queue_nums
             properties[DELAY] = str(level or FIRST_RETRY_LEVEL + stored.reconsume_times)
-        config = broker.topics.create_for_group(topic, queue_nums, 2 if request.boolean("unitMode") else 0)
+        config = self.topics.create_for_group(topic, queue_nums, 2 if request.boolean("unitMode") else 0)
         if not config.is_writable:
             raise RequestRefused(ResponseCode.NO_PERMISSION, f"the topic {topic} may not be written")
         message = IncomingMessage(
             topic=topic,
-            queue_id=0 if dead else broker.world.randomness.randrange(max(config.write_queue_nums, 1)),
+            queue_id=0 if dead else self.randomness.randrange(max(config.write_queue_nums, 1)),
             body=stored.body,
             properties=encode_as_found(properties),
             flag=stored.flag,
@@ -134,7 +143,7 @@ class SendBack:
             reconsume_times=stored.reconsume_times + 1,
         )
         if DELAY in properties:
-            divert_delayed(message, broker.store.dispatcher.tags_codes.level_max)
+            divert_delayed(message, self.store.dispatcher.tags_codes.level_max)
         return message
 
 

@@ -279,6 +279,7 @@ async def test_queues_are_locked_for_one_client(tmp_path: Path) -> None:
     """The answer lists what the client holds; unlocking makes room for the next."""
     queue = {"brokerName": "b1", "queueId": 0, "topic": "T1"}
     async with open_desk(tmp_path) as desk:
+        desk.broker.topics.put(TopicConfig("T1"))
         peer = desk.peer()
 
         async def lock(client_id: str) -> list[Any]:
@@ -292,6 +293,10 @@ async def test_queues_are_locked_for_one_client(tmp_path: Path) -> None:
         assert peer.ask(RequestCode.UNLOCK_BATCH_MQ, None, unlock).code == Code.SUCCESS
         assert await lock("c2") == [queue]
         assert peer.ask(RequestCode.LOCK_BATCH_MQ, None, {"mqSet": [{}]}).code == Code.SYSTEM_ERROR
+        for strange in ({**queue, "queueId": 16}, {**queue, "queueId": -1}, {**queue, "topic": "nowhere"}):
+            asked = {"clientId": "c1", "consumerGroup": "g", "mqSet": [strange]}
+            answer = await peer.ask_waiting(RequestCode.LOCK_BATCH_MQ, None, asked)
+            assert loads(answer.body)["lockOKMQSet"] == []  # they would be written down for whoever asks
 
 
 async def test_a_restart_gives_no_queue_to_another_while_its_owner_may_go_on(tmp_path: Path) -> None:
@@ -303,6 +308,7 @@ async def test_a_restart_gives_no_queue_to_another_while_its_owner_may_go_on(tmp
         return bool(loads((await desk.peer().ask_waiting(RequestCode.LOCK_BATCH_MQ, None, body)).body)["lockOKMQSet"])
 
     async with open_desk(tmp_path) as desk:
+        desk.broker.topics.put(TopicConfig("T1"))
         assert await lock(desk, "owner")
         shutil.copytree(tmp_path, tmp_path / "copy")
     for client_id, granted in (("other", False), ("owner", True)):
