@@ -13,7 +13,7 @@ import attrs
 
 from . import ballot_box, election, following, membership, reading, replication, transfer
 from .batch import LogReader
-from .errors import LeaderNotReady, NotLeader, TermChanged, TransferInProgress
+from .errors import LeaderNotReady, NotLeader, TermChanged, TransferInProgress, TwoLeaders
 from .log import LogState, RaftLog
 from .messages import (
     Append,
@@ -96,6 +96,8 @@ class Raft(State):
             commit_index,
         )
         node._told_hard = (hard_state.term, hard_state.vote)
+        if not settings.lease_ticks:
+            node.heard_tick = -settings.election_ticks_min
         if raft_log.last_term > node.term:
             node.term, node.vote = raft_log.last_term, None
         node.timers.election.start(node.draw_election_ticks())
@@ -165,6 +167,7 @@ class Raft(State):
 
         Raises:
             Diverged: the leader contradicts committed entries. No entry was removed; the node must not go on.
+            TwoLeaders: another node leads this node's own term. Nothing was changed; the node must not go on.
         """
         if isinstance(message, PreVoteRequest):
             election.on_pre_vote_request(self, message)
@@ -213,7 +216,10 @@ class Raft(State):
                 reading.confirm_reads(self, self.leadership)
 
     def _from_leader(self, message: Append | Heartbeat | InstallSnapshot) -> None:
-        assert self.role is not Role.LEADER, f"{message.sender} and {self.id} both lead term {self.term}"
+        if self.role is Role.LEADER:
+            raise TwoLeaders(self.term, message.sender)
+        if isinstance(message, Append) and not following.is_well_formed(message):
+            return
         self.heard_tick = self.now
         if self.role is not Role.FOLLOWER or self.leader != message.sender:
             election.become_follower(self, Input.LEADER_SEEN, self.term, message.sender)

@@ -45,6 +45,7 @@ def on_election_timeout(state: State) -> None:
     if state.promotable:
         start_pre_vote(state, Input.ELECTION_TIMEOUT)
     else:
+        state.leader = None
         state.timers.election.start(state.draw_election_ticks())
 
 
@@ -115,10 +116,13 @@ def on_vote_request(state: State, request: VoteRequest) -> None:
     """Vote for at most one candidate of a term, first come first served, if its log is not behind (Raft §5.2, §5.4.1).
 
     A node without any configuration is new, or has lost its disk: it does not know what it has promised and grants nothing.
+    A node may have learned of this term while it was bound to the leader of an earlier one, whose lease it has confirmed: it
+    grants nothing until that has ended.
     """
     granted = (
         state.vote in {None, request.sender}
         and state.leader is None
+        and (request.transfer or not state.bound_to_leader)
         and state.log.is_up_to_date(request.last_index, request.last_term)
         and bool(state.configuration.voters)
     )

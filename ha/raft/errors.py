@@ -8,7 +8,8 @@ RaftError
 │   ├── TransferInProgress   the leader is handing leadership to `target`
 │   ├── ReadsNotReady        no entry of the current term is committed yet
 │   └── ChangeRefused        the change of membership is not allowed now; the text says why
-└── Diverged                 committed entries would have to be removed: a disk or a peer broke its promise
+├── Diverged                 committed entries would have to be removed: a disk or a peer broke its promise
+└── TwoLeaders               another node leads the same term: two nodes share a name, or a vote was forgotten
 """
 
 from __future__ import annotations
@@ -97,3 +98,14 @@ class Diverged(RaftError):
             f"leader {self.leader} would remove entries from index {self.first_index} on, but entries up to "
             f"{self.commit_index} are committed here. Nothing was removed"
         )
+
+
+@attrs.define(eq=False)
+class TwoLeaders(RaftError):
+    """Another node leads in the term in which this node leads."""
+
+    term: Term
+    other: PeerId
+
+    def __str__(self) -> str:
+        return f"{self.other} leads term {self.term} too; two nodes have one name, or a vote was lost"

@@ -9,6 +9,21 @@ from .state import State
 from .units import LogIndex
 
 
+def is_well_formed(message: Append) -> bool:
+    """Whether the batch follows `prev_index`, and terms do not descend and are not of the future.
+
+    A peer that sends anything else has a fault of its own; its Append is ignored, like one that was lost.
+    """
+    batch = message.batch
+    if message.prev_term > message.term:
+        return False
+    return batch is None or (
+        batch.first_index == message.prev_index + 1
+        and batch.runs[0].term >= message.prev_term
+        and batch.last_term <= message.term
+    )
+
+
 def on_append(state: State, message: Append) -> None:
     """Take over the leader's entries if they follow an entry that both logs have."""
     log = state.log

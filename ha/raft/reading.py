@@ -42,6 +42,9 @@ def on_read_index_response(state: State, response: ReadIndexResponse) -> None:
 
 
 def _enqueue(state: State, led: Leadership, read: PendingRead, *, lease: bool) -> None:
+    if len(led.reads) >= state.settings.pending_reads_max:
+        answer(state, read, None)
+        return
     if state.commit_index >= led.term_start_index:
         read.index = state.commit_index
         if lease and lease_valid(state, led):

@@ -123,7 +123,9 @@ def on_heartbeat_response(state: State, led: Leadership, response: HeartbeatResp
     replicator.contact_tick = state.now
     if response.round > replicator.confirmed_round:
         replicator.confirmed_round = response.round
-        replicator.confirmed_tick = next((tick for number, tick in led.round_ticks if number == response.round), -1)
+        # Rounds are numbered without gaps, so the number of a round tells where it is in the list.
+        place = response.round - led.round_ticks[0][0]
+        replicator.confirmed_tick = led.round_ticks[place][1] if 0 <= place < len(led.round_ticks) else -1
     if response.round > replicator.match_round and response.durable_index < replicator.match_index:
         _on_regress(state, replicator, response)
         return

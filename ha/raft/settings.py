@@ -38,6 +38,8 @@ class Settings:
     """How many batches may be on the way to one follower."""
     caught_up_entries: int = 1000
     """A learner or transfer target that lacks at most this many entries counts as caught up."""
+    pending_reads_max: int = 10_000
+    """How many reads may wait for the confirmation of the leader; further ones are told to ask again."""
     trust_regressed: bool = False
     """Whether a follower that lost entries which it had acknowledged is simply filled again. Only for groups that chose not to
     sync: otherwise it has lost its disk, perhaps its votes, and is left out until it was removed and added again."""

@@ -85,8 +85,8 @@ class State:
     now: int = 0
     """Ticks since the node started."""
     heard_tick: int = 0
-    """When a leader was last heard. A node that starts behaves as if it had just heard one: before it crashed it may have
-    confirmed a lease."""
+    """When a leader was last heard. Where leases are in use, a node that starts behaves as if it had just heard one: before it
+    crashed it may have confirmed a lease."""
     acked_index: LogIndex = NO_INDEX
     """The largest `match_index` that was sent to the leader of this term."""
     ack_due: bool = False

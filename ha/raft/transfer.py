@@ -13,8 +13,8 @@ def start(state: State, led: Leadership, target: PeerId) -> None:
     """Hand leadership to `target`: no new entries until it has everything and campaigns, or until time is up."""
     if target == state.id:
         raise ChangeRefused(f"{target} is the leader already; nothing was transferred")
-    if not state.configuration.votes(target):
-        raise ChangeRefused(f"{target} has no vote in this group; nothing was transferred")
+    if target not in state.configuration.voters:
+        raise ChangeRefused(f"{target} is not a voter of this group; nothing was transferred")
     if led.transfer_to is not None and led.transfer_to != target:
         raise ChangeRefused(f"leadership is being transferred to {led.transfer_to} already; nothing was transferred")
     replicator = led.group.get(target)
@@ -58,7 +58,7 @@ def look_for_preferred(state: State, led: Leadership) -> None:
         replicator
         for replicator in led.group
         if replicator.peer in preferred
-        and state.configuration.votes(replicator.peer)
+        and replicator.peer in state.configuration.voters
         and replicator.mode is Mode.PIPELINE
         and replicator.contact_tick >= heard_since
         and state.log.last_index - replicator.match_index <= state.settings.caught_up_entries

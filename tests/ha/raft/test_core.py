@@ -6,8 +6,11 @@ import pytest
 
 from harness.raft.group import Group
 from harness.raft.node import BARRIER
-from ledgermq.ha.raft.errors import NotLeader
-from ledgermq.ha.raft.messages import Heartbeat, StaleTerm
+from harness.raft.storage import batch_of
+from harness.raft.stories import A, B, C
+from ledgermq.ha.raft.errors import ChangeRefused, NotLeader, TwoLeaders
+from ledgermq.ha.raft.messages import Append, Heartbeat, StaleTerm, VoteRequest, VoteResponse
+from ledgermq.ha.raft.progress import Mode
 from ledgermq.ha.raft.roles import Role
 from ledgermq.ha.raft.settings import Settings
 from ledgermq.ha.raft.units import PeerId
@@ -105,3 +108,118 @@ def test_follower_whose_sent_entries_were_compacted_gets_a_snapshot() -> None:
     group.tick(20)
 
     assert group["c"].raft.commit_index == leader.raft.commit_index == 2
+
+
+def test_vote_of_a_term_that_was_learned_while_a_leader_was_heard_is_not_given() -> None:
+    """Node b has confirmed the lease of a in term 1; a late message tells it of term 2, in which c campaigns."""
+    group = Group.of("abcde")
+    group.elect("a")
+    group.tick(5)
+    voter = group["b"]
+
+    voter.raft.step(StaleTerm(PeerId("d"), PeerId("b"), 2))
+    voter.raft.step(VoteRequest(PeerId("c"), PeerId("b"), 2, 99, 99))
+
+    assert voter.raft.term == 2
+    assert voter.process() == [VoteResponse(PeerId("b"), PeerId("c"), 2, granted=False)]
+    assert voter.raft.vote is None
+
+
+def test_second_leader_of_a_term_stops_the_node() -> None:
+    """Two nodes that were given one name may both win an election; whoever finds out must not go on."""
+    group = Group.of("abc")
+    leader = group.elect("a")
+
+    with pytest.raises(TwoLeaders, match="b leads term 1 too"):
+        leader.raft.step(Heartbeat(PeerId("b"), PeerId("a"), 1, -1, 1))
+
+
+@pytest.mark.parametrize(
+    "append",
+    [
+        Append(A, B, 1, 5, 2, -1),
+        Append(A, B, 1, -1, -1, -1, batch_of(3, ((1, "x"),))),
+        Append(A, B, 1, -1, -1, -1, batch_of(0, ((2, "x"),))),
+        Append(A, B, 3, 0, 2, -1, batch_of(1, ((1, "x"),))),
+    ],
+    ids=["term of the future before", "gap", "term of the future", "descending terms"],
+)
+def test_append_that_makes_no_sense_is_ignored(append: Append) -> None:
+    node = Group.of("abc")["b"]
+
+    node.raft.step(append)
+    node.process()
+
+    assert node.storage.entries == []
+    assert node.raft.commit_index == -1
+
+
+def test_reads_beyond_the_bound_are_told_to_ask_again() -> None:
+    group = Group.of("abc", settings=Settings(pending_reads_max=1))
+    leader = group.elect("a")
+    group.isolate("a")
+
+    leader.raft.read_index("first")
+    leader.raft.read_index("second")
+    leader.process()
+
+    assert leader.reads == {"second": None}
+
+
+def test_learner_forgets_a_leader_that_it_no_longer_hears() -> None:
+    group = Group.of("abc", "d")
+    group.elect("a")
+    group.tick(5)
+    assert group["d"].raft.leader == "a"
+
+    group.isolate("d")
+    group.tick(40, "d")
+
+    assert (group["d"].raft.leader, group["d"].raft.role) == (None, Role.FOLLOWER)
+
+
+def test_transfer_to_a_learner_is_refused() -> None:
+    group = Group.of("abc", "d")
+    leader = group.elect("a")
+
+    with pytest.raises(ChangeRefused, match="d is not a voter of this group"):
+        leader.raft.transfer_leadership(PeerId("d"))
+
+
+def test_preferred_node_is_given_the_leadership() -> None:
+    group = Group.of("abc", settings=Settings(preferred=frozenset({PeerId("c")})))
+    group.elect("a")
+
+    group.tick(60)
+
+    assert group.leaders() == ["c"]
+
+
+def test_follower_that_lost_acknowledged_entries_is_left_out() -> None:
+    """It has lost its disk: it may have lost votes too, so it counts for nothing until it was removed and added again."""
+    group = Group.of("abc")
+    leader = group.elect("a")
+    group.propose("a", "x")
+    group["c"].storage.entries.clear()
+    group["c"].storage.sync()
+    group["c"].start()
+
+    group.tick(20)
+
+    led = leader.raft.leadership
+    assert led is not None
+    assert {replicator.peer: replicator.mode for replicator in led.group} == {B: Mode.PIPELINE, C: Mode.REGRESSED}
+
+
+def test_follower_that_does_not_sync_is_filled_again_where_that_was_chosen() -> None:
+    group = Group.of("abc", settings=Settings(trust_regressed=True))
+    group.elect("a")
+    group.propose("a", "x")
+    group["c"].storage.entries.clear()
+    group["c"].storage.unsynced.append((0, ()))
+    group["c"].storage.sync()
+    group["c"].start()
+
+    group.tick(20)
+
+    assert group.log("c") == group.log("a")

@@ -90,6 +90,7 @@ def test_vote_survives_a_power_cut(rule: str) -> None:
         node.raft.step(VoteRequest(B, A, 4, -1, -1))
         node.process()
         node.start()
+        node.raft.tick(node.settings.election_ticks_min)
         node.process()
         node.raft.step(VoteRequest(C, A, 4, -1, -1))
 
