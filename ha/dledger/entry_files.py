@@ -30,6 +30,7 @@ from .layout import (
 _pack_header_into = ENTRY.codec.pack_into
 _pack_index_into = INDEX.codec.pack_into
 _NO_HEADER = bytes(HEADER_SIZE)
+_ZEROS = bytes(1024 * 1024)
 
 
 @attrs.frozen
@@ -178,3 +179,19 @@ class EntryFiles:
             if run.files:
                 run.files[-1].file.clear(run.files[-1].wrote)
         self.unclear = False
+
+    def overwrite(self, position: int, end: int, index: int, end_index: int) -> None:
+        """Write zeros where entries and index records are to be cut, whatever is there, in the file that is to be the last.
+
+        Raises:
+            OSError: the disk refused.
+        """
+        for run, start, stop in ((self.data, position, end), (self.index, index * INDEX_SIZE, (end_index + 1) * INDEX_SIZE)):
+            segment = run.find(start)
+            if segment is None:
+                continue
+            at, last = start - segment.start, min(stop - segment.start, segment.size)
+            while at < last:
+                size = min(len(_ZEROS), last - at)
+                segment.file.write(memoryview(_ZEROS)[:size], at)
+                at += size

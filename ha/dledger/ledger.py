@@ -96,6 +96,10 @@ class Ledger:
     """Index and body of the entries that carry a configuration of the group, and of the newest one before the beginning."""
     failure: str | None = None
     """Why the ledger takes nothing, after a failed sync."""
+    _cut_failed: bool = False
+    """The last attempt to cut has failed, so `failure` is set until another one succeeds."""
+    _index_unsure: bool = True
+    """A sync of the index may have failed, in an earlier process too."""
     _forgotten: list[Segment] = attrs.field(factory=list[Segment])
     """Expired files that are still to be deleted."""
     checkpoint: Checkpoint = attrs.field(factory=Checkpoint)
@@ -303,12 +307,23 @@ class Ledger:
             if index <= self.checkpoint.synced_index:
                 # Otherwise the next start would take what is cut for damage.
                 self._save_checkpoint(index - 1, end)
+            if self._cut_failed:
+                # Zeros whose sync has failed look as if they were there, and another sync alone would pass over them.
+                self.files.overwrite(end, self.end_position, index, self.end_index)
             # The index first: a record without its entry is rebuilt, an entry that came back would be believed.
             self.index.truncate(index * INDEX_SIZE)
             self.data.truncate(end)
+            if self._cut_failed:
+                # The same holds for entries before the cut that were not synced yet.
+                unsynced = min(self.synced_position, end)
+                self.data.rewrite(unsynced, end)
+                self.data.sync(unsynced, max(end, unsynced + 1))
         except OSError as error:
+            self._cut_failed = self._index_unsure = True
             self.failure = f"the disk refused to cut the ledger at position {end}: {error.strerror or error}"
             raise
+        if self._cut_failed:
+            self._cut_failed, self.failure = False, None
         self.terms.truncate(index)
         while self.configurations and self.configurations[-1][0] >= index:
             self.configurations.pop()
@@ -332,6 +347,7 @@ class Ledger:
             self.checkpoint = fresh
             self.index.clear()
             self.data.clear()
+            self.failure, self._cut_failed = None, False
         except OSError as error:
             self.failure = f"the disk refused to empty the ledger: {error.strerror or error}"
             raise
@@ -410,7 +426,12 @@ class Ledger:
             OSError: the disk refused; the old checkpoint is there still.
         """
         index, position = self.synced_index, self.synced_position
-        self.index.sync(max(self.checkpoint.synced_index, self.begin_index, 0) * INDEX_SIZE, (index + 1) * INDEX_SIZE)
+        start, end = max(self.checkpoint.synced_index, self.begin_index, 0) * INDEX_SIZE, (index + 1) * INDEX_SIZE
+        if self._index_unsure:
+            self.index.rewrite(start, end)  # after a failed sync, another one alone might pass over what it lost
+        self._index_unsure = True
+        self.index.sync(start, end)
+        self._index_unsure = False
         self._save_checkpoint(index, position)
 
     def _save_checkpoint(self, index: int, position: int) -> None:

@@ -131,9 +131,8 @@ def _recover(ledger: Ledger, checkpoint: Checkpoint) -> None:
     _walk(ledger)
     _check_end(ledger, checkpoint)
     _cut(ledger)
-    if trusted:
-        data.rewrite(start, ledger.end_position)
-        data.created = True
+    data.rewrite(start, ledger.end_position)
+    data.created = True
     data.sync(start, max(ledger.end_position, start + 1))
     ledger.synced_index, ledger.synced_position = ledger.end_index, ledger.end_position
     ledger.committed_index, ledger.committed_position = ledger.begin_index - 1, ledger.begin_position

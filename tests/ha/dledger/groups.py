@@ -57,6 +57,7 @@ class Node:
     async def start(self) -> None:
         """Start the node, and return when it runs."""
         settings = attrs.evolve(self.group.settings(self.peer), **self.changes)
+        self.failure = None
         self._scope, self._ended = trio.CancelScope(), trio.Event()
         started = trio.Event()
         self.group.nursery.start_soon(self._run, settings, started)
@@ -69,7 +70,7 @@ class Node:
                     self.replica = replica
                     started.set()
                     await self.group.stopping[self.peer].wait()
-        except HaError as error:
+        except (HaError, OSError) as error:
             self.failure = error
         finally:
             self.replica = None
@@ -110,6 +111,8 @@ class Group:
     stopping: dict[PeerId, trio.Event] = attrs.field(factory=dict[PeerId, trio.Event])
     acknowledged: dict[int, tuple[int, bytes]] = attrs.field(factory=dict[int, tuple[int, bytes]])
     """Term and first bytes of each entry that was acknowledged."""
+    committed: dict[int, tuple[int | None, bytes]] = attrs.field(factory=dict[int, "tuple[int | None, bytes]"])
+    """What was seen committed on any node."""
     sent: int = 0
 
     def settings(self, peer: PeerId) -> ReplicaSettings:
@@ -205,6 +208,15 @@ class Group:
             return len(ends) == 1 and all(end == committed for end, committed in ends)
 
         await self.until(same, seconds)
+
+    def check_agreement(self) -> None:
+        """What is committed anywhere is the same everywhere, and what was acknowledged is committed as it was."""
+        for node in self.running:
+            ledger = node.up.ledger
+            for index in range(max(ledger.begin_index, ledger.committed_index - 20), ledger.committed_index + 1):
+                entry = (ledger.term_of(index), bytes(ledger.body(index)))
+                assert self.committed.setdefault(index, entry) == entry, index
+                assert self.acknowledged.get(index, entry) == entry, index
 
     def check(self) -> None:
         """Logs are equal where they overlap, and everything acknowledged is in all that reach so far."""
