@@ -16,8 +16,8 @@ from .groups import Group, Node, scenario
 
 SEEDS = range(int(os.environ.get("LEDGERMQ_RAFT_SEEDS", "4")))
 FAILED_ONCE = (4, 6, 7, 13)
-"""Seeds that found a sync of the index that was trusted after it had failed, a cut that was never taken as done, and entries of a
-killed process that were believed to be on the medium."""
+"""Seeds that found a sync of the index that was trusted after it had failed, a cut that was never taken as done, and entries
+of a killed process that were believed to be on the medium."""
 FAST = JavaSettings(heartbeat_ms=200, vote_interval_min_ms=50, vote_interval_max_ms=200, vote_round_ms=300)
 
 
