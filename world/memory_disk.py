@@ -137,6 +137,10 @@ class MemoryDisk:
     def is_directory(self, path: str) -> bool:
         return path in self.directories
 
+    def is_link(self, path: str) -> bool:
+        del path
+        return False
+
     def size(self, path: str) -> int:
         return self.open(path).size
 

@@ -96,6 +96,8 @@ class Ledger:
     """Index and body of the entries that carry a configuration of the group, and of the newest one before the beginning."""
     failure: str | None = None
     """Why the ledger takes nothing, after a failed sync."""
+    indexed_until: int = -1
+    """Index records up to that of this entry are on the medium."""
     _cut_failed: bool = False
     """The last attempt to cut has failed, so `failure` is set until another one succeeds."""
     _index_unsure: bool = True
@@ -328,6 +330,7 @@ class Ledger:
         while self.configurations and self.configurations[-1][0] >= index:
             self.configurations.pop()
         self.end_index, self.end_position = index - 1, end
+        self.indexed_until = min(self.indexed_until, index - 1)
         if self.synced_index >= index:
             self.synced_index, self.synced_position = index - 1, end
 
@@ -357,7 +360,7 @@ class Ledger:
         """Set a ledger without files to its beginning."""
         self.first_position = self.end_position = self.synced_position = self.committed_position = position
         self.begin_index = begin_index
-        self.end_index = self.synced_index = self.committed_index = begin_index - 1
+        self.end_index = self.synced_index = self.committed_index = self.indexed_until = begin_index - 1
         self.terms = Terms(begin_index, before_term)
         self.configurations.clear()
 
@@ -426,12 +429,12 @@ class Ledger:
             OSError: the disk refused; the old checkpoint is there still.
         """
         index, position = self.synced_index, self.synced_position
-        start, end = max(self.checkpoint.synced_index, self.begin_index, 0) * INDEX_SIZE, (index + 1) * INDEX_SIZE
+        start, end = max(self.indexed_until + 1, self.begin_index) * INDEX_SIZE, (index + 1) * INDEX_SIZE
         if self._index_unsure:
             self.index.rewrite(start, end)  # after a failed sync, another one alone might pass over what it lost
         self._index_unsure = True
         self.index.sync(start, end)
-        self._index_unsure = False
+        self._index_unsure, self.indexed_until = False, max(self.indexed_until, index)
         self._save_checkpoint(index, position)
 
     def _save_checkpoint(self, index: int, position: int) -> None:

@@ -20,7 +20,7 @@ from itertools import pairwise
 
 import attrs
 
-from ...store.segments import Segments
+from ...store.segments import Segment, Segments
 from ...world.disk import Disk
 from ...world.events import get_logger
 from ..errors import CorruptLedger
@@ -124,6 +124,7 @@ def _recover(ledger: Ledger, checkpoint: Checkpoint) -> None:
     if not data.files:
         _begin(ledger, checkpoint)
         return
+    _finish_expiry(ledger, checkpoint)
     ledger.first_position = data.files[0].start
     trusted = _is_there(ledger, checkpoint)
     _start(ledger, checkpoint, trusted=trusted)
@@ -134,9 +135,23 @@ def _recover(ledger: Ledger, checkpoint: Checkpoint) -> None:
     data.rewrite(start, ledger.end_position)
     data.created = True
     data.sync(start, max(ledger.end_position, start + 1))
+    ledger.indexed_until = checkpoint.synced_index if trusted else ledger.begin_index - 1
     ledger.synced_index, ledger.synced_position = ledger.end_index, ledger.end_position
     ledger.committed_index, ledger.committed_position = ledger.begin_index - 1, ledger.begin_position
     ledger.commit(checkpoint.committed_index)
+
+
+def _finish_expiry(ledger: Ledger, checkpoint: Checkpoint) -> None:
+    """Delete files that had expired when the checkpoint was written, if a power cut has brought them back."""
+    files = ledger.data.files
+    firsts = [_first_index_of(file) for file in files]
+    if checkpoint.begin_index <= 0 or checkpoint.begin_index not in firsts[1:]:
+        return
+    for file in files[: firsts.index(checkpoint.begin_index)]:
+        ledger.data.remove(file)
+    first = checkpoint.begin_index * INDEX_SIZE
+    while len(ledger.index.files) > 1 and ledger.index.files[1].start <= first:
+        ledger.index.remove(ledger.index.files[0])
 
 
 def _begin(ledger: Ledger, checkpoint: Checkpoint) -> None:
@@ -171,8 +186,8 @@ def _is_there(ledger: Ledger, checkpoint: Checkpoint) -> bool:
     """Whether the entry that the checkpoint names is where it says, whole, and its index record too."""
     index, end = checkpoint.synced_index, checkpoint.synced_position
     begin = _first_index(ledger)
-    if index < 0 or begin is None or not begin <= index or checkpoint.begin_index < 0:
-        return False
+    if index < 0 or begin is None or not begin == checkpoint.begin_index <= index:
+        return False  # also where files have come back that had expired: nobody has synced what leads to their entries
     record = ledger.index.find(index * INDEX_SIZE)
     if record is None or ledger.index.find(begin * INDEX_SIZE) is None:
         return False
@@ -189,7 +204,10 @@ def _is_there(ledger: Ledger, checkpoint: Checkpoint) -> bool:
 
 def _first_index(ledger: Ledger) -> int | None:
     """Index of the entry that the first file begins with."""
-    first = ledger.data.files[0]
+    return _first_index_of(ledger.data.files[0])
+
+
+def _first_index_of(first: Segment) -> int | None:
     magic, _, index, _, position, *_ = ENTRY.codec.unpack_from(first.view, 0)
     return index if magic == MAGIC_ENTRY and position == first.start and index >= 0 else None
 

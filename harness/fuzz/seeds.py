@@ -42,6 +42,7 @@ from ledgermq.store.index_slots import SLOT
 from ledgermq.store.recovery import MARK, RecoveryMark
 
 from ..processes.malformed import KINDS, binary_header, frame, json_header
+from .raft import RAFT_SEEDS
 from .servers import BROKER_SEEDS, NAMESRV_SEEDS
 
 PROPERTIES = b"KEYS\x01k1 k2\x02UNIQ_KEY\x01UK0\x02TAGS\x01TagA\x02DELAY\x013\x02"
@@ -273,4 +274,5 @@ def seeds() -> dict[str, list[bytes]]:
         **_ha(),
         **_files(),
         **dict(_compressed()),
+        **RAFT_SEEDS,
     }

@@ -70,6 +70,7 @@ from ledgermq.testing.sim.disk import SimDisk
 from ledgermq.testing.sim.workers import SimWorkers
 
 from .judge import Target, always
+from .raft import RAFT_TARGETS
 from .servers import broker_requests, delay_file, namesrv_requests
 
 
@@ -453,5 +454,6 @@ TARGETS = (
         bytes_base=ROUTE_QUEUES_MAX * 500,
     ),
     Target("subscription", always(_subscription), (BadExpression,)),
+    *RAFT_TARGETS,
 )
 BY_NAME = {target.name: target for target in TARGETS}

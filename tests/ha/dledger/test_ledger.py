@@ -364,3 +364,20 @@ def test_a_ledger_that_was_told_where_to_begin_knows_the_term_before(reopen: Reo
     ledger = reopen()
     assert (ledger.term_of(999), ledger.end_index) == (3, 1002)
     assert ledger.configurations == [(700, b"group")]
+
+
+def test_files_that_come_back_after_they_expired_are_deleted_again() -> None:
+    """A power cut may undo a deletion; what leads to their entries was not synced any more."""
+    disk = SimDisk()
+    ledger = open_small(disk)
+    ledger.append(1, messages(0, 60))
+    force(ledger)
+    ledger.commit(50)
+    assert ledger.forget_before(ledger.end_position) > 1
+    ledger.write_checkpoint()
+    begin = ledger.begin_index
+    disk = disk.power_cut(3)
+    ledger = open_small(disk)
+    assert (ledger.begin_index, ledger.end_index, ledger.term_of(begin - 1)) == (begin, 59, 1)
+    assert [index for index, _, _ in content(ledger)] == list(range(begin, 60))
+    assert min(data_of(disk)) == f"{ledger.begin_position:020d}"
