@@ -108,7 +108,10 @@ class Dispatcher:
 
     def connection_closed(self, connection: ServerConnection) -> None:
         for forget in self.on_close:
-            forget(connection)
+            try:
+                forget(connection)
+            except Exception as error:  # noqa: BLE001 - one that cannot forget must not keep the others from it, or the server
+                log.error("connection_not_forgotten", reason=fault_of(error), trace=trace_of(error))
 
     def _handle_one(self, connection: ServerConnection, request: RemotingCommand) -> None:
         handler = self._handlers.get(request.code)

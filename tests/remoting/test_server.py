@@ -562,3 +562,23 @@ async def test_cancelling_a_server_closes_every_connection(network: Network, clo
 
     for peer in peers:
         await peer.wait_closed()
+
+
+async def test_who_cannot_forget_a_connection_keeps_no_other_from_it(network: Network, clock: Clock) -> None:
+    """The end of a connection is what a peer decides: it must not end the server."""
+    async with serving(network, clock) as running:
+        forgotten: list[ServerConnection] = []
+
+        def stumble(_: ServerConnection) -> None:
+            raise KeyError("a member that nobody knows")
+
+        running.dispatcher.on_close += [stumble, forgotten.append]
+        peer, other = await running.connect(), await running.connect()
+        await peer.ask(1)
+        with capture_logs() as logs:
+            await peer.stream.aclose()
+            await trio.testing.wait_all_tasks_blocked()
+
+        assert len(forgotten) == 1
+        assert [entry["event"] for entry in logs] == ["connection_not_forgotten"]
+        assert (await other.ask(1)).code == ResponseCode.SUCCESS
