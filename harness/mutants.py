@@ -27,6 +27,7 @@ from ledgermq.ha.classic.commitlog import ClassicCommitLog
 from ledgermq.message.layout import decode_record
 from ledgermq.store import local_recovery, message_store, opening, recovery
 from ledgermq.store.consumequeue import ConsumeQueue
+from ledgermq.store.events import LogEvents
 from ledgermq.store.index import IndexFile, IndexFiles
 from ledgermq.store.index_slots import SlotTable
 from ledgermq.store.local_commitlog import LocalCommitLog
@@ -134,6 +135,24 @@ def _leave_a_failed_append(_: Any) -> Any:
         self._withdrawn.clear()
 
     return clear_withdrawn
+
+
+def _keep_no_deletion(_: Any) -> Callable[[Any], dict[str, Any]]:
+    return lambda self: {"deletedQueues": {}}
+
+
+def _restart_offsets(original: Any) -> Callable[[Any, Any], Any]:
+    def next_offsets_of(self: Any, topic: str) -> Any:
+        offsets = original(self, topic)
+        for queue_id in offsets:
+            self.next_offsets[topic, queue_id] = 0
+        return offsets
+
+    return next_offsets_of
+
+
+def _pass_over_events(_: Any) -> Callable[[Any, Any, Any], None]:
+    return lambda self, physical_offset, size: None
 
 
 def _forget_a_key(original: Any) -> Callable[[Any, Any], Any]:
@@ -284,6 +303,9 @@ MUTANTS = (
     Mutant("forget a key of a batch", IndexFiles, "put_batch", _forget_a_key),
     Mutant("forget a changed page of the index", SlotTable, "_look_through", _forget_a_page),
     Mutant("call an index file forced that is not", IndexFile, "sync", _no_sync_of_index),
+    Mutant("do not write deletions down", LogEvents, "to_json", _keep_no_deletion),
+    Mutant("begin at 0 again after a deletion", message_store.MessageStore, "next_offsets_of", _restart_offsets),
+    Mutant("pass over deletions", LogEvents, "apply", _pass_over_events),
     Mutant("accept any HA report", Acknowledgements, "hold", _accept_any_report, simulate_cores),
     Mutant("count one slave twice", Acknowledgements, "hold", _count_a_slave_twice, simulate_cores),
     Mutant("take the fastest slave for all", Acknowledgements, "hold", _confirm_beyond_the_slowest, simulate_cores),

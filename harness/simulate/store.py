@@ -18,10 +18,10 @@ from ledgermq.message.layout import body_crc, body_size_of, decode_record, encod
 from ledgermq.message.message import IncomingMessage, StoredMessage
 from ledgermq.message.properties import decode_properties
 from ledgermq.store.config import StoreConfig
-from ledgermq.store.errors import DamagedLog
+from ledgermq.store.errors import DamagedLog, NotWritable
 from ledgermq.store.message_store import MessageStore, PutBatch
 from ledgermq.store.opening import open_message_store
-from ledgermq.store.statuses import PutStatus
+from ledgermq.store.statuses import GetStatus, PutStatus
 from ledgermq.testing.checkers import check_history
 from ledgermq.testing.history import End, History, Put, Queue, Read, Snapshot, Stored
 from ledgermq.testing.sim.clock import SimClock
@@ -76,6 +76,8 @@ class StoreDraw:
     bare: bool
     """Messages without a key have no properties at all."""
     cuts_at_edges: bool
+    deletions: bool
+    """Topics are deleted while they are used."""
 
     @classmethod
     def of(cls, seed: int) -> StoreDraw:
@@ -110,7 +112,18 @@ class StoreDraw:
             properties_bytes_max=later.choice((0, 3000)),
             bare=later.random() < 0.3,
             cuts_at_edges=later.random() < 0.5,
+            deletions=later.random() < 0.4,
         )
+
+
+@attrs.define(eq=False)
+class Ended:
+    """One deletion of a topic."""
+
+    epoch: int
+    floors: dict[Queue, int]
+    """By queue, the offset of the first message after it."""
+    answered: bool = False
 
 
 @attrs.define(eq=False)
@@ -123,6 +136,8 @@ class StoreRun:
     disk: SimDisk
     history: History
     trace: list[str] = attrs.field(factory=list[str])
+    ended: list[Ended] = attrs.field(factory=list[Ended])
+    """Deletions, in order."""
     _properties: dict[int, dict[str, str]] = attrs.field(factory=dict[int, dict[str, str]])
     """Of each message, as it was sent."""
     _number: int = 0
@@ -191,6 +206,8 @@ class StoreRun:
                         nursery.start_soon(self._produce, store, producer)
                     nursery.start_soon(self._consume, store)
                     nursery.start_soon(self._strike)
+                    if self.draw.deletions:
+                        nursery.start_soon(self._delete, store)
             self._alive = False
             self._end(end)
         self.history.ends.append(end)
@@ -373,6 +390,8 @@ class StoreRun:
                     continue
                 if not self._alive:
                     return
+                if result.status is GetStatus.OFFSET_TOO_SMALL:  # the topic was deleted
+                    offsets[queue] = result.next_offset
                 for record in result.slices:
                     message = decode_record(record)
                     number = self._number_of(message)
@@ -380,21 +399,43 @@ class StoreRun:
                     self.history.reads.append(Read(queue, message.queue_offset, number, self.epoch))
                     offsets[queue] += 1
 
+    async def _delete(self, store: MessageStore) -> None:
+        while True:
+            await trio.sleep(self.draw.life_seconds * self.lots.random())
+            topic = self.lots.choice(QUEUES)[0]
+            floors = {queue: store.next_offset(*queue) for queue in QUEUES if queue[0] == topic}
+            try:
+                end = store.delete_topic(topic)
+                ended = Ended(self.epoch, floors)
+                self.ended.append(ended)
+                await store.event_done(end)
+            except (OSError, NotWritable) as error:
+                self.say(f"deletion of {topic} failed: {error}")
+                continue
+            ended.answered = self._alive
+            self.say(f"{topic} deleted, queues go on at {floors}")
+
     # ---------------------------------------------------------------- looking
 
     def snapshot(self, store: MessageStore, after: int = 0) -> None:
         """Read everything there is, by offset and by key."""
         queues: dict[Queue, list[Stored]] = {}
         bounds: dict[Queue, tuple[int, int]] = {}
-        for topic in sorted(store.topics()):
-            for queue_id in store.queue_ids(topic):
-                queue = (topic, queue_id)
-                bounds[queue] = (store.min_offset(*queue), store.max_offset(*queue))
-                queues[queue] = list(self._read_all(store, queue))
+        for queue in sorted(store.queues.table):
+            bounds[queue] = (store.min_offset(*queue), store.max_offset(*queue))
+            queues[queue] = list(self._read_all(store, queue))
+            self._check_deletions(queue, bounds[queue][0], self.epoch + after)
         asked = sorted({put.key for put in self.history.puts if put.key})
         by_key = {key: self._query(store, key) for key in self.lots.sample(asked, min(len(asked), 50))}
         self.history.snapshots.append(Snapshot(self.epoch + after, queues, bounds, by_key))
         self.say(f"snapshot {bounds}")
+
+    def _check_deletions(self, queue: Queue, low: int, epoch: int) -> None:
+        """What was deleted does not return, and what came afterwards is not hidden."""
+        floors = [(ended.floors.get(queue, 0), ended) for ended in self.ended]
+        least = max((floor for floor, one in floors if one.answered and self.history.survives(one.epoch, epoch)), default=0)
+        most = max((floor for floor, _ in floors), default=0)
+        assert least <= low <= most, f"life {epoch}: {queue} begins at {low}; deletions were at {least} to {most}"
 
     def _read_all(self, store: MessageStore, queue: Queue) -> list[Stored]:
         found: list[Stored] = []
