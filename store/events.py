@@ -73,7 +73,8 @@ class LogEvents:
             if fault := queue_fault(topic, queue_id) or queue_offset_fault(offset):
                 raise CorruptRecord(fault)
         for queue_id in self.queues.ids(topic):
-            next_offsets.setdefault(queue_id, self.queues.table[topic, queue_id].max_offset)
+            # A log that is derived again for the index only meets the event when its queues are far beyond it.
+            next_offsets.setdefault(queue_id, self.queues.table[topic, queue_id].end_before(physical_offset))
         for queue_id, offset in next_offsets.items():
             if offset > 0:
                 self._add(topic, queue_id, Deletion(physical_offset, size, offset))

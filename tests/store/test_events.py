@@ -236,3 +236,19 @@ def test_events_are_read_back_as_they_were_written() -> None:
     (other,) = encode_records([incoming()], [topic_field(b"TopicTest")], [0], 6, BORN_HOST)
     with pytest.raises(CorruptRecord):
         decode_control(other)
+
+
+async def test_a_deletion_that_is_met_again_hides_no_later_message_of_a_queue_that_was_empty_then(tmp_path: Path) -> None:
+    """The key index was taken away, so the whole log is read again, while the queues are where they were."""
+    async with small_store(tmp_path) as store:
+        store.put([numbered(0, 0)])
+        await delete(store)
+        for number in range(1, 30):
+            store.put([numbered(number, 1)])
+        derive_all(store)
+    for path in (tmp_path / "index").iterdir():
+        path.unlink()
+    (tmp_path / "index").rmdir()
+
+    async with small_store(tmp_path) as store:
+        assert bodies(store) == list(range(1, 30))
