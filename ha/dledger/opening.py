@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
+import attrs
 import trio
 
 from ...world.real import World
@@ -49,7 +50,7 @@ def load_replica(world: World, settings: ReplicaSettings) -> Replica:
             return Replica(world, settings, ledger, core, reader, node, hard_state_file)
         raft = Raft.start(
             settings.self_id,
-            settings=settings.raft,
+            settings=attrs.evolve(settings.raft, trust_regressed=not settings.sync),
             reader=reader,
             draw=lambda low, high: low + world.randomness.randrange(high - low + 1),
             log=reader.state(),

@@ -295,6 +295,7 @@ class RaftRun:
             world.after(lots.choice((4, 20)), world.cut.clear)
         elif kind == "heal":
             world.cut.clear()
+            world.reconnect(node.id)
         elif kind == "rivals":
             # The leader crashes, and all others lose patience in the same moment.
             world.counts["rivals"] += 1

@@ -136,6 +136,15 @@ class World:
         self.note(f"{node.id} starts")
         self._tick_later(node)
         self.pump(node)
+        if self.lots.random() < 0.5:
+            self.after(self.delay_max, lambda: self.reconnect(node.id))
+
+    def reconnect(self, peer: PeerId) -> None:
+        """Leaders notice a new connection to a peer."""
+        for leader in self.leaders():
+            self.counts["reconnect"] += 1
+            leader.raft.reconnected(peer)
+            self.pump(leader)
 
     def lose_disk(self, node: SimNode) -> None:
         """The disk is gone, and the node with it: its name is never used again.
