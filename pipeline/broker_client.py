@@ -22,7 +22,7 @@ from ..remoting.codes import RequestCode, ResponseCode
 from ..remoting.command import RemotingCommand, wire_fields
 from ..world.address import Address
 from .catalog import Bounds, plan_through_broker
-from .errors import BadOption, Unavailable
+from .errors import BadOption, TopicGone, Unavailable
 from .link import Link, LinkLost, link_to
 from .options import Pulling, ReadOptions, Servers
 from .ranges import QueueRange, Task
@@ -125,6 +125,33 @@ class BrokerClient:
             raise Unavailable(f"a name server of {self.servers} answered {what} with something else: {error}") from error
         return body
 
+    def brokers(self) -> set[str]:
+        """Names of all brokers that have a member at the moment."""
+        answer = self.ask_name_servers(lambda: request(RequestCode.GET_BROKER_CLUSTER_INFO, {}))
+        return set(self._body(answer, "the list of brokers").get("brokerAddrTable") or ())
+
+    def is_deleted(self, topic: str, broker_name: str) -> bool:
+        """Whether a broker that is there no longer has a topic. One that is away takes its topics out of the route, too."""
+        route = self.route(topic)
+        has_topic = route is not None and any(queue.broker_name == broker_name for queue in route.queues)
+        return not has_topic and broker_name in self.brokers()
+
+    def route_patiently(self, topic: str) -> TopicRoute | None:
+        """The route of a topic; None if brokers are there and none has it.
+
+        Raises:
+            Unavailable: no broker at all came within the time of a failover.
+        """
+        deadline = time.monotonic() + self.servers.failover_seconds
+        while (route := self.route(topic)) is None and not self.brokers():
+            if time.monotonic() >= deadline:
+                raise Unavailable(
+                    f"option 'nameServer': the name servers {self.servers} have known no broker for "
+                    f"{self.servers.failover_seconds:g} s ('failoverTimeoutMs')"
+                )
+            time.sleep(PAUSE_SECONDS)
+        return route
+
     def member(self, queue: MessageQueue, attempt: int = 0) -> Address | None:
         """A member that may have a queue: its master, or another one while that one fails; None if none is known."""
         route = self.routes.routes.get(queue.topic)
@@ -148,6 +175,7 @@ class BrokerClient:
             ask: returns None where the same question may have an answer later; raises `LinkLost` where a member fails.
 
         Raises:
+            TopicGone: the broker is there and the topic is not.
             Unavailable: time is over.
         """
         deadline = time.monotonic() + self.servers.failover_seconds
@@ -165,6 +193,8 @@ class BrokerClient:
                 except LinkLost as error:
                     reason = str(error)
                     self.avoid(address)
+            elif self.is_deleted(queue.topic, queue.broker_name):
+                raise TopicGone(queue.topic, queue.broker_name)
             if time.monotonic() >= deadline:
                 raise Unavailable(
                     f"{queue}: no answer within {self.servers.failover_seconds:g} s ('failoverTimeoutMs'): {reason}"
@@ -197,7 +227,7 @@ class BrokerCatalog:
         return self.client.topics()
 
     def queues(self, topic: str) -> list[MessageQueue]:
-        route = self.client.route(topic)
+        route = self.client.route_patiently(topic)
         return [] if route is None else route.subscribe_queues()
 
     def bounds(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, Bounds]:
@@ -216,8 +246,14 @@ class BrokerCatalog:
         by_broker: dict[str, list[MessageQueue]] = {}
         for queue in queues:
             by_broker.setdefault(queue.broker_name, []).append(queue)
-        for own in by_broker.values():
-            found |= self.client.patiently(own[0], lambda link, own=own: self._ask_all(link, own, code))  # type: ignore[misc]
+        for listed in by_broker.values():
+            own = listed
+            while own:
+                try:
+                    found |= self.client.patiently(own[0], lambda link, own=own: self._ask_all(link, own, code))  # type: ignore[misc]
+                    break
+                except TopicGone as gone:
+                    own = [queue for queue in own if queue.topic != gone.topic]
         return found
 
     def _ask_all(self, link: Link, queues: list[MessageQueue], code: RequestCode) -> dict[MessageQueue, int] | None:
@@ -230,7 +266,7 @@ class BrokerCatalog:
         found: dict[MessageQueue, int] = {}
         for queue, answer in zip(queues, answers, strict=True):
             if answer.code == ResponseCode.TOPIC_NOT_EXIST:
-                if self.client.route(queue.topic) is None:
+                if self.client.is_deleted(queue.topic, queue.broker_name):
                     continue
                 return None  # a slave learns of a new topic late
             offset = offset_of(answer)

@@ -179,8 +179,8 @@ class BrokerReader:
         return None if address is None else self.client.link(address)
 
     def _is_there(self, each: QueueRange) -> bool:
-        """Whether the topic still exists; its deletion is no reason to wait."""
-        if each.queue.topic in self.client.routes.routes:
+        """Whether the topic still exists, or its broker is away; a deletion is no reason to wait."""
+        if not self.client.is_deleted(each.queue.topic, each.queue.broker_name):
             return True
         self._lose(each, "the topic has been deleted")
         return False

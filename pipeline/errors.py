@@ -4,6 +4,7 @@ PipelineError
 ├── BadOption          an option has a value that cannot be used
 ├── BadSchema          a schema that the source or the sink does not have
 ├── UnknownTopic       a topic that does not exist or may not be read
+├── TopicGone          a topic has been deleted from a broker that is there
 ├── Unavailable        a name server or broker does not answer
 ├── DataLoss           messages of a planned range are gone, or not there
 ├── CorruptStore       bytes of a store that are no message
@@ -41,6 +42,14 @@ class UnknownTopic(PipelineError):
         hint = f"; did you mean {', '.join(map(repr, close))}?" if close else ""
         super().__init__(f"option {option!r}: the topic {topic!r} does not exist, or may not be read, in {where}{hint}")
         self.topic = topic
+
+
+class TopicGone(PipelineError):
+    """A topic is no longer on a broker that is there."""
+
+    def __init__(self, topic: str, broker_name: str) -> None:
+        super().__init__(f"the topic {topic!r} has been deleted from the broker {broker_name!r}")
+        self.topic, self.broker_name = topic, broker_name
 
 
 class Unavailable(PipelineError):

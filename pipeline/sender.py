@@ -85,7 +85,7 @@ class Sender:
     client: BrokerClient = attrs.field(init=False)
     sent: int = 0
     skipped: int = 0
-    _pending: dict[MessageQueue, list[Outgoing]] = attrs.field(factory=dict[MessageQueue, list[Outgoing]])
+    pending: dict[MessageQueue, list[Outgoing]] = attrs.field(factory=dict[MessageQueue, list[Outgoing]])
     _pending_bytes: int = 0
     _present: dict[str, Counter[bytes]] = attrs.field(factory=dict[str, Counter[bytes]])
     """For each topic the fingerprints of what an earlier attempt has stored and that no row has claimed yet."""
@@ -114,7 +114,7 @@ class Sender:
                 self.skipped += 1
                 continue
             queue = self._queue_of(message)
-            self._pending.setdefault(queue, []).append(message)
+            self.pending.setdefault(queue, []).append(message)
             self._pending_bytes += message.size
             if self._pending_bytes >= PENDING_BYTES_MAX:
                 self.flush()
@@ -134,7 +134,7 @@ class Sender:
             return choose_queue(message, queues, 0)
         # Messages that may go anywhere go to one queue until it has a whole request.
         queue = self._last_queue.get(message.topic)
-        if queue is None or len(self._pending.get(queue, ())) % BATCH_MESSAGES_MAX == 0:
+        if queue is None or len(self.pending.get(queue, ())) % BATCH_MESSAGES_MAX == 0:
             self.turn += 1
             queue = self._last_queue[message.topic] = choose_queue(message, queues, self.turn)
         return queue
@@ -143,7 +143,7 @@ class Sender:
         if topic not in self._queues:
             deadline = time.monotonic() + self.options.servers.failover_seconds
             while True:
-                route = self.client.route(topic)
+                route = self.client.route_patiently(topic)
                 if route is None:
                     raise NotWritten(
                         f"the topic {topic!r} does not exist in {self.options.servers}; create it first. Nothing was sent to it"
@@ -163,14 +163,14 @@ class Sender:
         Raises:
             NotWritten: see `add`; messages of other queues may have been stored.
         """
-        while self._pending:
-            chunks = [self._next_chunk(queue) for queue in sorted(self._pending)]
+        while self.pending:
+            chunks = [self._next_chunk(queue) for queue in sorted(self.pending)]
             self._send(chunks)
         self._pending_bytes = 0
 
     def _next_chunk(self, queue: MessageQueue) -> _Chunk:
         """The next messages of a queue that fit into one request."""
-        waiting = self._pending[queue]
+        waiting = self.pending[queue]
         size, count = 0, 0
         first = waiting[0]
         for message in waiting:
@@ -186,7 +186,7 @@ class Sender:
             count += 1
         chunk = _Chunk(queue, waiting[:count])
         if count == len(waiting):
-            del self._pending[queue]
+            del self.pending[queue]
         else:
             del waiting[:count]
         return chunk

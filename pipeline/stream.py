@@ -82,7 +82,8 @@ class Progress:
         """
         if isinstance(self.catalog, BrokerCatalog):
             time.sleep(max(0.0, self._polled + POLL_SECONDS - time.monotonic()))
-            ends = self.catalog.ends(self.queues())
+            # Those that were read before, too: a broker that is away takes its queues out of the route.
+            ends = self.catalog.ends({*self.queues(), *start})
         else:
             ends = {queue: bounds.max for queue, bounds in self.catalog.bounds(self.queues()).items()}
         self._polled = now = time.monotonic()
