@@ -29,12 +29,13 @@ class Hands:
 
     _token: trio.lowlevel.TrioToken = attrs.field(factory=trio.lowlevel.current_trio_token)
     _hands: dict[int, _Hand] = attrs.field(factory=dict[int, _Hand])
-    """By the identity of the task, which is not reused while its hand is here."""
+    """By the identity of the task, which another one may get as soon as it has ended."""
 
     def settle(self) -> None:
         """Acknowledge what the current task has in hand."""
-        hand = self._hands.get(id(trio.lowlevel.current_task()))
-        if hand is not None:
+        task = trio.lowlevel.current_task()
+        hand = self._hands.get(id(task))
+        if hand is not None and hand.task() is task:
             messages, hand.messages = hand.messages, []
             for message in messages:
                 message.settle()
@@ -49,24 +50,26 @@ class Hands:
             self._hand_of(task).messages.append(message)
         else:
             with suppress(trio.RunFinishedError):
-                self._token.run_sync_soon(self._ended_with, [message])
+                self._token.run_sync_soon(self._abandon, [message])
 
     def _hand_of(self, task: trio.lowlevel.Task) -> _Hand:
         number = id(task)
         hand = self._hands.get(number)
-        if hand is None:
+        if hand is None or hand.task() is not task:
 
             def ended(_: object) -> None:
                 # A collector may run in any thread, and in the middle of anything.
                 with suppress(trio.RunFinishedError):
-                    self._token.run_sync_soon(self._ended, number)
+                    self._token.run_sync_soon(self._ended, number, new)
 
-            hand = self._hands[number] = _Hand(weakref.ref(task, ended))
+            new = hand = self._hands[number] = _Hand(weakref.ref(task, ended))
         return hand
 
-    def _ended(self, number: int) -> None:
-        self._ended_with(self._hands.pop(number).messages)
+    def _ended(self, number: int, hand: _Hand) -> None:
+        if self._hands.get(number) is hand:  # else another task has come to the same identity meanwhile
+            del self._hands[number]
+        self._abandon(hand.messages)
 
-    def _ended_with(self, messages: Sequence[ReceivedMessage]) -> None:
+    def _abandon(self, messages: Sequence[ReceivedMessage]) -> None:
         for message in messages:
             message.abandon()

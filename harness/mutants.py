@@ -35,6 +35,7 @@ from ledgermq.store.segments import Segments
 from ledgermq.store.statuses import PutStatus
 from ledgermq.world.events import ROOT_LOGGER
 
+from .client_mutants import CLIENT_BUGS
 from .outcome import Outcome
 from .raft.mutants import RAFT_BUGS
 from .raft.simulate import simulate_raft
@@ -324,6 +325,7 @@ MUTANTS = (
     Mutant("never give up", retry, "retries_max", _try_for_ever, simulate_cluster),
     Mutant("swap two messages of an answer", message_store.MessageStore, "get", _deliver_backwards, simulate_cluster),
     Mutant("leave a message out of an answer", message_store.MessageStore, "get", _skip_a_message, simulate_cluster),
+    *(Mutant(*planted, simulate_cluster) for planted in CLIENT_BUGS),
     *(Mutant(*planted, simulate_raft) for planted in RAFT_BUGS),
 )
 
