@@ -27,7 +27,7 @@ from .arguments import (
     check_text,
     check_topic,
 )
-from .assigned import BYTES_PER_QUEUE_MAX, MESSAGES_PER_QUEUE_MAX, AssignedQueue
+from .assigned import BYTES_MAX, BYTES_PER_QUEUE_MAX, MESSAGES_PER_QUEUE_MAX, AssignedQueue, HeldBytes
 from .background import background_nursery
 from .delivery import Line, Source
 from .errors import ClientError, Closed, InvalidArgument
@@ -52,6 +52,7 @@ class PullConsumer:
     _messages_per_queue_max: int
     _bytes_per_queue_max: int
     _pull_messages_max: int
+    _held: HeldBytes
     _line: Line = attrs.field(factory=Line)
     _sources: dict[MessageQueue, Source] = attrs.field(factory=dict[MessageQueue, Source])
     _positions: dict[MessageQueue, int] = attrs.field(factory=dict[MessageQueue, int])
@@ -213,7 +214,7 @@ class PullConsumer:
         return messages
 
     def _read(self, queue: MessageQueue, start: int, subscription: Subscription) -> None:
-        assigned = AssignedQueue(queue, start, self._messages_per_queue_max, self._bytes_per_queue_max)
+        assigned = AssignedQueue(queue, start, self._messages_per_queue_max, self._bytes_per_queue_max, all_queues=self._held)
         source = self._sources[queue] = Source(assigned, orderly=False, line=self._line, takes_back=_NoRetries())
         self._positions[queue] = start
         self._start(source, subscription)
@@ -274,6 +275,7 @@ async def open_pull_consumer(
     pull_messages_max: int = PULL_MESSAGES_MAX,
     messages_per_queue_max: int = MESSAGES_PER_QUEUE_MAX,
     bytes_per_queue_max: int = BYTES_PER_QUEUE_MAX,
+    bytes_max: int = BYTES_MAX,
     instance_name: str | None = None,
     tls: bool | ClientTls = False,
     world: World | None = None,
@@ -286,11 +288,20 @@ async def open_pull_consumer(
     check_integer("pull_messages_max", pull_messages_max, 1, INT_MAX)
     check_integer("messages_per_queue_max", messages_per_queue_max, 1, INT_MAX)
     check_integer("bytes_per_queue_max", bytes_per_queue_max, 1, INT_MAX)
+    check_integer("bytes_max", bytes_max, 1, LONG_MAX)
     async with (
         open_session(namesrv, world or real_world(), instance_name=instance_name, tls=tls) as session,
         background_nursery() as nursery,
     ):
-        consumer = PullConsumer(group, session, nursery, messages_per_queue_max, bytes_per_queue_max, pull_messages_max)
+        consumer = PullConsumer(
+            group,
+            session,
+            nursery,
+            messages_per_queue_max,
+            bytes_per_queue_max,
+            pull_messages_max,
+            HeldBytes(bytes_max),
+        )
         try:
             yield consumer
         finally:

@@ -135,3 +135,41 @@ async def test_cancelling_leaves_nothing_behind(autojump_clock: MockClock) -> No
         assert broker.offsets == {}
         with pytest.raises(Closed):
             await consumers[0].poll()
+
+
+async def test_whoever_polls_a_consumer_that_closes_is_told(autojump_clock: MockClock) -> None:
+    """At once, with `Closed`."""
+    async with open_cluster() as cluster:
+        await cluster.start_broker("b1")
+        cluster.create("t", 1)
+        told: list[float] = []
+        async with trio.open_nursery() as nursery, open_pull_consumer(NAMESRV, "g", world=cluster.world) as consumer:
+            await consumer.assign([QUEUE])
+
+            async def wait() -> None:
+                with pytest.raises(Closed):
+                    await consumer.poll()
+                told.append(trio.current_time())
+
+            nursery.start_soon(wait)
+            await trio.sleep(1)
+
+        assert told == pytest.approx([1], abs=0.1)
+
+
+async def test_all_assigned_queues_have_one_bound(autojump_clock: MockClock) -> None:
+    """What is fetched ahead is bounded over all of them."""
+    async with open_cluster() as cluster:
+        broker = await cluster.start_broker("b1")
+        cluster.create("t", 8)
+        for queue_id in range(8):
+            for _ in range(320):
+                broker.put("t", queue_id, bytes(1000))
+        async with open_pull_consumer(NAMESRV, "g", bytes_max=300_000, world=cluster.world) as consumer:
+            await consumer.assign(await consumer.queues("t"))
+            await trio.sleep(5)
+            assert len(broker.requests_of(RequestCode.PULL_MESSAGE)) < 25
+            count = 0
+            while messages := await consumer.poll(100, 1):
+                count += len(messages)
+            assert count == 8 * 320
