@@ -39,7 +39,7 @@ demo: .venv/ready-to-run  ## a message goes round; then a job on Spark over the 
 	$(BIN)/python examples/spark_demo.py build/demo/store build/demo
 
 test: .venv/ready  ## the tests that need nothing but Python, those of the jobs on Spark among them
-	$(BIN)/python -m pytest tests --ignore=tests/interop
+	$(BIN)/python -m pytest tests --ignore=tests/interop -q --numprocesses auto --dist worksteal --durations 15
 
 check: .venv/ready-to-check  ## format, lint, types, layers, generated pages
 	$(BIN)/ruff format --check .
