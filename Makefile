@@ -3,6 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 SIM_SEEDS ?= 200
 FUZZ_SECONDS ?= 60
+# How many processes run the tests; 0 runs all of them in one, as a debugger needs it.
+TEST_PROCESSES ?= auto
 EDGE_SECONDS ?= 60
 MODEL_STATES ?= 100000
 
@@ -39,7 +41,7 @@ demo: .venv/ready-to-run  ## a message goes round; then a job on Spark over the 
 	$(BIN)/python examples/spark_demo.py build/demo/store build/demo
 
 test: .venv/ready  ## the tests that need nothing but Python, those of the jobs on Spark among them
-	$(BIN)/python -m pytest tests --ignore=tests/interop -q --numprocesses auto --dist worksteal --durations 15
+	$(BIN)/python -m pytest tests --ignore=tests/interop -q --numprocesses $(TEST_PROCESSES) --dist worksteal --durations 15
 
 check: .venv/ready-to-check  ## format, lint, types, layers, generated pages
 	$(BIN)/ruff format --check .
