@@ -38,9 +38,10 @@ def shape(text: str) -> list[str]:
     return [line.rstrip() for line in text.strip().splitlines()]
 
 
-def blocks(language: str) -> list[str]:
-    """The README's code blocks of one language."""
-    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+def blocks(guide: str, language: str) -> list[str]:
+    """The code blocks of one language in the guide "Five minutes: from ..."."""
+    section = README.partition(f"## Five minutes: from {guide}\n")[2].partition("\n## ")[0]
+    return re.findall(rf"^```{language}\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
 
 
 def steps_of(console: str) -> list[tuple[str, str]]:
@@ -83,7 +84,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def namesrv(home: Path) -> Generator[str]:
     """The cluster of the first guide, on free ports; what it prints is compared."""
-    ((command, expected),) = steps_of(blocks("console")[0])
+    ((command, expected),) = steps_of(blocks("the shell", "console")[0])
     assert command == "ledgermq up"
     arguments = [sys.executable, "-m", "ledgermq.cli.main", "up", "--port", "0", "--broker-port", "0"]
     with subprocess.Popen(
@@ -113,7 +114,7 @@ def namesrv(home: Path) -> Generator[str]:
 
 def test_the_shell_guide_prints_what_it_says(namesrv: str, home: Path) -> None:
     """Every command of it, one after the other."""
-    steps = steps_of(blocks("console")[1])
+    steps = steps_of(blocks("the shell", "console")[1])
 
     for command, expected in steps:
         assert shape(run_in_shell(command, home, namesrv)) == shape(expected), command
@@ -122,7 +123,7 @@ def test_the_shell_guide_prints_what_it_says(namesrv: str, home: Path) -> None:
 
 def test_the_python_guide_prints_what_it_says(namesrv: str, home: Path) -> None:
     """Two lines, and nothing on standard error."""
-    program, expected = blocks("python")[0], blocks("text")[0]
+    program, expected = blocks("Python", "python")[0], blocks("Python", "text")[0]
     assert NAMESRV_IN_GUIDES in program
 
     done = subprocess.run(
