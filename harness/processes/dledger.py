@@ -1,0 +1,198 @@
+"""A DLedger group of real processes under load, whose leader is killed again and again: `python -m harness.processes.dledger`.
+
+A producer keeps many sends in flight and writes down every acknowledgement. After each kill the time to the next acknowledged
+send is measured, by a clock that the kill starts; then the killed node is started again and must follow. In the end a new group
+reads everything: no acknowledged message may be missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import tempfile
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from itertools import count
+from pathlib import Path
+
+import attrs
+import trio
+
+from ledgermq.client.admin import Admin, open_admin
+from ledgermq.client.errors import ClientError, NoRoute
+from ledgermq.client.producer import Producer, open_producer
+from ledgermq.client.pull import PullConsumer, open_pull_consumer
+from ledgermq.message.message import Message
+from ledgermq.testing.embedded import dledger_keys, free_ports
+
+from .servers import ServerProcess, broker_arguments, running, running_namesrv
+
+TOPIC = "Killed"
+SENDERS = 32
+NODES = 3
+READY_SECONDS = 60.0
+LIFE_SECONDS = (0.5, 2.0)
+"""How long a leader lives before it is killed, at least and at most."""
+SILENCE_SECONDS = 5.0
+"""A reader that is given nothing for so long has read everything."""
+HOST = "127.0.0.1"
+
+
+@attrs.define(eq=False)
+class GroupOfProcesses:
+    """Three brokers, as processes that can be killed and started again."""
+
+    directory: Path
+    namesrv: str
+    settings: list[dict[str, object]]
+    stacks: dict[int, AsyncExitStack] = attrs.field(factory=dict[int, AsyncExitStack])
+    servers: dict[int, ServerProcess] = attrs.field(factory=dict[int, ServerProcess])
+
+    async def start(self, number: int) -> None:
+        """Start one node; it is up when it serves clients, whoever leads."""
+        stack = self.stacks[number] = AsyncExitStack()
+        arguments = broker_arguments(self.directory / f"node-{number}" / "store", self.settings[number])
+        self.servers[number] = await stack.enter_async_context(running(self.directory / f"node-{number}", *arguments))
+        await self.servers[number].up()
+
+    async def kill(self, number: int) -> None:
+        """End the process of one node without a word."""
+        await self.servers.pop(number).kill()
+        await self.stacks.pop(number).aclose()
+
+    async def leader(self, admin: Admin) -> int:
+        """The number of the node that says it leads, once one does."""
+        with trio.fail_after(READY_SECONDS):
+            while True:
+                for number, server in self.servers.items():
+                    try:
+                        told = (await admin.ha_status(str(server.address))).get("dledger", {})
+                    except ClientError:
+                        continue
+                    if told.get("role") == "leader":
+                        return number
+                await trio.sleep(0.02)
+
+
+@asynccontextmanager
+async def open_group(directory: Path) -> AsyncGenerator[GroupOfProcesses]:
+    """Run a name server and three brokers for the length of an `async with` block."""
+    async with running_namesrv(directory / "namesrv") as namesrv:
+        addresses = [f"{HOST}:{port}" for port in free_ports(HOST, NODES)]
+        shared = {"namesrvAddr": str(namesrv.address), "haSecret": "secret", "mappedFileSizeCommitLog": 64 << 20}
+        ports = free_ports(HOST, NODES)
+        settings: list[dict[str, object]] = [
+            {**shared, "listenPort": ports[at], **dledger_keys(at, addresses)} for at in range(NODES)
+        ]
+        group = GroupOfProcesses(directory, str(namesrv.address), settings)
+        try:
+            async with trio.open_nursery() as nursery:
+                for number in range(NODES):
+                    nursery.start_soon(group.start, number)
+            yield group
+        finally:
+            with trio.CancelScope(shield=True):
+                for number in list(group.servers):
+                    await group.kill(number)
+
+
+@attrs.define(eq=False)
+class Kills:
+    """What a run has seen."""
+
+    acknowledged: set[int] = attrs.field(factory=set[int])
+    failed: int = 0
+    seconds: list[float] = attrs.field(factory=list[float])
+    """From each kill to the next acknowledged send."""
+    missing: set[int] = attrs.field(factory=set[int])
+    """What was acknowledged, and is not there in the end."""
+    _numbers: count[int] = attrs.field(factory=count)
+    _acknowledgement: trio.Event = attrs.field(factory=trio.Event)
+
+    async def send_forever(self, producer: Producer) -> None:
+        while True:
+            number = next(self._numbers)
+            began = self._acknowledgement
+            try:
+                await producer.send(Message(TOPIC, b"%d" % number + b"x" * 500))
+            except ClientError:
+                self.failed += 1
+            else:
+                self.acknowledged.add(number)
+                if began is self._acknowledgement:  # begun before the kill it would prove nothing
+                    began.set()
+
+    async def kill_leader(self, group: GroupOfProcesses, admin: Admin) -> None:
+        """Kill the leader, measure, and start it again."""
+        number = await group.leader(admin)
+        killed_at = trio.current_time()
+        await group.kill(number)
+        self._acknowledgement = trio.Event()
+        with trio.fail_after(READY_SECONDS):
+            await self._acknowledgement.wait()
+        self.seconds.append(trio.current_time() - killed_at)
+        await group.start(number)
+
+    async def look(self, reader: PullConsumer) -> None:
+        """Read all queues from their beginning."""
+        await reader.assign(await reader.queues(TOPIC))
+        for queue in reader.assignment():
+            await reader.seek(queue, 0)
+        found: set[int] = set()
+        while messages := await reader.poll(timeout_seconds=SILENCE_SECONDS):
+            found.update(int(message.body.partition(b"x")[0]) for message in messages)
+        self.missing = self.acknowledged - found
+
+    def __str__(self) -> str:
+        ordered = sorted(self.seconds)
+        worst = ", ".join(f"{seconds:.2f}" for seconds in ordered[-5:])
+        return (
+            f"{len(self.acknowledged)} messages acknowledged, {self.failed} sends failed, {len(self.missing)} missing\n"
+            f"seconds from kill to the next acknowledged send: median {statistics.median(ordered):.2f}, the longest {worst}"
+        )
+
+
+async def create_topic(admin: Admin) -> None:
+    """Create the topic, as soon as the name server knows a master."""
+    with trio.fail_after(READY_SECONDS):
+        while True:
+            with suppress(NoRoute):
+                await admin.create_topic(TOPIC, queues=4)
+                return
+            await trio.sleep(0.05)
+
+
+async def run(directory: Path, kills: int, lots: random.Random) -> Kills:
+    """Kill the leader so many times, under load, and look at everything in the end."""
+    result = Kills()
+    async with open_group(directory) as group, open_admin(group.namesrv) as admin:
+        await create_topic(admin)
+        async with open_producer(group.namesrv, "p", send_timeout_seconds=5.0) as producer, trio.open_nursery() as nursery:
+            for _ in range(SENDERS):
+                nursery.start_soon(result.send_forever, producer)
+            for _ in range(kills):
+                await trio.sleep(lots.uniform(*LIFE_SECONDS))
+                await result.kill_leader(group, admin)
+            await trio.sleep(1.0)
+            nursery.cancel_scope.cancel()
+        async with open_pull_consumer(group.namesrv, "look") as reader:
+            await result.look(reader)
+    return result
+
+
+def main() -> None:
+    """Run as many kills as asked for, and print what was seen."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="ledgermq-dledger-") as folder:
+        result = trio.run(run, Path(folder), options.kills, random.Random(options.seed))  # noqa: S311 - draws faults
+    print(result)  # noqa: T201 - a command
+    if result.missing:
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()
