@@ -45,7 +45,7 @@ class Ledgermq:
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Ask it to stop; returns its exit status."""
         self.process.send_signal(number)
-        rest, _ = self.process.communicate(timeout=30)
+        rest, _ = self.process.communicate(timeout=2 * READY_SECONDS)
         self.output += rest
         return self.process.returncode
 
