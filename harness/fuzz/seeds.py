@@ -31,7 +31,9 @@ from ledgermq.ha.classic.layout import (
     envelope,
 )
 from ledgermq.message.batch import encode_batch
+from ledgermq.message.control import deletion_of
 from ledgermq.message.flags import COMPRESSED
+from ledgermq.message.json import dumps_strict
 from ledgermq.message.layout import BLANK, MAGIC_BLANK, MAGIC_V2, encode_host, encode_record
 from ledgermq.namesrv.config import NamesrvConfig
 from ledgermq.store.checkpoint import FIELDS, MARK_AT
@@ -226,6 +228,8 @@ def _files() -> dict[str, list[bytes]]:
         "index_file": [_index_file(), b""],
         "consume_queue": _queue_files(),
         "epoch_file": [orjson.dumps(epochs)],
+        "control_record": [dumps_strict(deletion_of("T", {0: 7, 12: 3}).content), dumps_strict({"topic": "..", "queues": {}})],
+        "deletions_file": [orjson.dumps({"deletedQueues": {"T": {"0": [[5, 100, 180], [9, 500, 180]]}}})],
         "node_file": [orjson.dumps({"node": "4d" * 16})],
         "json_file": [topics + b"5" * len(topics), b"5" * len(offsets) + offsets],
         "topics_file": [topics, b'{"topicConfigTable":[]}'],

@@ -6,6 +6,7 @@ Seeds are in `seeds.py`.
 
 from __future__ import annotations
 
+import posixpath
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
@@ -45,11 +46,12 @@ from ledgermq.ha.classic.layout import (
 from ledgermq.ha.classic.protocol import MasterCore, SlaveCore, TransferLimits
 from ledgermq.ha.errors import HaError
 from ledgermq.message.batch import decode_batch
+from ledgermq.message.control import CONTROL_TOPIC, decode_control, deleted_topic_of
 from ledgermq.message.errors import BadMessageId, CorruptBatch, CorruptRecord, JsonError
-from ledgermq.message.flags import COMPRESSED, COMPRESSION_LZ4, COMPRESSION_ZLIB, COMPRESSION_ZSTD
+from ledgermq.message.flags import COMPRESSED, COMPRESSION_LZ4, COMPRESSION_ZLIB, COMPRESSION_ZSTD, TRANSACTION_ROLLBACK
 from ledgermq.message.json import dumps, dumps_strict, loads, message_queue_of
-from ledgermq.message.layout import Check, check_record, decode_records
-from ledgermq.message.message import MessageId, MessageQueue
+from ledgermq.message.layout import Check, check_record, decode_records, encode_records, topic_field
+from ledgermq.message.message import IncomingMessage, MessageId, MessageQueue
 from ledgermq.message.properties import decode_properties
 from ledgermq.message.units import QueueId
 from ledgermq.namesrv.config import read_namesrv_conf
@@ -62,8 +64,10 @@ from ledgermq.remoting.errors import BadProperties, RemoteProtocolError, Request
 from ledgermq.remoting.java_properties import read_properties, write_properties
 from ledgermq.store.checkpoint import FILE_SIZE, MARK_SIZE_MAX, Checkpoint
 from ledgermq.store.consumequeue import UNIT_SIZE, ConsumeQueues
+from ledgermq.store.deletions import deletions_file, deletions_of
 from ledgermq.store.index import IndexFiles
 from ledgermq.store.json_file import JsonFile
+from ledgermq.store.names import queue_fault
 from ledgermq.store.recovery import MARK, RecoveryMark
 from ledgermq.testing.sim.clock import SimClock
 from ledgermq.testing.sim.disk import SimDisk
@@ -322,6 +326,22 @@ def _epochs(data: bytes) -> None:
     EpochFile(_disk_with("/ha/haEpochs.json", data), "/ha").load()
 
 
+def _control(data: bytes) -> None:
+    """A control record with a body of anything."""
+    message = IncomingMessage(CONTROL_TOPIC, 0, data, "CONTROL\x01topic_deleted\x02", 0, TRANSACTION_ROLLBACK, 0, bytes(8))
+    (record,) = encode_records([message], [topic_field(CONTROL_TOPIC.encode())], [0], 0, bytes(8))
+    topic, next_offsets = deleted_topic_of(decode_control(record))
+    for queue_id in next_offsets:
+        if queue_fault(topic, queue_id) is None:
+            path = posixpath.normpath(f"/store/consumequeue/{topic}/{queue_id}")
+            assert posixpath.dirname(posixpath.dirname(path)) == "/store/consumequeue"
+
+
+def _deletions(data: bytes) -> None:
+    found = deletions_of(deletions_file(_disk_with("/store/deletedQueues.json", data), "/store").load())
+    assert all(queue_id >= 0 and deletion.queue_offset >= 0 for _, queue_id, deletion in found)
+
+
 def _identity(data: bytes) -> None:
     disk = _disk_with("/ha/haIdentity.json", data)
     assert len(load_node(disk, "/ha", disk.lots)) == 16
@@ -436,6 +456,8 @@ TARGETS = (
     Target("consume_queue", always(_queue_files)),
     Target("epoch_file", always(_epochs), (HaError,)),
     Target("node_file", always(_identity)),
+    Target("control_record", always(_control), (CorruptRecord,), bytes_factor=_JSON_BYTES_FACTOR),
+    Target("deletions_file", always(_deletions), bytes_factor=_JSON_BYTES_FACTOR),
     Target("json_file", always(_json_file), bytes_factor=_JSON_BYTES_FACTOR),
     Target("topics_file", always(_table(_topics)), (BadTable,), bytes_factor=_JSON_BYTES_FACTOR),
     Target("groups_file", always(_table(_groups)), (BadTable,), bytes_factor=_JSON_BYTES_FACTOR),
