@@ -248,7 +248,7 @@ def start_transfer(state: JavaState, target: PeerId, request: Transfer | None = 
     led = state.leadership
     assert led is not None
     led.transfer_to, led.transfer_sent = target, False
-    led.transfer_until_ms, led.transfer_request = state.now_ms + state.settings.transfer_ms, request
+    led.transfer_until_ms, state.handing_over = state.now_ms + state.settings.transfer_ms, request
 
 
 def tick_transfer(state: JavaState) -> None:
@@ -282,12 +282,11 @@ def on_transfer_answer(state: JavaState, answered: Answered) -> None:
 
 def end_transfer(state: JavaState, code: int) -> None:
     """Answer the one who asked for it, and take entries again if this node still leads."""
-    led = state.leadership
-    if led is None or led.transfer_to is None:
-        return
-    if led.transfer_request is not None:
-        state.send(Reply(request=led.transfer_request, code=code, term=state.term, leader=state.leader))
-    led.transfer_to = led.transfer_request = None
+    if state.handing_over is not None:
+        state.send(Reply(request=state.handing_over, code=code, term=state.term, leader=state.leader))
+    state.handing_over = None
+    if state.leadership is not None:
+        state.leadership.transfer_to = None
 
 
 def refuse_to_take(state: JavaState) -> None:

@@ -120,7 +120,6 @@ class JavaLeadership:
     transfer_to: PeerId | None = None
     transfer_until_ms: int = 0
     transfer_sent: bool = False
-    transfer_request: Transfer | None = None
     configuration_wanted: Configuration | None = None
 
 
@@ -154,6 +153,8 @@ class JavaState:
     """The next round is held in a larger term (WAIT_TO_VOTE_NEXT)."""
     known_term: Term = -1
     self_vote_due: bool = False
+    handing_over: Transfer | None = None
+    """The client's request to hand over leadership that is to be answered, also when this node leads no more."""
     taking: Transfer | None = None
     """The request to take over leadership that is to be answered."""
     # pushes of the leader

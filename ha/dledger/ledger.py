@@ -1,26 +1,26 @@
 """The entries of one node of a DLedger group, in DLedger's files: data, index, and what both say (DLedgerMmapFileStore).
 
-Data files hold entries back to back; an entry never touches the last 8 bytes of a file, and a file that the next entry does not
-fit ends with a blank block. Index files hold one record of 32 bytes per entry, so that an index leads to a position at once.
-Positions are those of the data files all together. Invariant: `begin_index <= committed_index + 1` and
-`synced_index, committed_index <= end_index`; what lies behind the end reads as zeros, so that no later scan takes old bytes for
-entries. Nothing here waits: the calls that reach for the medium (`force`, `truncate`, `heal`) block and belong on a worker.
+An entry never touches the last 8 bytes of a data file, and a file that the next entry does not fit ends with a blank block.
+Positions are those of the data files all together; `places.py` says how an index leads to one. Invariant: `begin_index <=
+committed_index + 1` and `synced_index, committed_index <= end_index`; what lies behind the end reads as zeros, so that no later
+scan takes old bytes for entries. Nothing here waits: the calls that reach for the medium (`force`, `truncate`, `heal`) block
+and belong on a worker.
 """
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
 import attrs
 
 from ...message.fields import Buffer
 from ...store.errors import NotWritable
-from ...store.segments import Segment, Segments
-from ..errors import CommittedEntries, CorruptLedger, LedgerGap
-from .checkpoint import Checkpoint, CheckpointFile
-from .entry_files import EntryFiles, Stamp
+from ...store.segments import Segment
+from ..errors import CommittedEntries, LedgerGap
+from .checkpoint import Checkpoint
+from .entry_files import Stamp
 from .layout import (
     BLANK,
     BLANK_SIZE,
@@ -32,10 +32,10 @@ from .layout import (
     INDEX,
     INDEX_SIZE,
     MAGIC_BLANK,
-    MAGIC_ENTRY,
 )
+from .places import LedgerEnd, LedgerSlice, Places
 from .terms import Terms
-from .walk import Walked, is_message, walk_entries
+from .walk import Walked, walk_entries
 
 _unpack_header = ENTRY.codec.unpack_from
 _unpack_index = INDEX.codec.unpack_from
@@ -55,43 +55,16 @@ class Placed:
     """End of the ledger after it."""
 
 
-@attrs.frozen
-class LedgerSlice:
-    """Whole entries as they lie in one data file."""
-
-    first_index: int
-    last_index: int
-    position: int
-    entries: memoryview
-
-
-@attrs.frozen
-class LedgerEnd:
-    """How far a ledger went at some moment."""
-
-    index: int
-    position: int
-
-
 @attrs.define(eq=False)
-class Ledger:
+class Ledger(Places):
     """One node's entries; `recovery.open_ledger` makes it."""
 
-    files: EntryFiles
-    checkpoint_file: CheckpointFile
-    first_position: int = 0
-    """Where the first entry lies while there is none: an older log, which the ledger continues, ends there."""
-    begin_index: int = 0
-    end_index: int = -1
-    """Index of the last entry; `begin_index - 1` while there is none."""
-    end_position: int = 0
     synced_index: int = -1
     """Entries up to here are on the medium."""
     synced_position: int = 0
     committed_index: int = -1
     committed_position: int = 0
     """End of what is committed: readers see nothing behind it."""
-    terms: Terms = attrs.field(factory=Terms)
     configurations: list[tuple[int, bytes]] = attrs.field(factory=list[tuple[int, bytes]])
     """Index and body of the entries that carry a configuration of the group, and of the newest one before the beginning."""
     failure: str | None = None
@@ -106,78 +79,6 @@ class Ledger:
     """Expired files that are still to be deleted."""
     checkpoint: Checkpoint = attrs.field(factory=Checkpoint)
     """What the checkpoint file says."""
-
-    # ------------------------------------------------------------------------------------------------------- where things lie
-
-    @property
-    def data(self) -> Segments:
-        """The data files."""
-        return self.files.data
-
-    @property
-    def index(self) -> Segments:
-        """The index files."""
-        return self.files.index
-
-    @property
-    def empty(self) -> bool:
-        return self.end_index < self.begin_index
-
-    @property
-    def end_term(self) -> int:
-        """Term of the last entry."""
-        return self.terms.last
-
-    @property
-    def end(self) -> LedgerEnd:
-        return LedgerEnd(self.end_index, self.end_position)
-
-    @property
-    def begin_position(self) -> int:
-        """Where the first data file begins."""
-        return self.data.min_offset if self.data.files else self.first_position
-
-    def term_of(self, index: int) -> int | None:
-        """Term of an entry, the one before the first included; None where the ledger cannot say it."""
-        if not self.begin_index - 1 <= index <= self.end_index:
-            return None
-        return self.terms.term_of(index)
-
-    def place_of(self, index: int) -> tuple[int, int]:
-        """Position and size of an entry, which must be in the ledger.
-
-        Raises:
-            CorruptLedger: the index record is not that of this entry.
-        """
-        assert self.begin_index <= index <= self.end_index, (self.begin_index, index, self.end_index)
-        at = index * INDEX_SIZE
-        segment = self.index.find(at)
-        if segment is not None:
-            magic, position, size, found, _ = _unpack_index(segment.view, at - segment.start)
-            if magic == MAGIC_ENTRY and found == index:
-                return position, size
-        raise CorruptLedger(
-            self.index.directory,
-            f"the index record of entry {index} is not there (a start without the directory of the index makes it anew)",
-        )
-
-    def end_of(self, index: int) -> int:
-        """Where the bytes of an entry end; for `begin_index - 1`, where the first entry begins."""
-        if index < self.begin_index:
-            return self.begin_position
-        position, size = self.place_of(index)
-        return position + size
-
-    def index_at(self, position: int) -> int:
-        """Index of the last entry that begins at or before `position`; `begin_index - 1` if none does."""
-        low, high = self.begin_index, self.end_index + 1
-        while low < high:
-            middle = (low + high) // 2
-            if self.place_of(middle)[0] <= position:
-                low = middle + 1
-            else:
-                high = middle
-        return low - 1
 
     def commit(self, index: int) -> None:
         """Let readers see the entries up to `index`, at most all there are; the mark never goes back."""
@@ -487,73 +388,10 @@ class Ledger:
     def _is_blank(self, segment: Segment, at: int) -> bool:
         return segment.size - at >= BLANK_SIZE and BLANK.codec.unpack_from(segment.view, at) == (MAGIC_BLANK, segment.size - at)
 
-    # ------------------------------------------------------------------------------------------------------------------ reading
-
-    def slice_from(self, index: int, size_max: int, last_max: int | None = None) -> LedgerSlice:
-        """Whole entries from `index` on as they lie in one data file, at most `size_max` bytes, but at least one entry.
-
-        Args:
-            index: of the first one.
-            size_max: of all together.
-            last_max: index of the last one at most.
-        """
-        position, size = self.place_of(index)
-        segment = self.data.find(position)
-        assert segment is not None
-        limit = position + max(size_max, size)
-        highest = self.end_index if last_max is None else min(last_max, self.end_index)
-        if segment is self.data.files[-1] and highest == self.end_index and self.end_position <= limit:
-            last, end = highest, self.end_position
-        else:
-            last = min(self.index_at(min(limit, segment.start + segment.size) - 1), highest)
-            end = self.end_of(last)
-            if end > limit:
-                last -= 1
-                end = self.end_of(last)
-        return LedgerSlice(index, last, position, segment.view[position - segment.start : end - segment.start])
-
-    def entry(self, index: int) -> memoryview:
-        """The bytes of one entry, header included."""
-        return self.slice_from(index, 0).entries
-
-    def body(self, index: int) -> memoryview:
-        """The body of one entry."""
-        return self.slice_from(index, 0).entries[HEADER_SIZE:]
-
-    def record(self, offset: int, size: int) -> memoryview | None:
-        """`size` bytes at the physical offset `offset`, or None if the ledger does not have them (any more)."""
-        segment = self.data.find(offset)
-        if segment is None:
-            return None
-        at = offset - segment.start
-        return segment.view[at : at + size] if at + size <= segment.wrote else None
-
-    def records(self, start: int, end: int) -> Iterator[tuple[int, int, memoryview]]:
-        """The message records between two positions that are ends of entries; blank blocks and other entries are passed over.
-
-        Yields:
-            Where the entry ends, the physical offset of the record in it, and the record.
-        """
-        position = max(start, self.begin_position)
-        while position < end:
-            segment = self.data.find(position)
-            if segment is None:
-                return
-            view, base = segment.view, segment.start
-            at, stop = position - base, min(segment.wrote, end - base)
-            while stop - at >= HEADER_SIZE:
-                magic, size, *_ = _unpack_header(view, at)
-                if magic != MAGIC_ENTRY:
-                    break
-                body = view[at + HEADER_SIZE : at + size]
-                at += size
-                if is_message(body):
-                    yield base + at, base + at - len(body), body
-            if base + segment.size > end:
-                return
-            position = base + segment.size
-
     def close(self) -> None:
         """Close the files; views that were handed out stay readable."""
         self.data.close()
         self.index.close()
+
+
+__all__ = ["Ledger", "LedgerEnd", "LedgerSlice", "Placed"]

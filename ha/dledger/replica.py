@@ -27,21 +27,23 @@ from ..raft.quorum import Configuration
 from ..raft.ready import Ready
 from ..raft.roles import Role
 from ..raft.units import LogIndex, PeerId, Term
+from .clients import foreign_clients
 from .disk_tasks import RETRY_SECONDS, DiskTasks
 from .group_records import GroupConfiguration, barrier_record, configuration_record
 from .handshake import NodeCard
 from .hard_state import HardStateFile
 from .java_core import TICK_MS, JavaCore
-from .java_links import ForeignClients, JavaLinks
-from .layout import CHANNEL_CONFIGURATION, HEADER_SIZE
+from .java_links import JavaLinks
+from .layout import CHANNEL_CONFIGURATION
 from .ledger import Ledger, Placed
 from .links import Links
 from .log_reader import LedgerReader, write_slice
+from .members import change_members
 from .native import BeginAnew
 from .native_layout import LANE_CONTROL
 from .settings import ReplicaSettings
 from .status import Leading, PeerStatus, ReplicaStatus
-from .waiters import CODE_OF_OUTCOME, Done, Waiters, code_of_refusal
+from .waiters import Done, Waiters
 
 log = get_logger(__name__)
 
@@ -51,12 +53,8 @@ is still in its sockets."""
 ROUNDING = 1e-3
 """Part of a tick that counts as a whole one: a sleep that ends a rounding error early must not be followed by an endless number
 of others."""
-CLIENT_WAIT_SECONDS = 2.5
-"""How long a client of DLedger itself waits for a majority (maxWaitAckTimeMs)."""
 EXPIRE_SECONDS = 0.1
 """How often deadlines of waiting puts are looked at."""
-CATCH_UP_SECONDS = 0.1
-"""How often a leader that adds a voter looks whether it has caught up."""
 
 
 @attrs.define(eq=False)
@@ -107,52 +105,23 @@ class Replica:
             self._wake,
             self._sync_failed,
         )
-        self.links = self._native_links() if isinstance(self.core, Raft) else self._java_links()
-        self.links.follow_members(dict(self._addresses()))
+        if isinstance(self.core, Raft):
+            card = NodeCard(settings.group, settings.self_id, self.node, settings.files.data_file_size)
+            self.links = Links(
+                card,
+                settings.secret,
+                world.network,
+                world.clock,
+                world.workers,
+                world.secrets,
+                self._deliver,
+                self._connected,
+            )
+        else:
+            clients = foreign_clients(self)
+            self.links = JavaLinks(settings.group, settings.self_id, world.network, world.clock, self._deliver, clients)
+        self.links.follow_members(dict(self.addresses()))
         self._leading = Leading(Role.FOLLOWER, self.core.term, None, None)
-
-    def _native_links(self) -> Links:
-        settings, world = self.settings, self.world
-        card = NodeCard(settings.group, settings.self_id, self.node, settings.files.data_file_size)
-        return Links(
-            card,
-            settings.secret,
-            world.network,
-            world.clock,
-            world.workers,
-            world.secrets,
-            self._deliver,
-            self._connected,
-        )
-
-    def _java_links(self) -> JavaLinks:
-        settings, world = self.settings, self.world
-        clients = ForeignClients(
-            settings.group,
-            settings.self_id,
-            lambda: self._leading.leader,
-            self._addresses,
-            self._committed_entry,
-            self._propose_for_client,
-        )
-        return JavaLinks(settings.group, settings.self_id, world.network, world.clock, self._deliver, clients)
-
-    def _committed_entry(self, index: LogIndex) -> memoryview | None:
-        ledger = self.ledger
-        return ledger.entry(index) if ledger.begin_index <= index <= ledger.committed_index else None
-
-    def _propose_for_client(self, body: bytes, done: Callable[[int, LogIndex, int], None]) -> None:
-        """Append what a client of DLedger itself has sent."""
-        try:
-            placed = self.propose([body], patch=False)
-        except (Refused, StoreError, OSError) as error:
-            done(code_of_refusal(error), -1, -1)
-            return
-        position = placed.offsets[0] - HEADER_SIZE
-        deadline = self.world.clock.monotonic() + CLIENT_WAIT_SECONDS
-        self.when_committed(
-            placed.last_index, deadline, lambda outcome: done(CODE_OF_OUTCOME[outcome], placed.last_index, position)
-        )
 
     # ---------------------------------------------------------------------------------------------------------------- questions
 
@@ -165,7 +134,7 @@ class Replica:
     def is_leader(self) -> bool:
         return self._leading.role is Role.LEADER
 
-    def _addresses(self) -> dict[PeerId, Address]:
+    def addresses(self) -> dict[PeerId, Address]:
         """Where every member is. Addresses that an operator has changed in `dLegerPeers` win over those in the log."""
         group = self.reader.newest()
         known = {**group.addresses, **self.settings.peers}
@@ -176,7 +145,7 @@ class Replica:
         core, ledger = self.core, self.ledger
         group = core.leadership.group if core.leadership is not None else None
         peers: list[PeerStatus] = []
-        for peer, address in sorted(self._addresses().items()):
+        for peer, address in sorted(self.addresses().items()):
             link = self.links.outgoing.get((peer, LANE_CONTROL))
             if link is None:
                 continue
@@ -239,7 +208,7 @@ class Replica:
         """
         self.waiters.add(index, deadline, done)
 
-    def _propose_own(self, record: bytes, configuration: Configuration | None = None) -> LogIndex | None:
+    def propose_own(self, record: bytes, configuration: Configuration | None = None) -> LogIndex | None:
         """Append an entry of the group itself; None if it cannot be done now, and then it will be wanted again."""
         core = self.core
         try:
@@ -253,7 +222,7 @@ class Replica:
         self.disk.written()
         self._wake()
         if configuration is not None:
-            self.links.follow_members(self._addresses())
+            self.links.follow_members(self.addresses())
         return placed.last_index
 
     async def read_index(self) -> LogIndex:
@@ -297,34 +266,7 @@ class Replica:
         Raises:
             NotLeader, ChangeRefused (Refused): the present step was refused; earlier ones stand.
         """
-        present = self.core.configuration
-        fresh = [peer for peer in voters if not present.votes(peer) and peer not in present.learners]
-        if fresh:
-            await self._change(present.voters, (*present.learners, *fresh), addresses)
-        while not self._caught_up(voters):  # noqa: ASYNC110 - nothing tells of it
-            await trio.sleep(CATCH_UP_SECONDS)
-        await self._change(voters, learners, addresses)
-
-    def _caught_up(self, voters: Sequence[PeerId]) -> bool:
-        """Whether the voters to be have nearly everything; without leadership, the next step is refused, and says so."""
-        core = self.core
-        if core.leadership is None:
-            return True
-        found = [core.leadership.group.get(peer) for peer in voters if not core.configuration.votes(peer)]
-        enough = max(core.log.configuration_index, core.log.last_index - self.settings.raft.caught_up_entries // 2)
-        return all(one is not None and one.match_index >= enough for one in found)
-
-    async def _change(self, voters: Sequence[PeerId], learners: Sequence[PeerId], addresses: dict[PeerId, Address]) -> None:
-        configuration = self.core.plan_change(voters, learners)
-        known = {**self.reader.newest().addresses, **self.settings.peers, **addresses}
-        record = configuration_record(GroupConfiguration(configuration, known), self.world.clock.wall_ms())
-        index = self._propose_own(record, configuration)
-        if index is None:
-            raise LeadershipLost
-        while self.ledger.committed_index < index or self.core.configuration.joint:
-            if not self.is_leader and self.core.configuration.votes(self.settings.self_id):
-                raise LeadershipLost
-            await trio.sleep(CATCH_UP_SECONDS / 2)
+        await change_members(self, voters, learners, addresses)
 
     # ------------------------------------------------------------------------------------------------------------------ running
 
@@ -456,7 +398,7 @@ class Replica:
         for piece in ready.appends:
             await self._retry(lambda piece=piece: write_slice(self.ledger, piece))  # type: ignore[misc]
         if ready.appends and any(piece.batch.configurations for piece in ready.appends):
-            self.links.follow_members(self._addresses())
+            self.links.follow_members(self.addresses())
         for message in ready.messages:
             sent: Any = message  # of the dialect that both the core and the links speak
             self.links.send(sent)
@@ -491,7 +433,7 @@ class Replica:
                 await trio.sleep(RETRY_SECONDS)
             else:
                 break
-        self.links.follow_members(self._addresses())
+        self.links.follow_members(self.addresses())
 
     async def _begin_anew(self, last_index: LogIndex, last_term: Term, begin: BeginAnew) -> None:
         log.warning(
@@ -516,7 +458,7 @@ class Replica:
                 await trio.sleep(RETRY_SECONDS)
             else:
                 break
-        self.links.follow_members(self._addresses())
+        self.links.follow_members(self.addresses())
         for tell in self.on_cleared:
             tell()
 
@@ -531,7 +473,7 @@ class Replica:
     def _lead(self, ready: Ready) -> None:
         soft = ready.soft_state
         assert soft is not None
-        address = self._addresses().get(soft.leader) if soft.leader is not None else None
+        address = self.addresses().get(soft.leader) if soft.leader is not None else None
         former, leading = self._leading, Leading(soft.role, soft.term, soft.leader, address)
         if leading == former:
             return
@@ -551,11 +493,11 @@ class Replica:
             return
         wall_ms = self.world.clock.wall_ms()
         if core.barrier_wanted:
-            self._propose_own(barrier_record(wall_ms))
+            self.propose_own(barrier_record(wall_ms))
         elif core.leadership.configuration_wanted is not None:
             wanted = core.leadership.configuration_wanted
             group = GroupConfiguration(wanted, {**self.settings.peers, **self.reader.newest().addresses})
-            self._propose_own(configuration_record(group, wall_ms), wanted)
+            self.propose_own(configuration_record(group, wall_ms), wanted)
 
     def _sync_failed(self) -> None:
         """A leader whose disk fails lets another node lead."""

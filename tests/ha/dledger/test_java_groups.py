@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import random
+from typing import Any
+
 import pytest
 import trio
 
+from ledgermq.ha.dledger import java
 from ledgermq.ha.dledger.java_state import JavaSettings
 from ledgermq.ha.dledger.settings import JAVA
 from ledgermq.ha.dledger.waiters import Outcome
 from ledgermq.ha.raft.roles import Role
+from ledgermq.remoting.channel import connected
+from ledgermq.remoting.command import RemotingCommand
+from ledgermq.testing.sim.world import Machine
+from ledgermq.world.network import Address
 
-from .groups import Group, scenario
+from .groups import PORT, Group, Node, scenario
 
 SEEDS = range(1, 4)
 FAST = JavaSettings(heartbeat_ms=200, vote_interval_min_ms=50, vote_interval_max_ms=200, vote_round_ms=300)
@@ -177,5 +185,41 @@ def test_a_node_of_the_other_dialect_is_told_what_to_set() -> None:
         assert await group.put(leader, 3) is Outcome.COMMITTED
         assert not other.up.is_leader
         assert other.up.ledger.end_index < leader.up.ledger.end_index
+
+    scenario(story, dialect=JAVA, java=FAST)
+
+
+def test_clients_of_dledger_itself_are_served() -> None:
+    """METADATA anywhere, APPEND and GET on the leader; another group and a wrong receiver are refused with DLedger's codes."""
+
+    async def story(group: Group) -> None:
+        leader = await group.leader()
+        other = next(node for node in group.running if node is not leader)
+        world = Machine.of("10.0.0.9", group.fabric, random.Random(9)).world()
+
+        async def ask(node: Node, code: int, **fields: object) -> dict[str, Any]:
+            content = {"group": "g", "remoteId": node.peer, **fields}
+            async with connected(Address(node.machine.host, PORT), network=world.network) as channel:
+                answer = await channel.call(RemotingCommand(code, body=java.encode_fields(content)), 3.0)
+            assert answer.code == 200
+            return dict(java.read_object(answer.body))
+
+        metadata = await ask(other, java.METADATA)
+        assert metadata["leaderId"] == leader.peer
+        assert metadata["peers"] == {peer: str(address) for peer, address in group.peers.items()}
+        appended = await ask(leader, java.APPEND_ENTRY, body="aGVsbG8=")
+        assert (appended["code"], appended["index"]) == (200, leader.up.ledger.end_index)
+        found = await ask(leader, java.GET, beginIndex=appended["index"])
+        assert found["entries"][0]["body"] == "aGVsbG8="
+        assert found["entries"][0]["pos"] == appended["pos"]
+        assert (await ask(leader, java.GET, beginIndex=10_000))["code"] == 410
+        assert (await ask(other, java.APPEND_ENTRY, body="aGVsbG8="))["code"] == 404
+        assert (await ask(leader, java.METADATA, group="h"))["code"] == 400
+        assert (await ask(leader, java.METADATA, remoteId="n9"))["code"] == 401
+        transfer = {"transferId": leader.peer, "transfereeId": other.peer, "localId": "client", "term": leader.up.leading.term}
+        assert (await ask(leader, java.LEADERSHIP_TRANSFER, **transfer))["code"] == 200
+        await group.until(lambda: other.up.is_leader)
+        await group.put_until_done()
+        group.check()
 
     scenario(story, dialect=JAVA, java=FAST)

@@ -1,0 +1,61 @@
+"""Changing the members of a running group: learners first, then voters through a joint configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import trio
+
+from ...world.network import Address
+from ..errors import LeadershipLost
+from ..raft.units import PeerId
+from .group_records import GroupConfiguration, configuration_record
+
+if TYPE_CHECKING:
+    from .replica import Replica
+
+CATCH_UP_SECONDS = 0.1
+"""How often a leader that adds a voter looks whether it has caught up."""
+
+
+async def change_members(
+    replica: Replica, voters: Sequence[PeerId], learners: Sequence[PeerId], addresses: dict[PeerId, Address]
+) -> None:
+    """Let the group become `voters` and `learners`, and wait until that is committed.
+
+    Raises:
+        NotLeader, ChangeRefused (Refused), LeadershipLost: the present step failed; earlier ones stand.
+    """
+    present = replica.core.configuration
+    fresh = [peer for peer in voters if not present.votes(peer) and peer not in present.learners]
+    if fresh:
+        await _change(replica, present.voters, (*present.learners, *fresh), addresses)
+    while not _caught_up(replica, voters):  # noqa: ASYNC110 - nothing tells of it
+        await trio.sleep(CATCH_UP_SECONDS)
+    await _change(replica, voters, learners, addresses)
+
+
+def _caught_up(replica: Replica, voters: Sequence[PeerId]) -> bool:
+    """Whether the voters to be have nearly everything; without leadership, the next step is refused, and says so."""
+    core = replica.core
+    if core.leadership is None:
+        return True
+    found = [core.leadership.group.get(peer) for peer in voters if not core.configuration.votes(peer)]
+    enough = max(core.log.configuration_index, core.log.last_index - replica.settings.raft.caught_up_entries // 2)
+    return all(one is not None and one.match_index >= enough for one in found)
+
+
+async def _change(
+    replica: Replica, voters: Sequence[PeerId], learners: Sequence[PeerId], addresses: dict[PeerId, Address]
+) -> None:
+    configuration = replica.core.plan_change(voters, learners)
+    known = {**replica.reader.newest().addresses, **replica.settings.peers, **addresses}
+    record = configuration_record(GroupConfiguration(configuration, known), replica.world.clock.wall_ms())
+    index = replica.propose_own(record, configuration)
+    if index is None:
+        raise LeadershipLost
+    while replica.ledger.committed_index < index or replica.core.configuration.joint:
+        if not replica.is_leader and replica.core.configuration.votes(replica.settings.self_id):
+            raise LeadershipLost
+        await trio.sleep(CATCH_UP_SECONDS / 2)

@@ -1,0 +1,188 @@
+"""Where the entries of a ledger lie, and reading them: from an index to a position and back, slices, entries, message records.
+
+Data files hold entries back to back, index files one record of 32 bytes per entry, so an index leads to a position at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import attrs
+
+from ...store.segments import Segments
+from ..errors import CorruptLedger
+from .checkpoint import CheckpointFile
+from .entry_files import EntryFiles
+from .layout import ENTRY, HEADER_SIZE, INDEX, INDEX_SIZE, MAGIC_ENTRY
+from .terms import Terms
+from .walk import is_message
+
+_unpack_header = ENTRY.codec.unpack_from
+_unpack_index = INDEX.codec.unpack_from
+
+
+@attrs.frozen
+class LedgerSlice:
+    """Whole entries as they lie in one data file."""
+
+    first_index: int
+    last_index: int
+    position: int
+    entries: memoryview
+
+
+@attrs.frozen
+class LedgerEnd:
+    """How far a ledger went at some moment."""
+
+    index: int
+    position: int
+
+
+@attrs.define(eq=False)
+class Places:
+    """The readable part of a ledger."""
+
+    files: EntryFiles
+    checkpoint_file: CheckpointFile
+    first_position: int = 0
+    """Where the first entry lies while there is none: an older log, which the ledger continues, ends there."""
+    begin_index: int = 0
+    end_index: int = -1
+    """Index of the last entry; `begin_index - 1` while there is none."""
+    end_position: int = 0
+    terms: Terms = attrs.field(factory=Terms)
+
+    @property
+    def data(self) -> Segments:
+        """The data files."""
+        return self.files.data
+
+    @property
+    def index(self) -> Segments:
+        """The index files."""
+        return self.files.index
+
+    @property
+    def empty(self) -> bool:
+        return self.end_index < self.begin_index
+
+    @property
+    def end_term(self) -> int:
+        """Term of the last entry."""
+        return self.terms.last
+
+    @property
+    def end(self) -> LedgerEnd:
+        return LedgerEnd(self.end_index, self.end_position)
+
+    @property
+    def begin_position(self) -> int:
+        """Where the first data file begins."""
+        return self.data.min_offset if self.data.files else self.first_position
+
+    def term_of(self, index: int) -> int | None:
+        """Term of an entry, the one before the first included; None where the ledger cannot say it."""
+        if not self.begin_index - 1 <= index <= self.end_index:
+            return None
+        return self.terms.term_of(index)
+
+    def place_of(self, index: int) -> tuple[int, int]:
+        """Position and size of an entry, which must be in the ledger.
+
+        Raises:
+            CorruptLedger: the index record is not that of this entry.
+        """
+        assert self.begin_index <= index <= self.end_index, (self.begin_index, index, self.end_index)
+        at = index * INDEX_SIZE
+        segment = self.index.find(at)
+        if segment is not None:
+            magic, position, size, found, _ = _unpack_index(segment.view, at - segment.start)
+            if magic == MAGIC_ENTRY and found == index:
+                return position, size
+        raise CorruptLedger(
+            self.index.directory,
+            f"the index record of entry {index} is not there (a start without the directory of the index makes it anew)",
+        )
+
+    def end_of(self, index: int) -> int:
+        """Where the bytes of an entry end; for `begin_index - 1`, where the first entry begins."""
+        if index < self.begin_index:
+            return self.begin_position
+        position, size = self.place_of(index)
+        return position + size
+
+    def index_at(self, position: int) -> int:
+        """Index of the last entry that begins at or before `position`; `begin_index - 1` if none does."""
+        low, high = self.begin_index, self.end_index + 1
+        while low < high:
+            middle = (low + high) // 2
+            if self.place_of(middle)[0] <= position:
+                low = middle + 1
+            else:
+                high = middle
+        return low - 1
+
+    def slice_from(self, index: int, size_max: int, last_max: int | None = None) -> LedgerSlice:
+        """Whole entries from `index` on as they lie in one data file, at most `size_max` bytes, but at least one entry.
+
+        Args:
+            index: of the first one.
+            size_max: of all together.
+            last_max: index of the last one at most.
+        """
+        position, size = self.place_of(index)
+        segment = self.data.find(position)
+        assert segment is not None
+        limit = position + max(size_max, size)
+        highest = self.end_index if last_max is None else min(last_max, self.end_index)
+        if segment is self.data.files[-1] and highest == self.end_index and self.end_position <= limit:
+            last, end = highest, self.end_position
+        else:
+            last = min(self.index_at(min(limit, segment.start + segment.size) - 1), highest)
+            end = self.end_of(last)
+            if end > limit:
+                last -= 1
+                end = self.end_of(last)
+        return LedgerSlice(index, last, position, segment.view[position - segment.start : end - segment.start])
+
+    def entry(self, index: int) -> memoryview:
+        """The bytes of one entry, header included."""
+        return self.slice_from(index, 0).entries
+
+    def body(self, index: int) -> memoryview:
+        """The body of one entry."""
+        return self.slice_from(index, 0).entries[HEADER_SIZE:]
+
+    def record(self, offset: int, size: int) -> memoryview | None:
+        """`size` bytes at the physical offset `offset`, or None if the ledger does not have them (any more)."""
+        segment = self.data.find(offset)
+        if segment is None:
+            return None
+        at = offset - segment.start
+        return segment.view[at : at + size] if at + size <= segment.wrote else None
+
+    def records(self, start: int, end: int) -> Iterator[tuple[int, int, memoryview]]:
+        """The message records between two positions that are ends of entries; blank blocks and other entries are passed over.
+
+        Yields:
+            Where the entry ends, the physical offset of the record in it, and the record.
+        """
+        position = max(start, self.begin_position)
+        while position < end:
+            segment = self.data.find(position)
+            if segment is None:
+                return
+            view, base = segment.view, segment.start
+            at, stop = position - base, min(segment.wrote, end - base)
+            while stop - at >= HEADER_SIZE:
+                magic, size, *_ = _unpack_header(view, at)
+                if magic != MAGIC_ENTRY:
+                    break
+                body = view[at + HEADER_SIZE : at + size]
+                at += size
+                if is_message(body):
+                    yield base + at, base + at - len(body), body
+            if base + segment.size > end:
+                return
+            position = base + segment.size
