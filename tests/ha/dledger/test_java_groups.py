@@ -220,6 +220,7 @@ def test_clients_of_dledger_itself_are_served() -> None:
         assert (await ask(leader, java.LEADERSHIP_TRANSFER, **transfer))["code"] == 200
         await group.until(lambda: other.up.is_leader)
         await group.put_until_done()
+        await group.converged()
         group.check()
 
     scenario(story, dialect=JAVA, java=FAST)
