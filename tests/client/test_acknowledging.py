@@ -27,13 +27,14 @@ BACK, SEND = RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.SEND_MESSAGE_V2
 
 @asynccontextmanager
 async def filled(count: int) -> AsyncGenerator[tuple[FakeCluster, FakeBroker]]:
-    """A cluster with one queue of so many messages."""
-    async with open_cluster() as cluster:
-        broker = await cluster.start_broker("b1")
-        cluster.create("t", 1)
-        for number in range(count):
-            broker.put("t", 0, b"%d" % number)
-        yield cluster, broker
+    """A cluster with one queue of so many messages; a message that never comes fails the test, by virtual time."""
+    with trio.fail_after(3600):
+        async with open_cluster() as cluster:
+            broker = await cluster.start_broker("b1")
+            cluster.create("t", 1)
+            for number in range(count):
+                broker.put("t", 0, b"%d" % number)
+            yield cluster, broker
 
 
 def consuming(cluster: FakeCluster, **options: Any) -> Any:
