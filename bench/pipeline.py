@@ -1,0 +1,243 @@
+"""The data pipeline on two cores, as ratios within one run: scans against Spark's own Parquet, brokers, archives, streams.
+
+Data: records of 256 to 1024 bytes of body in 8 queues, interleaved, in the page cache. Every figure is the best of a few
+alternating runs, so that what else the machine does falls on both sides.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import statistics
+import struct
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ledgermq import Message, blocking
+from ledgermq.message.layout import encode_host, encode_record
+from ledgermq.message.strings import string_hash
+from ledgermq.pipeline.jobs.archive import archive
+from ledgermq.pipeline.session import session
+from ledgermq.store.consumequeue import UNIT_SIZE
+from ledgermq.testing.embedded import start_embedded
+
+QUEUES = 8
+SEGMENT = 512 * 1024 * 1024
+TARGETS = {
+    "scan / Parquet read": 0.6,
+    "scan / broker path": 2.0,
+    "archive / Parquet writer": 3.0,
+}
+
+
+def write_store(root: Path, count: int) -> int:
+    """Write a store's files; returns the bytes of the log."""
+    draw = random.Random(1)  # noqa: S311 - sizes, not secrets
+    unit = struct.Struct(">qiq")
+    log, files, position = bytearray(), 0, 0
+    queues = [bytearray() for _ in range(QUEUES)]
+    tags = ("new", "paid", "shipped")
+    body = random.Random(2).randbytes(1024)  # noqa: S311
+    host = encode_host("127.0.0.1", 10911)
+    (root / "commitlog").mkdir(parents=True)
+
+    def close(at: int) -> None:
+        path = root / "commitlog" / f"{at:020d}"
+        path.write_bytes(log)
+        os.truncate(path, SEGMENT)
+
+    for number in range(count):
+        tag = tags[number % 3]
+        properties = f"TAGS\x01{tag}\x02KEYS\x01k{number}\x02UNIQ_KEY\x01{number:032X}\x02WAIT\x01true\x02".encode()
+        record = encode_record(
+            b"benchmark",
+            number % QUEUES,
+            number // QUEUES,
+            body[: draw.randrange(256, 1024)],
+            properties,
+            0,
+            0,
+            1_700_000_000_000 + number,
+            host,
+            1_700_000_000_003 + number,
+            host,
+            physical_offset=position,
+        )
+        if len(log) + len(record) + 8 > SEGMENT:
+            left = SEGMENT - len(log)
+            log += struct.pack(">iI", left, 0xCBD43194)
+            close(files * SEGMENT)
+            files, log = files + 1, bytearray()
+            position = files * SEGMENT
+            record = record[:28] + struct.pack(">q", position) + record[36:]
+        queues[number % QUEUES] += unit.pack(position, len(record), string_hash(tag))
+        log += record
+        position += len(record)
+    close(files * SEGMENT)
+    for queue_id, units in enumerate(queues):
+        directory = root / "consumequeue" / "benchmark" / str(queue_id)
+        directory.mkdir(parents=True)
+        size = 300_000 * UNIT_SIZE
+        for at in range(0, len(units), size):
+            path = directory / f"{at:020d}"
+            path.write_bytes(units[at : at + size])
+            os.truncate(path, size)
+    return position
+
+
+def timed(action: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    action()
+    return time.perf_counter() - began
+
+
+def best_of(actions: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
+    """The best time of each action, run in turn."""
+    times: dict[str, list[float]] = {name: [] for name in actions}
+    for _ in range(rounds):
+        for name, action in actions.items():
+            times[name].append(timed(action))
+    return {name: min(found) for name, found in times.items()}
+
+
+def worker_memory_mib() -> float:
+    """The largest private memory of this session's Python workers."""
+    largest = 0
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and b"pyspark.worker" in (entry / "cmdline").read_bytes():
+                status = (entry / "status").read_text()
+                largest = max(largest, next(int(line.split()[1]) for line in status.splitlines() if line.startswith("RssAnon")))
+        except (OSError, StopIteration):
+            continue
+    return largest / 1024
+
+
+def scans(spark: Any, root: Path, work: Path, count: int, rounds: int) -> dict[str, float]:
+    def read(**options: str) -> Any:
+        given = {"storePath": str(root), "subscribe": "benchmark", "includeProperties": "string", **options}
+        return spark.read.format("ledgermq").options(**given).load()
+
+    def discard(frame: Any) -> Callable[[], object]:
+        return lambda: frame.write.format("noop").mode("overwrite").save()
+
+    parquet = str(work / "parquet")
+    writer = timed(lambda: read().write.option("compression", "snappy").parquet(parquet))
+    found = best_of({"scan": discard(read()), "parquet": discard(spark.read.parquet(parquet))}, rounds)
+    source = {"storePath": str(root), "subscribe": "benchmark", "includeProperties": "string"}
+
+    def to_archive() -> None:
+        shutil.rmtree(work / "archive", ignore_errors=True)
+        archive(spark, source, str(work / "archive"), compression="snappy")
+
+    def to_parquet() -> None:
+        shutil.rmtree(parquet)
+        read().write.option("compression", "snappy").parquet(parquet)
+
+    writes = best_of({"archive": to_archive, "writer": to_parquet}, max(rounds - 2, 1))
+    memory = worker_memory_mib()
+    return {
+        "scan rows/s": count / found["scan"],
+        "scan / Parquet read": found["parquet"] / found["scan"],
+        "archive rows/s": count / writes["archive"],
+        "archive / Parquet writer": min(writer, writes["writer"]) / writes["archive"],
+        "worker MiB": memory,
+    }
+
+
+def through_broker(spark: Any, work: Path, count: int, rounds: int) -> dict[str, float]:
+    """The same messages by both ways, and the delay of a stream."""
+    store = work / "broker"
+    settings = {
+        "maxTransferCountOnMessageInMemory": "1024",
+        "maxTransferBytesOnMessageInMemory": str(2 << 20),
+        "mappedFileSizeCommitLog": str(1 << 28),
+        "mappedFileSizeConsumeQueue": "6000000",
+    }
+    with (
+        start_embedded(store=str(store), settings=settings) as broker,
+        blocking.open_producer(broker.namesrv, group="bench") as producer,
+    ):
+        with blocking.open_admin(broker.namesrv) as admin:
+            admin.call(lambda each: each.create_topic("benchmark", queues=QUEUES))
+            admin.call(lambda each: each.create_topic("stream", queues=1))
+        body = random.Random(2).randbytes(640)  # noqa: S311
+        for _ in range(0, count, 200):
+            producer.send_batch([Message("benchmark", body, tag="new", keys=["k"]) for _ in range(200)])
+
+        def read(**place: str) -> Callable[[], object]:
+            frame = spark.read.format("ledgermq").options(subscribe="benchmark", includeProperties="string", **place).load()
+            return lambda: frame.write.format("noop").mode("overwrite").save()
+
+        found = best_of({"files": read(storePath=str(store / "0")), "broker": read(nameServer=broker.namesrv)}, rounds)
+        delays = stream_delays(spark, broker.namesrv, producer, work)
+    return {
+        "broker rows/s": count / found["broker"],
+        "scan / broker path": found["broker"] / found["files"],
+        "stream p50 ms": statistics.median(delays),
+        "stream p95 ms": statistics.quantiles(delays, n=20)[-1],
+    }
+
+
+def stream_delays(spark: Any, namesrv: str, producer: Any, work: Path) -> list[float]:
+    """Milliseconds from the acknowledgement of a send until the sink has its batch."""
+    arrived: dict[int, float] = {}
+
+    def take(frame: Any, _: int) -> None:
+        rows = [int(row.body) for row in frame.collect()]
+        now = time.perf_counter()
+        arrived.update(dict.fromkeys(rows, now))
+
+    rows = spark.readStream.format("ledgermq").options(nameServer=namesrv, subscribe="stream", columns="body").load()
+    query = rows.writeStream.foreachBatch(take).option("checkpointLocation", str(work / "checkpoint")).start()
+    sent: dict[int, float] = {}
+    try:
+        for number in range(60):
+            producer.send(Message("stream", b"%d" % number))
+            sent[number] = time.perf_counter()
+            deadline = time.perf_counter() + 60
+            while number not in arrived and time.perf_counter() < deadline:
+                time.sleep(0.002)
+            time.sleep(0.05)
+    finally:
+        query.stop()
+    return [1000 * (arrived[number] - sent[number]) for number in sent if number >= 10]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a fifth of the data")
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    count, rounds = (300_000, 3) if arguments.quick else (1_500_000, 5)
+    figures: dict[str, float] = {}
+    with tempfile.TemporaryDirectory(prefix="bench-pipeline-") as directory:
+        work = Path(directory)
+        write_store(work / "store", count)
+        began = time.perf_counter()
+        spark = session("local[2]", name="bench", memory="2g", short=False, conf={"spark.sql.shuffle.partitions": "2"})
+        figures["session start s"] = time.perf_counter() - began
+        figures["first job s"] = timed(lambda: spark.range(10).count())
+        try:
+            figures |= scans(spark, work / "store", work, count, rounds)
+            figures |= through_broker(spark, work, count // 5, rounds)
+        finally:
+            spark.stop()
+    if arguments.json:
+        print(json.dumps(figures))
+        return
+    for name, value in figures.items():
+        target = f"   (at least {TARGETS[name]:g})" if name in TARGETS else ""
+        print(f"{name:<26} {value:>12,.2f}{target}")
+    sys.exit(any(figures[name] < target for name, target in TARGETS.items()))
+
+
+if __name__ == "__main__":
+    main()
