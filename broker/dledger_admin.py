@@ -72,10 +72,11 @@ class DLedgerAdministration:
         replica = self.replica
         replica.transfer(peer)
         with trio.move_on_after(TRANSFER_SECONDS):
-            while replica.is_leader:  # noqa: ASYNC110 - the core gives a transfer up without a notice
+            while replica.is_leader or replica.leading.leader is None:  # noqa: ASYNC110 - a transfer given up makes no event
                 await trio.sleep(POLL_SECONDS)
-            return
-        raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"{peer} did not take over in time; this node still leads")
+        if replica.leading.leader != peer:
+            leader = replica.leading.leader or "no node that is known"
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"{peer} did not take over in time; {leader} leads")
 
     async def _add(self, peer: PeerId, request: RemotingCommand) -> None:
         configuration = self.replica.core.configuration
