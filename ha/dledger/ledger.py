@@ -271,11 +271,13 @@ class Ledger(Places):
         return _unpack_header(self.data.files[kept].view, 0)[2] if kept else None
 
     def _expired(self, position: int) -> list[Segment]:
-        stop = min(position, self.committed_position)
+        stop = min(position, self.committed_position, self.synced_position)
         return [file for file, after in pairwise(self.data.files) if after.start <= stop]
 
     def forget_before(self, position: int) -> int:
-        """Begin behind the files that lie wholly before `position`, but never behind the last one or what is not committed.
+        """Begin behind the files that lie wholly before `position`, but never behind the last one.
+
+        What is not committed, or not on this medium yet although others have committed it, stays.
 
         Returns: how many data files can be deleted; `delete_forgotten` does it.
         """

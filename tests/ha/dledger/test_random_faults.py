@@ -15,9 +15,9 @@ from ledgermq.ha.dledger.settings import JAVA, NATIVE
 from .groups import Group, Node, scenario
 
 SEEDS = range(int(os.environ.get("LEDGERMQ_RAFT_SEEDS", "4")))
-FAILED_ONCE = (4, 6, 7, 13)
-"""Seeds that found a sync of the index that was trusted after it had failed, a cut that was never taken as done, and entries
-of a killed process that were believed to be on the medium."""
+FAILED_ONCE = (4, 6, 7, 13, 25)
+"""Seeds that found a sync of the index that was trusted after it had failed, a cut that was never taken as done, entries of a
+killed process that were believed to be on the medium, and files that expired before they were synced."""
 FAST = JavaSettings(heartbeat_ms=200, vote_interval_min_ms=50, vote_interval_max_ms=200, vote_round_ms=300)
 
 
