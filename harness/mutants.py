@@ -18,10 +18,13 @@ from operator import attrgetter
 from typing import Any
 
 import attrs
+import trio
 
 from ledgermq.broker import delay, retry
+from ledgermq.broker.groups import GroupTable
 from ledgermq.broker.hold import HeldPulls
 from ledgermq.broker.offsets import ConsumerOffsets
+from ledgermq.client.redelivery import Redelivery
 from ledgermq.ha.classic.acks import Acknowledgements
 from ledgermq.ha.classic.commitlog import ClassicCommitLog
 from ledgermq.message.layout import decode_record
@@ -286,6 +289,28 @@ def _skip_a_message(original: Any) -> Any:
     return get
 
 
+def _with(*workloads: str) -> Callable[[int], Outcome]:
+    """The floor of whole nodes with these workloads alone."""
+    return lambda seed: simulate_cluster(seed, lambda draw: attrs.evolve(draw, workloads=workloads))
+
+
+def _keep_deleted_messages(_: Any) -> Callable[[Any, Any], None]:
+    return lambda self, deletion: None
+
+
+def _forget_groups(original: Any) -> Callable[[Any, Any], None]:
+    return lambda self, stored: original(self, {})
+
+
+def _acknowledge_failed_messages(_: Any) -> Any:
+    async def retry(self: Any, source: Any, message: Any, delay_level: int) -> None:
+        await trio.lowlevel.checkpoint()
+        if source.assigned.give_back(message):
+            source.assigned.finish(message)
+
+    return retry
+
+
 MUTANTS = (
     Mutant("ack before sync", LocalCommitLog, "when_stored", _ack_before_sync),
     Mutant("go on after a failed sync", LocalCommitLog, "_stop", _ignore_a_failed_sync),
@@ -326,6 +351,11 @@ MUTANTS = (
     Mutant("swap two messages of an answer", message_store.MessageStore, "get", _deliver_backwards, simulate_cluster),
     Mutant("leave a message out of an answer", message_store.MessageStore, "get", _skip_a_message, simulate_cluster),
     *(Mutant(*planted, simulate_cluster) for planted in CLIENT_BUGS),
+    Mutant(
+        "keep the messages of a deleted topic", ConsumeQueue, "restart", _keep_deleted_messages, _with("plain", "deletions")
+    ),
+    Mutant("forget groups on restart", GroupTable, "load", _forget_groups, _with("plain", "groups")),
+    Mutant("acknowledge failed messages", Redelivery, "retry", _acknowledge_failed_messages, _with("plain", "concurrent")),
     *(Mutant(*planted, simulate_raft) for planted in RAFT_BUGS),
 )
 
