@@ -168,7 +168,9 @@ class World:
             self.counts["message_lost"] += 1
             return
         self.after(self.lots.random() * self.delay_max, lambda: self._arrive(message))
-        if self.duplication and self.lots.random() < self.duplication:
+        # A vote that comes again in a later term is the most dangerous copy, and the rarest, so it gets one always.
+        vote = self.late_max and isinstance(message, VoteResponse)
+        if self.duplication and (vote or self.lots.random() < self.duplication):
             self.counts["message_duplicated"] += 1
             self.after(self.lots.random() * (self.delay_max + self.late_max), lambda: self._arrive(message))
         if self.crash_voters and isinstance(message, VoteResponse) and message.granted:
