@@ -12,7 +12,6 @@ from typing import Any, TypeAlias
 from ledgermq.ha.raft import ballot_box, election, following, membership, quorum, reading, replication
 from ledgermq.ha.raft.core import Raft
 from ledgermq.ha.raft.log import RaftLog
-from ledgermq.ha.raft.messages import AppendResponse, VoteResponse
 from ledgermq.ha.raft.quorum import Configuration, majority, quorum_value
 from ledgermq.ha.raft.ready import HardState
 
@@ -81,16 +80,6 @@ def _count_twice(original: Any) -> Any:
         return int(sorted([values[0], *values[:-1]], reverse=True)[majority(len(values)) - 1])
 
     return committed_index
-
-
-def _accept_stale_answers(original: Any) -> Any:
-    def answer_stale(self: Any, message: Any) -> None:
-        if isinstance(message, AppendResponse | VoteResponse):
-            self._dispatch(message)
-        else:
-            original(self, message)
-
-    return answer_stale
 
 
 def _apply_uncommitted(original: Any) -> Callable[[Any, Any, Any, Any], Any]:
@@ -215,7 +204,6 @@ RAFT_BUGS: tuple[Planted, ...] = (
     ("raft: commit beyond what was verified", ballot_box, "follow_commit", _commit_unverified),
     ("raft: truncate what an old Append repeats", RaftLog, "find_conflict", _truncate_always),
     ("raft: count one follower twice", quorum, "committed_index", _count_twice),
-    ("raft: accept answers of an earlier term", Raft, "_answer_stale", _accept_stale_answers),
     ("raft: apply what is not committed", Raft, "_hand_out", _apply_uncommitted),
     ("raft: skip the joint quorum", Configuration, "majorities", _new_voters_decide),
     ("raft: count learners", Configuration, "majorities", _learners_count),

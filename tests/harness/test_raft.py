@@ -26,8 +26,6 @@ FAULTS = (
 
 RARE = (
     "do not sync the vote",
-    "accept answers of an earlier term",
-    "skip the joint quorum",
     "vote twice in a term",
     "under a lease without end",
     "without asking a majority",
