@@ -124,11 +124,11 @@ class DelayDelivery:
             high = store.max_offset(SCHEDULE_TOPIC, level.level - 1)
             level.offset = min(max(int(table.get(str(level.level), 0)), low), high)
             level.due_ms = None
-        before, self._durable = self._durable, self.to_json()
+        before, self._durable, self._candidate = self._durable, self.to_json(), None
         if self._durable["offsetTable"] != before["offsetTable"]:
             # A slave writes down what its master has told it: it may be the next master.
             self.changes += 1
-            self._durable_changes, self._candidate = self.changes, None
+            self._durable_changes = self.changes
         self._wake.set()
 
     def role_changed(self) -> None:

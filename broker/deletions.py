@@ -52,6 +52,8 @@ class Deletions:
                 the remark says so.
         """
         store = self.broker.store
+        if self.broker.tables is not None:
+            self.broker.tables.check_leads()
         if not self.broker.role.takes_puts:
             # Of an Apache master no event comes. An administrator may then bring the slave into line.
             self._forget_topic(topic)
@@ -63,6 +65,8 @@ class Deletions:
 
     async def delete_group(self, group: str, *, offsets: bool) -> None:
         """Delete a group's settings, and if asked its consumer offsets; raises as `delete_topic`."""
+        if self.broker.tables is not None:
+            self.broker.tables.check_leads()
         if not self.broker.role.takes_puts:
             self._forget_group(group, offsets=offsets)
             return

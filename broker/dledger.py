@@ -39,7 +39,7 @@ CHANGES_OF_TABLES = (
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
 )
-"""Requests that are answered when a majority has what they change; deletions wait by themselves."""
+"""Requests that only the leader takes, and answers when a majority has what they change; deletions do so by themselves."""
 RETRY_SECONDS = 1.0
 """Pause after a change of role that failed, before it is tried again."""
 
@@ -92,7 +92,7 @@ class DLedgerReplication(Replication[DLedgerNode]):
         super().observe(broker, nursery)
         assert broker.tables is not None
         broker.tables.observe()
-        broker.dispatcher.answer_after(CHANGES_OF_TABLES, broker.tables.settled)
+        broker.dispatcher.answer_after(CHANGES_OF_TABLES, broker.tables.check_leads, broker.tables.settled)
         broker.role.on(Phase.STOP_TAKING, self._stop_tables)
         broker.role.on(Phase.SERVE, self._start_tables)
 

@@ -49,9 +49,17 @@ class ReplicatedTables:
     changed_end: int = 0
     """Behind the last change of a topic or group that this node has appended; what an answer has to wait for."""
     _groups: dict[str, GroupConfig] = attrs.field(factory=dict[str, GroupConfig])
-    """The groups as the log has them."""
+    """The groups as the derived log has them."""
+    _appended_groups: dict[str, GroupConfig] = attrs.field(factory=dict[str, GroupConfig])
+    """The groups that this node has appended since it leads; another leader may still truncate them."""
+    _unlogged_topics: set[str] = attrs.field(factory=set[str])
+    """Topics that were changed here, and whose change the log has not taken yet."""
+    _refusal: str = ""
+    """Why the log did not take the last change of a topic or group; empty if it has taken all of them."""
     _deliveries: int = 0
     """`DelayDelivery.changes` when positions were last appended."""
+    _delivered: Mapping[str, int] = attrs.field(factory=dict[str, int])
+    """The positions of delayed messages as the derived log has them; what was delivered behind them may be truncated."""
 
     def observe(self) -> None:
         """Append the leader's changes and apply those of other leaders from now on."""
@@ -67,20 +75,42 @@ class ReplicatedTables:
         """Append commits and deliveries as they gather, until cancelled."""
         broker = self.broker
         broker.offsets.dirty, self._deliveries = set(), broker.delay.changes
+        self._delivered = {str(level): offset for level, offset in broker.delay.offsets().items()}
         try:
             while True:
                 await trio.sleep(GATHER_SECONDS)
+                if self._refusal:
+                    self._append_changes()
                 self._append_offsets()
                 self._append_deliveries()
         finally:
             broker.offsets.dirty = None
+            self._unlogged_topics.clear()
+            self._appended_groups.clear()
+            self._refusal = ""
+            # What was delivered since may be truncated, and would never be delivered again.
+            broker.delay.load({"offsetTable": self._delivered})
+
+    def check_leads(self) -> None:
+        """Let nobody change a table whose changes do not come into the log.
+
+        Raises:
+            RequestRefused: this node does not lead, or its log takes nothing. Nothing was changed.
+        """
+        refusal = self.broker.store.writability.refusal
+        if refusal is not None:
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"nothing was changed: {refusal}")
 
     async def settled(self) -> None:
         """Wait until the changes of topics and groups so far are on a majority.
 
         Raises:
-            RequestRefused: they are in the log of this node, but not as safe as the mode promises.
+            RequestRefused: they are in the tables of this node, but not as safe as the mode promises.
         """
+        if self._refusal:
+            self._append_changes()
+        if self._refusal:
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"the other nodes do not know of the change yet: {self._refusal}")
         end = self.changed_end
         if end > self.broker.store.log.committed_offset:
             try:
@@ -89,17 +119,38 @@ class ReplicatedTables:
                 raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(error)) from error
 
     def _topics_changed(self, names: list[str]) -> None:
-        table = self.broker.topics.topics
-        found = [table[name].to_json() for name in names if name in table]
-        if found and self.broker.role.takes_puts:
-            self.changed_end = self._append(Control(TOPICS_CHANGED, {"topics": found})) or self.changed_end
+        if self.broker.role.takes_puts:
+            self._unlogged_topics.update(names)
+            self._append_changes()
 
     def _groups_changed(self) -> None:
-        groups = self.broker.groups.groups
-        found = [config.to_json() for name, config in groups.items() if self._groups.get(name) != config]
-        self._groups = dict(groups)
-        if found and self.broker.role.takes_puts:
-            self.changed_end = self._append(Control(GROUPS_CHANGED, {"groups": found})) or self.changed_end
+        if self.broker.role.takes_puts:
+            self._append_changes()
+
+    def _append_changes(self) -> None:
+        """Append what has changed of topics and groups and the log does not have yet."""
+        self._refusal = ""
+        topics, groups = self.broker.topics.topics, self.broker.groups.groups
+        self._unlogged_topics &= topics.keys()  # deletions are events of their own
+        if self._unlogged_topics:
+            found = [topics[name].to_json() for name in sorted(self._unlogged_topics)]
+            if self._append_change(Control(TOPICS_CHANGED, {"topics": found})):
+                self._unlogged_topics.clear()
+        for known in (self._groups, self._appended_groups):
+            for name in known.keys() - groups.keys():
+                del known[name]
+        logged = {**self._groups, **self._appended_groups}
+        changed = {name: config for name, config in groups.items() if logged.get(name) != config}
+        if changed and self._append_change(
+            Control(GROUPS_CHANGED, {"groups": [config.to_json() for config in changed.values()]})
+        ):
+            self._appended_groups.update(changed)
+
+    def _append_change(self, control: Control) -> bool:
+        end = self._append(control)
+        if end is not None:
+            self.changed_end = end
+        return end is not None
 
     def _append_offsets(self) -> None:
         offsets = self.broker.offsets
@@ -126,6 +177,8 @@ class ReplicatedTables:
         try:
             return self.broker.store.append_event(control)
         except (NotWritable, OSError) as error:
+            if control.kind in (TOPICS_CHANGED, GROUPS_CHANGED):
+                self._refusal = str(error)
             log.warning("table_change_not_in_log", kind=control.kind, reason=str(error))
             return None
 
@@ -134,6 +187,10 @@ class ReplicatedTables:
     def _follow(self, control: Control) -> None:
         if not self.broker.role.takes_puts:
             self.apply(control)
+        elif control.kind == DELAYS_DELIVERED:
+            self._delivered = control.content["levels"]
+        elif control.kind == GROUPS_CHANGED:
+            self._note_groups(control)
 
     def apply(self, control: Control) -> None:
         """Take over what an event says; one that cannot be read changes nothing."""
@@ -147,14 +204,17 @@ class ReplicatedTables:
         if control.kind == TOPICS_CHANGED:
             broker.topics.put(*(TopicConfig.from_json(_object(one)) for one in content["topics"]))
         elif control.kind == GROUPS_CHANGED:
-            configs = [GroupConfig.from_json(_object(one)) for one in content["groups"]]
-            self._groups.update({config.group_name: config for config in configs})
-            broker.groups.put(*configs)
+            broker.groups.put(*self._note_groups(control))
         elif control.kind == OFFSETS_COMMITTED:
             for topic, group, queue_id, offset in content["offsets"]:
                 broker.offsets.commit(group, topic, queue_id, offset)
         elif control.kind == DELAYS_DELIVERED:
             broker.delay.load({"offsetTable": content["levels"]})
+
+    def _note_groups(self, control: Control) -> list[GroupConfig]:
+        configs = [GroupConfig.from_json(_object(one)) for one in control.content["groups"]]
+        self._groups.update({config.group_name: config for config in configs})
+        return configs
 
     def events_between(self, start: int, end: int) -> Iterator[tuple[int, Control]]:
         """The events of a stretch of the log that the tables' files do not contain, with their physical offsets."""

@@ -66,14 +66,18 @@ class Dispatcher:
         self._waiting[code] = handler
         self._body_bytes_max[code] = body_bytes_max
 
-    def answer_after(self, codes: Iterable[int], settled: Callable[[], Awaitable[None]]) -> None:
-        """Answer requests with these codes, which have handlers, only when `settled` returns after the handler has run."""
+    def answer_after(self, codes: Iterable[int], check: Callable[[], None], settled: Callable[[], Awaitable[None]]) -> None:
+        """Answer requests with these codes, which have handlers, only when `settled` returns after the handler has run.
+
+        `check` runs before the handler and may refuse the request.
+        """
         for code in codes:
             handler = self._handlers.pop(code)
 
             async def wait(
                 connection: ServerConnection, request: RemotingCommand, handler: Handler = handler
             ) -> RemotingCommand | None:
+                check()
                 answer = handler(connection, request)
                 await settled()
                 return answer

@@ -1,0 +1,108 @@
+"""Changes of topics, groups and queues asked of nodes of a DLedger group that cannot bring them into the group's log."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from ledgermq.client.admin import open_admin
+from ledgermq.client.producer import open_producer
+from ledgermq.message.message import Message
+from ledgermq.remoting.channel import connected
+from ledgermq.remoting.codes import RequestCode, ResponseCode
+from ledgermq.remoting.command import RemotingCommand
+from ledgermq.world.network import Address
+
+from .test_dledger import Group, Node, check_nodes_agree, scenario
+
+CREATE_TOPIC = {
+    "topic": "Late",
+    "defaultTopic": "TBW102",
+    "readQueueNums": "3",
+    "writeQueueNums": "3",
+    "perm": "6",
+    "topicFilterType": "SINGLE_TAG",
+    "topicSysFlag": "0",
+    "order": "false",
+}
+
+
+async def ask(group: Group, node: Node, code: RequestCode, ext: dict[str, str], body: bytes = b"") -> RemotingCommand:
+    """Send a request to one node, whatever it is."""
+    async with connected(Address(node.machine.host, 10911), network=group.world("10.0.3.2").network) as channel:
+        return await channel.call(RemotingCommand(code, ext, body=body), 10.0)
+
+
+@pytest.mark.parametrize(
+    ("code", "ext", "body"),
+    [
+        (RequestCode.UPDATE_AND_CREATE_TOPIC, CREATE_TOPIC, b""),
+        (RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, b'{"groupName":"late"}'),
+        (RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"}, b""),
+        (RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "g", "cleanOffset": "true"}, b""),
+    ],
+    ids=["create topic", "create group", "delete topic", "delete group"],
+)
+def test_a_follower_refuses_changes_that_only_the_log_may_bring(code: RequestCode, ext: dict[str, str], body: bytes) -> None:
+    """An administrator with an old route comes to a node that does not lead; nothing is changed there."""
+
+    async def story(group: Group) -> None:
+        world = group.world("10.0.3.1")
+        async with open_admin(group.namesrv, world=world) as admin, open_producer(group.namesrv, "p", world=world) as producer:
+            await admin.create_topic("T", queues=2)
+            await admin.create_group("g")
+            await group.produce(producer, 10)
+            master = await group.master()
+            await check_nodes_agree(group)
+            follower = next(node for node in group.nodes if node is not master)
+            answer = await ask(group, follower, code, ext, body)
+            assert answer.code == ResponseCode.SYSTEM_ERROR
+            assert "follower" in answer.remark
+            assert follower.broker is not None
+            assert follower.broker.topics.get("T") is not None
+            assert follower.broker.topics.get("Late") is None
+            assert follower.broker.groups.get("g") is not None
+            await check_nodes_agree(group)
+
+    scenario(story)
+
+
+def test_a_leader_that_hands_over_does_not_confirm_what_is_not_in_the_log() -> None:
+    """The log refuses while leadership is transferred; asked again, it takes the change."""
+
+    async def story(group: Group) -> None:
+        master = await group.master()
+        assert master.broker is not None
+        others = [node for node in group.nodes if node is not master]
+        group.fabric.part([master.machine.host], [node.machine.host for node in others])
+        replica = master.broker.replication.node.replica  # type: ignore[union-attr]
+        target = next(peer for peer in replica.core.configuration.voters if peer != replica.settings.self_id)
+        replica.transfer(target)
+        created = await ask(group, master, RequestCode.UPDATE_AND_CREATE_TOPIC, CREATE_TOPIC)
+        grouped = await ask(group, master, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, b'{"groupName":"late"}')
+        group.fabric.heal()
+        assert (created.code, grouped.code) == (ResponseCode.SYSTEM_ERROR, ResponseCode.SYSTEM_ERROR)
+
+    scenario(story)
+
+
+def test_what_a_cut_off_leader_has_delivered_is_delivered_again_when_it_leads_again() -> None:
+    """Its copies of delayed messages may be truncated, so its positions go back to those that the log has."""
+
+    async def story(group: Group) -> None:
+        async with open_producer(group.namesrv, "p", world=group.world("10.0.3.1")) as producer:
+            await producer.send(Message("T", b"1", delay_level=1))
+            await trio.sleep(0.9)
+            old = await group.master()
+            assert old.broker is not None
+            group.fabric.part([old.machine.host], [node.machine.host for node in group.nodes if node is not old])
+            with trio.fail_after(5):
+                while not old.broker.delay.offsets()[1]:  # noqa: ASYNC110 - virtual time
+                    await trio.sleep(0.01)
+                while old.broker.role.takes_puts:  # noqa: ASYNC110 - virtual time
+                    await trio.sleep(0.01)
+            await trio.sleep(0.1)
+            assert old.broker.delay.offsets()[1] == 0
+            group.fabric.heal()
+
+    scenario(story)
