@@ -40,6 +40,7 @@ class DLedgerNode:
     """Called with each change, one call at a time; a new change cancels the call that is in progress."""
     replica: Replica = attrs.field(init=False)
     _store: MessageStore = attrs.field(init=False)
+    _running: trio.Event = attrs.field(factory=trio.Event)
     _changed: trio.Event = attrs.field(factory=trio.Event)
     _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
 
@@ -54,13 +55,15 @@ class DLedgerNode:
 
     def open_commit_log(self, world: World, config: StoreConfig) -> CommitLog:
         self.replica = load_replica(world, self.settings)
+        self.replica.before_clearing.append(self._forget_mark)
+        self.replica.on_cleared.append(self._begun_anew)
         return DLedgerCommitLog(self.replica, config.sync_flush_timeout / 1000)
 
     async def run(self, store: MessageStore, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Report what this node becomes, until cancelled. The group itself runs with the store's log."""
         self._store = store
         self.replica.on_role.append(self._role_changed)
-        self.replica.on_cleared.append(self._begun_anew)
+        self._running.set()
         task_status.started()
         reported: Leading | None = None
         while True:
@@ -76,6 +79,12 @@ class DLedgerNode:
     def _role_changed(self, _leading: Leading) -> None:
         self._changed.set()
         self._scope.cancel()
+
+    async def _forget_mark(self) -> None:
+        """Let no later start look for the log that is about to be dropped."""
+        await self._running.wait()  # the log takes part in the group a moment before the broker knows its store
+        if self._store.forget_mark is not None:
+            await self._store.forget_mark()
 
     def _begun_anew(self) -> None:
         """The leader no longer had what was missing here: what was derived from it has gaps that nothing can fill."""

@@ -9,7 +9,7 @@ the group, with a text that says why; it never goes on with a wrong log.
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import attrs
@@ -75,6 +75,9 @@ class Replica:
     """Called when role, term or leader have changed."""
     on_committed: list[Callable[[LogIndex, int], None]] = attrs.field(factory=list[Callable[[LogIndex, int], None]])
     """Called with the last committed index, and the position where its entry ends."""
+    before_clearing: list[Callable[[], Awaitable[None]]] = attrs.field(factory=list[Callable[[], Awaitable[None]]])
+    """Awaited right before the ledger begins anew, so that no later start calls for what it drops; one that raises OSError is
+    called again."""
     on_cleared: list[Callable[[], None]] = attrs.field(factory=list[Callable[[], None]])
     """Called when the ledger has begun anew, because the leader no longer had what was missing here."""
     stopped: str | None = None
@@ -452,6 +455,8 @@ class Replica:
         while True:
             try:
                 async with self.disk.lock:
+                    for prepare in self.before_clearing:
+                        await prepare()
                     change()  # on the event loop, which reads the list of files that this changes
             except OSError as error:
                 log.error("ledger_not_begun_anew", reason=error.strerror or str(error))

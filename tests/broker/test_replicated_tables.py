@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 
+from ledgermq.broker.dledger import DLedgerReplication
 from ledgermq.client.admin import open_admin
 from ledgermq.client.producer import open_producer
 from ledgermq.message.message import Message
@@ -57,6 +58,7 @@ def test_a_follower_refuses_changes_that_only_the_log_may_bring(code: RequestCod
             follower = next(node for node in group.nodes if node is not master)
             answer = await ask(group, follower, code, ext, body)
             assert answer.code == ResponseCode.SYSTEM_ERROR
+            assert answer.remark is not None
             assert "follower" in answer.remark
             assert follower.broker is not None
             assert follower.broker.topics.get("T") is not None
@@ -75,7 +77,8 @@ def test_a_leader_that_hands_over_does_not_confirm_what_is_not_in_the_log() -> N
         assert master.broker is not None
         others = [node for node in group.nodes if node is not master]
         group.fabric.part([master.machine.host], [node.machine.host for node in others])
-        replica = master.broker.replication.node.replica  # type: ignore[union-attr]
+        assert isinstance(master.broker.replication, DLedgerReplication)
+        replica = master.broker.replication.node.replica
         target = next(peer for peer in replica.core.configuration.voters if peer != replica.settings.self_id)
         replica.transfer(target)
         created = await ask(group, master, RequestCode.UPDATE_AND_CREATE_TOPIC, CREATE_TOPIC)
