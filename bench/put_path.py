@@ -34,8 +34,8 @@ _WARMUP_ROUNDS = 1
 _STAGES = {
     "frames and headers": "remoting.server.ServerConnection.receive",
     "requests to messages": "broker.send.SendHandler.handle",
-    "queue offsets, what is derived": "store.message_store.MessageStore.put",
-    "records": "store.message_store.encode_records",
+    "queue offsets, what is derived": "store.put_side.PutSide.put",
+    "records": "store.put_side.encode_records",
     "log": "store.local_commitlog.LocalCommitLog.append",
     "answers": "broker.send.SendHandler._answer_all",
     "queues": "store.dispatch.Dispatcher.round",

@@ -18,7 +18,7 @@ from ..remoting.command import RemotingCommand, Wire, answer_template, encode_fr
 from ..remoting.errors import RequestRefused
 from ..remoting.server import ServerConnection
 from ..store.dispatch import Derivable
-from ..store.message_store import GetResult
+from ..store.read_side import GetResult
 from ..store.statuses import GetStatus
 from ..world.events import get_logger
 from .groups import GroupConfig

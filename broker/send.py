@@ -34,7 +34,8 @@ from ..remoting.codes import RequestCode, ResponseCode
 from ..remoting.command import ONEWAY_FLAG, RemotingCommand, encode_frame
 from ..remoting.errors import RequestRefused
 from ..remoting.server import ServerConnection
-from ..store.message_store import MessageStore, PutBatch
+from ..store.message_store import MessageStore
+from ..store.put_side import PutBatch
 from ..store.statuses import PutStatus
 from ..world.randomness import Randomness
 from .config import BrokerConfig

@@ -216,7 +216,16 @@ def _assemble(
         )
     events = LogEvents(commit_log, queues)
     dispatcher = Dispatcher(commit_log, TagsCodes(config.delay_levels_ms), queues.of, index, on_control=events.apply)
-    store = MessageStore(config, world, commit_log, encode_host(*store_host), dispatcher, queues, index, events)
+    store = MessageStore(
+        config=config,
+        world=world,
+        log=commit_log,
+        store_host=encode_host(*store_host),
+        dispatcher=dispatcher,
+        queues=queues,
+        index=index,
+        events=events,
+    )
 
     def failed(error: OSError) -> None:
         if store.writability.queue_error is None:

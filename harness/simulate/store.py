@@ -19,8 +19,9 @@ from ledgermq.message.message import IncomingMessage, StoredMessage
 from ledgermq.message.properties import decode_properties
 from ledgermq.store.config import StoreConfig
 from ledgermq.store.errors import DamagedLog, NotWritable
-from ledgermq.store.message_store import MessageStore, PutBatch
+from ledgermq.store.message_store import MessageStore
 from ledgermq.store.opening import open_message_store
+from ledgermq.store.put_side import PutBatch
 from ledgermq.store.statuses import GetStatus, PutStatus
 from ledgermq.testing.checkers import check_history
 from ledgermq.testing.history import End, History, Put, Queue, Read, Snapshot, Stored

@@ -1,285 +1,33 @@
-"""Putting and getting messages: every status, and what a failing disk does to them."""
+"""The message store as a whole; its two sides have tests of their own."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
-import pytest
-import trio
-
-from ledgermq.message.layout import decode_record
-from ledgermq.message.properties import encode_properties
-from ledgermq.message.strings import string_hash
-from ledgermq.store.config import SCHEDULE_TOPIC
-from ledgermq.store.message_store import MessageStore
-from ledgermq.store.opening import open_message_store
-from ledgermq.store.statuses import GetStatus, PutStatus
-from ledgermq.testing.sim.disk import SimDisk
-from ledgermq.testing.sim.workers import SimWorkers
-from ledgermq.world.network import TcpNetwork
-from ledgermq.world.real import World
-
-from .stores import STORE_HOST, SetClock, derive_all, incoming, small_config, small_store
+from .stores import derive_all, incoming, small_store
 
 
-@asynccontextmanager
-async def simulated_store(disk: SimDisk, **changes: object) -> AsyncGenerator[MessageStore]:
-    """A store on a simulated disk; everything it waits for takes no time under a mock clock."""
-    world = World(disk, TcpNetwork(), SetClock(), disk.lots, SimWorkers())
-    async with open_message_store(world, small_config(Path("/store"), **changes), store_host=STORE_HOST) as store:
-        yield store
-
-
-async def test_queue_offsets_are_dense_and_counted_per_queue(tmp_path: Path) -> None:
-    """Each queue counts from 0, whatever else is put between."""
+async def test_what_is_put_is_derived_and_read_back(tmp_path: Path) -> None:
+    """Topics, queues and the distance to the log's end agree, before and after deriving."""
     async with small_store(tmp_path) as store:
-        batch = store.put([incoming(queue_id=number % 2) for number in range(6)])
-
-        assert batch.queue_offsets == [0, 0, 1, 1, 2, 2]
-        assert batch.statuses == [PutStatus.PUT_OK] * 6
-        assert batch.physical_offsets == sorted(set(batch.physical_offsets))
-
-
-async def test_an_illegal_message_does_not_hold_up_its_neighbours(tmp_path: Path) -> None:
-    """Too large a body, too long properties or topic are refused one by one, and leave no gap in the queue."""
-    async with small_store(tmp_path, max_message_size=100) as store:
-        batch = store.put(
-            [
-                incoming(b"a"),
-                incoming(bytes(101)),
-                incoming(properties="p" * 32768),
-                incoming(topic="t" * 128),
-                incoming(b"b"),
-            ]
-        )
+        batch = store.put([incoming(b"one"), incoming(b"two")])
+        assert store.dispatch_behind_bytes == batch.end
         derive_all(store)
 
-        illegal = PutStatus.MESSAGE_ILLEGAL
-        assert batch.statuses == [PutStatus.PUT_OK, illegal, illegal, illegal, PutStatus.PUT_OK]
-        assert batch.queue_offsets == [0, -1, -1, -1, 1]
-        assert [decode_record(record).body for record in store.get("TopicTest", 1, 0, 32).slices] == [b"a", b"b"]
+        assert store.dispatch_behind_bytes == 0
+        assert store.topics() == {"TopicTest"}
+        assert store.queue_ids("TopicTest") == [1]
+        assert store.writable
+        assert len(store.get("TopicTest", 1, 0, 32).slices) == 2
 
 
-async def test_what_belongs_together_is_put_whole_and_in_one_segment(tmp_path: Path) -> None:
-    """A batch that does not fit the rest of a segment goes to the next one whole; one illegal item refuses all."""
+async def test_a_store_that_becomes_writable_goes_on_behind_what_it_holds(tmp_path: Path) -> None:
+    """Everything is derived first, and the queue offsets are those of the queues."""
     async with small_store(tmp_path) as store:
-        store.put([incoming(bytes(3000))])
-        together = store.put([incoming(bytes(300)) for _ in range(5)], together=True)
-        refused = store.put([incoming(), incoming(topic="")], together=True)
+        store.put([incoming(), incoming(), incoming()])
+        store.next_offsets.clear()
 
-        assert together.physical_offsets[0] == 4096
-        assert refused.statuses == [PutStatus.MESSAGE_ILLEGAL] * 2
-        assert store.next_offsets["TopicTest", 1] == 6
+        await store.become_writable()
 
-
-async def test_a_run_of_messages_fills_segments_as_if_put_one_by_one(tmp_path: Path) -> None:
-    """A put that crosses a segment border splits between records, never inside one."""
-    async with small_store(tmp_path / "run") as run, small_store(tmp_path / "single") as single:
-        offsets = run.put([incoming(bytes(700)) for _ in range(12)]).physical_offsets
-        one_by_one = [single.put([incoming(bytes(700))]).physical_offsets[0] for _ in range(12)]
-
-    assert offsets == one_by_one
-    assert [path.read_bytes() for path in sorted((tmp_path / "run" / "commitlog").iterdir())] == [
-        path.read_bytes() for path in sorted((tmp_path / "single" / "commitlog").iterdir())
-    ]
-
-
-async def test_every_way_a_get_can_end(tmp_path: Path) -> None:
-    """Statuses and next offsets of gets inside, before, behind and beside a queue."""
-    async with small_store(tmp_path) as store:
-        store.put([incoming(b"%d" % number) for number in range(5)])
-        derive_all(store)
-
-        def outcome(offset: int, *, topic: str = "TopicTest", tags: frozenset[int] | None = None) -> tuple[GetStatus, int]:
-            result = store.get(topic, 1, offset, 3, tags=tags)
-            return result.status, result.next_offset
-
-        assert outcome(0) == (GetStatus.FOUND, 3)
-        assert outcome(4) == (GetStatus.FOUND, 5)
-        assert outcome(5) == (GetStatus.OFFSET_OVERFLOW_ONE, 5)
-        assert outcome(9) == (GetStatus.OFFSET_OVERFLOW_BADLY, 5)
-        assert outcome(-1) == (GetStatus.OFFSET_TOO_SMALL, 0)
-        assert outcome(7, topic="Unknown") == (GetStatus.NO_MATCHED_LOGIC_QUEUE, 0)
-        assert outcome(0, tags=frozenset((1,))) == (GetStatus.NO_MATCHED_MESSAGE, 5)
-
-
-async def test_a_reader_who_knows_more_than_the_queues_is_not_sent_back(tmp_path: Path) -> None:
-    """A slave has shown it what is not derived here yet; only who is ahead of the log itself is wrong."""
-    async with small_store(tmp_path) as store:
-        store.put([incoming(b"%d" % number) for number in range(5)])
-        assert store.max_offset("TopicTest", 1) == 0
-
-        assert store.get("TopicTest", 1, 5, 3).status is GetStatus.OFFSET_OVERFLOW_ONE
-        assert store.get("TopicTest", 1, 7, 3).next_offset == 5
-
-
-async def test_a_get_takes_what_its_tags_let_through(tmp_path: Path) -> None:
-    """Tags are compared by hash; the next offset lies behind everything that was looked at."""
-    async with small_store(tmp_path) as store:
-        store.put([incoming(tag.encode(), properties=encode_properties({"TAGS": tag})) for tag in "ABABA"])
-        derive_all(store)
-
-        result = store.get("TopicTest", 1, 0, 32, tags=frozenset((string_hash("B"),)))
-
-        assert [bytes(decode_record(record).body) for record in result.slices] == [b"B", b"B"]
-        assert result.next_offset == 5
-
-
-async def test_a_get_is_bounded_in_count_and_bytes_but_never_empty_handed(tmp_path: Path) -> None:
-    """The first message comes however large it is; further ones only inside the limits."""
-    async with small_store(tmp_path) as store:
-        store.put([incoming(bytes(1000)) for _ in range(6)])
-        derive_all(store)
-
-        assert len(store.get("TopicTest", 1, 0, 32, max_bytes=1).slices) == 1
-        assert len(store.get("TopicTest", 1, 0, 32, max_bytes=2500).slices) == 2
-        assert len(store.get("TopicTest", 1, 0, 4).slices) == 4
-
-
-async def test_old_messages_come_in_smaller_helpings_and_from_a_slave(tmp_path: Path) -> None:
-    """Beyond the share of memory that counts as cached, gets shrink and suggest the slave."""
-    async with small_store(tmp_path, memory_bytes=1000) as store:
-        store.put([incoming(bytes(100)) for _ in range(40)])
-        derive_all(store)
-
-        old, young = store.get("TopicTest", 1, 0, 32), store.get("TopicTest", 1, 39, 32)
-
-        assert (len(old.slices), old.suggest_slave) == (8, True)
-        assert (len(young.slices), young.suggest_slave) == (1, False)
-
-
-async def test_offsets_are_found_by_store_time(tmp_path: Path) -> None:
-    """Lower bound: the first at or after the time; upper bound: the last at or before it."""
-    clock = SetClock()
-    async with small_store(tmp_path, clock) as store:
-        for time in (1000, 2000, 2000, 3000):
-            clock.wall = time
-            store.put([incoming()])
-        derive_all(store)
-
-        lower = [store.offset_by_time("TopicTest", 1, time) for time in (500, 1000, 1500, 2000, 3001)]
-        upper = [store.offset_by_time("TopicTest", 1, time, upper=True) for time in (500, 1000, 2000, 2500, 9999)]
-
-        assert lower == [0, 0, 1, 1, 4]
-        assert upper == [0, 0, 2, 2, 3]
-
-
-async def test_a_made_up_physical_offset_finds_nothing(tmp_path: Path) -> None:
-    """Bytes inside a body that look like a record are not one: a record says where it lies."""
-    async with small_store(tmp_path) as store:
-        store.put([incoming(b"inner")])
-        inner = bytes(store.message_at(0) or b"")
-        store.put([incoming(inner)])
-
-        outer = store.put([incoming()]).physical_offsets[0]
-        assert store.message_at(len(inner) + 88) is None
-        assert store.message_at(outer) is not None
-        assert store.message_at(outer + 1 << 40) is None
-
-
-async def test_the_delay_topic_keeps_due_times_for_tags_codes(tmp_path: Path) -> None:
-    """In the delay topic a unit's tags code is the store time plus the level's delay."""
-    clock = SetClock(wall=5000)
-    async with small_store(tmp_path, clock) as store:
-        store.put([incoming(topic=SCHEDULE_TOPIC, queue_id=2, properties="DELAY\x013\x02")])
-        derive_all(store)
-
-        assert store.units(SCHEDULE_TOPIC, 2, 0, 1)[0][2] == 15_000
-
-
-async def test_a_full_disk_is_told_and_recovers(autojump_clock: trio.testing.MockClock) -> None:
-    """ENOSPC refuses the put with SERVICE_NOT_AVAILABLE, leaves no gap, and puts go on when there is space again."""
-    disk = SimDisk()
-    async with simulated_store(disk) as store:
-        store.put([incoming()])
-        disk.faults.capacity = 0
-        full = store.put([incoming(bytes(2000))])
-        disk.faults.capacity = None
-        await trio.sleep(store.config.clean_resource_interval / 1000 + 1)
-        after = store.put([incoming()])
-
-    assert full.statuses == [PutStatus.SERVICE_NOT_AVAILABLE]
-    assert "not stored" in full.remark
-    assert after.statuses == [PutStatus.PUT_OK]
-    assert after.queue_offsets == [1]
-
-
-async def test_a_message_whose_queue_cannot_be_written_is_read_all_the_same(autojump_clock: trio.testing.MockClock) -> None:
-    """Its record is in the log and was acknowledged; that a full disk does not take its unit is no reason to wait."""
-    disk = SimDisk()
-    async with simulated_store(disk) as store:
-        store.put([incoming(b"first"), incoming(b"second")])
-        disk.faults.write_error = 1.0
-        with pytest.raises(OSError, match="Input/output"):
-            derive_all(store)
-        topic, queue_id = next(iter(store.queues.table))
-
-        both, last = store.get(topic, queue_id, 0, 32), store.get(topic, queue_id, 1, 32)
-        disk.faults.write_error = 0.0
-        derive_all(store)
-
-        for found in (both, last, store.get(topic, queue_id, 0, 32)):
-            assert (found.status, found.next_offset) == (GetStatus.FOUND, 2)
-        assert [decode_record(each).body for each in both.slices] == [b"first", b"second"]
-        assert [decode_record(each).body for each in last.slices] == [b"second"]
-
-
-async def test_a_failed_sync_is_never_an_acknowledgement(autojump_clock: trio.testing.MockClock) -> None:
-    """After EIO from a sync, waiting puts get FLUSH_DISK_TIMEOUT and new ones are refused until the bytes are safe."""
-    disk = SimDisk()
-    async with simulated_store(disk, flush_disk_type="SYNC_FLUSH") as store:
-        await store.put_one(incoming())
-        disk.faults.sync_error = 1.0
-        failed = await store.put_one(incoming())
-        refused = await store.put_one(incoming())
-        disk.faults.sync_error = 0.0
-        await trio.sleep(5)
-        healed = await store.put_one(incoming())
-
-    assert failed.status is PutStatus.FLUSH_DISK_TIMEOUT
-    assert refused.status is PutStatus.SERVICE_NOT_AVAILABLE
-    assert "failed to sync" in refused.remark
-    assert (healed.status, healed.queue_offset) == (PutStatus.PUT_OK, 2)
-
-
-async def test_sync_flush_groups_waiting_puts_into_one_sync(autojump_clock: trio.testing.MockClock) -> None:
-    """A hundred puts that come while a sync is under way cost two or three syncs of the log, not a hundred."""
-    disk = SimDisk()
-    async with simulated_store(disk, flush_disk_type="SYNC_FLUSH") as store:
-        await store.put_one(incoming())
-        before = disk.syncs
-        async with trio.open_nursery() as nursery:
-            for _ in range(100):
-                nursery.start_soon(store.put_one, incoming())
-        used = disk.syncs - before
-
-    assert used <= 8
-
-
-async def test_consumers_see_nothing_that_a_power_cut_could_take_back(autojump_clock: trio.testing.MockClock) -> None:
-    """Under SYNC_FLUSH a message becomes visible only after its sync."""
-    disk = SimDisk()
-    async with simulated_store(disk, flush_disk_type="SYNC_FLUSH") as store:
-        store.put([incoming()])
-        store.dispatcher.round()
-        hidden = store.max_offset("TopicTest", 1)
-        await trio.sleep(1)
-        shown = store.max_offset("TopicTest", 1)
-
-    assert (hidden, shown) == (0, 1)
-
-
-@pytest.mark.parametrize(
-    ("flag", "value", "expected"),
-    [("role_refusal", "the broker is a slave", "slave"), ("shut_down", True, "shutting down")],
-)
-async def test_a_store_that_must_not_take_messages_says_why(tmp_path: Path, flag: str, value: object, expected: str) -> None:
-    """A slave and a stopping broker refuse puts with SERVICE_NOT_AVAILABLE and their reason."""
-    async with small_store(tmp_path) as store:
-        setattr(store.writability, flag, value)
-        batch = store.put([incoming()])
-
-        assert batch.statuses == [PutStatus.SERVICE_NOT_AVAILABLE]
-        assert expected in batch.remark
+        assert store.dispatch_behind_bytes == 0
+        assert store.next_offsets == {("TopicTest", 1): 3}

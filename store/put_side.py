@@ -1,0 +1,384 @@
+"""Putting messages and events into the log (RocketMQ DefaultMessageStore putMessage).
+
+Invariant: a queue's offsets are given out in log order, without gaps, and only to records that are in the log. `put` is
+synchronous, so nothing can come between giving out an offset and appending its record.
+"""
+
+from __future__ import annotations
+
+import errno
+import struct
+from collections.abc import Sequence
+
+import attrs
+import trio
+
+from ..message.control import CONTROL_TOPIC, Control, control_message
+from ..message.flags import INNER_BATCH, NEED_UNWRAP, TRANSACTION_PREPARED
+from ..message.layout import TOPIC_BYTES_MAX, encode_records, topic_field
+from ..message.message import IncomingMessage
+from ..message.properties import DELAY_MARK, KEYS_MARK, PROPERTIES_BYTES_MAX, TAGS_MARK, UNIQUE_KEY_MARK, find_marked
+from ..world.events import get_logger
+from .commitlog import Done
+from .config import SCHEDULE_TOPIC
+from .dispatch import Derivable
+from .errors import AppendUnclear, NotWritable
+from .local_recovery import SECTOR
+from .names import queue_fault
+from .read_side import ReadSide
+from .statuses import PutStatus
+
+log = get_logger(__name__)
+
+_SHORT_PROPERTIES = PROPERTIES_BYTES_MAX // 4
+"""Characters that stay inside the limit however many bytes each takes."""
+_LOST_SECTOR = "\0" * SECTOR
+LIGHT_QUEUES_MARK = "INNER_MULTI_DISPATCH\x01"
+"""Property of a message that is to come into light message queues too (RocketMQ LMQ)."""
+INNER_BATCH_BITS = NEED_UNWRAP | INNER_BATCH
+
+
+@attrs.define(eq=False)
+class PutBatch:
+    """How a put went, message by message."""
+
+    statuses: list[PutStatus]
+    queue_offsets: list[int]
+    physical_offsets: list[int]
+    sizes: list[int]
+    """Of the records; 0 where there is none."""
+    end: int = 0
+    """What the messages that were appended wait for; 0 if none were."""
+    remark: str = ""
+    """Why, where a status is not PUT_OK."""
+
+
+@attrs.frozen
+class PutResult:
+    """How the put of one message went."""
+
+    status: PutStatus
+    queue_offset: int
+    physical_offset: int
+    remark: str
+
+
+@attrs.define(eq=False)
+class Writability:
+    """Why the store takes no messages, if it does not (RocketMQ's running flags)."""
+
+    shut_down: bool = False
+    role_refusal: str | None = None
+    """Why the broker's role takes no messages, if it does not."""
+    disk_full: bool = False
+    queue_error: str | None = None
+
+    @property
+    def refusal(self) -> str | None:
+        """The reason, for the producer; None when puts are welcome."""
+        if self.shut_down:
+            return "the broker is shutting down"
+        if self.role_refusal is not None:
+            return self.role_refusal
+        if self.disk_full:
+            return "the disk is full beyond diskSpaceWarningLevelRatio; messages are taken again when space has been freed"
+        if self.queue_error is not None:
+            return f"consume queues cannot be written: {self.queue_error}"
+        return None
+
+
+@attrs.define(eq=False, kw_only=True)
+class PutSide(ReadSide):
+    """What of a message store writes."""
+
+    store_host: bytes
+    writability: Writability = attrs.field(factory=Writability)
+    last_timestamp: int = 0
+    """Store timestamp of the last record: they never decrease along the log, whatever the clock does."""
+    _topic_fields: dict[str, bytes] = attrs.field(factory=dict[str, bytes])
+
+    def put(self, messages: Sequence[IncomingMessage], *, together: bool = False) -> PutBatch:
+        """Append messages in order, as far as each is legal.
+
+        Args:
+            together: all or none, in one segment, as the items of a client's batch.
+
+        Returns:
+            One status per message. PUT_OK means appended; whether it is also as safe as the mode promises is what
+            `when_stored` answers.
+        """
+        batch = _unsettled(len(messages))
+        refusal = self.writability.refusal
+        if refusal is not None:
+            return _refuse(batch, PutStatus.SERVICE_NOT_AVAILABLE, refusal)
+        if not messages or not self._all_legal(messages):
+            return self._put_legal(messages, self._check(messages, batch), batch, together=together)
+        try:
+            self._append(messages, batch, together=together)
+        except (struct.error, UnicodeEncodeError):  # seldom enough to be looked for only now
+            return self._put_legal(messages, self._encodable(messages, range(len(messages)), batch), batch, together=together)
+        return batch
+
+    def _put_legal(
+        self, messages: Sequence[IncomingMessage], legal: Sequence[int], batch: PutBatch, *, together: bool
+    ) -> PutBatch:
+        """Append those of the messages that are legal, or none if they belong together and some are not."""
+        if together and len(legal) < len(messages):
+            return _refuse(batch, PutStatus.MESSAGE_ILLEGAL, batch.remark)
+        if not legal:
+            return batch
+        part = _unsettled(len(legal))
+        try:
+            self._append([messages[at] for at in legal], part, together=together)
+        except (struct.error, UnicodeEncodeError):
+            return self._put_legal(messages, self._encodable(messages, legal, batch), batch, together=together)
+        batch.end, batch.remark = part.end, part.remark or batch.remark
+        settled = zip(part.statuses, part.queue_offsets, part.physical_offsets, part.sizes, strict=True)
+        for at, (status, queue_offset, physical_offset, size) in zip(legal, settled, strict=True):
+            batch.statuses[at], batch.sizes[at] = status, size
+            batch.queue_offsets[at], batch.physical_offsets[at] = queue_offset, physical_offset
+        return batch
+
+    def _all_legal(self, messages: Sequence[IncomingMessage]) -> bool:
+        """Whether nothing needs a closer look: small properties without U+0000, known topics, bodies inside the limit."""
+        body_max, topics = self.config.max_message_size, self._topic_fields
+        for message in messages:
+            properties = message.properties
+            if len(message.body) > body_max or len(properties) > _SHORT_PROPERTIES or message.topic not in topics:
+                return False
+            if "\0" in properties or LIGHT_QUEUES_MARK in properties or message.sys_flag & INNER_BATCH_BITS:
+                return False
+        return True
+
+    def _check(self, messages: Sequence[IncomingMessage], batch: PutBatch) -> list[int]:
+        body_max = self.config.max_message_size
+        topics = self._topic_fields
+        legal: list[int] = []
+        for at, message in enumerate(messages):
+            if len(message.body) > body_max:
+                batch.remark = f"the body has {len(message.body)} bytes, maxMessageSize is {body_max}; it was not stored"
+            elif len(message.properties) * 3 > PROPERTIES_BYTES_MAX < len(message.properties.encode()):
+                batch.remark = (
+                    f"the properties have {len(message.properties.encode())} bytes, {PROPERTIES_BYTES_MAX} are allowed; "
+                    "the message was not stored"
+                )
+            elif message.sys_flag & INNER_BATCH_BITS:
+                batch.remark = "an inner batch, which consume queues here have no entry for; the message was not stored"
+            elif LIGHT_QUEUES_MARK in message.properties:
+                batch.remark = "a message for light queues, which are not here (INNER_MULTI_DISPATCH); it was not stored"
+            elif message.properties.endswith("\0") or _LOST_SECTOR in message.properties:
+                # Recovery would take the record for one of which a power cut took a sector, and end the log with it.
+                batch.remark = f"the properties end with U+0000 or hold {SECTOR} of them in a row; the message was not stored"
+            elif message.topic not in topics and not self._encode_topic(message.topic):
+                batch.remark = (
+                    f"the topic has {len(message.topic.encode())} bytes, 1 to {TOPIC_BYTES_MAX} are allowed, it is the name of "
+                    f"a directory, and {CONTROL_TOPIC} is the store's own; the message was not stored"
+                )
+            else:
+                legal.append(at)
+                continue
+            batch.statuses[at] = PutStatus.MESSAGE_ILLEGAL
+        return legal
+
+    def _encodable(self, messages: Sequence[IncomingMessage], legal: Sequence[int], batch: PutBatch) -> list[int]:
+        """Refuse messages with a number or text that no record can hold."""
+        encodable: list[int] = []
+        for at in legal:
+            try:
+                self._take_back([messages[at]], self._encode([messages[at]], 0)[1])
+            except (struct.error, UnicodeEncodeError) as error:
+                batch.statuses[at] = PutStatus.MESSAGE_ILLEGAL
+                batch.remark = f"no record can hold a field of the message ({error}); the message was not stored"
+            else:
+                encodable.append(at)
+        return encodable
+
+    def _encode_topic(self, topic: str) -> bool:
+        encoded = topic.encode()
+        if not 0 < len(encoded) <= TOPIC_BYTES_MAX or topic == CONTROL_TOPIC or queue_fault(topic, 0):
+            return False
+        self._topic_fields[topic] = topic_field(encoded)
+        return True
+
+    def _append(self, messages: Sequence[IncomingMessage], batch: PutBatch, *, together: bool) -> None:
+        clock_ms = self.world.clock.wall_ms()
+        now = self.last_timestamp = max(clock_ms, self.last_timestamp)
+        records, queue_offsets = self._encode(messages, now)
+        try:
+            appended = self.log.append(records, together=together)
+        except (OSError, NotWritable) as error:
+            self._take_back(messages, queue_offsets)
+            self._append_failed(batch, error)
+            return
+        batch.end, batch.queue_offsets, batch.physical_offsets = appended.end, queue_offsets, appended.offsets
+        batch.sizes = list(map(len, records))
+        tags_code_of = self.dispatcher.tags_codes.of
+        derivables: list[Derivable] = []
+        for message, queue_offset, offset, size in zip(messages, queue_offsets, appended.offsets, batch.sizes, strict=True):
+            topic, properties, tags_code = message.topic, message.properties, 0
+            if topic == SCHEDULE_TOPIC or TAGS_MARK in properties:
+                delay = find_marked(properties, DELAY_MARK) if topic == SCHEDULE_TOPIC else ""
+                # A delayed message waits from now on, also while timestamps stand still because the clock went back.
+                tags_code = tags_code_of(topic, find_marked(properties, TAGS_MARK), delay, clock_ms)
+            derivables.append(
+                (
+                    topic,
+                    message.queue_id,
+                    queue_offset,
+                    offset,
+                    size,
+                    tags_code,
+                    now,
+                    message.sys_flag,
+                    find_marked(properties, UNIQUE_KEY_MARK),
+                    find_marked(properties, KEYS_MARK) if KEYS_MARK in properties else "",
+                )
+            )
+        self.dispatcher.offer(appended.start, appended.end, derivables)
+
+    def _encode(self, messages: Sequence[IncomingMessage], now: int) -> tuple[list[bytes], list[int]]:
+        """Give out queue offsets and encode the records.
+
+        Raises:
+            struct.error, UnicodeEncodeError: a number or text of a message that no record can hold. Nothing was given out.
+        """
+        next_offsets = self.next_offsets
+        queue_offsets: list[int] = []
+        for message in messages:
+            offset = 0
+            if not message.sys_flag & TRANSACTION_PREPARED:  # neither prepared nor rolled back
+                key = (message.topic, message.queue_id)
+                offset = next_offsets.get(key, 0)
+                next_offsets[key] = offset + 1
+            queue_offsets.append(offset)
+        topic_fields = [self._topic_fields[message.topic] for message in messages]
+        try:
+            return encode_records(messages, topic_fields, queue_offsets, now, self.store_host), queue_offsets
+        except (struct.error, UnicodeEncodeError):
+            self._take_back(messages, queue_offsets)
+            raise
+
+    def _take_back(self, messages: Sequence[IncomingMessage], queue_offsets: Sequence[int]) -> None:
+        """Give the queue offsets of messages that did not come into the log to the next ones."""
+        for message, queue_offset in zip(reversed(messages), reversed(queue_offsets), strict=True):
+            if not message.sys_flag & TRANSACTION_PREPARED:
+                self.next_offsets[message.topic, message.queue_id] = queue_offset
+
+    def _append_failed(self, batch: PutBatch, error: Exception) -> None:
+        status = PutStatus.SERVICE_NOT_AVAILABLE
+        if isinstance(error, OSError):
+            log.error("append_failed", reason=error.strerror or str(error), errno=error.errno)
+            batch.remark = f"the log could not be written ({error.strerror or error}); the message was not stored"
+            if isinstance(error, AppendUnclear):
+                status = PutStatus.UNKNOWN_ERROR
+                batch.remark = (
+                    f"the log could not be written ({error.strerror or error}); whether the message is stored is unknown"
+                )
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                self.writability.disk_full = True
+        else:
+            batch.remark = f"the log takes no messages: {error}; the message was not stored"
+            if isinstance(error, NotWritable):
+                status = error.status
+        batch.statuses = [status] * len(batch.statuses)
+
+    async def put_one(self, message: IncomingMessage, *, wait: bool = True) -> PutResult:
+        """Put one message and wait for what the mode promises.
+
+        Durability: on return, what `status` says.
+        Cancellation: may leave the message in the log, whole.
+        """
+        batch = self.put([message])
+        status = batch.statuses[0]
+        if status is PutStatus.PUT_OK and wait:
+            status = await self._done(batch.end)
+        else:
+            await trio.lowlevel.checkpoint()
+        return PutResult(status, batch.queue_offsets[0], batch.physical_offsets[0], batch.remark)
+
+    @property
+    def waits(self) -> bool:
+        """Whether a put must wait for more than the append itself."""
+        return self.log.waits
+
+    @property
+    def may_answer_early(self) -> bool:
+        """Whether a message that asks for it (WAIT=false) may be answered as soon as it is appended."""
+        return self.log.may_answer_early
+
+    def when_stored(self, batch: PutBatch, done: Done) -> None:
+        """Call `done` once, with the outcome for those messages of a batch that were appended.
+
+        PUT_OK: they are as safe as the mode promises. Other outcomes say what is known when the mode's time is up or when the
+        log stops; see `PutStatus`.
+        """
+        self.log.when_stored(batch.end, done)
+
+    def when_all_stored(self, done: Done) -> None:
+        """Call `done` once, with the outcome for everything that has been appended so far."""
+        self.log.when_stored(self.log.max_offset, done)
+
+    def next_offsets_of(self, topic: str) -> dict[int, int]:
+        """What the next message of each queue of a topic gets; queues that never had a message are left out."""
+        return {queue_id: offset for (name, queue_id), offset in self.next_offsets.items() if name == topic and offset}
+
+    def append_event(self, control: Control) -> int:
+        """Append an event to the log; it is applied in its turn, here and wherever this log is derived.
+
+        Returns:
+            The position that `event_done` waits for.
+
+        Raises:
+            NotWritable: the log takes nothing now; see its text. Nothing was appended.
+            OSError: the disk refused. Nothing was appended.
+        """
+        if self.writability.refusal is not None:
+            raise NotWritable(self.writability.refusal)
+        now = self.last_timestamp = max(self.world.clock.wall_ms(), self.last_timestamp)
+        message = control_message(control, now, self.store_host)
+        records = encode_records([message], [topic_field(CONTROL_TOPIC.encode())], [0], now, self.store_host)
+        appended = self.log.append(records)
+        derivable = (CONTROL_TOPIC, 0, 0, appended.offsets[0], len(records[0]), 0, now, message.sys_flag, "", "")
+        self.dispatcher.offer(appended.start, appended.end, [derivable])
+        return appended.end
+
+    async def event_done(self, end: int) -> None:
+        """Wait until an event is as safe as the mode promises, and applied here.
+
+        Raises:
+            NotWritable: it is in the log and will be applied, but it is not as safe as promised; see its text.
+        Durability: on return, the event is as safe as a message that was answered PUT_OK.
+        Cancellation: the event stays in the log.
+        """
+        status = await self._done(end)
+        if status is not PutStatus.PUT_OK:
+            raise NotWritable(f"the change is in the log, but not as safe as the mode promises: {status.name}")
+        while self.dispatcher.dispatched_offset < end:
+            self.dispatcher.catch_up()
+            await trio.lowlevel.checkpoint()
+
+    async def _done(self, end: int) -> PutStatus:
+        """Wait until everything before `end` is as safe as the mode promises."""
+        if not self.log.waits:
+            await trio.lowlevel.checkpoint()
+            return PutStatus.PUT_OK
+        finished = trio.Event()
+        outcome: list[PutStatus] = []
+
+        def done(result: PutStatus) -> None:
+            outcome.append(result)
+            finished.set()
+
+        self.log.when_stored(end, done)
+        await finished.wait()
+        return outcome[0]
+
+
+def _unsettled(count: int) -> PutBatch:
+    return PutBatch([PutStatus.PUT_OK] * count, [-1] * count, [-1] * count, [0] * count)
+
+
+def _refuse(batch: PutBatch, status: PutStatus, remark: str) -> PutBatch:
+    batch.statuses = [status] * len(batch.statuses)
+    batch.remark = remark
+    return batch
