@@ -17,8 +17,9 @@ import attrs
 import trio
 from trio.abc import Listener
 
-from ..remoting.codes import RequestCode
+from ..remoting.codes import RequestCode, ResponseCode
 from ..remoting.dispatcher import Dispatcher
+from ..remoting.errors import RequestRefused
 from ..remoting.server import RemotingServer
 from ..remoting.tls import open_tls
 from ..store.message_store import MessageStore
@@ -155,11 +156,17 @@ class Broker:
         send_back.register(self.dispatcher)
         Queries(self.store, self.consumers, lambda: self.config).register(self.dispatcher)
         secret = self.config.ha_secret.encode()
-        SlaveSync(self.topics, self.groups, self.offsets, self.delay.to_json, secret).register(self.dispatcher)
+        SlaveSync(self.topics, self.groups, self.offsets, self.delay.to_json, self._check_leads, secret).register(
+            self.dispatcher
+        )
         if isinstance(self.replication, DLedgerReplication):
             dledger_admin.register(self, self.replication.node.replica)
         for module in (admin, admin_config, admin_runtime, inspection, relay):
             module.register(self)
+
+    def _check_leads(self) -> None:
+        if self.tables is not None and not self.role.takes_puts:
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"the tables of this node may be old: {self.role.refusal}")
 
     def _is_orderly(self, group: str) -> bool:
         return self.locks.are_held(group, self.world.clock.monotonic())

@@ -28,11 +28,13 @@ class SlaveSync:
     groups: GroupTable
     offsets: ConsumerOffsets
     delay_offsets: Callable[[], dict[str, Any]]
+    check_leads: Callable[[], None]
+    """Raises RequestRefused where the tables may be older than those of the group's leader."""
     secret: bytes = attrs.field(repr=False)
     """What slaves and master share; with it answers carry a proof for those that ask for one."""
 
     def register(self, dispatcher: Dispatcher) -> None:
-        """Enter the handlers."""
+        """Enter the handlers; whoever asks for tables `ofMaster` gets them from no other node."""
         dispatcher.register(RequestCode.GET_ALL_TOPIC_CONFIG, self.show_topics)
         dispatcher.register_waiting(RequestCode.GET_ALL_CONSUMER_OFFSET, self.show_consumer_offsets)
         dispatcher.register(RequestCode.GET_ALL_DELAY_OFFSET, self.show_delay_offsets)
@@ -40,14 +42,17 @@ class SlaveSync:
 
     def show_topics(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
         """21: all topics."""
+        self._check(request)
         return self._proved(request, self.topics.wrapper())
 
     def show_groups(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
         """201: all groups."""
+        self._check(request)
         return self._proved(request, orjson.dumps(self.groups.to_json()))
 
     async def show_consumer_offsets(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
         """43: all offsets; keys of queues are bare, as RocketMQ writes them, unless strict JSON is asked for."""
+        self._check(request)
         quote = b'"' if request.boolean("acceptStandardJsonOnly") else b""
         entries: list[bytes] = []
         async for piece in in_slices(list(self.offsets.table.items())):
@@ -59,7 +64,12 @@ class SlaveSync:
 
     def show_delay_offsets(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
         """45: how far delayed messages have been delivered."""
+        self._check(request)
         return self._proved(request, dumps(self.delay_offsets()))
+
+    def _check(self, request: RemotingCommand) -> None:
+        if request.boolean("ofMaster"):
+            self.check_leads()
 
     def _proved(self, request: RemotingCommand, body: bytes) -> RemotingCommand:
         nonce = request.ext.get(NONCE_FIELD, "")

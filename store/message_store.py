@@ -93,9 +93,15 @@ class MessageStore(PutSide):
                 await trio.lowlevel.checkpoint()
             if self.dispatcher.dispatched_offset < self.log.max_offset:
                 await self.cut(self.dispatcher.dispatched_offset)
-        self.next_offsets.clear()
-        self.next_offsets.update(queue_offsets_of(self.queues.table.values()))
+        self.take_up_next_offsets()
         self.last_timestamp = max(self.last_timestamp, self.dispatcher.last_store_timestamp)
+
+    def take_up_next_offsets(self) -> None:
+        """Let queues go on behind their last message, or where a deletion says that they go on without any."""
+        self.next_offsets.clear()
+        self.next_offsets.update({key: found[-1].queue_offset for key, found in self.events.deletions.items() if found})
+        for key, end in queue_offsets_of(self.queues.table.values()).items():
+            self.next_offsets[key] = max(end, self.next_offsets.get(key, 0))
 
     def drop_everything_derived(self) -> None:
         """Forget what was derived from a log that has begun anew elsewhere; its records are derived as they come."""

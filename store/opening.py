@@ -29,7 +29,7 @@ from .errors import ForeignQueues, StoreInUse
 from .events import LogEvents
 from .index import IndexFiles
 from .local_commitlog import open_local_commit_log
-from .message_store import MessageStore, queue_offsets_of
+from .message_store import MessageStore
 from .recovery import Recovered, RecoveryMark, recover
 
 log = get_logger(__name__)
@@ -169,8 +169,7 @@ def _open(world: World, config: StoreConfig, store_host: tuple[str, int], open_c
         index.cut(recovered.end)
     noted = (found.record_store_timestamp for found in (mark, note) if found is not None)
     store.last_timestamp = max(store.dispatcher.last_store_timestamp, *noted, 0)
-    store.next_offsets.update({key: found[-1].queue_offset for key, found in store.events.deletions.items() if found})
-    store.next_offsets.update(queue_offsets_of(queues.table.values()))
+    store.take_up_next_offsets()
     store.events.recovering = False
     commit_log.on_syncing.append(store.dispatcher.sync_began)
     commit_log.on_readable.append(store.dispatcher.wake)

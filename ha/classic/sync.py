@@ -216,7 +216,7 @@ class ConfigSync:
         if self.secret:
             assert self.secrets is not None, "a secret needs nonces"
             nonce = self.secrets.getrandbits(8 * NONCE_SIZE).to_bytes(NONCE_SIZE, "big").hex()
-        ext = wire_fields({"acceptStandardJsonOnly": True, NONCE_FIELD: nonce})
+        ext = wire_fields({"acceptStandardJsonOnly": True, "ofMaster": True, NONCE_FIELD: nonce})
         answer = await channel.call(RemotingCommand(code, ext), CALL_SECONDS)
         if answer.code != ResponseCode.SUCCESS:
             raise _Unanswered(f"code {answer.code}: {answer.remark}")

@@ -72,8 +72,9 @@ class DLedgerNode:
             if leading != reported and self.on_leading is not None:
                 with trio.CancelScope() as self._scope:
                     await self.on_leading(leading)
-                reported = leading
-            if self.replica.leading == leading:
+                # One that was interrupted has to be taken from the beginning, also if the same one is back already.
+                reported = None if self._scope.cancelled_caught else leading
+            if reported == self.replica.leading or self.on_leading is None:
                 await self._changed.wait()
 
     def _role_changed(self, _leading: Leading) -> None:

@@ -109,3 +109,17 @@ def test_what_a_cut_off_leader_has_delivered_is_delivered_again_when_it_leads_ag
             group.fabric.heal()
 
     scenario(story)
+
+
+def test_tables_are_copied_from_the_leader_only() -> None:
+    """A node that has just come back may be asked by others that take it for the leader still; its tables are old."""
+
+    async def story(group: Group) -> None:
+        master = await group.master()
+        for node in group.nodes:
+            for code in (RequestCode.GET_ALL_TOPIC_CONFIG, RequestCode.GET_ALL_CONSUMER_OFFSET):
+                asked_as_leader = await ask(group, node, code, {"ofMaster": "true"})
+                assert (asked_as_leader.code == ResponseCode.SUCCESS) is (node is master)
+                assert (await ask(group, node, code, {})).code == ResponseCode.SUCCESS
+
+    scenario(story)

@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import cast
+
+import attrs
 import pytest
 import trio
+import trio.testing
 
+from ledgermq.broker.broker import Broker
 from ledgermq.broker.dledger import DLedgerReplication
+from ledgermq.client.admin import open_admin
 from ledgermq.client.producer import open_producer
+from ledgermq.ha.dledger.node import DLedgerNode
+from ledgermq.ha.dledger.recovery import LedgerFiles
+from ledgermq.ha.dledger.replica import Replica
+from ledgermq.ha.dledger.settings import ReplicaSettings
+from ledgermq.ha.dledger.status import Leading
+from ledgermq.ha.raft.roles import Role
+from ledgermq.ha.raft.units import PeerId
 from ledgermq.message.message import Message
+from ledgermq.store.message_store import MessageStore
+from ledgermq.world.network import Address
 
 from ...broker.test_dledger import Group, Node, check_nodes_agree, scenario
+
+SETTINGS = ReplicaSettings(
+    group="g", self_id=PeerId("n0"), peers={PeerId("n0"): Address("10.0.0.1", 1)}, files=LedgerFiles("unused")
+)
 
 
 async def expire_all_but_the_newest_files(node: Node) -> None:
@@ -21,6 +41,17 @@ async def expire_all_but_the_newest_files(node: Node) -> None:
         await store.cleaner.before_removal(files[0].end)
         store.log.remove_oldest()
     await store.cleaner.follow_log()
+
+
+async def hand_over(group: Group, master: Broker, target: Node) -> None:
+    """Let `target` lead."""
+    assert target.broker is not None
+    assert isinstance(master.replication, DLedgerReplication)
+    assert isinstance(target.broker.replication, DLedgerReplication)
+    master.replication.node.replica.transfer(target.broker.replication.node.settings.self_id)
+    with trio.fail_after(30):
+        while group.masters() != [target]:  # noqa: ASYNC110 - virtual time
+            await trio.sleep(0.01)
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.02, 0.5, 2.0])
@@ -54,13 +85,76 @@ def test_a_node_that_ends_right_after_its_ledger_began_anew_starts_again_and_can
             await check_nodes_agree(group)
             master = await group.master()
             assert master.broker is not None
-            assert isinstance(master.broker.replication, DLedgerReplication)
-            assert isinstance(away.broker.replication, DLedgerReplication)
-            master.broker.replication.node.replica.transfer(away.broker.replication.node.settings.self_id)
-            with trio.fail_after(30):
-                while group.masters() != [away]:  # noqa: ASYNC110 - virtual time
-                    await trio.sleep(0.01)
+            await hand_over(group, master.broker, away)
             await group.produce(producer, 10)
             await check_nodes_agree(group)
 
     scenario(story)
+
+
+def test_a_node_that_begins_anew_knows_where_the_queues_of_a_deleted_topic_go_on() -> None:
+    """The messages are gone before it came, the deletion is still in the log: queue offsets are not given out a second time."""
+
+    async def story(group: Group) -> None:
+        world = group.world("10.0.3.1")
+        async with open_admin(group.namesrv, world=world) as admin, open_producer(group.namesrv, "p", world=world) as producer:
+            await group.produce(producer, 20)
+            master = await group.master()
+            away = next(node for node in group.nodes if node is not master)
+            await away.end("stop")
+            for _ in range(60):
+                await producer.send(Message("U", group.lots.randbytes(5000)))
+            await admin.delete_topic("T")
+            for node in group.nodes:
+                if node is not away:
+                    await expire_all_but_the_newest_files(node)
+            await group.nursery.start(away.run)
+            assert away.broker is not None
+            with trio.fail_after(30):
+                while away.broker.store.log.min_offset == 0:  # noqa: ASYNC110 - virtual time
+                    await trio.sleep(0.001)
+            await trio.sleep(2)
+            assert master.broker is not None
+            await hand_over(group, master.broker, away)
+            await admin.create_topic("T", queues=2)
+            await group.produce(producer, 10)
+            await check_nodes_agree(group)
+
+    scenario(story)
+
+
+async def test_a_role_that_was_interrupted_is_taken_again_when_it_comes_back_at_once() -> None:
+    """The group may lose its leader and find it again before the broker has looked."""
+    taken: list[Leading] = []
+    first, none = Leading(Role.FOLLOWER, 1, PeerId("n1"), None), Leading(Role.FOLLOWER, 1, None, None)
+
+    async def take(leading: Leading) -> None:
+        if not replica.interrupted:
+            replica.interrupted = True
+            replica.become(none)
+            replica.become(first)
+        await trio.lowlevel.checkpoint()
+        taken.append(leading)
+
+    replica = FlickeringReplica(first)
+    node = DLedgerNode(SETTINGS, take)
+    node.replica = cast("Replica", replica)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(node.run, cast("MessageStore", None))
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert taken == [first]
+
+
+@attrs.define(eq=False)
+class FlickeringReplica:
+    """A replica of which nothing but the leadership is asked."""
+
+    leading: Leading
+    interrupted: bool = False
+    on_role: list[Callable[[Leading], None]] = attrs.field(factory=list[Callable[[Leading], None]])
+
+    def become(self, leading: Leading) -> None:
+        self.leading = leading
+        for tell in self.on_role:
+            tell(leading)
