@@ -5,6 +5,7 @@ StoreError
 ├── WrongSegmentSize     a file is not as long as the configuration says
 ├── MissingLog           not one file of the log is where it had been
 ├── MissingSegment       a file of the log is missing before or between others
+├── LogOfOtherMode       the messages of the store are in a log that the configured mode does not read
 ├── LinkInStore          a symbolic link where only files and directories of the store may be
 ├── ForeignQueues        consume queues of a kind that only RocketMQ reads
 ├── DamagedLog           a record that was safely on the medium is no longer whole
@@ -82,6 +83,18 @@ class MissingSegment(StoreError):
         self.path = path
         self.offset = offset
         self.end = end
+
+
+class LogOfOtherMode(StoreError):
+    """`path` is a log of the store that the configured mode would not read."""
+
+    def __init__(self, path: str, *, dledger: bool) -> None:
+        super().__init__(
+            f"{path} holds messages that were written with enableDLegerCommitLog={str(dledger).lower()}: consumers would not "
+            "be given them, and queue offsets would be given out again. Nothing was opened or changed. Set "
+            "enableDLegerCommitLog as it was, or begin with an empty storePathRootDir and send the messages anew"
+        )
+        self.path = path
 
 
 class LinkInStore(StoreError):

@@ -9,6 +9,7 @@ import trio
 
 from ...store.commitlog import CommitLog
 from ...store.config import StoreConfig
+from ...store.errors import LogOfOtherMode
 from ...store.local_commitlog import LocalCommitLog, open_local_commit_log
 from ...store.message_store import MessageStore
 from ...world.network import Address
@@ -89,6 +90,10 @@ class ClassicNode:
         return self.client is not None and self.client.joined_at is not None
 
     def open_commit_log(self, world: World, config: StoreConfig) -> CommitLog:
+        root = config.store_path_root_dir
+        for name in world.disk.list_directory(root):
+            if name.startswith("dledger-") and world.disk.list_directory(f"{root}/{name}/data"):
+                raise LogOfOtherMode(f"{root}/{name}/data", dledger=True)
         self._local = open_local_commit_log(world, config)
         self._local.readable_limit = self._first_limit
         self._log = classic_log(self._local, self.settings, self.world.clock)

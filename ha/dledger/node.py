@@ -12,6 +12,7 @@ import trio
 
 from ...store.commitlog import CommitLog
 from ...store.config import StoreConfig
+from ...store.errors import LogOfOtherMode
 from ...store.message_store import MessageStore
 from ...world.events import get_logger
 from ...world.network import Address
@@ -54,6 +55,9 @@ class DLedgerNode:
         return leading.leader is not None and leading.leader != self.settings.self_id
 
     def open_commit_log(self, world: World, config: StoreConfig) -> CommitLog:
+        for name in world.disk.list_directory(config.commit_log_directory):
+            if name.isdecimal():
+                raise LogOfOtherMode(f"{config.commit_log_directory}/{name}", dledger=False)
         self.replica = load_replica(world, self.settings)
         self.replica.before_clearing.append(self._forget_mark)
         self.replica.on_cleared.append(self._begun_anew)

@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from ledgermq.broker.broker import Broker
+from ledgermq.broker.broker import Broker, open_broker
 from ledgermq.broker.dledger import DLedgerReplication
 from ledgermq.client.admin import open_admin
 from ledgermq.client.producer import open_producer
@@ -21,8 +21,10 @@ from ledgermq.ha.dledger.settings import ReplicaSettings
 from ledgermq.ha.dledger.status import Leading
 from ledgermq.ha.raft.roles import Role
 from ledgermq.ha.raft.units import PeerId
-from ledgermq.message.message import Message
+from ledgermq.message.message import IncomingMessage, Message
+from ledgermq.store.errors import LogOfOtherMode
 from ledgermq.store.message_store import MessageStore
+from ledgermq.store.statuses import PutStatus
 from ledgermq.world.network import Address
 
 from ...broker.test_dledger import Group, Node, check_nodes_agree, scenario
@@ -119,6 +121,35 @@ def test_a_node_that_begins_anew_knows_where_the_queues_of_a_deleted_topic_go_on
             await admin.create_topic("T", queues=2)
             await group.produce(producer, 10)
             await check_nodes_agree(group)
+
+    scenario(story)
+
+
+@pytest.mark.parametrize("how", ["stop", "kill"])
+@pytest.mark.parametrize("dledger_first", [True, False])
+def test_a_store_of_the_other_mode_is_refused(how: str, *, dledger_first: bool) -> None:
+    """Its messages would be hidden, even where nothing but the files of its log tells of them yet."""
+
+    async def story(group: Group) -> None:
+        node = group.nodes[0]
+        for each in group.nodes:
+            await each.end("stop")
+        peer = node.config.dleger_peers.split(";")[0]
+        dledger = attrs.evolve(node.config, store_path_root_dir="alone", dleger_peers=peer)
+        classic = attrs.evolve(dledger, enable_dleger_commit_log=False)
+        node.config = dledger if dledger_first else classic
+        await group.nursery.start(node.run)
+        assert node.broker is not None
+        with trio.fail_after(30):
+            while not node.broker.role.takes_puts:  # noqa: ASYNC110 - virtual time
+                await trio.sleep(0.01)
+        result = await node.broker.store.put_one(IncomingMessage("T", 0, b"x", "", 0, 0, 0, bytes(8)))
+        assert result.status is PutStatus.PUT_OK
+        await node.end(how)
+
+        with pytest.raises(LogOfOtherMode, match=f"enableDLegerCommitLog={str(dledger_first).lower()}"):
+            async with open_broker(classic if dledger_first else dledger, node.machine.world()):
+                pass
 
     scenario(story)
 
