@@ -28,12 +28,14 @@ from ledgermq.client.redelivery import Redelivery
 from ledgermq.ha.classic.acks import Acknowledgements
 from ledgermq.ha.classic.commitlog import ClassicCommitLog
 from ledgermq.message.layout import decode_record
-from ledgermq.store import local_recovery, message_store, opening, recovery
+from ledgermq.store import local_recovery, message_store, recovery
 from ledgermq.store.consumequeue import ConsumeQueue
 from ledgermq.store.events import LogEvents
 from ledgermq.store.index import IndexFile, IndexFiles
 from ledgermq.store.index_slots import SlotTable
 from ledgermq.store.local_commitlog import LocalCommitLog
+from ledgermq.store.put_side import PutSide
+from ledgermq.store.read_side import ReadSide
 from ledgermq.store.segments import Segments
 from ledgermq.store.statuses import PutStatus
 from ledgermq.world.events import ROOT_LOGGER
@@ -314,7 +316,7 @@ def _acknowledge_failed_messages(_: Any) -> Any:
 MUTANTS = (
     Mutant("ack before sync", LocalCommitLog, "when_stored", _ack_before_sync),
     Mutant("go on after a failed sync", LocalCommitLog, "_stop", _ignore_a_failed_sync),
-    Mutant("reuse a queue offset after restart", opening, "queue_offsets_of", _reuse_queue_offsets),
+    Mutant("reuse a queue offset after restart", message_store, "queue_offsets_of", _reuse_queue_offsets),
     Mutant("lose the tail on recovery", recovery, "_read_back", _lose_the_tail),
     Mutant("serve bytes not yet on the medium", LocalCommitLog, "readable_offset", _serve_unsynced_bytes),
     Mutant("trust bodies without their CRC", LocalCommitLog, "read_back", _trust_every_body),
@@ -325,12 +327,12 @@ MUTANTS = (
     Mutant("do not sync consume queues", ConsumeQueue, "sync", _no_sync_of_queues),
     Mutant("keep queue units behind the mark", ConsumeQueue, "truncate", _keep_torn_queues),
     Mutant("leave the bytes of a failed append", LocalCommitLog, "_clear_withdrawn", _leave_a_failed_append),
-    Mutant("keep the queue offsets of a failed append", message_store.MessageStore, "_take_back", _keep_queue_offsets),
+    Mutant("keep the queue offsets of a failed append", PutSide, "_take_back", _keep_queue_offsets),
     Mutant("forget a key of a batch", IndexFiles, "put_batch", _forget_a_key),
     Mutant("forget a changed page of the index", SlotTable, "_look_through", _forget_a_page),
     Mutant("call an index file forced that is not", IndexFile, "sync", _no_sync_of_index),
     Mutant("do not write deletions down", LogEvents, "to_json", _keep_no_deletion),
-    Mutant("begin at 0 again after a deletion", message_store.MessageStore, "next_offsets_of", _restart_offsets),
+    Mutant("begin at 0 again after a deletion", PutSide, "next_offsets_of", _restart_offsets),
     Mutant("pass over deletions", LogEvents, "apply", _pass_over_events),
     Mutant("accept any HA report", Acknowledgements, "hold", _accept_any_report, simulate_cores),
     Mutant("count one slave twice", Acknowledgements, "hold", _count_a_slave_twice, simulate_cores),
@@ -348,8 +350,8 @@ MUTANTS = (
     Mutant("drop dead letters", retry.SendBack, "handle", _drop_dead_letters, simulate_cluster),
     Mutant("give up one attempt early", retry, "retries_max", _give_up_early, simulate_cluster),
     Mutant("never give up", retry, "retries_max", _try_for_ever, simulate_cluster),
-    Mutant("swap two messages of an answer", message_store.MessageStore, "get", _deliver_backwards, simulate_cluster),
-    Mutant("leave a message out of an answer", message_store.MessageStore, "get", _skip_a_message, simulate_cluster),
+    Mutant("swap two messages of an answer", ReadSide, "get", _deliver_backwards, simulate_cluster),
+    Mutant("leave a message out of an answer", ReadSide, "get", _skip_a_message, simulate_cluster),
     *(Mutant(*planted, simulate_cluster) for planted in CLIENT_BUGS),
     Mutant(
         "keep the messages of a deleted topic", ConsumeQueue, "restart", _keep_deleted_messages, _with("plain", "deletions")

@@ -35,6 +35,8 @@ _SHORT_PROPERTIES = PROPERTIES_BYTES_MAX // 4
 _LOST_SECTOR = "\0" * SECTOR
 LIGHT_QUEUES_MARK = "INNER_MULTI_DISPATCH\x01"
 """Property of a message that is to come into light message queues too (RocketMQ LMQ)."""
+DERIVED_POLL_SECONDS = 0.005
+"""How often an event that has been stored looks whether it has been applied; a disk that refuses queues may delay it."""
 INNER_BATCH_BITS = NEED_UNWRAP | INNER_BATCH
 
 
@@ -353,9 +355,10 @@ class PutSide(ReadSide):
         status = await self._done(end)
         if status is not PutStatus.PUT_OK:
             raise NotWritable(f"the change is in the log, but not as safe as the mode promises: {status.name}")
+        self.dispatcher.catch_up()
         while self.dispatcher.dispatched_offset < end:
+            await trio.sleep(DERIVED_POLL_SECONDS)
             self.dispatcher.catch_up()
-            await trio.lowlevel.checkpoint()
 
     async def _done(self, end: int) -> PutStatus:
         """Wait until everything before `end` is as safe as the mode promises."""

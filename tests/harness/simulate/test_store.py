@@ -64,6 +64,7 @@ def test_new_seeds_hold(capsys: pytest.CaptureFixture[str]) -> None:
     assert "5 runs, 0 failed" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mutant", MUTANTS_OF_EVERY_RUN, ids=lambda mutant: mutant.name)
 def test_a_planted_bug_is_found(mutant: Mutant) -> None:
     assert seeds_until_found(mutant, 200) is not None
