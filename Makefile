@@ -6,6 +6,7 @@ FUZZ_SECONDS ?= 60
 # How many processes run the tests; 0 runs all of them in one, as a debugger needs it.
 TEST_PROCESSES ?= auto
 EDGE_SECONDS ?= 60
+EDGE_TURN_MS ?= 100
 MODEL_STATES ?= 100000
 
 .PHONY: demo test check interop sim check-model fuzz edge bench clean
@@ -68,7 +69,7 @@ fuzz: .venv/ready-to-fuzz  ## every decoder, guided by coverage: FUZZ_SECONDS=N 
 	$(BIN)/python -m harness.fuzz --seconds $(FUZZ_SECONDS)
 
 edge: .venv/ready  ## whole requests of strangers at real servers: EDGE_SECONDS=N seconds
-	$(BIN)/python -m harness.processes.edge --seconds $(EDGE_SECONDS)
+	$(BIN)/python -m harness.processes.edge --seconds $(EDGE_SECONDS) --turn-ms $(EDGE_TURN_MS)
 
 bench: .venv/ready  ## every figure, briefly, against Apache RocketMQ on this machine
 	$(BIN)/python bench/all.py --quick

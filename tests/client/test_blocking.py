@@ -166,6 +166,7 @@ import os, signal, sys, threading, time
 from ledgermq import ConsumeFrom, Message, OtherProcess, blocking
 NAMESRV = {cluster.namesrv!r}
 FIRST = ConsumeFrom.FIRST
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 
 def interrupt_after(seconds):
     threading.Timer(seconds, lambda: os.kill(os.getpid(), signal.SIGINT)).start()

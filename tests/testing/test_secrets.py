@@ -41,7 +41,7 @@ async def test_no_object_and_no_event_shows_a_secret(tmp_path: Path, make_certif
                 assert len(repr(each)) < LINE_CHARACTERS_MAX, repr(each)[:1000]
                 assert "\n" not in repr(each)
             await admin.broker_config("broker-a")
-            shown = [repr(each) for each in gc.get_objects() if type(each).__module__.startswith("ledgermq.")]
+            shown = [repr(each) for each in gc.get_objects() if str(type(each).__module__).startswith("ledgermq.")]
 
     assert len(shown) > 100
     assert [text[:200] for text in shown if HA_SECRET in text or KEY_PASSWORD in text] == []

@@ -43,7 +43,7 @@ CASES: list[Case] = [
     (RequestCode.SEND_MESSAGE_V2, SEND | {"b": "t" * 128}, b"x", ResponseCode.INVALID_PARAMETER, "at most 127"),
     (RequestCode.SEND_MESSAGE_V2, SEND | {"b": "New", "c": "NoTemplate"}, b"x", ResponseCode.TOPIC_NOT_EXIST, "New"),
     (RequestCode.SEND_MESSAGE_V2, SEND | {"b": "SCHEDULE_TOPIC_XXXX"}, b"x", ResponseCode.NO_PERMISSION, "broker's own"),
-    (RequestCode.SEND_MESSAGE_V2, SEND | {"e": 99}, b"x", ResponseCode.SYSTEM_ERROR, "queue 99"),
+    (RequestCode.SEND_MESSAGE_V2, SEND | {"e": 99}, b"x", ResponseCode.NO_PERMISSION, "queue 99"),
     (RequestCode.UPDATE_AND_CREATE_TOPIC, TOPIC | {"topic": "a b"}, b"", ResponseCode.INVALID_PARAMETER, "a b"),
     # sizes
     (RequestCode.SEND_MESSAGE_V2, SEND, bytes(MESSAGE_BYTES_MAX + 1), ResponseCode.MESSAGE_ILLEGAL, "maxMessageSize"),
