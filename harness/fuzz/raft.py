@@ -113,7 +113,8 @@ RAFT_TARGETS = (
 )
 
 _ENTRIES = _entry(0, b"first") + _entry(1, b"second", term=2, position=HEADER_SIZE + 5)
-_FRAMES = b"".join(b"".join(encode_message(each)) for each in (Heartbeat(_A, _B, 1, 2, 3), PreVoteRequest(_A, _B, 1, 2, 1)))
+_MESSAGES = [b"".join(encode_message(each)) for each in (Heartbeat(_A, _B, 1, 2, 3), PreVoteRequest(_A, _B, 1, 2, 1))]
+_FRAMES = b"".join(_MESSAGES)
 _VOTE = java.encode_request("g", VoteRequest(sender=_A, to=_B, term=3, end_index=5, end_term=2))
 _PUSH = java.encode_request(
     "g",
@@ -130,9 +131,16 @@ _PUSH = java.encode_request(
 )
 _SYNCED = Checkpoint(begin_index=0, synced_index=0, synced_term=1, synced_position=HEADER_SIZE + 5)
 
+
+def _unframed(frame: bytes) -> bytes:
+    """A message as `raft_messages` takes it: its kind in one byte, then its content."""
+    _, kind, _ = FRAME.codec.unpack_from(frame)
+    return bytes([kind]) + frame[FRAME.size :]
+
+
 RAFT_SEEDS: dict[str, list[bytes]] = {
     "raft_frames": [b"\x05" + _FRAMES, b"\0" + FRAME.codec.pack(100_000, 1, 0)],
-    "raft_messages": [bytes([kind]) + bytes(40) for kind in range(14)],
+    "raft_messages": [*map(_unframed, _MESSAGES), *(bytes([kind]) + bytes(40) for kind in range(14))],
     "raft_entries": [_ENTRIES],
     "raft_append": [_ENTRIES, _entry(0, configuration_record(_GROUP, 0), channel=1)],
     "raft_handshake": [TAG, TAG + TAG + b"\0\0\0\x20\0\0\0\x01" + bytes(32)],
