@@ -167,8 +167,12 @@ class Relay:
                 targets[queue_id] = explicit
                 continue
             target = high if timestamp == LATEST else store.offset_by_time(topic, queue_id, timestamp)
-            # Without force a group only ever moves back.
-            targets[queue_id] = target if forced else min(target, committed.get(queue_id, target))
+            if forced:
+                targets[queue_id] = target
+            elif queue_id in committed:
+                # Without force a group only ever moves back. Where it has not committed yet, its members may be reading
+                # anywhere, and a moment of the past could be ahead of them.
+                targets[queue_id] = min(target, committed[queue_id])
         return targets
 
     def _tell_reset(self, living: ConsumerGroup, request: RemotingCommand, table: dict[MessageQueue, int]) -> None:

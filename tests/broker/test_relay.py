@@ -287,6 +287,16 @@ async def test_without_force_a_group_only_moves_back(desk: Desk) -> None:
     assert desk.broker.offsets.query("g1", "T1", 0) == 0
 
 
+async def test_without_force_a_group_that_has_not_committed_yet_stays_where_its_members_are(desk: Desk) -> None:
+    """They may be reading from the beginning: any moment of the past could be ahead of them, and messages be passed over."""
+    await three_messages(desk)
+    desk.consumer("g1", "T1")
+
+    desk.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset(timestamp=-1, isForce="false"))
+
+    assert desk.broker.offsets.of("g1", "T1") == {}
+
+
 async def test_one_queue_is_moved_to_an_offset(desk: Desk) -> None:
     """With `queueId` and `offset` only that queue moves, and only to where it has messages."""
     await three_messages(desk)
