@@ -30,8 +30,8 @@ from ..world.real import World, real_world
 from ..world.supervision import keep_running
 from ..world.ticks import next_tick
 from ..world.tls import TlsAcceptor
-from . import admin, admin_config, admin_runtime, dledger_admin, inspection, relay
-from .admin_queries import Queries
+from .admin import dledger_group, inspection, relay, runtime, settings, topics_and_groups
+from .admin.queries import Queries
 from .client_requests import ClientRequests
 from .clients import SCAN_SECONDS, Consumers, Producers
 from .config import BrokerConfig
@@ -160,8 +160,8 @@ class Broker:
             self.dispatcher
         )
         if isinstance(self.replication, DLedgerReplication):
-            dledger_admin.register(self, self.replication.node.replica)
-        for module in (admin, admin_config, admin_runtime, inspection, relay):
+            dledger_group.register(self, self.replication.node.replica)
+        for module in (topics_and_groups, settings, runtime, inspection, relay):
             module.register(self)
 
     def _check_leads(self) -> None:

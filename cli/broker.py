@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from ..broker.admin_config import reload_config
+from ..broker.admin.settings import reload_config
 from ..broker.broker import Broker, open_broker
 from ..broker.config import KEYS, BrokerConfig, config_of
 from ..broker.errors import BadConfig, BrokerError

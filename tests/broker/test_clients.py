@@ -11,7 +11,7 @@ from ledgermq.broker.clients import EXPIRY_SECONDS, Consumers, Member, Producers
 from ledgermq.broker.subscription import Subscription
 from ledgermq.remoting.errors import RequestRefused
 
-from .admin_desk import RecordedConnection, connection_from
+from .admin.desk import RecordedConnection, connection_from
 
 
 def member(connection: RecordedConnection, client_id: str = "c", now: float = 0.0) -> Member:

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 import attrs
 
-from ..message.flags import PERM_INHERIT, PERM_READ_WRITE
-from ..message.json import OF_STRANGERS_BYTES_MAX, dumps, loads
-from ..remoting.codes import RequestCode, ResponseCode
-from ..remoting.command import RemotingCommand
-from ..remoting.errors import RequestRefused
-from ..remoting.server import ServerConnection
-from ..store.cleaning import Cleaner
-from .groups import GroupConfig, group_name_fault
-from .json_values import table_of
-from .topics import SINGLE_TAG, TopicConfig, topic_name_fault
+from ...message.flags import PERM_INHERIT, PERM_READ_WRITE
+from ...message.json import OF_STRANGERS_BYTES_MAX, dumps, loads
+from ...remoting.codes import RequestCode, ResponseCode
+from ...remoting.command import RemotingCommand
+from ...remoting.errors import RequestRefused
+from ...remoting.server import ServerConnection
+from ...store.cleaning import Cleaner
+from ..groups import GroupConfig, group_name_fault
+from ..json_values import table_of
+from ..topics import SINGLE_TAG, TopicConfig, topic_name_fault
 
 if TYPE_CHECKING:
-    from .broker import Broker
+    from ..broker import Broker
 
 
 QUEUE_NUMS_MAX = 16_384

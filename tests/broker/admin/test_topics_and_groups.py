@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from ledgermq.broker.admin import altered_attributes, parse_attributes
+from ledgermq.broker.admin.topics_and_groups import altered_attributes, parse_attributes
 from ledgermq.broker.groups import GroupConfig
 from ledgermq.broker.topics import TopicConfig
 from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.remoting.errors import RequestRefused
 from ledgermq.testing.logs import capture_logs
 
-from .admin_desk import Desk, open_desk
+from .desk import Desk, open_desk
 
 TOPIC = {"topic": "T2", "defaultTopic": "TBW102", "readQueueNums": 3, "writeQueueNums": 4, "perm": 6, "order": "true"}
 

@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from ..message.data_version import DataVersion
-from ..message.json import dumps
-from ..remoting.codes import RequestCode, ResponseCode
-from ..remoting.command import RemotingCommand
-from ..remoting.errors import RequestRefused
-from ..remoting.java_properties import PROPERTIES_BYTES_MAX, read_properties
-from ..remoting.server import ServerConnection
-from ..store.config import StoreConfig
-from ..world.events import get_logger
-from .config import KEYS, BrokerConfig, config_of
-from .errors import BadConfig
-from .topics import TEMPLATE_TOPIC, system_topics
+from ...message.data_version import DataVersion
+from ...message.json import dumps
+from ...remoting.codes import RequestCode, ResponseCode
+from ...remoting.command import RemotingCommand
+from ...remoting.errors import RequestRefused
+from ...remoting.java_properties import PROPERTIES_BYTES_MAX, read_properties
+from ...remoting.server import ServerConnection
+from ...store.config import StoreConfig
+from ...world.events import get_logger
+from ..config import KEYS, BrokerConfig, config_of
+from ..errors import BadConfig
+from ..topics import TEMPLATE_TOPIC, system_topics
 
 if TYPE_CHECKING:
-    from .broker import Broker
+    from ..broker import Broker
 
 log = get_logger(__name__)
 

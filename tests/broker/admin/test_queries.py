@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from ledgermq.broker import admin_queries
+from ledgermq.broker.admin import queries
 from ledgermq.message.layout import decode_records
 from ledgermq.remoting.codes import RequestCode, ResponseCode
 
-from .admin_desk import Desk, open_desk
+from .desk import Desk, open_desk
 
 LONG_MAX = 2**63 - 1
 
@@ -63,7 +63,7 @@ async def test_answer_holds_as_many_records_as_fit_a_frame(desk: Desk, monkeypat
     for _ in range(3):
         desk.put("T1", body=bytes(1000), KEYS="k1")
     await desk.settled()
-    monkeypatch.setattr(admin_queries, "ANSWER_BYTES_MAX", 2500)
+    monkeypatch.setattr(queries, "ANSWER_BYTES_MAX", 2500)
 
     answer = desk.ask(RequestCode.QUERY_MESSAGE, by_key("k1"))
 

@@ -10,7 +10,7 @@ import attrs
 import pytest
 import trio
 
-from ledgermq.broker import relay
+from ledgermq.broker.admin import relay
 from ledgermq.broker.topics import TopicConfig
 from ledgermq.message.json import dumps, loads
 from ledgermq.message.layout import decode_records
@@ -21,7 +21,7 @@ from ledgermq.remoting.command import ONEWAY_FLAG, RemotingCommand, Wire, encode
 from ledgermq.remoting.dispatcher import BODY_BYTES_MAX
 from ledgermq.testing.logs import capture_logs
 
-from .admin_desk import Desk, RecordedConnection, next_sent, open_desk, sent
+from .desk import Desk, RecordedConnection, next_sent, open_desk, sent
 
 
 @pytest.fixture

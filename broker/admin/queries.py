@@ -7,15 +7,15 @@ from typing import Any
 
 import attrs
 
-from ..message.json import dumps
-from ..remoting.codes import RequestCode, ResponseCode
-from ..remoting.command import FRAME_SIZE_MAX, RemotingCommand
-from ..remoting.dispatcher import Dispatcher
-from ..remoting.errors import RequestRefused
-from ..remoting.server import ServerConnection
-from ..store.message_store import MessageStore
-from .clients import Consumers
-from .config import BrokerConfig
+from ...message.json import dumps
+from ...remoting.codes import RequestCode, ResponseCode
+from ...remoting.command import FRAME_SIZE_MAX, RemotingCommand
+from ...remoting.dispatcher import Dispatcher
+from ...remoting.errors import RequestRefused
+from ...remoting.server import ServerConnection
+from ...store.message_store import MessageStore
+from ..clients import Consumers
+from ..config import BrokerConfig
 
 ANSWER_BYTES_MAX = FRAME_SIZE_MAX - 64 * 1024
 """Records in one answer; clients close the connection over a frame beyond `FRAME_SIZE_MAX`."""

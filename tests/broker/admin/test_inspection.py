@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 import trio
 
-from ledgermq.broker import inspection
+from ledgermq.broker.admin import inspection
 from ledgermq.broker.clients import Member
 from ledgermq.broker.topics import TopicConfig
 from ledgermq.message.json import loads
 from ledgermq.message.layout import decode_record
 from ledgermq.remoting.codes import RequestCode, ResponseCode
 
-from .admin_desk import Desk, connection_from, open_desk
+from .desk import Desk, connection_from, open_desk
 
 
 @pytest.fixture

@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import orjson
 
-from ..message.json import dumps, queue_key
-from ..message.message import MessageQueue
-from ..remoting.codes import RequestCode, ResponseCode
-from ..remoting.command import FRAME_SIZE_MAX, RemotingCommand
-from ..remoting.errors import RequestRefused
-from ..remoting.server import ServerConnection
-from ..world.slices import in_slices
-from .clients import ConsumerGroup, Member
-from .stats import StatsRate
-from .topics import BENCHMARK_TOPIC, NOT_FOR_CLIENTS, TEMPLATE_TOPIC, TRACE_TOPIC, TopicConfig
+from ...message.json import dumps, queue_key
+from ...message.message import MessageQueue
+from ...remoting.codes import RequestCode, ResponseCode
+from ...remoting.command import FRAME_SIZE_MAX, RemotingCommand
+from ...remoting.errors import RequestRefused
+from ...remoting.server import ServerConnection
+from ...world.slices import in_slices
+from ..clients import ConsumerGroup, Member
+from ..stats import StatsRate
+from ..topics import BENCHMARK_TOPIC, NOT_FOR_CLIENTS, TEMPLATE_TOPIC, TRACE_TOPIC, TopicConfig
 
 if TYPE_CHECKING:
-    from .broker import Broker
+    from ..broker import Broker
 
 JAVA_LONG_MAX = (1 << 63) - 1
 QUEUES_PER_TURN = 200

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from ledgermq.broker.admin_config import CHANGEABLE
+from ledgermq.broker.admin.settings import CHANGEABLE
 from ledgermq.message.json import loads
 from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.remoting.java_properties import read_properties
 
-from .admin_desk import Desk, open_desk
+from .desk import Desk, open_desk
 
 
 @pytest.fixture

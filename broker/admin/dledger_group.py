@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING
 import attrs
 import trio
 
-from ..ha.dledger.replica import Replica
-from ..ha.errors import LeadershipLost
-from ..ha.raft.errors import Refused
-from ..ha.raft.units import PeerId
-from ..remoting.codes import RequestCode, ResponseCode
-from ..remoting.command import RemotingCommand
-from ..remoting.errors import RequestRefused
-from ..remoting.server import ServerConnection
-from ..world.network import Address
+from ...ha.dledger.replica import Replica
+from ...ha.errors import LeadershipLost
+from ...ha.raft.errors import Refused
+from ...ha.raft.units import PeerId
+from ...remoting.codes import RequestCode, ResponseCode
+from ...remoting.command import RemotingCommand
+from ...remoting.errors import RequestRefused
+from ...remoting.server import ServerConnection
+from ...world.network import Address
 
 if TYPE_CHECKING:
-    from .broker import Broker
+    from ..broker import Broker
 
 CHANGE_SECONDS = 60.0
 """How long a change of members may take: a new voter has to catch up first."""

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from ledgermq.broker.admin_runtime import duration_text, size_text
+from ledgermq.broker.admin.runtime import duration_text, size_text
 from ledgermq.remoting.codes import RequestCode
 
-from .admin_desk import Desk, open_desk
+from .desk import Desk, open_desk
 
 # What mqadmin's clusterList (also with -m) takes for granted, in any version.
 NEEDED = frozenset(

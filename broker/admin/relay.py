@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, Any, cast
 import attrs
 import trio
 
-from ..message.errors import BadMessageId, JsonError
-from ..message.json import OF_STRANGERS_BYTES_MAX, dumps, loads, message_queue_of
-from ..message.message import MessageId, MessageQueue
-from ..message.numbers import long_of
-from ..remoting.codes import RequestCode, ResponseCode
-from ..remoting.command import RemotingCommand
-from ..remoting.dispatcher import BODY_BYTES_MAX
-from ..remoting.errors import CallTimeout, ConnectionLost, RequestRefused
-from ..remoting.server import ServerConnection
-from ..world.events import get_logger
-from .clients import ConsumerGroup, Member
+from ...message.errors import BadMessageId, JsonError
+from ...message.json import OF_STRANGERS_BYTES_MAX, dumps, loads, message_queue_of
+from ...message.message import MessageId, MessageQueue
+from ...message.numbers import long_of
+from ...remoting.codes import RequestCode, ResponseCode
+from ...remoting.command import RemotingCommand
+from ...remoting.dispatcher import BODY_BYTES_MAX
+from ...remoting.errors import CallTimeout, ConnectionLost, RequestRefused
+from ...remoting.server import ServerConnection
+from ...world.events import get_logger
+from ..clients import ConsumerGroup, Member
 from .inspection import not_online
 
 if TYPE_CHECKING:
-    from .broker import Broker
+    from ..broker import Broker
 
 log = get_logger(__name__)
 

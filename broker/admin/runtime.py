@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from ..message.json import dumps
-from ..remoting.codes import RequestCode
-from ..remoting.command import PROTOCOL_VERSION, RemotingCommand
-from ..remoting.server import ServerConnection
-from ..store.config import SCHEDULE_TOPIC
-from .stats import Totals
+from ...message.json import dumps
+from ...remoting.codes import RequestCode
+from ...remoting.command import PROTOCOL_VERSION, RemotingCommand
+from ...remoting.server import ServerConnection
+from ...store.config import SCHEDULE_TOPIC
+from ..stats import Totals
 
 if TYPE_CHECKING:
-    from .broker import Broker
+    from ..broker import Broker
 
 VERSION_DESCRIPTION = "V4_9_8"
 """The name of `PROTOCOL_VERSION`."""
