@@ -233,6 +233,8 @@ class BrokerConfig:
             raise BadConfig("brokerRole", self.broker_role, "ASYNC_MASTER with brokerId 0: a DLedger group elects its master")
         if not re.fullmatch(r"[A-Za-z]\d+", self.dleger_self_id):
             raise BadConfig("dLegerSelfId", self.dleger_self_id, "a letter and a number, such as n0")
+        if self.raft_dialect == "java" and self.ha_secret:
+            raise BadConfig("haSecret", "…", "empty with raftDialect=java: nodes of Apache's cannot prove that they know it")
         if not self.dleger_peers:
             raise BadConfig("dLegerPeers", "", "all nodes of the group, such as n0-127.0.0.1:40911;n1-127.0.0.1:40912")
 

@@ -14,7 +14,7 @@ import trio
 from ..ha.classic.sync import ConfigSync
 from ..ha.dledger.node import DLedgerNode
 from ..ha.dledger.recovery import LedgerFiles
-from ..ha.dledger.settings import ReplicaSettings, parse_peers
+from ..ha.dledger.settings import JAVA, ReplicaSettings, parse_peers
 from ..ha.dledger.status import Leading
 from ..ha.raft.roles import Role as RaftRole
 from ..ha.raft.settings import Settings
@@ -64,6 +64,7 @@ def replica_settings(config: BrokerConfig) -> ReplicaSettings:
         secret=config.ha_secret.encode(),
         listen_host=config.bind_address,
         sync=config.raft_flush == "sync",
+        dialect=config.raft_dialect,
         raft=Settings(preferred=preferred),
     )
 
@@ -111,7 +112,13 @@ class DLedgerReplication(Replication[DLedgerNode]):
             await keep_running("appending of commits", tables.run)
 
     async def _keep_tables(self, sync: ConfigSync, scope: trio.CancelScope) -> None:
-        """Copy the leader's tables once, for what is older than this node's log; the log brings the rest."""
+        """Copy the leader's tables once, for what is older than this node's log; the log brings the rest.
+
+        A leader of Apache's writes no changes of tables into the log, so beside such nodes the copying never ends.
+        """
+        if self.config.raft_dialect == JAVA:
+            await super()._keep_tables(sync, scope)
+            return
         with scope:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(keep_running, "copying of the master's tables", sync.run)

@@ -1,7 +1,7 @@
 """The core of a node in a group that speaks DLedger's dialect: the same door as the Raft core's, other rules behind it; pure.
 
 Ticks, messages and proposals come in, a `Ready` goes out, whose messages are those of `java_messages.py`. One tick is
-`TICK_MS` milliseconds. Members do not change while a group runs, and there are no reads by index.
+`TICK_MS` milliseconds. Members do not change while a group runs.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from ..raft.units import LogIndex, PeerId, Term
 from . import java_election as election
 from . import java_replication as replication
 from .java_messages import Answered, HeartBeat, Message, Push, Reply, Transfer, VoteRequest
+from .java_reading import request_read
 from .java_state import JavaState
 
 TICK_MS = 10
@@ -142,9 +143,12 @@ class JavaCore(JavaState):
         election.start_transfer(self, target)
 
     def read_index(self, context: Any, *, lease: bool = False) -> None:
-        """Refuse: DLedger's dialect has no such thing."""
-        del context, lease
-        raise NotLeader(self.leader)
+        """Ask up to which index the log must be applied before a read that begins now; a leader only, and never by lease.
+
+        Java nodes vote without a look at leases, so none can be relied on.
+        """
+        del lease
+        request_read(self, context)
 
     def reconnected(self, peer: PeerId) -> None:
         """Nothing to do: requests that got lost end without an answer."""
@@ -181,11 +185,13 @@ class JavaCore(JavaState):
             messages=tuple(self.messages),  # type: ignore[arg-type]
             committed=committed,
             soft_state=soft if soft != self._told_soft else None,
+            read_states=tuple(self.read_states),
         )
         if ready == _NOTHING and not self.self_vote_due:
             return None
         self._told_hard, self._told_soft = hard, soft
         self.messages.clear()
+        self.read_states.clear()
         if committed is not None:
             self.applied_index = committed.last_index
         self._outstanding = ready

@@ -10,6 +10,7 @@ from __future__ import annotations
 from ..raft.roles import Role
 from ..raft.units import PeerId
 from .java_messages import Answer, Answered, Code, HeartBeat, Reply, Transfer, Vote, VoteRequest
+from .java_reading import confirm_reads
 from .java_replication import begin_leading
 from .java_state import JavaState
 
@@ -181,9 +182,10 @@ def tick_heartbeats(state: JavaState) -> None:
         led.beat_ok = {state.id}
         led.round += 1
         for peer in state.others:
-            state.send(HeartBeat(sender=state.id, to=peer, term=state.term))
+            state.send(HeartBeat(sender=state.id, to=peer, term=state.term, round=led.round))
         if state.quorum == 1:
             led.success_ms = state.now_ms
+        confirm_reads(state)
 
 
 def on_heartbeat_answer(state: JavaState, beat: HeartBeat, answer: Answer | None) -> None:
@@ -198,11 +200,13 @@ def on_heartbeat_answer(state: JavaState, beat: HeartBeat, answer: Answer | None
         led.beat_ok.add(beat.to)
         if follower is not None:
             follower.follows = True
+            follower.confirmed_round = max(follower.confirmed_round, beat.round)
+            confirm_reads(state)
         if len(led.beat_ok) >= state.quorum:
             led.success_ms = state.now_ms
     elif answer.code == Code.TERM_NOT_READY:
         # The follower raises its term and takes the next heartbeat, which need not wait for its time.
-        state.send(HeartBeat(sender=state.id, to=beat.to, term=state.term))
+        state.send(HeartBeat(sender=state.id, to=beat.to, term=state.term, round=beat.round))
     elif answer.code == Code.EXPIRED_TERM and answer.term > state.term:
         state.adopt_term(answer.term)
     elif answer.code == Code.INCONSISTENT_LEADER:

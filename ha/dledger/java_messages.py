@@ -85,6 +85,8 @@ class HeartBeat:
     sender: PeerId
     to: PeerId
     term: Term
+    round: int = 0
+    """Which round of heartbeats of its leader it belongs to; not on the wire."""
     token: Any = None
 
 

@@ -13,6 +13,7 @@ from ..raft.batch import Batch, Snapshot, TermRun
 from ..raft.roles import Role
 from ..raft.units import NO_INDEX, LogIndex
 from .java_messages import APPEND, COMMIT, COMPARE, TRUNCATE, Answer, Code, Push, Reply
+from .java_reading import confirm_reads
 from .java_state import Follower, FollowerGroup, JavaLeadership, JavaState
 from .layout import ENTRY
 from .native import BeginAnew, ReceivedEntries
@@ -190,6 +191,7 @@ def advance_commit(state: JavaState) -> None:
     index = sorted(held, reverse=True)[len(held) // 2]
     if index > state.commit_index and state.log.term_at(index) == state.term:
         state.commit_index = index
+        confirm_reads(state)
 
 
 # --------------------------------------------------------------------------------------------------------------- the follower

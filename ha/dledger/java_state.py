@@ -16,7 +16,9 @@ import attrs
 from ..raft.batch import Snapshot
 from ..raft.log import RaftLog
 from ..raft.quorum import Configuration
+from ..raft.ready import ReadState
 from ..raft.roles import Role
+from ..raft.state import PendingRead
 from ..raft.units import NO_INDEX, LogIndex, PeerId, Term
 from .java_messages import Code, Message, Push, Reply, Transfer
 
@@ -89,6 +91,8 @@ class Follower:
     resume_at: int = 0
     """Nothing is sent before this moment."""
     contact_tick: int = -1
+    confirmed_round: int = 0
+    """The last round of heartbeats that it has answered with success."""
     session: int = 0
     """Answers to what was sent in an earlier session say nothing any more."""
 
@@ -117,6 +121,9 @@ class JavaLeadership:
     beat_at_ms: int = 0
     beat_ok: set[PeerId] = attrs.field(factory=set[PeerId])
     round: int = 0
+    """Counts the rounds of heartbeats of this leadership."""
+    reads: list[PendingRead] = attrs.field(factory=list[PendingRead])
+    """Reads that wait until a majority has confirmed this leader."""
     transfer_to: PeerId | None = None
     transfer_until_ms: int = 0
     transfer_sent: bool = False
@@ -166,6 +173,8 @@ class JavaState:
     snapshot: Snapshot | None = None
     """The log begins anew."""
     messages: list[Message] = attrs.field(factory=list[Message])
+    read_states: list[ReadState] = attrs.field(factory=list[ReadState])
+    """Answers to reads that the owner of the core has not been given yet."""
 
     @property
     def quorum(self) -> int:
@@ -198,7 +207,8 @@ class JavaState:
     def become_candidate(self, term: Term) -> None:
         """Look for a leader in at least `term`, which is not raised here (changeRoleToCandidate)."""
         self.known_term = max(self.known_term, term)
-        self.role, self.leader, self.leadership = Role.CANDIDATE, None, None
+        self._end_leadership()
+        self.role, self.leader = Role.CANDIDATE, None
         self.round_until_ms = None
         self.forget_pushes()
 
@@ -214,9 +224,16 @@ class JavaState:
         if self.leader != leader or self.role is not Role.FOLLOWER:
             self.forget_pushes()
             self.verified_index = NO_INDEX
-        self.role, self.leader, self.leadership = Role.FOLLOWER, leader, None
+        self._end_leadership()
+        self.role, self.leader = Role.FOLLOWER, leader
         self.round_until_ms, self.raise_term = None, False
         self.heard_ms = self.now_ms
+
+    def _end_leadership(self) -> None:
+        """Give up leadership, if this node has it, and answer the reads that nobody can confirm any more."""
+        if self.leadership is not None:
+            self.read_states += [ReadState(read.context, None) for read in self.leadership.reads]
+        self.leadership = None
 
     def forget_pushes(self) -> None:
         """Refuse whatever a leader has pushed and was not answered yet."""

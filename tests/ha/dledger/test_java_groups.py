@@ -12,6 +12,7 @@ from ledgermq.ha.dledger import java
 from ledgermq.ha.dledger.java_state import JavaSettings
 from ledgermq.ha.dledger.settings import JAVA
 from ledgermq.ha.dledger.waiters import Outcome
+from ledgermq.ha.errors import LeadershipLost
 from ledgermq.ha.raft.roles import Role
 from ledgermq.remoting.channel import connected
 from ledgermq.remoting.command import RemotingCommand
@@ -87,6 +88,22 @@ def test_an_isolated_leader_acknowledges_nothing_and_steps_down(seed: int) -> No
         group.check()
 
     scenario(story, seed=seed, dialect=JAVA, java=FAST)
+
+
+def test_reads_wait_until_the_leader_is_confirmed() -> None:
+    """By a round of heartbeats; an isolated leader gives no index, and says so when it gives up its leadership."""
+
+    async def story(group: Group) -> None:
+        leader = await group.leader()
+        await group.put(leader, 3)
+        with trio.fail_after(1):
+            assert await leader.up.read_index() >= max(group.acknowledged)
+        group.isolate(leader)
+        with trio.fail_after(30), pytest.raises(LeadershipLost):
+            await leader.up.read_index()
+        assert not leader.up.is_leader
+
+    scenario(story, dialect=JAVA, java=FAST)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
