@@ -216,21 +216,31 @@ def test_retried_message_succeeds_the_second_time(java: Driver, names: Names) ->
     assert {each.msg_id for each in received} == {each.msg_id for each in sent}
 
 
-@pytest.mark.parametrize("assign", ["no", "yes"])
-def test_lite_pull_consumer_reads_and_commits(java: Driver, names: Names, assign: str) -> None:
-    """Lite pull, subscribed or assigned with a seek, polls every message once; a committed group does not start over."""
+def test_lite_pull_consumer_reads_and_commits(java: Driver, names: Names) -> None:
+    """Lite pull polls every message once, and a group that committed does not start over."""
     topic, group = names.topic(), names.group()
     java.send(topic=topic, count=40)
 
-    with java.consuming("lite", topic=topic, group=group, assign=assign) as consumer:
+    with java.consuming("lite", topic=topic, group=group) as consumer:
         consumer.wait(40)
         assert bodies(consumer.stop()) == expected(40)
 
-    if assign == "no":
-        with java.consuming("lite", topic=topic, group=group) as consumer:
-            java.send(topic=topic, count=8, body="later-{i}")
-            consumer.wait(8)
-            assert bodies(consumer.stop()) == expected(8, "later-{}")
+    with java.consuming("lite", topic=topic, group=group) as consumer:
+        java.send(topic=topic, count=8, body="later-{i}")
+        consumer.wait(8)
+        assert bodies(consumer.stop()) == expected(8, "later-{}")
+
+
+def test_lite_pull_consumer_with_assigned_queues_seeks_back(java: Driver, names: Names) -> None:
+    """Lite pull with assigned queues polls every message once, and once more after it sought back to the beginning."""
+    topic = names.topic()
+    java.send(topic=topic, count=40)
+
+    with java.consuming("lite", topic=topic, group=names.group(), assign="yes", seek_after=40) as consumer:
+        consumer.wait_deliveries(80)
+        received = consumer.stop()
+
+    assert bodies(received[:40]) == bodies(received[40:]) == expected(40)
 
 
 def test_push_consumer_resumes_where_its_group_stands(java: Driver, names: Names) -> None:

@@ -322,20 +322,25 @@ public final class PeerDriver {
             consumer.subscribe(command.text("topic", ""), command.text("expression", "*"));
         }
         consumer.start();
+        List<MessageQueue> queues = new ArrayList<>();
         if (assigned) {
-            List<MessageQueue> queues = new ArrayList<>(consumer.fetchMessageQueues(command.text("topic", "")));
+            queues.addAll(consumer.fetchMessageQueues(command.text("topic", "")));
             consumer.assign(queues);
-            for (MessageQueue queue : queues) {
-                consumer.seek(queue, command.number("seek", 0));
-            }
         }
+        int seekAfter = command.number("seek_after", Integer.MAX_VALUE);
         AtomicInteger over = new AtomicInteger();
         Thread poller = new Thread(() -> {
+            int polled = 0;
+            boolean sought = false;
             while (over.get() == 0) {
                 List<MessageExt> messages = consumer.poll();
                 report(command, "lite", messages);
+                polled += messages.size();
                 if (!messages.isEmpty()) {
                     commit(consumer);
+                } else if (polled >= seekAfter && !sought) {
+                    sought = true;
+                    seek(consumer, queues, command.number("seek", 0));
                 }
             }
             commit(consumer);
@@ -350,6 +355,17 @@ public final class PeerDriver {
                 throw new IllegalStateException(error);
             }
         });
+    }
+
+    /** The client gives messages twice when a seek meets an answer that arrives; so seek while every pull is held. */
+    private static void seek(DefaultLitePullConsumer consumer, List<MessageQueue> queues, long offset) {
+        try {
+            for (MessageQueue queue : queues) {
+                consumer.seek(queue, offset);
+            }
+        } catch (MQClientException error) {
+            throw new IllegalStateException(error);
+        }
     }
 
     /** commitSync was deprecated in favour of commit, which only 5.x has. */
