@@ -1,39 +1,28 @@
-"""Whole nodes under seeded faults: name servers, brokers and clients, on machines that fail and a network that breaks.
-
-Safety first: while machines lose power and paths are cut, what is acknowledged must not be lost. Then liveness: everything is
-healed, and every workload must find what it expects. What clients do is in `workloads`.
-"""
+"""The floor of whole nodes in the classic mode: one broker, or a master and its slaves, whose roles an operator decides."""
 
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Callable
 from math import inf
 
 import attrs
 import trio
 
-from ledgermq.broker.broker import Broker
 from ledgermq.broker.config import ASYNC_MASTER, SLAVE, BrokerConfig
-from ledgermq.message.layout import decode_record
-from ledgermq.store.message_store import MessageStore
 from ledgermq.store.opening import open_message_store
-from ledgermq.testing.checkers import CLUSTER_CHECKERS, check_history
+from ledgermq.testing.checkers import CLUSTER_CHECKERS
 from ledgermq.testing.embedded import broker_configs
-from ledgermq.testing.history import End, History, Queue, Snapshot, Stored
-from ledgermq.testing.sim.network import SEND_BUFFER_BYTES, SimFabric
-from ledgermq.testing.sim.scheduler import seeded_run
+from ledgermq.testing.history import End, History
+from ledgermq.testing.sim.network import SEND_BUFFER_BYTES
 
-from ..outcome import Outcome, describe_error
-from .scene import BROKER_PORT, NAMESRV, Node, Scene
+from ..outcome import Outcome
+from .nodes import CONVERGE_SECONDS, NodesDraw, NodesRun, fabric_of, simulate, whole_log
+from .scene import BROKER_PORT, Node, Scene
 from .workloads.delayed import DELAY_LEVELS
 from .workloads.members import Ordered
 from .workloads.registry import ALWAYS_DRAWN, WORKLOADS
-from .workloads.workload import Workload, number_in
 
-CONVERGE_SECONDS = 300.0
-"""Virtual time in which healed nodes must have given every acknowledged message to the consumer."""
 WORKLOAD_SHARE = 0.4
 """How often each workload is drawn."""
 CHANGE_SLACK_SECONDS = 5.0
@@ -43,35 +32,18 @@ PERSIST_SLACK_SECONDS = 5.0
 
 
 @attrs.frozen(kw_only=True)
-class ClusterDraw:
-    """What the seed drew: printed with a failure."""
+class ClusterDraw(NodesDraw):
+    """What the seed drew; with more than one node they are a master and its slaves."""
 
-    seed: int
-    nodes: int
-    """Above 1 a master and its slaves."""
     sync_master: bool
     in_sync_replicas: int
     sync_flush: bool
     slaves_sync_flush: bool
-    segment_size: int
     lives: int
-    life_seconds: float
     ends: tuple[End, ...]
     outage_seconds: tuple[float, ...]
-    delay_seconds: tuple[float, float]
-    send_buffer_bytes: int
-    sync_seconds_max: float
-    connection_losses: bool
-    half_open: bool
-    partitions: bool
-    one_way_cuts: bool
     slave_fails: bool
-    disk_errors: bool
-    clock_jumps: bool
-    clock_drift: float
     commit_seconds: int
-    retries_max: int
-    workloads: tuple[str, ...]
     promotes: bool
     """A slave may be started as the master."""
 
@@ -114,25 +86,14 @@ class ClusterDraw:
 
 
 @attrs.define(eq=False)
-class ClusterRun:
+class ClusterRun(NodesRun[ClusterDraw]):
     """The run of one seed."""
 
-    draw: ClusterDraw
-    scene: Scene
-    workloads: list[Workload] = attrs.field(init=False)
     slave_is_prefix: bool = True
-
-    def __attrs_post_init__(self) -> None:
-        self.workloads = [WORKLOADS[name](self.scene) for name in self.draw.workloads]
 
     @classmethod
     def of(cls, draw: ClusterDraw) -> ClusterRun:
         lots = random.Random(draw.seed ^ 0x5EED)  # noqa: S311 - never secrets
-        fabric = SimFabric(
-            random.Random(draw.seed ^ 0xFAB),  # noqa: S311 - never secrets
-            draw.delay_seconds,
-            send_buffer_bytes=draw.send_buffer_bytes,
-        )
         history = History(
             draw.sync_flush,
             copies=draw.in_sync_replicas if draw.sync_master else 1,
@@ -140,19 +101,7 @@ class ClusterRun:
             retries_max=draw.retries_max,
             change_seconds=inf if draw.disk_errors or draw.promotes else CHANGE_SLACK_SECONDS,
         )
-        return cls(draw, Scene(lots, fabric, history, draw.life_seconds, draw.sync_seconds_max))
-
-    @property
-    def lots(self) -> random.Random:
-        return self.scene.lots
-
-    @property
-    def history(self) -> History:
-        return self.scene.history
-
-    @property
-    def nodes(self) -> list[Node]:
-        return self.scene.nodes
+        return cls(draw, Scene(lots, fabric_of(draw), history, draw.life_seconds, draw.sync_seconds_max))
 
     def _configs(self) -> list[BrokerConfig]:
         draw = self.draw
@@ -179,54 +128,22 @@ class ClusterRun:
             attrs.evolve(config, broker_ip1=f"10.0.1.{at}", bind_address=f"10.0.1.{at}") for at, config in enumerate(configs)
         ]
 
-    # ---------------------------------------------------------------- the run
-
-    async def run(self) -> None:
-        """All lives, then healing, then a look at what is there."""
+    async def start_nodes(self, nursery: trio.Nursery) -> None:
         scene = self.scene
-        scene.name_servers.append(scene.name_server(NAMESRV.host))
-        scene.nodes += [Node(scene.machine(config.broker_ip1), config, self._started) for config in self._configs()]
+        scene.nodes += [Node(scene.machine(config.broker_ip1), config, self.started) for config in self._configs()]
         for node in self.nodes:
             node.clock.drift = self.draw.clock_drift * self.lots.choice((0, 1))
-        async with trio.open_nursery() as nursery:
-            for process in scene.name_servers:
-                await nursery.start(process.run)
-            for node in self.nodes:
-                await nursery.start(node.process.run)
-            clients = trio.CancelScope()
-            await nursery.start(self._run_workloads, clients)
-            for end, outage in zip(self.draw.ends, self.draw.outage_seconds, strict=True):
-                await self._live(nursery, end, outage)
-            self._heal()
-            scene.healed = True
-            scene.say("healed")
-            await self._must_converge()
-            clients.cancel()
-            await self._must_be_equal()
-            for node in (*scene.slaves, scene.master):
-                await node.process.end(End.CLEAN)
-            nursery.cancel_scope.cancel()
-        await self._look()
+        for node in self.nodes:
+            await nursery.start(node.process.run)
 
-    async def _run_workloads(
-        self, scope: trio.CancelScope, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
-    ) -> None:
-        """Run all of them until cancelled; a client that finds no name server when it starts ends, so they start first."""
-        with scope:
-            async with trio.open_nursery() as nursery:
-                for workload in self.workloads:
-                    await nursery.start(workload.run)
-                task_status.started()
-
-    def _started(self, node: Node, broker: Broker) -> None:
-        self.scene.count_requests(broker.dispatcher)
-        for workload in self.workloads:
-            workload.started(node, broker)
+    async def live(self, nursery: trio.Nursery) -> None:
+        for end, outage in zip(self.draw.ends, self.draw.outage_seconds, strict=True):
+            await self._live(nursery, end, outage)
 
     async def _live(self, nursery: trio.Nursery, end: End, outage_seconds: float) -> None:
         scene = self.scene
         with trio.move_on_after(self.draw.life_seconds * (0.3 + self.lots.random())):
-            await self._strike()
+            await self.strike()
         if self.draw.promotes and self.lots.random() < 0.5:
             await self._promote(nursery, end, outage_seconds)
             return
@@ -237,7 +154,7 @@ class ClusterRun:
         self.history.ended_at.append(trio.current_time())
         await victim.process.end(end)
         await trio.sleep(outage_seconds)
-        self._heal()
+        self.heal()
         await nursery.start(victim.process.run)
         scene.say(f"{victim.host} is back")
 
@@ -259,150 +176,49 @@ class ClusterRun:
             before, broker_id=after.broker_id, broker_role=SLAVE, flush_disk_type=after.flush_disk_type
         )
         await trio.sleep(outage_seconds)
-        self._heal()
+        self.heal()
         await nursery.start(slave.process.run)
         scene.say(f"{slave.host} is the master")
         await trio.sleep(outage_seconds * self.lots.random())
         await nursery.start(master.process.run)
         scene.say(f"{master.host} is its slave")
 
-    def _heal(self) -> None:
-        self.scene.fabric.heal()
-        for node in self.nodes:
-            node.machine.disk.faults.calm()
-
-    async def _strike(self) -> None:
-        draw, lots = self.draw, self.lots
-        while True:
-            await trio.sleep(draw.life_seconds * lots.random() * 0.3)
-            self._strike_network()
-            machine = lots.choice(self.nodes).machine
-            if draw.clock_jumps:
-                machine.clock.jump(lots.choice((-5000, -1, 1, 60_000)))
-            if draw.disk_errors:
-                faults = machine.disk.faults
-                faults.write_error, faults.sync_error = 0.05 * lots.random(), 0.2 * lots.random()
-                if lots.random() < 0.3:
-                    faults.capacity = machine.disk.usage("").used + lots.randrange(100_000)
-            await trio.sleep(draw.life_seconds * lots.random() * 0.3)
-            self._heal()
-
-    def _strike_network(self) -> None:
-        draw, lots, fabric = self.draw, self.lots, self.scene.fabric
-        hosts = [
-            *(process.host for process in self.scene.name_servers),
-            *(node.host for node in self.nodes),
-            *self.scene.client_hosts,
-        ]
-        if draw.connection_losses:
-            fabric.lose_connection()
-        if draw.half_open:
-            fabric.lose_one_end()
-        if draw.one_way_cuts:
-            fabric.cut(*lots.sample(hosts, 2))
-        if draw.partitions:
-            some = lots.sample(hosts, lots.randint(1, len(hosts) - 1))
-            fabric.part(some, [host for host in hosts if host not in some])
-
-    async def _must_converge(self) -> None:
-        puts = self.history.puts
-        before = sum(put.acknowledged for put in puts)
-
-        def lacking() -> str:
-            for workload in self.workloads:
-                if missing := workload.lacking():
-                    return f"{workload.name}: {missing}"
-            if sum(put.acknowledged for put in puts) == before:
-                return "no message is taken"
-            # A slave that is ahead of a master that lost its unsynced tail goes back when it has joined again.
-            logs = self._logs()
-            return "" if all(logs[0].startswith(log) for log in logs[1:]) else "a slave's log is not its master's"
-
-        with trio.move_on_after(CONVERGE_SECONDS):
-            while lacking():  # noqa: ASYNC110 - looked at from outside
-                await trio.sleep(0.1)
-        assert not lacking(), f"{CONVERGE_SECONDS} s after healing {lacking()}"
+    def disagreement(self) -> str:
+        # A slave that is ahead of a master that lost its unsynced tail goes back when it has joined again.
+        logs = self._logs()
+        return "" if all(logs[0].startswith(log) for log in logs[1:]) else "a slave's log is not its master's"
 
     def _logs(self) -> list[bytes]:
         """The log of each broker that serves, the master's first."""
         stores = [node.broker.store for node in (self.scene.master, *self.scene.slaves) if node.broker is not None]
-        return [_whole_log(store.log.slice_from, store.log.min_offset, store.log.max_offset) for store in stores]
+        return [whole_log(store.log.slice_from, store.log.min_offset, store.log.max_offset) for store in stores]
 
-    async def _must_be_equal(self) -> None:
-        """Nobody sends any more, so every slave gets all that there is."""
+    async def must_be_equal(self) -> None:
         with trio.move_on_after(CONVERGE_SECONDS):
             while len(set(self._logs())) > 1:  # noqa: ASYNC110 - looked at from outside
                 await trio.sleep(0.1)
             return
         raise AssertionError(f"{CONVERGE_SECONDS} s after the last send a slave's log is not its master's")
 
-    # ---------------------------------------------------------------- looking
-
-    async def _look(self) -> None:
-        """Open the stores once more and read everything in them."""
+    async def look(self, nursery: trio.Nursery) -> None:  # noqa: ARG002 - every node ends
+        """End all nodes, open the stores once more and read everything in them."""
+        for node in (*self.scene.slaves, self.scene.master):
+            await node.process.end(End.CLEAN)
         logs: list[bytes] = []
         for node in (self.scene.master, *self.scene.slaves):
             config = node.config.store_config()
             async with open_message_store(node.machine.world(), config) as store:
-                self.history.snapshots.append(self._snapshot(node, store))
+                self.history.snapshots.append(self.snapshot(node, store))
                 if node is self.scene.master:
                     for workload in self.workloads:
                         workload.look(store)
-                logs.append(_whole_log(store.log.slice_from, store.log.min_offset, store.log.max_offset))
+                logs.append(whole_log(store.log.slice_from, store.log.min_offset, store.log.max_offset))
         self.slave_is_prefix = all(logs[0].startswith(log) for log in logs[1:])
 
-    def faults(self) -> Counter[str]:
-        """What was injected, and how much of the work that only this floor has was done."""
-        faults = Counter(self.scene.fabric.injected)
-        for workload in self.workloads:
-            faults.update(workload.counts())
-        for node in self.nodes:
-            faults.update(node.machine.disk.faults.injected)
-            faults.update(node.clock.injected)
-        return faults
-
-    def _snapshot(self, node: Node, store: MessageStore) -> Snapshot:
-        queues: dict[Queue, list[Stored]] = {}
-        bounds: dict[Queue, tuple[int, int]] = {}
-        topics = sorted({put.queue[0] for put in self.history.puts})
-        for queue in [(topic, queue_id) for topic in topics for queue_id in store.queue_ids(topic)]:
-            offset, high = bounds[queue] = (store.min_offset(*queue), store.max_offset(*queue))
-            found = queues[queue] = []
-            while offset < high:
-                result = store.get(*queue, offset, 32)
-                found += map(_stored, result.slices)
-                offset = result.next_offset
-        return Snapshot(self.scene.epoch + 1, queues, bounds, {}, node.host)
-
-
-def _stored(record: memoryview) -> Stored:
-    message = decode_record(record)
-    return Stored(message.queue_offset, message.physical_offset, number_in(message.body), message.store_timestamp)
-
-
-def _whole_log(slice_from: Callable[[int, int], memoryview], begin: int, end: int) -> bytes:
-    parts: list[bytes] = []
-    while begin < end:
-        part = bytes(slice_from(begin, end - begin))
-        if not part:
-            break
-        parts.append(part)
-        begin += len(part)
-    return b"".join(parts)
+    def violations(self) -> list[str]:
+        return [] if self.slave_is_prefix else ["the slave's log is not a prefix of its master's"]
 
 
 def simulate_cluster(seed: int, mend: Callable[[ClusterDraw], ClusterDraw] = lambda draw: draw) -> Outcome:
     """Run one seed; an exception of a node or a client is a violation like any other."""
-    draw = mend(ClusterDraw.of(seed))
-    run = ClusterRun.of(draw)
-    violations: list[str] = []
-    try:
-        seeded_run(run.run, seed=seed)
-    except (Exception, ExceptionGroup) as error:  # noqa: BLE001 - whatever is let out is a finding
-        violations.append(describe_error(error))
-    run.history.ends.append(End.CLEAN)
-    violations += check_history(run.history, CLUSTER_CHECKERS)
-    violations += [f"{workload.name}: {violation}" for workload in run.workloads for violation in workload.violations()]
-    if not run.slave_is_prefix:
-        violations.append("the slave's log is not a prefix of its master's")
-    return Outcome(run.history, violations, run.faults(), run.scene.requests, str(draw), run.scene.trace)
+    return simulate(ClusterRun.of(mend(ClusterDraw.of(seed))), CLUSTER_CHECKERS)

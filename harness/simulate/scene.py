@@ -157,7 +157,16 @@ class Scene:
 
     @property
     def slaves(self) -> list[Node]:
-        return [node for node in self.nodes if node.config.broker_id != 0]
+        return [node for node in self.nodes if node is not self.master]
+
+    @property
+    def serving(self) -> Broker | None:
+        """The broker that takes messages for the group now, if one does."""
+        return self.master.broker
+
+    def is_master(self, node: Node) -> bool:
+        """Whether the node has the tables that every other node follows."""
+        return node is self.master
 
     @property
     def namesrv(self) -> str:

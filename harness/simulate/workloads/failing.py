@@ -83,8 +83,9 @@ class Failing(Workload):
 
     def lacking(self) -> str:
         scene = self.scene
-        broker = scene.master.broker
-        assert broker is not None
+        broker = scene.serving
+        if broker is None:
+            return "nobody takes messages"
         self.look(broker.store)
         whole = scene.history.survives(0, scene.epoch)
         tried = [trial for trial in scene.history.trials if trial.acknowledged and whole]

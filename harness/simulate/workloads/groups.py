@@ -75,12 +75,12 @@ class Groups(Workload):
     async def _look(self) -> None:
         while True:
             await trio.sleep(LOOK_SECONDS)
-            master = self.scene.master
-            if master.broker is not None:
-                self._look_at(master, master.broker)
+            broker = self.scene.serving
+            if broker is not None:
+                self._look_at(self.scene.master, broker)
 
     def started(self, node: Node, broker: Broker) -> None:
-        if node.config.broker_id == 0:
+        if self.scene.is_master(node):
             self._look_at(node, broker)
 
     def _look_at(self, node: Node, broker: Broker) -> None:
@@ -96,7 +96,7 @@ class Groups(Workload):
         return values
 
     def lacking(self) -> str:
-        master = self.scene.master.broker
+        master = self.scene.serving
         for node in self.scene.slaves:
             if node.broker is not None and master is not None and self._values(node.broker) != self._values(master):
                 return f"{node.host} has the groups {self._values(node.broker)}, its master {self._values(master)}"

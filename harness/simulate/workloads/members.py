@@ -208,12 +208,12 @@ class Members(Workload):
     async def _look_at_commits(self) -> None:
         while True:
             await trio.sleep(LOOK_SECONDS)
-            master = self.scene.master
-            if master.broker is not None:
-                self._look(master.broker)
+            broker = self.scene.serving
+            if broker is not None:
+                self._look(broker)
 
     def started(self, node: Node, broker: Broker) -> None:
-        if node.config.broker_id == 0:
+        if self.scene.is_master(node):
             self._look(broker)
 
     def _look(self, broker: Broker) -> None:

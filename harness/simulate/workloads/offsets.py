@@ -88,7 +88,7 @@ class Offsets(Workload):
     async def _move(self, operator: Operator) -> None:
         lots, scene = self.scene.lots, self.scene
         kind, copy, queue_id = lots.randrange(5), lots.choice(COPIES), lots.randrange(2)
-        broker = scene.master.broker
+        broker = scene.serving
         if kind == 0:
             # Back to a moment of the past, never forward: members must still get every message.
             timestamp = scene.master.clock.wall_ms() - round(scene.life_seconds * lots.random() * 1000)
@@ -115,12 +115,12 @@ class Offsets(Workload):
     async def _look(self) -> None:
         while True:
             await trio.sleep(LOOK_SECONDS)
-            master = self.scene.master
-            if master.broker is not None:
-                self._look_at(master, master.broker)
+            broker = self.scene.serving
+            if broker is not None:
+                self._look_at(self.scene.master, broker)
 
     def started(self, node: Node, broker: Broker) -> None:
-        if node.config.broker_id == 0:
+        if self.scene.is_master(node):
             self._look_at(node, broker)
 
     def _look_at(self, node: Node, broker: Broker) -> None:

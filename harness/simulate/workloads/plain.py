@@ -74,7 +74,7 @@ class Plain(Workload):
         return f"the consumer lacks {len(missing)} messages: {missing[:5]}" if missing else ""
 
     def started(self, node: Node, broker: Broker) -> None:
-        if node.config.broker_id == 0:
+        if self.scene.is_master(node):
             self._note_commits(broker)
 
     def counts(self) -> dict[str, int]:
@@ -90,7 +90,7 @@ class Plain(Workload):
         async with open_producer(scene.namesrv, f"p{producer}", world=world, send_timeout_seconds=SEND_SECONDS) as client:
             task_status.started()
             while True:
-                put = Put(scene.next_number(), producer, (TOPIC, 0), scene.epoch)
+                put = Put(scene.next_number(), producer, (TOPIC, 0), scene.epoch, sent_at=trio.current_time())
                 self._epochs[put.number] = put.epoch
                 scene.history.puts.append(put)
                 try:
@@ -106,7 +106,7 @@ class Plain(Workload):
         put.queue, put.queue_offset = (TOPIC, int(result.queue.queue_id)), result.queue_offset
         # An answer that came after a failure was given before it, so it counts as of the life it was asked in.
         put.acknowledged = result.status.name == "SEND_OK"
-        put.answered = scene.epoch
+        put.answered, put.answered_at = scene.epoch, trio.current_time()
         put.physical_offset = int(result.offset_message_id[-16:], 16)
         # A node that stops in order takes part for a while longer, and then cannot be looked at.
         stops = any(node.process.ended_by is End.CLEAN for node in scene.nodes)
@@ -141,7 +141,7 @@ class Plain(Workload):
         offsets: dict[int, int] = {}
         while True:
             await trio.sleep(scene.life_seconds * scene.lots.random() * 0.01)
-            store = None if node.broker is None or node.config.broker_id == 0 else node.broker.store
+            store = None if node.broker is None or scene.is_master(node) else node.broker.store
             for queue_id in store.queue_ids(TOPIC) if store is not None else ():
                 assert store is not None
                 low, high = store.min_offset(TOPIC, queue_id), store.max_offset(TOPIC, queue_id)
@@ -168,7 +168,7 @@ class Plain(Workload):
 
     async def _look_at_commits(self) -> None:
         while True:
-            broker = self.scene.master.broker
+            broker = self.scene.serving
             if broker is not None:
                 self._note_commits(broker)
             await trio.sleep(LOOK_SECONDS)

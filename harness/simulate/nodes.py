@@ -1,0 +1,269 @@
+"""What the floors of whole nodes have in common: name servers, brokers and clients under seeded faults, in three parts.
+
+Safety first: while machines lose power and paths are cut, what is acknowledged must not be lost. Then liveness: everything is
+healed, and every workload must find what it expects. Then a look at everything that is stored. What clients do is in
+`workloads`; what the nodes of a floor are, and how their lives end, belongs to the floor.
+"""
+
+from __future__ import annotations
+
+import random
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+import attrs
+import trio
+
+from ledgermq.broker.broker import Broker
+from ledgermq.message.layout import decode_record
+from ledgermq.store.message_store import MessageStore
+from ledgermq.testing.checkers import Checker, check_history
+from ledgermq.testing.history import End, History, Queue, Snapshot, Stored
+from ledgermq.testing.sim.network import SimFabric
+from ledgermq.testing.sim.scheduler import seeded_run
+
+from ..outcome import Outcome, describe_error
+from .scene import NAMESRV, Node, Scene
+from .workloads.registry import WORKLOADS
+from .workloads.workload import Workload, number_in
+
+CONVERGE_SECONDS = 300.0
+"""Virtual time in which healed nodes must have given every acknowledged message to the consumer."""
+
+
+@attrs.frozen(kw_only=True)
+class NodesDraw:
+    """What a seed draws on every floor of whole nodes: printed with a failure."""
+
+    seed: int
+    nodes: int
+    segment_size: int
+    life_seconds: float
+    """How long a life of the nodes lasts, on average a little less."""
+    delay_seconds: tuple[float, float]
+    send_buffer_bytes: int
+    sync_seconds_max: float
+    connection_losses: bool
+    half_open: bool
+    partitions: bool
+    one_way_cuts: bool
+    disk_errors: bool
+    clock_jumps: bool
+    clock_drift: float
+    retries_max: int
+    workloads: tuple[str, ...]
+
+
+Draw = TypeVar("Draw", bound=NodesDraw)
+
+
+@attrs.define(eq=False)
+class NodesRun(ABC, Generic[Draw]):
+    """The run of one seed."""
+
+    draw: Draw
+    scene: Scene
+    workloads: list[Workload] = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.workloads = [WORKLOADS[name](self.scene) for name in self.draw.workloads]
+
+    @property
+    def lots(self) -> random.Random:
+        return self.scene.lots
+
+    @property
+    def history(self) -> History:
+        return self.scene.history
+
+    @property
+    def nodes(self) -> list[Node]:
+        return self.scene.nodes
+
+    # ---------------------------------------------------------------- what a floor decides
+
+    @abstractmethod
+    async def start_nodes(self, nursery: trio.Nursery) -> None:
+        """Make the machines of `scene.nodes`, and start their brokers."""
+
+    @abstractmethod
+    async def live(self, nursery: trio.Nursery) -> None:
+        """Run the nodes under faults, one life after the other; in the end all of them run."""
+
+    @abstractmethod
+    def disagreement(self) -> str:
+        """How the nodes that run differ though they must not after some time without faults; empty if they do not."""
+
+    @abstractmethod
+    async def must_be_equal(self) -> None:
+        """Wait until all nodes have everything. Nobody sends any more."""
+
+    @abstractmethod
+    async def look(self, nursery: trio.Nursery) -> None:
+        """Read everything that the nodes have stored into the history, and end them."""
+
+    def violations(self) -> list[str]:
+        """What was seen and may never be seen, beside what the checkers find in the history."""
+        return []
+
+    # ---------------------------------------------------------------- the run
+
+    async def run(self) -> None:
+        """All lives, then healing, then a look at what is there."""
+        scene = self.scene
+        scene.name_servers.append(scene.name_server(NAMESRV.host))
+        async with trio.open_nursery() as nursery:
+            for process in scene.name_servers:
+                await nursery.start(process.run)
+            await self.start_nodes(nursery)
+            clients = trio.CancelScope()
+            await nursery.start(self._run_workloads, clients)
+            await self.live(nursery)
+            self.heal()
+            scene.healed = True
+            scene.say("healed")
+            await self._must_converge()
+            clients.cancel()
+            await self.must_be_equal()
+            await self.look(nursery)
+            nursery.cancel_scope.cancel()
+
+    async def _run_workloads(
+        self, scope: trio.CancelScope, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Run all of them until cancelled; a client that finds no name server when it starts ends, so they start first."""
+        with scope:
+            async with trio.open_nursery() as nursery:
+                for workload in self.workloads:
+                    await nursery.start(workload.run)
+                task_status.started()
+
+    def started(self, node: Node, broker: Broker) -> None:
+        """Take notice of a broker that has just started."""
+        self.scene.count_requests(broker.dispatcher)
+        for workload in self.workloads:
+            workload.started(node, broker)
+
+    async def _must_converge(self) -> None:
+        puts = self.history.puts
+        before = sum(put.acknowledged for put in puts)
+
+        def lacking() -> str:
+            for workload in self.workloads:
+                if missing := workload.lacking():
+                    return f"{workload.name}: {missing}"
+            if sum(put.acknowledged for put in puts) == before:
+                return "no message is taken"
+            return self.disagreement()
+
+        with trio.move_on_after(CONVERGE_SECONDS):
+            while lacking():  # noqa: ASYNC110 - looked at from outside
+                await trio.sleep(0.1)
+        assert not lacking(), f"{CONVERGE_SECONDS} s after healing {lacking()}"
+
+    # ---------------------------------------------------------------- faults
+
+    def heal(self) -> None:
+        """End all faults but those of machines that are down."""
+        self.scene.fabric.heal()
+        for node in self.nodes:
+            node.machine.disk.faults.calm()
+
+    async def strike(self) -> None:
+        """Faults of network, clocks and disks, until cancelled."""
+        draw, lots = self.draw, self.lots
+        while True:
+            await trio.sleep(draw.life_seconds * lots.random() * 0.3)
+            self._strike_network()
+            machine = lots.choice(self.nodes).machine
+            if draw.clock_jumps:
+                machine.clock.jump(lots.choice((-5000, -1, 1, 60_000)))
+            if draw.disk_errors:
+                faults = machine.disk.faults
+                faults.write_error, faults.sync_error = 0.05 * lots.random(), 0.2 * lots.random()
+                if lots.random() < 0.3:
+                    faults.capacity = machine.disk.usage("").used + lots.randrange(100_000)
+            await trio.sleep(draw.life_seconds * lots.random() * 0.3)
+            self.heal()
+
+    def _strike_network(self) -> None:
+        draw, lots, fabric = self.draw, self.lots, self.scene.fabric
+        hosts = [
+            *(process.host for process in self.scene.name_servers),
+            *(node.host for node in self.nodes),
+            *self.scene.client_hosts,
+        ]
+        if draw.connection_losses:
+            fabric.lose_connection()
+        if draw.half_open:
+            fabric.lose_one_end()
+        if draw.one_way_cuts:
+            fabric.cut(*lots.sample(hosts, 2))
+        if draw.partitions:
+            some = lots.sample(hosts, lots.randint(1, len(hosts) - 1))
+            fabric.part(some, [host for host in hosts if host not in some])
+
+    # ---------------------------------------------------------------- looking
+
+    def faults(self) -> Counter[str]:
+        """What was injected, and how much of the work that only this floor has was done."""
+        faults = Counter(self.scene.fabric.injected)
+        for workload in self.workloads:
+            faults.update(workload.counts())
+        for node in self.nodes:
+            faults.update(node.machine.disk.faults.injected)
+            faults.update(node.clock.injected)
+        return faults
+
+    def snapshot(self, node: Node, store: MessageStore) -> Snapshot:
+        """All messages that a store has."""
+        queues: dict[Queue, list[Stored]] = {}
+        bounds: dict[Queue, tuple[int, int]] = {}
+        topics = sorted({put.queue[0] for put in self.history.puts})
+        for queue in [(topic, queue_id) for topic in topics for queue_id in store.queue_ids(topic)]:
+            offset, high = bounds[queue] = (store.min_offset(*queue), store.max_offset(*queue))
+            found = queues[queue] = []
+            while offset < high:
+                result = store.get(*queue, offset, 32)
+                found += map(_stored, result.slices)
+                offset = result.next_offset
+        return Snapshot(self.scene.epoch + 1, queues, bounds, {}, node.host)
+
+
+def _stored(record: memoryview) -> Stored:
+    message = decode_record(record)
+    return Stored(message.queue_offset, message.physical_offset, number_in(message.body), message.store_timestamp)
+
+
+def whole_log(slice_from: Callable[[int, int], memoryview], begin: int, end: int) -> bytes:
+    """The bytes of a log between two physical offsets."""
+    parts: list[bytes] = []
+    while begin < end:
+        part = bytes(slice_from(begin, end - begin))
+        if not part:
+            break
+        parts.append(part)
+        begin += len(part)
+    return b"".join(parts)
+
+
+def simulate(run: NodesRun[Draw], checkers: tuple[Checker, ...]) -> Outcome:
+    """Run one seed; an exception of a node or a client is a violation like any other."""
+    violations: list[str] = []
+    try:
+        seeded_run(run.run, seed=run.draw.seed)
+    except (Exception, ExceptionGroup) as error:  # noqa: BLE001 - whatever is let out is a finding
+        violations.append(describe_error(error))
+    run.history.ends.append(End.CLEAN)
+    violations += check_history(run.history, checkers)
+    violations += [f"{workload.name}: {violation}" for workload in run.workloads for violation in workload.violations()]
+    violations += run.violations()
+    return Outcome(run.history, violations, run.faults(), run.scene.requests, str(run.draw), run.scene.trace)
+
+
+def fabric_of(draw: NodesDraw) -> SimFabric:
+    """The network that a seed has drawn."""
+    lots = random.Random(draw.seed ^ 0xFAB)  # noqa: S311 - never secrets
+    return SimFabric(lots, draw.delay_seconds, send_buffer_bytes=draw.send_buffer_bytes)
