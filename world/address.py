@@ -1,4 +1,4 @@
-"""The address of one end of a connection; apart from `network`, so that programs without trio can name a server."""
+"""The address of one end of a connection, in a module of its own so that programs without trio can name a server."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import attrs
 from .logs import shortened
 
 HOST_CHARACTERS_MAX = 253
-"""What DNS allows for a name, and for each of its labels."""
+"""The longest host name that DNS allows; a longer one is refused."""
 LABEL_CHARACTERS_MAX = 63
+"""The longest label of a host name that DNS allows; a longer one is refused."""
 
 
 @attrs.frozen

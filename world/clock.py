@@ -1,6 +1,6 @@
 """Wall and monotonic time as the rest of the project sees them.
 
-Nothing above this package calls `time`: a simulated clock may drift, jump or stand still, and the same code runs on it.
+Nothing above this package calls `time`: a simulated clock may drift, jump or stop, and the same code runs on it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import attrs
 
 
 class Clock(Protocol):
-    """Two clocks: one that people agree on and may jump, one that only grows."""
+    """Two clocks: the wall clock, which may jump, and a monotonic one, which only grows."""
 
     def wall_ms(self) -> int:
         """Milliseconds since 1970 by the machine's wall clock; may jump either way."""

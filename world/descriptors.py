@@ -5,10 +5,10 @@ from __future__ import annotations
 import resource
 
 DESCRIPTORS_ASSUMED = 1 << 20
-"""Where the system sets no limit."""
+"""The limit that is assumed where the system sets none."""
 
 
 def descriptors_max() -> int:
-    """The limit of open descriptors as it is now; the commands raise it to what the system allows before they serve."""
+    """The current limit of open descriptors; the commands raise it to the most that the system allows before they serve."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return DESCRIPTORS_ASSUMED if soft == resource.RLIM_INFINITY else soft

@@ -4,8 +4,8 @@ Writes go through `pwrite` so that a full or failing disk is an `OSError` that c
 reads go through a shared map, which sees every byte written before it. All calls block; slow ones (`sync`) belong on
 `Workers`.
 
-A store needs Linux or another POSIX system with the locks named below. What a client needs, small whole files, works on
-macOS and Windows too, so nothing here asks for more when it is imported.
+A store needs Linux or another POSIX system with the locks named below. A client needs only small whole files, which work on
+macOS and Windows too, so importing this module needs nothing more.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if _fallocate is not None:
     _fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 
 _sync_content: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
-"""Syncs a file's bytes and its size; where nothing does less, all about it."""
+"""Syncs a file's bytes and its size, or all of its metadata where the system has no call that syncs less."""
 _OPEN_FLAGS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _AT_POSITIONS = hasattr(os, "pwrite")
 """Whether a file can be read and written at a position without moving a shared one, which Windows cannot."""
@@ -77,7 +77,7 @@ class DiskFile(Protocol):
         ...
 
     def view(self) -> memoryview:
-        """The file's bytes as a read-only map as long as the file was when first asked; later writes show in it."""
+        """A read-only map of the file, as long as the file was at the first call; later writes are visible in it."""
         ...
 
     def sync(self) -> None:
@@ -93,10 +93,10 @@ class DiskFile(Protocol):
         ...
 
     def reserve(self, position: int, size: int) -> None:
-        """Choose now where on the medium what will be written to [position, position + size), inside the file, is to lie.
+        """Allocate blocks of the medium for [position, position + size), which must lie inside the file.
 
-        Until then these bytes read as before. It makes the writes cheaper, and spares them waiting while a `sync` does the
-        choosing. Nothing is promised: where a file system cannot do it, this does nothing.
+        The bytes read as before. Later writes become cheaper and do not wait for a `sync` that allocates for them. On a file
+        system that cannot allocate beforehand this does nothing.
 
         Raises:
             OSError: ENOSPC, ...; any part may have been reserved.
@@ -113,7 +113,7 @@ class DiskFile(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of the file; views handed out stay readable until they are released."""
+        """Close the file; views that were handed out stay readable until they are released."""
         ...
 
 
@@ -132,7 +132,7 @@ class Disk(Protocol):
         Args:
             path: the file.
             create_size: bytes of the new file.
-            read_only: of an existing file: ask for no right to write, and let whatever would change it be an OSError.
+            read_only: open an existing file without the right to write; whatever would change it raises OSError.
 
         Raises:
             FileNotFoundError: no such file, and `create_size` was not given.
@@ -158,16 +158,16 @@ class Disk(Protocol):
     def remove_tree(self, path: str) -> None: ...
 
     def replace(self, source: str, target: str) -> None:
-        """Rename `source` over `target`, atomically as far as a crash is concerned once `sync_directory` returned."""
+        """Rename `source` over `target`; a crash leaves one or the other, and the new one once `sync_directory` returned."""
         ...
 
     def sync_directory(self, path: str) -> None: ...
     def usage(self, path: str) -> DiskUsage: ...
 
     def boot_id(self) -> str:
-        """Changes with every start of the machine: while it stays the same, written bytes survive even without a sync.
+        """An identifier of this start of the machine: while it stays the same, written bytes survive even without a sync.
 
-        Empty where that cannot be told.
+        Empty where the system does not say.
         """
         ...
 
@@ -198,7 +198,7 @@ class RealDiskFile:
             self.size = max(self.size, position + written)
             return
         written = os.pwrite(self._fd, buffer, position)
-        while written < len(buffer):  # a signal or the edge of a full disk cut it short; the next call tells which
+        while written < len(buffer):  # a signal or a full disk cut the write short; the next call raises if the disk is full
             written += os.pwrite(self._fd, memoryview(buffer)[written:], position + written)
         self.size = max(self.size, position + written)
 
@@ -229,8 +229,8 @@ class RealDiskFile:
                 raise OSError(number, os.strerror(number), self.path)
 
     def clear(self, position: int) -> None:
-        # Holes are passed over, so that a large sparse file costs what was written to it. Cutting it short and making it long
-        # again would be cheaper, but a power cut in between leaves a file of the wrong size.
+        # Holes are skipped, so that a large sparse file costs what was written to it. Truncating and extending it again would
+        # be cheaper, but a power cut in between leaves a file of the wrong size.
         while (found := self._next_data(position)) is not None:
             position, end = found
             while position < end:
@@ -243,7 +243,7 @@ class RealDiskFile:
         try:
             start = os.lseek(self._fd, position, os.SEEK_DATA)
         except OSError as error:
-            if error.errno == errno.ENXIO:  # nothing but a hole up to the end
+            if error.errno == errno.ENXIO:  # only a hole remains up to the end
                 return None
             raise
         return start, os.lseek(self._fd, start, os.SEEK_HOLE)
@@ -337,7 +337,7 @@ class RealDisk:
 
     def lock(self, path: str) -> DiskLock:
         try:
-            import fcntl  # noqa: PLC0415 - a client has none on Windows, and needs none
+            import fcntl  # noqa: PLC0415 - Windows has none, and a client needs none
         except ImportError as error:
             raise OSError(errno.ENOSYS, "a store needs a POSIX system with open-file-description locks") from error
         if not hasattr(fcntl, "F_OFD_SETLK"):

@@ -1,4 +1,4 @@
-"""What a server's log may hold of what strangers sent: no values of local variables, no control characters, no flood.
+"""Bounds on what a peer's input can put into a log: no values of variables, no control characters, no flood of lines.
 
 `trace_of` describes an exception by the places it passed; it renders no variable, because a frame may hold a whole table or a
 signature. `readable` bounds and escapes the values of a line, and `RateLimit` decides whether a line is written.
@@ -13,14 +13,15 @@ from typing import Any
 import attrs
 
 TRACE_FRAMES_MAX = 12
-"""The innermost frames of a trace; those further out are the same for every request."""
+"""How many of the innermost frames a trace names; those further out are the same for every request and are left out."""
 TEXT_CHARACTERS_MAX = 400
 """Longer texts are truncated, with the number of characters that are missing."""
 ITEMS_MAX = 50
 """Longer lists and tables are truncated, with the number of items that are missing."""
 BURST_LINES = 20
-"""Lines of one event that are written at once; after them one a second."""
+"""How many lines of one event may be written in a burst; after them `LINES_PER_SECOND` holds."""
 LINES_PER_SECOND = 1.0
+"""How many lines of one event are written per second in the long run; the others are only counted."""
 
 
 def trace_of(error: BaseException) -> list[str]:
@@ -40,14 +41,14 @@ def fault_of(error: BaseException) -> str:
 
 
 def shortened(text: str, characters_max: int = TEXT_CHARACTERS_MAX) -> str:
-    """A text with at most so many characters of the original; the number of those left out follows."""
+    """The first `characters_max` characters of a text, followed by the number of those left out."""
     if len(text) <= characters_max:
         return text
     return f"{text[:characters_max]}... ({len(text) - characters_max} more characters)"
 
 
 def printable(text: str) -> str:
-    """A text in which whatever a terminal would act on is written as an escape sequence of Python."""
+    """A text whose unprintable characters, which a terminal could act on, are written as escape sequences of Python."""
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
@@ -91,13 +92,13 @@ class _Bucket:
 class RateLimit:
     """Admits at most one line a second of each event once `BURST_LINES` were written.
 
-    Strangers can cause most events, so that a log that wrote them all would fill the disk.
+    Any peer can cause most events, so a log that wrote them all could fill the disk.
     """
 
     now: Callable[[], float]
     """Seconds of a monotonic clock."""
     _buckets: dict[str, _Bucket] = attrs.field(factory=dict[str, _Bucket])
-    """By event; the names of events are literals, so there are only so many."""
+    """By event; the names of events are literals, which bounds their number."""
 
     def admit(self, event: str) -> int | None:
         """Whether a line may be written: None if not, else how many of its event were left out before it."""

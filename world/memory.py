@@ -1,9 +1,9 @@
-"""Memory of this process: tables that cost nothing until they are used, and how the C library keeps what is freed.
+"""Memory of this process: tables whose pages cost nothing until they are written, and how freed memory is kept.
 
-glibc has two thresholds for that, which it would otherwise move by itself. The first frame of 16 MiB that is freed makes it
-take every later buffer up to that size from its heap, and keep twice as much of it when it is free; small objects between
-large buffers then keep it from shrinking at all. Strangers who send large frames could double a server's memory for good.
-With fixed thresholds large buffers are mapped, and unmapped when freed.
+glibc adapts two thresholds by itself. Once a frame of 16 MiB has been freed, it takes every later buffer up to that size from
+its heap and keeps twice that size when it is free; small objects between large buffers then keep the heap from shrinking at
+all. Peers that send large frames could double a server's memory for good. With fixed thresholds large buffers are mapped, and
+unmapped when they are freed.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import os
 import sys
 
 MAPPED_FROM_BYTES = 320 * 1024
-"""Above what a batch of ordinary messages or a pull answer takes: mapping costs a page fault for each 4 KiB."""
+"""Buffers from this size on are mapped. Ordinary batches and pull answers are smaller: mapping costs a page fault per 4 KiB."""
 KEPT_FREE_BYTES = 1024 * 1024
-"""Free memory at the end of the heap that is kept: a few batches, so that it does not shrink and grow with each."""
+"""How much free memory stays at the end of the heap: a few batches, so that the heap does not shrink and grow with each."""
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 
 
 ASSUMED_MEMORY_BYTES = 24 << 30
-"""Of a machine that does not say how much it has (as RocketMQ assumes)."""
+"""The memory of a machine that does not say how much it has (as RocketMQ assumes)."""
 
 
 def physical_memory() -> int:
@@ -34,7 +34,7 @@ def physical_memory() -> int:
 
 
 def bound_freed_memory() -> bool:
-    """Fix the thresholds of this process; tells whether its C library has them."""
+    """Fix the thresholds of this process; returns whether its C library has them."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is None:
         return False

@@ -17,7 +17,7 @@ from .disk import Buffer, DiskUsage
 from .memory import physical_memory
 
 _PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-"""Pages of a private map that are given back read as zeros; those of a shared one would not."""
+"""Pages of a private map read as zeros after they were given back; those of a shared map do not."""
 
 
 @attrs.define(eq=False)

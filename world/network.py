@@ -26,8 +26,8 @@ _GATHERS = hasattr(socket.socket, "sendmsg")
 class Stream(trio.abc.Stream, ABC):
     """One end of a connection.
 
-    The methods below are the fast path. What they do without an override is right for every stream and saves nothing; a stream
-    that can receive in place, send several pieces at once or tell what can be done without waiting overrides them.
+    The methods below are the fast path. Their defaults are correct for every stream but not faster; a stream that can receive
+    in place, send several pieces in one call or act without waiting overrides them.
     """
 
     @property
@@ -50,10 +50,10 @@ class Stream(trio.abc.Stream, ABC):
         buffer[: len(received)] = received
         return len(received)
 
-    def receive_now(self, buffer: memoryview) -> int | None:  # noqa: ARG002 - for those that can
+    def receive_now(self, buffer: memoryview) -> int | None:  # noqa: ARG002 - overrides use it
         """Put what has already arrived into `buffer`, without waiting; returns how much, 0 at the peer's end of sending.
 
-        None: nothing has arrived, or only a receive that waits can know, or the next receive that waits will raise.
+        Returns None if nothing has arrived, if only a waiting receive can know, or if the next waiting receive will raise.
         No other task may be receiving.
         """
         return None
@@ -66,7 +66,7 @@ class Stream(trio.abc.Stream, ABC):
         """
         await self.send_all(b"".join(parts))
 
-    def send_now(self, data: bytes) -> int:  # noqa: ARG002 - for those that can
+    def send_now(self, data: bytes) -> int:  # noqa: ARG002 - overrides use it
         """Send the part of `data` that can go out without waiting; returns its size in bytes.
 
         It is 0, too, if the next send that waits will raise. No other task may be sending.
@@ -76,7 +76,7 @@ class Stream(trio.abc.Stream, ABC):
     def keep_unsent(self, size: int) -> None:
         """Let up to `size` bytes wait in the send buffer before it counts as full, where that can be set.
 
-        The 16 KiB that trio sets notice early that a peer is slow, and wake whoever sends in bulk for every few of them.
+        Trio sets 16 KiB, which detects a slow peer early but wakes a task that sends in bulk once for every few messages.
         """
 
 
@@ -142,12 +142,12 @@ class TcpStream(Stream, HalfCloseableStream):
     """A TCP connection whose receives are exactly one checkpoint and whose sends are none unless the peer is slow.
 
     Trio's own stream takes a turn of the scheduler for every send and for every receive, and tries a receive before it waits. A
-    server that answers what it has received wants one turn for both: other tasks get theirs, and more of what the peer sends
-    arrives meanwhile, to be taken in one piece.
+    server that answers what it received wants one turn for both: other tasks run meanwhile, and more of what the peer sends
+    arrives, so that the next receive takes it at once.
     """
 
     socket: socket.socket
-    """Not blocking."""
+    """In non-blocking mode."""
 
     @property
     def local(self) -> Address:
@@ -286,7 +286,7 @@ class TcpNetwork:
     async def open_listeners(self, host: str, port: int) -> Sequence[Listener[Stream]]:
         try:
             listeners = await trio.open_tcp_listeners(port, host=host or None, backlog=BACKLOG)
-        except OSError as error:  # which does not say where
+        except OSError as error:  # its text does not name the address
             raise OSError(error.errno, f"cannot listen on {host or '*'}:{port}: {error.strerror}") from error
         return [TcpListener(listener) for listener in listeners]
 
@@ -297,7 +297,9 @@ class TcpNetwork:
     def own_host(self) -> str:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             try:
-                probe.connect(("192.0.2.1", 9))  # an address for documentation; choosing the way there sends nothing
+                probe.connect(
+                    ("192.0.2.1", 9)
+                )  # an address reserved for documentation; connecting a datagram socket sends nothing
             except OSError:
                 return "127.0.0.1"
             return str(probe.getsockname()[0])

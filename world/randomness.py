@@ -1,4 +1,4 @@
-"""The lots that are drawn: queue choice, jitter, start offsets. Never secrets."""
+"""Random choices of the project: queues, jitter, start offsets. Secrets are never drawn here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The world that every part is handed: one value with all the interfaces, and the real one."""
+"""The world that every part is given: one value with all interfaces to the outside, and the real implementation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .workers import ThreadWorkers, Workers
 
 @attrs.frozen
 class World:
-    """All that is outside."""
+    """Every interface to the outside."""
 
     disk: Disk
     network: Network
@@ -24,12 +24,12 @@ class World:
     randomness: Randomness
     workers: Workers
     secrets: Randomness = attrs.field(factory=random.SystemRandom)
-    """Unpredictable to others, for nonces and identities; a simulation hands in seeded lots here too."""
+    """Unpredictable to others, for nonces and identities; a simulation passes seeded randomness here too."""
     memory_bytes: int = ASSUMED_MEMORY_BYTES
-    """What the machine has: a part of it counts as the page cache of the log's end."""
+    """Memory of the machine in bytes; a part of it is assumed to be the page cache of the log's end."""
 
 
 def real_world() -> World:
     """The machine this process runs on."""
-    lots = random.Random()  # noqa: S311 - never secrets
-    return World(RealDisk(), TcpNetwork(), SystemClock(), lots, ThreadWorkers(), memory_bytes=physical_memory())
+    randomness = random.Random()  # noqa: S311 - never secrets
+    return World(RealDisk(), TcpNetwork(), SystemClock(), randomness, ThreadWorkers(), memory_bytes=physical_memory())

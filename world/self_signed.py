@@ -45,7 +45,7 @@ def self_signed(name: str = "ledgermq", password: str = "") -> tuple[bytes, byte
 
 
 def load_self_signed(context: ssl.SSLContext) -> None:
-    """Let `context` show a new certificate of its own."""
+    """Let `context` present a new self-signed certificate."""
     with tempfile.NamedTemporaryFile(prefix="ledgermq-") as file:  # readable by this user alone; `ssl` reads only files
         file.write(b"".join(self_signed()))
         file.flush()

@@ -1,4 +1,4 @@
-"""Long work on the event loop, a part of it in each turn: others get theirs in between."""
+"""Long work on the event loop, one slice per turn, so that other tasks run in between."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ import trio
 T = TypeVar("T")
 
 SLICE_ITEMS = 500
-"""Items of one turn, where one takes some microseconds."""
+"""How many items, of some microseconds each, one turn handles."""
 
 
 def in_slices(items: Iterable[T], size: int = SLICE_ITEMS) -> Slices[T]:
     """Iterate over lists of at most `size` items, with a turn of the event loop between two lists.
 
-    What is iterated over must not change meanwhile; pass a copy of a table that does.
+    `items` must not change meanwhile; pass a copy of a table that may.
     """
     return Slices(iter(items), size)
 
 
 @attrs.define(eq=False)
 class Slices(Generic[T]):
-    """An asynchronous iterator over lists; not a generator, which would have to be closed by whoever leaves it early."""
+    """An asynchronous iterator over lists; not a generator, which a caller that leaves the loop early would have to close."""
 
     _items: Iterator[T]
     _size: int

@@ -1,4 +1,4 @@
-"""Tasks of a server that no peer's input may end."""
+"""Supervision of a server's tasks, so that no peer's input can end the process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RESTART_SECONDS = 1.0
 async def keep_running(name: str, run: Callable[[], Awaitable[object]]) -> object:
     """Run a task of a server; if it raises, log that and start it again after `RESTART_SECONDS`.
 
-    Without this an exception would leave the nursery and end the process, for everybody who is connected.
+    Without this an exception would leave the nursery and end the process for all its clients.
 
     Args:
         name: what the task does, for the log.

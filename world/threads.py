@@ -1,7 +1,7 @@
 """Trio code for callers that are plain threads: a loop in a thread of its own for as long as a `with` block lasts.
 
-The thread is a daemon, so that a block which is never left does not keep the interpreter from ending: what is open is then
-closed by an exit handler. A forked child has the objects and not the thread, so it is refused.
+The thread is a daemon, so that a block which is never left does not keep the interpreter from ending; an exit handler then
+closes what is open. A forked child has the objects but not the thread, so its calls are refused.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ Opened = TypeVar("Opened")
 Answer = TypeVar("Answer")
 
 EXIT_SECONDS = 5.0
-"""How long the end of the interpreter waits for one loop to close what it has open."""
+"""How long the interpreter waits at its end for one loop to close what is open in it."""
 
 
 class LoopEndedError(Exception):
-    """The loop has ended, or ends; nothing was done, or what was being done has been cancelled."""
+    """The loop has ended or is ending; the call was not begun, or it was cancelled."""
 
 
 class OtherProcessError(Exception):
@@ -53,7 +53,7 @@ class _Call(Generic[Answer]):
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
 
     async def run(self) -> None:
-        """Call the function in the loop; what it returns to a caller who has gone is undone."""
+        """Call the function in the loop, and undo its result if the caller no longer waits for it."""
         try:
             with self.scope:
                 self.outcome = await outcome.acapture(self.function)
@@ -122,7 +122,7 @@ class ThreadLoop:
         return result.unwrap()
 
     def soon(self, function: Callable[[], object]) -> None:
-        """Run a plain function in the loop soon, after what was given before; it must not raise.
+        """Run a plain function in the loop soon, after those that were passed before it; it must not raise.
 
         Raises:
             LoopEndedError, OtherProcessError: see there.
@@ -146,14 +146,14 @@ class ThreadLoop:
         open_async: Callable[[], AbstractAsyncContextManager[Opened]],
         opened: queue.SimpleQueue[Opened | None],
     ) -> None:
-        """Keep something open until the end is asked for."""
+        """Keep the object open until the end is requested."""
         self._token = trio.lowlevel.current_trio_token()
         if self._cancelled:
             return
         failure: BaseException | None = None
         with self._scope:
             async with trio.open_nursery() as nursery:
-                # Inside the nursery: what is closed ends the calls that are out itself, and says more than a cancellation.
+                # Inside the nursery: closing the object ends the calls under way, with a clearer error than a cancellation.
                 try:
                     async with open_async() as value:
                         self._nursery = nursery
@@ -170,7 +170,7 @@ class ThreadLoop:
         open_async: Callable[[], AbstractAsyncContextManager[Opened]],
         opened: queue.SimpleQueue[Opened | None],
     ) -> None:
-        """What the thread does."""
+        """The main function of the thread."""
         try:
             trio.run(self.live, open_async, opened)
         except BaseException as error:  # noqa: BLE001 - raised in the thread that waits for it
@@ -187,7 +187,7 @@ class ThreadLoop:
         self.thread.join(seconds)
 
     def check(self) -> None:
-        """Raise what the loop failed with."""
+        """Raise the exception with which the loop ended, if any."""
         if self._failures:
             raise self._failures[0]
 
@@ -206,7 +206,7 @@ def _end_all() -> None:
 def opened_in_thread(
     open_async: Callable[[], AbstractAsyncContextManager[Opened]], thread_name: str
 ) -> Generator[tuple[Opened, ThreadLoop]]:
-    """Start a thread, open something in its loop, and end both with the block; what is opened, and the way into the loop.
+    """Open an object in a trio loop of a new thread until the block ends; gives the object and the loop.
 
     Leaving the block normally leaves the async block normally, an exception cancels it. What fails in the loop is raised here.
     Interrupting the opening (Ctrl-C) cancels it. In a forked child leaving the block does nothing.

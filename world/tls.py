@@ -1,7 +1,7 @@
 """TLS around connections, on Python's `ssl`: what a server accepts, and networks whose connections are encrypted.
 
-Contexts are made from files in worker threads, and made anew when one of the files has changed. Connections that are open keep
-the context that they began with. Host names are not compared: clients are given brokers by address, and RocketMQ compares none.
+Contexts are built from files in worker threads, and built again when one of the files has changed. Open connections keep the
+context with which they began. Host names are not checked: clients get brokers by address, and RocketMQ checks none either.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ClientAuth = Literal["none", "optional", "require"]
 
 
 class TlsFailed(OSError):
-    """A handshake came to nothing, or a certificate cannot be used; whatever was open is closed."""
+    """A handshake failed, or a certificate cannot be used; the connection is closed."""
 
 
 @attrs.frozen(kw_only=True)
@@ -41,39 +41,39 @@ class ServerTls:
     """How a server speaks TLS."""
 
     mode: ServerMode = "permissive"
-    """What is taken: plain connections alone, both, or TLS alone."""
+    """Which connections are accepted: plain ones only, both kinds, or TLS only."""
     cert_path: str = ""
-    """Empty: a certificate is made for this process when the first client asks for TLS."""
+    """Certificate in PEM; if empty, one is made for this process when the first client asks for TLS."""
     key_path: str = ""
     key_password: str = attrs.field(default="", repr=False)
     client_auth: ClientAuth = "none"
-    """Whether clients show a certificate; one that is shown must come from `trust_cert_path`."""
+    """Whether clients present a certificate; one that is presented must be signed by `trust_cert_path`."""
     trust_cert_path: str = ""
 
 
 @attrs.frozen(kw_only=True)
 class ClientTls:
-    """How a client speaks TLS: always encrypted, authenticated as far as told here."""
+    """How a client speaks TLS: always encrypted, authenticated as set here."""
 
     trust_cert_path: str = ""
-    """Certificates (PEM) that servers must be able to show a chain from."""
+    """Certificates (PEM) of authorities; a server must present a chain that ends in one of them."""
     auth_server: bool | None = None
-    """Whether servers are authenticated; by default if there is a `trust_cert_path`. Without one, the system's roots count."""
+    """Whether servers are authenticated; by default if `trust_cert_path` is set. Without it the system's are trusted."""
     cert_path: str = ""
-    """What the client shows of itself, if asked."""
+    """The certificate that the client presents when a server asks for one."""
     key_path: str = ""
     key_password: str = attrs.field(default="", repr=False)
 
 
 @attrs.define(eq=False)
 class _Contexts:
-    """One context at a time, made anew when a file that it was made from has changed."""
+    """Holds one context, and builds it again when one of its files has changed."""
 
     _make: Callable[[], ssl.SSLContext]
     _paths: Sequence[str]
     _stamps: object = None
     _context: ssl.SSLContext | None = None
-    # Connections ask in worker threads, many at once: the first of them makes what all of them need.
+    # Many connections ask concurrently, in worker threads: the first one builds the context, the others wait for it.
     _lock: threading.Lock = attrs.field(factory=threading.Lock)
 
     @classmethod
@@ -85,10 +85,10 @@ class _Contexts:
         return cls(lambda: _client_context(settings), _files_of(settings))
 
     def current(self) -> ssl.SSLContext:
-        """The context of the files as they are now; of the last good ones, if these cannot be used.
+        """The context of the files as they are now, or the last good one if they cannot be used.
 
         Raises:
-            TlsFailed: there has been none yet that can be used.
+            TlsFailed: the files cannot be used and no context was built before.
         """
         with self._lock:
             stamps = [_stamp(path) for path in self._paths]
@@ -96,7 +96,7 @@ class _Contexts:
                 reloaded = self._context is not None
                 try:
                     self._context = self._make()
-                except (OSError, ValueError) as error:  # such as a key that follows its certificate a moment later
+                except (OSError, ValueError) as error:  # for instance a key that is replaced a moment after its certificate
                     if self._context is None:
                         raise TlsFailed(f"{', '.join(self._paths) or 'TLS'} cannot be used ({error})") from error
                     log.warning("tls_files_not_reloaded", paths=self._paths, reason=str(error))
@@ -139,7 +139,7 @@ class TlsAcceptor:
         return self.settings.mode != "disabled"
 
     async def check(self) -> None:
-        """Look at what a start depends on; a certificate of our own making can wait for its first client.
+        """Check the files at the start; a self-signed certificate is made only for its first client.
 
         Raises:
             TlsFailed: the files cannot be used, or every client needs TLS and there is no certificate.
@@ -148,10 +148,10 @@ class TlsAcceptor:
             await self._workers.run(self._contexts.current)
 
     async def accept(self, stream: Stream, received: bytes) -> Stream:
-        """Shake hands with a client of which `received` has come already; the stream that it goes on with.
+        """Complete the handshake with a client whose first bytes are `received`; returns the encrypted stream.
 
         Raises:
-            TlsFailed: no handshake came about within `HANDSHAKE_SECONDS`. The caller closes `stream`.
+            TlsFailed: the handshake failed or took more than `HANDSHAKE_SECONDS`. The caller closes `stream`.
         """
         context = await self._workers.run(self._contexts.current)
         encrypted = trio.SSLStream(_Resumed(stream, received), context, server_side=True, https_compatible=True)
@@ -176,7 +176,7 @@ def _reason(error: BaseException) -> str:
 
 
 def _client_reason(error: BaseException) -> str:
-    """Why a server did not shake hands; one that does not want to says nothing, it just closes."""
+    """Why a handshake with a server failed; a server that refuses only closes the connection."""
     found = _reason(error)
     if isinstance(error, ssl.SSLEOFError | ConnectionError) or found == "UNEXPECTED_EOF_WHILE_READING":
         found = "the server closed the connection, as one does whose TLS is disabled or that has no certificate; its log tells"
@@ -213,7 +213,7 @@ class _Resumed(trio.abc.Stream):
 def _server_context(settings: ServerTls) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.options |= ssl.OP_NO_RENEGOTIATION  # a client could make the server compute for nothing
+    context.options |= ssl.OP_NO_RENEGOTIATION  # renegotiation lets a client waste the server's CPU
     if settings.cert_path:
         _load_own(context, settings.cert_path, settings.key_path, settings.key_password)
     else:
@@ -226,7 +226,7 @@ def _server_context(settings: ServerTls) -> ssl.SSLContext:
 
 def _load_made(context: ssl.SSLContext) -> None:
     try:
-        from .self_signed import load_self_signed  # noqa: PLC0415 - heavy, and hardly any server needs it
+        from .self_signed import load_self_signed  # noqa: PLC0415 - slow to import, and few servers need it
     except ImportError as error:
         raise TlsFailed("no tls.server.certPath is set, and to make a certificate `pip install 'ledgermq[tls]'`") from error
     load_self_signed(context)
@@ -248,13 +248,13 @@ def _client_context(settings: ClientTls) -> ssl.SSLContext:
 
 
 def _load_own(context: ssl.SSLContext, cert_path: str, key_path: str, password: str) -> None:
-    # A password is always given, if an empty one: without any, OpenSSL would ask for it on the terminal.
+    # A password is always passed, even an empty one: without it OpenSSL would ask for one on the terminal.
     context.load_cert_chain(cert_path, key_path or None, password)
 
 
 @attrs.define(eq=False)
 class TlsNetwork:
-    """A network whose outgoing connections are encrypted; what listens on it sees connections as they come."""
+    """A network whose outgoing connections are encrypted; its listeners accept connections unchanged."""
 
     _network: Network
     settings: ClientTls

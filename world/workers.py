@@ -1,4 +1,4 @@
-"""Where work goes that would hold up the event loop: `fdatasync`, recovery scans, checksums of whole files."""
+"""Threads for work that would block the event loop: `fdatasync`, recovery scans, checksums of whole files."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class Workers(Protocol):
 
 @attrs.frozen(eq=False)
 class ThreadWorkers:
-    """Trio's cached threads, at most `WORKERS_MAX` at once; those that come after wait.
+    """Trio's cached threads, at most `WORKERS_MAX` at once; further calls wait.
 
-    A put under SYNC_FLUSH waits for one change of threads and back: `trio.to_thread`, which does more for its callers, takes
-    half as long again.
+    A put under SYNC_FLUSH waits for one switch to a thread and back. `trio.to_thread` does more for its callers and takes 1.5
+    times as long.
     """
 
     _free: trio.Semaphore = attrs.field(factory=lambda: trio.Semaphore(WORKERS_MAX))
