@@ -45,7 +45,7 @@ def decode_batch(buffer: Buffer, items_max: int | None = None) -> list[tuple[int
     """Read the items as (flag, body, property string bytes).
 
     Raises:
-        CorruptBatch: an item's sizes do not add up, or there are more than `items_max`. Nothing was taken.
+        CorruptBatch: the sizes of an item are inconsistent, or there are more than `items_max`. Nothing was decoded.
     """
     items: list[tuple[int, bytes, bytes]] = []
     position, end = 0, len(buffer)
@@ -58,10 +58,10 @@ def decode_batch(buffer: Buffer, items_max: int | None = None) -> list[tuple[int
         body_at = position + ITEM_HEAD.size
         properties_at = body_at + body_size + _PROPERTIES_SIZE_BYTES
         if body_size < 0 or properties_at > end:
-            raise CorruptBatch(f"body of {body_size} bytes at byte {position} passes the end at {end}")
+            raise CorruptBatch(f"body of {body_size} bytes at byte {position} goes beyond the end at {end}")
         properties_size = int.from_bytes(buffer[properties_at - 2 : properties_at], "big")
         if properties_at + properties_size != position + size or position + size > end:
-            raise CorruptBatch(f"item at byte {position} says {size} bytes, its parts make another size")
+            raise CorruptBatch(f"item at byte {position} has a size of {size} bytes, but its parts have another one")
         items.append((flag, bytes(buffer[body_at : body_at + body_size]), bytes(buffer[properties_at : position + size])))
         position += size
     return items

@@ -1,4 +1,4 @@
-"""CRC-32, the one of `zlib`, as `zlib-ng` computes it: the same numbers in a quarter of the time."""
+"""CRC-32 as in `zlib`, computed by `zlib-ng` in a quarter of the time."""
 
 from __future__ import annotations
 
@@ -15,4 +15,4 @@ class _Checksum(Protocol):
 
 # Its stub leaves out the type of the bytes.
 crc32 = cast("_Checksum", zlib_ng.crc32)  # pyright: ignore[reportUnknownMemberType]
-"""CRC-32 of `data`, going on from that of what lies before it."""
+"""CRC-32 of `data`; `value` is the CRC-32 of the bytes before it."""

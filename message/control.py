@@ -1,8 +1,8 @@
-"""Control records: events of the broker itself that take their place among the messages of the log.
+"""Control records: events of the broker itself, which are stored in the log among the messages.
 
 A control record is a message record of transaction type rollback in a topic of its own, so a reader that does not know it skips
-it: neither RocketMQ nor an older version of ours gives such a record to a consume queue or to the key index. Its property
-`CONTROL` names the kind of event and its body is a JSON object. A reader passes over kinds that it does not know.
+it: neither RocketMQ nor an older version of ours adds such a record to a consume queue or to the key index. Its property
+`CONTROL` names the kind of event and its body is a JSON object. A reader ignores kinds that it does not know.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from .properties import NAME_END, PROPERTY_END, decode_properties
 CONTROL_TOPIC = "rmq_sys_ledgermq_control"
 """The topic of all control records. RocketMQ reserves the prefix for the system, and no client may send to it."""
 KIND_PROPERTY = "CONTROL"
+"""The name of the property that holds the kind of event."""
 
 TOPIC_DELETED = "topic_deleted"
-"""`topic` ends here. `queues` holds for each queue the offset that its next message gets; other queues begin at 0 again."""
+"""`topic` ends here. `queues` holds for each queue the offset of its next message; other queues begin at 0 again."""
 GROUP_DELETED = "group_deleted"
 """The settings of `group` are deleted here, and with `offsets` also its consumer offsets."""
 TOPICS_CHANGED = "topics_changed"

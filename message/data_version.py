@@ -27,10 +27,10 @@ class DataVersion:
 
     @classmethod
     def from_json(cls, value: Any) -> Self:
-        """Read what `to_json` or a peer wrote; 4.9 has no state version, and what is absent counts as 0.
+        """Read what `to_json` or a peer wrote; absent fields count as 0, such as the state version of 4.9.
 
         Raises:
-            TypeError, ValueError: something else than an object, or numbers that no Java long holds.
+            TypeError, ValueError: the value is not an object, or a number does not fit a Java long.
         """
         if value is not None and not isinstance(value, dict):
             raise TypeError(f"a data version is {type(value).__name__} where an object should be")

@@ -2,7 +2,7 @@
 
 MessageError
 ├── CorruptRecord      bytes of a disk or a peer are not a record
-├── CorruptBatch       the body of a batch send does not add up
+├── CorruptBatch       the sizes in the body of a batch send are inconsistent
 ├── BadMessageId       text is not an offset message id
 └── JsonError          text is not JSON, even by fastjson's rules
 """

@@ -15,7 +15,7 @@ Buffer = bytes | bytearray | memoryview
 class Field:
     """One field of a fixed layout.
 
-    `code` is its `struct` code; `reason` says in half a sentence why it is there.
+    `code` is its `struct` code; `reason` says in a few words what it is for.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Layout:
         return dict(zip((field.name for field in self.fields), self.codec.unpack_from(buffer, position), strict=True))
 
     def picking(self, *names: str) -> struct.Struct:
-        """A codec of these fields alone, in the order of the layout, which passes over the others."""
+        """A codec of these fields alone, in the order of the layout; it skips the bytes of the others."""
         return struct.Struct(
             ">" + "".join(field.code if field.name in names else f"{struct.calcsize(field.code)}x" for field in self.fields)
         )

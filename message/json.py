@@ -110,7 +110,7 @@ def _escape(match: re.Match[str]) -> str:
 
 
 def _prepared(value: Any, depth: int, *, strict: bool) -> Any:
-    """What orjson is to write for `value`: None left out of objects, foreign keys turned into raw JSON."""
+    """The value that orjson writes for `value`: None removed from objects, keys that are not text turned into raw JSON."""
     if depth > DEPTH_MAX:
         raise JsonError(f"nested more than {DEPTH_MAX} deep", 0)
     if isinstance(value, dict):
@@ -178,7 +178,7 @@ class _Reader:
     """By identity of a map: the map, and its keys that were objects, in order of appearance."""
     _expanded: int = 0
     _sizes: dict[int, tuple[Any, int]] = attrs.field(factory=dict[int, tuple[Any, int]])
-    """By identity of a complete container that was referred to, or lies in one: the container, and its number of values."""
+    """By identity of a complete container that was referred to, or is inside one: the container and its number of values."""
 
     def read(self) -> Any:
         value = self._value()
@@ -204,7 +204,7 @@ class _Reader:
         if (number := _NUMBER.match(self.text, self._at)) is not None:
             self._at = number.end()
             whole = int(number[0]) if not (number[1] or number[2]) else None
-            # As orjson, which can write no more than 64 bits and takes nothing for infinite.
+            # As orjson does, which writes integers of at most 64 bits and no infinite number.
             if whole is not None and _LONG_MIN <= whole <= _LONG_MAX:
                 return whole
             if math.isinf(value := float(number[0])):
@@ -294,7 +294,7 @@ class _Reader:
         raise JsonError("a key was expected", start)
 
     def _resolve(self, path: str, position: int) -> Any:
-        """The value that a reference of fastjson means; it is complete already, as it was written before."""
+        """The value that a reference of fastjson names; it was written before the reference and so it is complete."""
         target = self._follow(path, position)
         if any(target is container for container in self._open):
             raise JsonError(f"the reference {path!r} leads to what contains it", position)
@@ -304,7 +304,7 @@ class _Reader:
         return target
 
     def _size_of(self, value: Any) -> int:
-        # Counted once: references to what itself is made of references would take as long as all the copies they stand for.
+        # Each container is counted once; otherwise nested references would take as long as all the copies that they expand to.
         if not isinstance(value, dict | list):
             return 1
         known = self._sizes.get(id(cast("Any", value)))
@@ -315,7 +315,7 @@ class _Reader:
         return known[1]
 
     def _resolve_key(self, path: str, turn: int, position: int) -> str:
-        """The key that a reference means: every object key of a map has the path `<map>.null`, so they count in order."""
+        """The key that a reference names: every object key of a map has the path `<map>.null`, in their order."""
         if path.endswith(".null"):
             _, keys = self._key_objects.get(id(self._follow(path.removesuffix(".null"), position)), (None, []))
             if turn < len(keys):

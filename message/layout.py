@@ -1,8 +1,8 @@
-"""The stored message, byte for byte: what lies in the commit log is what a pull answer carries (RocketMQ CommitLog).
+"""The stored message, byte for byte: a pull answer carries records as the commit log has them (RocketMQ CommitLog).
 
 `HEADS` is the one table of the fixed part; body, topic and properties follow with their lengths. The record is written in
 format v1 (1-byte topic length), which every client reads; v2 (2-byte topic length) is read as well.
-Nothing here touches a file: callers hand in buffers and positions.
+Nothing here opens a file: callers pass buffers and positions.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MAGIC_BLANK = -875286124  # 0xCBD43194: the filler at the end of a commit log fi
 CRC_MASK = 0x7FFFFFFF  # Java keeps the CRC in a non-negative int
 TOPIC_BYTES_MAX = 127
 TOPICS_KEPT = 10_000
-"""Decoded topics that are remembered: many records share few."""
+"""How many decoded topics are cached, because many records share few topics; the least recently used one is dropped."""
 
 
 def _head(born_v6: bool, store_v6: bool) -> Layout:
@@ -65,7 +65,7 @@ PHYSICAL_OFFSET_AT = HEAD_V4.offsets["physical_offset"]
 SYS_FLAG_AT = HEAD_V4.offsets["sys_flag"]
 assert (QUEUE_OFFSET_AT, PHYSICAL_OFFSET_AT, SYS_FLAG_AT) == (20, 28, 36)
 put_physical_offset = HEAD_V4.field_struct("physical_offset")[0].pack_into
-"""Writes it into a buffer, at a position."""
+"""Write a physical offset into a buffer, at a position in it."""
 
 BLANK = Layout(
     "filler at the end of a commit log file",
@@ -112,11 +112,11 @@ def record_size(topic_bytes: int, body_bytes: int, properties_bytes: int, sys_fl
 
 
 _SIZE_V4 = HEAD_V4.size + 2
-"""Of a record without body, topic field and properties."""
+"""Bytes of a record with IPv4 hosts, without its body, topic field and properties."""
 
 
 def topic_field(topic: bytes) -> bytes:
-    """A topic as a record holds it, behind its length.
+    """A topic as a record holds it, preceded by its length.
 
     Raises:
         ValueError: over 255 bytes.
@@ -131,12 +131,12 @@ def encode_records(
     store_timestamp: int,
     store_host: bytes,
 ) -> list[bytes]:
-    """Encode records in format v1; the host bits of their system flags are made to fit the hosts.
+    """Encode records in format v1; the host bits of their system flags are set as their hosts require.
 
     Physical offsets are left 0: the log that appends the records knows them and patches them in.
 
     Args:
-        topic_fields: for each message what `topic_field` makes of its topic.
+        topic_fields: for each message the result of `topic_field` for its topic.
 
     Raises:
         struct.error, UnicodeEncodeError: properties over 32767 bytes, or numbers or text that no record can hold.
@@ -189,7 +189,7 @@ def encode_record(
     prepared_transaction_offset: int = 0,
     physical_offset: int = 0,
 ) -> bytes:
-    """Encode one record, as `encode_records` does, whose place is known."""
+    """Encode one record whose physical offset is known, as `encode_records` does."""
     message = IncomingMessage(
         "",
         queue_id,
@@ -214,20 +214,20 @@ _SIZE_HEAD_V4 = HEAD_V4.size
 
 
 class Check(Enum):
-    """What lies at a position of a commit log file."""
+    """What is stored at a position of a commit log file."""
 
     RECORD = "record"
     BLANK = "blank"
     """The filler: the next record is at the start of the next file."""
     NOTHING = "nothing"
-    """No whole, sound record: the end of good data."""
+    """No complete, valid record: the end of valid data."""
 
 
 @attrs.define(eq=False)
 class RecordSpan:
-    """Where the variable parts of a checked record lie, as absolute positions in the buffer.
+    """Positions of the variable parts of a checked record in its buffer.
 
-    Not frozen, which would double the time it takes to make one: recovery makes one for every record.
+    It is not frozen, because that doubles the time to create one and recovery creates one per record.
     """
 
     size: int
@@ -244,7 +244,7 @@ class RecordSpan:
 
 
 def span_of(buffer: Buffer, position: int, limit: int) -> RecordSpan | None:
-    """Find the parts of the record at `position`, or None if its fields do not add up inside `limit`."""
+    """Find the parts of the record at `position`, or None if its sizes are inconsistent or go beyond `limit`."""
     if limit - position < RECORD_SIZE_MIN:
         return None
     fields = _unpack_v4(buffer, position)
@@ -319,7 +319,7 @@ def derived_parts(buffer: Buffer, position: int, limit: int) -> DerivedParts | N
         return None
     size, magic, queue_id, queue_offset, physical_offset, sys_flag, timestamp, body_size = _unpack_derived_v4(buffer, position)
     end = position + size
-    if (magic != MAGIC_V1 and magic != MAGIC_V2) or size < RECORD_SIZE_MIN or end > limit:  # noqa: PLR1714 - in less time
+    if (magic != MAGIC_V1 and magic != MAGIC_V2) or size < RECORD_SIZE_MIN or end > limit:  # noqa: PLR1714 - faster
         return None
     topic_at = position + _SIZE_HEAD_V4
     if sys_flag & HOST_BITS:
@@ -339,7 +339,7 @@ def derived_parts(buffer: Buffer, position: int, limit: int) -> DerivedParts | N
     else:
         topic_at, properties_at = 2, (tail[0] << 8 | tail[1]) + 4
     properties_size = len(tail) - properties_at
-    # No size may be negative, and so none is above the largest of its field.
+    # Sizes are signed: a negative one shows as a number above the largest that its field can hold.
     if not 0 <= properties_size <= PROPERTIES_BYTES_MAX or properties_at > 0x7FFF + 4:
         return None
     if tail[properties_at - 2] << 8 | tail[properties_at - 1] != properties_size:
@@ -357,7 +357,7 @@ def derived_parts(buffer: Buffer, position: int, limit: int) -> DerivedParts | N
 
 
 def check_record(buffer: Buffer, position: int, limit: int, *, check_crc: bool = True) -> tuple[Check, RecordSpan | None]:
-    """Judge what lies at `position` as recovery does: sizes must add up and, if asked, the body CRC must hold."""
+    """Check `position` as recovery does: the sizes must be consistent and, with `check_crc`, the CRC of the body must match."""
     span = span_of(buffer, position, limit)
     if span is None:
         blank = limit - position >= BLANK.size and _SIZE_AND_MAGIC.unpack_from(buffer, position)[1] == MAGIC_BLANK
@@ -389,7 +389,7 @@ def decode_record(buffer: Buffer, position: int = 0) -> StoredMessage:
     """Decode the record at `position`.
 
     Raises:
-        CorruptRecord: the fields do not add up. Nothing was decoded.
+        CorruptRecord: the sizes are inconsistent. Nothing was decoded.
     """
     span = span_of(buffer, position, len(buffer))
     if span is None:
@@ -418,10 +418,10 @@ def decode_record(buffer: Buffer, position: int = 0) -> StoredMessage:
 
 
 def decode_records(buffer: Buffer) -> Iterator[StoredMessage]:
-    """Decode records that lie back to back, as in the body of a pull answer.
+    """Decode adjacent records, as in the body of a pull answer.
 
     Raises:
-        CorruptRecord: what follows the records decoded so far is not one.
+        CorruptRecord: the bytes after the records decoded so far are not a record.
     """
     position = 0
     while position < len(buffer):

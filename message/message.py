@@ -30,7 +30,7 @@ class Message:
     Args:
         topic: 1..127 characters of `A-Z a-z 0-9 % | - _`.
         body: the payload, at most the broker's `maxMessageSize` (4 MiB by default).
-        tag: what consumers filter by.
+        tag: the label by which consumers filter.
         keys: each finds the message again through the broker's key index; no spaces inside a key.
         delay_level: 0 = at once; 1..18 = RocketMQ's levels 1s 5s 10s 30s 1m ... 2h.
         properties: the application's own; neither names nor values may hold U+0001 or U+0002.
@@ -130,7 +130,7 @@ class StoredMessage:
 
 
 class IncomingMessage(msgspec.Struct, eq=False, gc=False):
-    """One message to be put; times in ms, hosts packed by `encode_host`. A msgspec structure: one is made for every message."""
+    """One message to be put; times in ms, hosts packed by `encode_host`. A msgspec structure: one is created per message."""
 
     topic: str
     queue_id: int

@@ -1,7 +1,7 @@
 """Numbers that enter from requests, tables and files, bounded where they enter.
 
-Peers write numbers as Java's int and long. A larger one would fit neither a record, a table's file nor an answer, so that it
-would fail much later, in a task that did not ask for it. Numbers may be written as text, as fastjson reads them.
+Peers write numbers as Java's int and long. A larger one fits neither a record, the file of a table nor an answer, so it would
+fail much later, in another task. Numbers may also be written as text, because fastjson reads them so.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ INT_MIN, INT_MAX = -(1 << 31), (1 << 31) - 1
 LONG_MIN, LONG_MAX = -(1 << 63), (1 << 63) - 1
 
 DIGITS_MAX = 24
-"""Characters of a number that is written as text: a sign, the 19 digits of a long, and room for spaces around them."""
+"""The longest number written as text: a sign, the 19 digits of a long and some spaces; longer text is refused."""
 
 
 def long_of(value: Any) -> int:

@@ -1,4 +1,4 @@
-"""Java's `String.hashCode`, on which tag filters and the key index stand."""
+"""Java's `String.hashCode`, which tag filters and the key index use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One type per kind of integer, so that an offset of one space is never taken for another."""
+"""One type per kind of integer, so that an offset of one space is not mistaken for one of another."""
 
 from __future__ import annotations
 
