@@ -6,8 +6,6 @@ Each pair goes through ``$LEDGERMQ_HA_MESSAGES`` mixed messages (20,000 unless s
 import hashlib
 import os
 import signal
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
 import attrs
@@ -21,15 +19,13 @@ from ledgermq.client.producer import Producer, open_producer
 from ledgermq.client.subscription import ConsumeFrom
 from ledgermq.message.message import Message
 
-from . import peers
-from .conftest import obtain, start_java
-from .driver import Driver, Sent
-from .servers import Maker, Server, broker_config, free_port, jars_of, start_broker, start_namesrv
+from .driver import Sent
+from .members import SEGMENT_SIZE, Member, open_group, start_foreign
+from .servers import Maker
 
 pytestmark = pytest.mark.interop
 
 MESSAGES = int(os.environ.get("LEDGERMQ_HA_MESSAGES", "20000"))
-SEGMENT_SIZE = 4 * 1024 * 1024
 WORKERS = 16
 BATCH = 20
 QUIET_SECONDS = 2.5
@@ -40,69 +36,6 @@ TOPIC = "Mixed"
 BARE = {"haProtocol": "rocketmq", "syncFrom": "first"}
 """What our broker is told for a peer of Apache's."""
 SECRET = {"haSecret": "s"}
-
-
-@attrs.define
-class Member:
-    """One broker of a group: started, killed and started again on its store."""
-
-    maker: Maker
-    folder: Path
-    config: dict[str, object]
-    server: Server | None = None
-
-    @property
-    def address(self) -> str:
-        return f"127.0.0.1:{self.config['listenPort']}"
-
-    @property
-    def segments(self) -> Path:
-        return self.folder / "store" / "commitlog"
-
-    async def start(self) -> None:
-        self.server = server = await trio.to_thread.run_sync(start_broker, self.maker, self.folder, self.config)
-        await trio.to_thread.run_sync(server.wait_ready)
-
-    async def stop(self) -> None:
-        assert self.server is not None
-        await trio.to_thread.run_sync(self.server.stop)
-
-    def kill(self) -> None:
-        if self.server is not None:
-            self.server.kill()
-
-
-@attrs.define
-class Group:
-    """A name server of ours, and brokers that register with it."""
-
-    namesrv: str
-    folder: Path
-    started: ExitStack
-
-    async def start(
-        self, maker: Maker, name: str = "broker-a", number: int = 0, more: Mapping[str, object] | None = None
-    ) -> Member:
-        """A broker that is ready: a master, or with a number a slave."""
-        obtain(lambda: jars_of(maker))
-        folder = self.folder / f"{name}-{number}"
-        config = broker_config(free_port(), self.namesrv, folder / "store", brokerName=name, brokerId=number)
-        role = "SLAVE" if number else "ASYNC_MASTER"
-        config |= {"brokerRole": role, "slaveReadEnable": "true", "mappedFileSizeCommitLog": SEGMENT_SIZE, **(more or {})}
-        member = Member(maker, folder, config)
-        self.started.callback(member.kill)
-        await member.start()
-        return member
-
-
-@asynccontextmanager
-async def open_group(folder: Path) -> AsyncGenerator[Group]:
-    port = free_port()
-    with ExitStack() as started:
-        namesrv = start_namesrv(Maker.OURS, folder / "namesrv", port)
-        started.callback(namesrv.kill)
-        await trio.to_thread.run_sync(namesrv.wait_ready)
-        yield Group(f"127.0.0.1:{port}", folder, started)
 
 
 @attrs.define
@@ -257,15 +190,6 @@ async def test_a_slave_of_another_make_passes_over_deletions(tmp_path: Path, fol
         wanted = set(range(20, 30))
         assert await read_numbers(group.namesrv, wanted) >= wanted
         await slave.stop()
-
-
-async def start_foreign(language: str, namesrv: str, folder: Path) -> Driver:
-    """A client of another make."""
-    if language == "java":
-        return await trio.to_thread.run_sync(start_java, "5.5.0", namesrv, folder)
-    program = obtain(peers.go_driver)
-    environment = {**os.environ, "ROCKETMQ_GO_LOG_LEVEL": "warn", "HOME": str(folder)}
-    return Driver.start("Go client", [str(program), namesrv], folder, environment)
 
 
 def taken_by(sent: list[Sent]) -> set[int]:

@@ -31,6 +31,13 @@ type command struct {
 
 type stoppable interface{ Shutdown() error }
 
+type stopFunc func()
+
+func (stop stopFunc) Shutdown() error {
+	stop()
+	return nil
+}
+
 var (
 	namesrv   primitive.NamesrvAddr
 	out       sync.Mutex
@@ -73,6 +80,8 @@ func perform(c command) {
 	switch c.name {
 	case "send":
 		err = send(c)
+	case "load":
+		err = load(c)
 	case "consume":
 		err = consume(c)
 	case "stop":
@@ -155,6 +164,43 @@ func sendAsync(c command, sender rocketmq.Producer, count int) error {
 	return nil
 }
 
+// Sends from several goroutines, each to one queue, until it is stopped, whatever happens to the broker;
+// reports what was acknowledged.
+func load(c command) error {
+	sender, err := sender(c.text("group", "go_load"), "ordered")
+	if err != nil {
+		return err
+	}
+	over := make(chan struct{})
+	table.Lock()
+	running[c.call] = stopFunc(func() { close(over) })
+	table.Unlock()
+	var group sync.WaitGroup
+	shards, pause := c.number("shards", 1), time.Duration(c.number("pause", 0))*time.Millisecond
+	for shard := 0; shard < shards; shard++ {
+		group.Add(1)
+		go func(shard int) {
+			defer group.Done()
+			for i := shard; ; i += shards {
+				select {
+				case <-over:
+					return
+				case <-time.After(pause):
+				}
+				message := c.message(i)
+				ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+				result, err := sender.SendSync(ctx, message)
+				cancel()
+				if err == nil {
+					c.sent(i, result, message)
+				}
+			}
+		}(shard)
+	}
+	group.Wait()
+	return nil
+}
+
 func sender(group string, mode string) (rocketmq.Producer, error) {
 	table.Lock()
 	defer table.Unlock()
@@ -199,7 +245,7 @@ func (c command) message(index int) *primitive.Message {
 	if delay := c.number("delay", 0); delay > 0 {
 		message.WithDelayTimeLevel(delay)
 	}
-	if c.text("mode", "sync") == "ordered" {
+	if c.name == "load" || c.text("mode", "sync") == "ordered" {
 		message.WithShardingKey(strconv.Itoa(shard))
 	}
 	return message

@@ -110,6 +110,8 @@ public final class PeerDriver {
             made.setNamesrvAddr(namesrv);
             made.setInstanceName(group + compression);
             made.setSendMsgTimeout(10_000);
+            // A producer asks for routes every 30 s unless told otherwise; tests do not wait that long for a new master.
+            made.setPollNameServerInterval(1_000);
             if (!compression.isEmpty()) {
                 made.setCompressMsgBodyOverHowmuch(1024);
                 if (!compression.equals("DEFAULT")) {
@@ -189,22 +191,30 @@ public final class PeerDriver {
         }
     }
 
-    /** Sends from several threads until it is stopped, whatever happens to the broker; reports what was acknowledged. */
+    /**
+     * Sends from several threads until it is stopped, whatever happens to the broker; reports what was acknowledged.
+     * With shards, which must be as many as threads, each thread sends to a queue of its own, one message after the other.
+     */
     private static void load(Command command) throws Exception {
         DefaultMQProducer producer = producer(command);
         producer.setRetryTimesWhenSendFailed(0);
         producer.setSendMsgTimeout(3_000);
-        AtomicInteger next = new AtomicInteger();
         AtomicInteger over = new AtomicInteger();
         AtomicInteger refused = new AtomicInteger();
         RUNNING.put(command.call, over::incrementAndGet);
+        int count = command.number("threads", 4);
+        boolean ordered = command.number("shards", 0) > 0;
+        int pause = command.number("pause", 0);
         List<Thread> threads = new ArrayList<>();
-        for (int t = 0; t < command.number("threads", 4); t++) {
+        for (int t = 0; t < count; t++) {
+            int shard = t;
             Thread thread = new Thread(() -> {
-                while (over.get() == 0) {
-                    int i = next.getAndIncrement();
+                for (int i = shard; over.get() == 0; i += count) {
                     try {
-                        sent(command, i, 0, producer.send(message(command, i, 0)));
+                        Message message = message(command, i, shard);
+                        sent(command, i, shard, !ordered ? producer.send(message) : producer.send(message,
+                            (queues, ignored, key) -> queues.get((Integer) key % queues.size()), shard));
+                        Thread.sleep(pause);
                     } catch (Exception notAcknowledged) {
                         refused.incrementAndGet();
                     }
