@@ -1,8 +1,8 @@
-"""What a name server takes: names that answers can carry, addresses that can be reached, tables that fit its memory. Pure.
+"""Bounds of what a name server accepts: names, addresses and the sizes of its tables. Pure.
 
-Everybody who reaches the port may register brokers and topics and put values. What does not fit is refused with a remark, so
-that it never makes an answer to somebody else too large to be sent: a broker whose registration cannot be answered leaves all
-routes.
+Any peer that reaches the port may register brokers and topics and put values. Input beyond a bound is refused with a remark,
+so that no answer to another peer becomes too large to be sent: a broker whose registration cannot be answered disappears from
+all routes.
 """
 
 from __future__ import annotations
@@ -12,33 +12,33 @@ from ..remoting.errors import RequestRefused
 from ..world.network import Address
 
 NAME_CHARACTERS_MAX = 255
-"""Names of clusters, brokers, zones, namespaces and keys."""
+"""The longest name of a cluster, broker, zone, namespace or key; a longer one is refused."""
 TOPIC_CHARACTERS_MAX = 512
-"""Names of topics: retry topics of groups with long names are the longest."""
+"""The longest name of a topic; retry topics of groups with long names are the longest. A longer one is refused."""
 VALUE_CHARACTERS_MAX = 32 * 1024
-"""A value of the KV configuration travels in the header of an answer."""
+"""The longest value of the KV configuration, which an answer carries in its header; a longer one is refused."""
 KV_CHARACTERS_MAX = 2 * 1024 * 1024
-"""All of the KV configuration. One namespace of it is sent to every broker that registers."""
+"""The size of the whole KV configuration, of which one namespace is sent to every broker that registers."""
 BROKERS_MAX = 4096
-"""Addresses that are registered at a time; tools ask for all of them in one answer."""
+"""How many addresses may be registered at a time, because tools get all of them in one answer."""
 BROKERS_OF_CONNECTION_MAX = 8
-"""Addresses that one connection registers. All of them leave when it ends, in one turn of the event loop."""
+"""How many addresses one connection may register, because one turn of the event loop removes them when it ends."""
 QUEUE_ENTRIES_MAX = 2_000_000
-"""Topics of all broker names together, some 200 bytes each."""
+"""How many topics all broker names together may have, at some 200 bytes each."""
 TOPICS_KNOWN_MAX = 256 * 1024
-"""Topics with different names. All of them are listed in one answer, in one turn of the event loop."""
+"""How many different names of topics are kept, because one turn of the event loop lists them in one answer."""
 
 
 def refuse(remark: str) -> RequestRefused:
-    """A refusal for something that does not fit."""
+    """The refusal of input beyond a bound."""
     return RequestRefused(ResponseCode.SYSTEM_ERROR, f"{remark}; nothing was changed")
 
 
 def checked_name(kind: str, name: str, characters_max: int = NAME_CHARACTERS_MAX) -> str:
-    """A name that may enter a table.
+    """Return a name that a table may hold.
 
     Raises:
-        RequestRefused: it is empty or too long, or holds what cannot be printed.
+        RequestRefused: it is empty or too long, or has unprintable characters.
     """
     if not 1 <= len(name) <= characters_max:
         raise refuse(f"a {kind} has 1 to {characters_max} characters (got {len(name)})")
@@ -48,10 +48,10 @@ def checked_name(kind: str, name: str, characters_max: int = NAME_CHARACTERS_MAX
 
 
 def checked_address(kind: str, text: str) -> str:
-    """An address that clients and brokers can be given.
+    """Return an address that clients and brokers can connect to.
 
     Raises:
-        RequestRefused: it is none.
+        RequestRefused: the text is not an address.
     """
     try:
         Address.parse(text)

@@ -1,6 +1,6 @@
 """One frozen configuration of a name server, read from RocketMQ's `namesrv.conf` (its NamesrvConfig and NettyServerConfig).
 
-Field names are RocketMQ's keys in snake case. Keys that we do not know are kept as text and shown as they came.
+Field names are RocketMQ's keys in snake case. Unknown keys are kept as text and returned unchanged.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ def _no_others() -> dict[str, str]:
 
 @attrs.frozen(kw_only=True)
 class NamesrvConfig:
-    """All that a name server can be told. Times in milliseconds unless the name says otherwise."""
+    """All settings of a name server. Times are in milliseconds unless the name says otherwise."""
 
     listen_port: int = 9876
     bind_address: str = "0.0.0.0"
     kv_config_path: str = ""
-    """Where the KV configuration is kept; empty: only in memory."""
+    """The file of the KV configuration; if empty, it is only in memory."""
     config_store_path: str = ""
-    """Where a configuration changed by an administrator is kept; empty: only in memory."""
+    """The file of settings that administrators changed; if empty, they are only in memory."""
     order_message_enable: bool = False
     """Whether routes carry the order configuration of their topic."""
     return_order_topic_config_to_broker: bool = True
     scan_not_active_broker_interval: int = 5000
     server_channel_max_idle_time_seconds: int = 120
     support_acting_master: bool = False
-    """Whether a route shows the lowest slave of a broker without master as its master (to read from)."""
+    """Whether a route names the slave with the lowest id as the master of a broker without one, for reading."""
     notify_min_broker_id_changed: bool = False
-    """Whether brokers are told that another of their name has the lowest id now."""
+    """Whether brokers are notified when another broker of their name gets the lowest id."""
     delete_topic_with_broker_registration: bool = False
     enable_all_topic_list: bool = True
     enable_topic_list: bool = True
     config_black_list: str = "configBlackList;configStorePath;kvConfigPath"
     """Keys that no administrator may change through the network."""
     tls: TlsSettings = attrs.field(factory=TlsSettings)
-    """What is set of the keys that begin with `tls.`."""
+    """The settings whose keys begin with `tls.`."""
     others: Mapping[str, str] = attrs.field(factory=_no_others)
 
     def entries(self) -> dict[str, str]:
@@ -62,18 +62,18 @@ class NamesrvConfig:
         return write_properties(self.entries())
 
     def with_entries(self, entries: Mapping[str, str]) -> NamesrvConfig:
-        """Make the configuration that has some entries changed.
+        """Return a copy of this configuration with some entries changed.
 
         Raises:
             BadNamesrvConfig: a value is not allowed.
         """
         values = {field.name: _value(key, field, entries[key]) for key, field in _FIELDS.items() if key in entries}
-        strange = {key: value for key, value in entries.items() if key not in _FIELDS and key not in TLS_KEYS}
+        unknown = {key: value for key, value in entries.items() if key not in _FIELDS and key not in TLS_KEYS}
         try:
             tls = self.tls.updated(entries)
         except BadTlsSetting as error:
             raise BadNamesrvConfig(error.key, error.value, error.allowed) from error
-        return attrs.evolve(self, **values, tls=tls, others={**self.others, **strange})
+        return attrs.evolve(self, **values, tls=tls, others={**self.others, **unknown})
 
 
 def read_namesrv_conf(text: str, base: NamesrvConfig | None = None) -> NamesrvConfig:
@@ -103,9 +103,9 @@ KEYS: Mapping[str, str] = {key: field.name for key, field in _FIELDS.items()}
 
 _RANGES = {
     "listenPort": (0, 65535),
-    # More often than that nothing would be gained; a pause of 0 would take all of the processor.
+    # A shorter interval gains nothing, and one of 0 would keep a processor busy.
     "scanNotActiveBrokerInterval": (10, 3_600_000),
-    # Brokers register every 10 to 60 seconds: a shorter time would cut them off.
+    # Brokers register every 10 to 60 seconds: a shorter time would close their connections in between.
     "serverChannelMaxIdleTimeSeconds": (61, 86_400),
 }
 assert _RANGES.keys() == {key for key, field in _FIELDS.items() if type(field.default) is int}
@@ -122,7 +122,7 @@ CHANGEABLE = frozenset(
         "enableTopicList",
     )
 )
-"""Keys that an administrator may change through the network: whoever uses them reads them each time."""
+"""Keys that an administrator may change through the network, because their values are read at each use."""
 assert KEYS.keys() >= CHANGEABLE
 
 

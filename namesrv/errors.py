@@ -3,7 +3,7 @@
 NamesrvError
 └── BadNamesrvConfig     a configuration holds a value that no name server can run with; nothing was changed
 
-What a request is refused with travels as `remoting.errors.RequestRefused`.
+A refused request is answered by raising `remoting.errors.RequestRefused`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""From requests to the route table and the KV configuration, and back (RocketMQ DefaultRequestProcessor).
+"""Answers requests from the route table and the KV configuration (RocketMQ DefaultRequestProcessor).
 
-Everything is answered at once from memory, except what must be on disk before it is answered: changes of the KV
-configuration and of the name server's own.
+Every request is answered from memory in the same turn, except changes of the KV configuration and of the name server's
+configuration, which must be on disk before they are answered.
 """
 
 from __future__ import annotations
@@ -47,26 +47,26 @@ log = get_logger(__name__)
 REPLACED_ADDRESS = "replacedBrokerAddr"
 """A field of ours in the answer to a registration: the address that had the same name and id until then."""
 STRICT_JSON_VERSION = 401
-"""V4_9_4: clients from here on read routes as strict JSON only."""
+"""V4_9_4: clients from this version on read only strict JSON."""
 
 
 @attrs.define(eq=False)
 class Handlers:
-    """Answers for one name server."""
+    """The request handlers of one name server."""
 
     config: NamesrvConfig
     world: World
     kv_config: KvConfig
     routes: RouteTable[ServerConnection] = attrs.field(factory=RouteTable[ServerConnection])
     on_min_id_change: list[Callable[[MinIdChange], None]] = attrs.field(factory=list[Callable[[MinIdChange], None]])
-    """Called if the configuration says so."""
+    """Called for each change if `notify_min_broker_id_changed` is set."""
     changes: Mapping[str, str] = attrs.field(factory=dict[str, str])
-    """What administrators have changed of the configuration: the content of the file `configStorePath`, which a start reads."""
-    # Two administrators may change the same file at once; the second writes what both have changed.
+    """The settings that administrators changed, which is the content of `configStorePath`; it is read at the start."""
+    # Two administrators may change the same file concurrently; the second write has both changes.
     _saving: trio.Lock = attrs.field(factory=trio.Lock)
 
     def register(self, dispatcher: Dispatcher) -> None:
-        """Enter all handlers into a dispatcher."""
+        """Register all handlers at a dispatcher."""
         at_once: dict[RequestCode, Callable[[RemotingCommand], RemotingCommand]] = {
             RequestCode.UNREGISTER_BROKER: self.unregister_broker,
             RequestCode.QUERY_DATA_VERSION: self.query_data_version,
@@ -128,7 +128,7 @@ class Handlers:
         if is_new:
             log.info("broker_registered", broker=broker.name, broker_id=broker.broker_id, address=broker.address)
         if registered.replaced_address is not None:
-            # One of the two has the other's name and id by mistake, or has taken its place.
+            # Either one of the two has the other's name and id by mistake, or it has replaced the other.
             log.warning(
                 "broker_replaced",
                 broker=broker.name,
@@ -136,7 +136,7 @@ class Handlers:
                 address=broker.address,
                 replaced_address=registered.replaced_address,
             )
-        self._tell_min_id_changes()
+        self._notify_min_id_changes()
         order = self.kv_config.namespace(ORDER_TOPIC_CONFIG) if self.config.return_order_topic_config_to_broker else None
         return request.response(
             ext={
@@ -151,7 +151,7 @@ class Handlers:
         name, address = request.text("brokerName"), request.text("brokerAddr")
         self.routes.unregister(request.text("clusterName"), name, address)
         log.info("broker_unregistered", broker=name, address=address)
-        self._tell_min_id_changes()
+        self._notify_min_id_changes()
         return request.response()
 
     def query_data_version(self, request: RemotingCommand) -> RemotingCommand:
@@ -171,25 +171,25 @@ class Handlers:
         return request.response(body=dumps({"brokerMemberGroup": members}))
 
     def connection_closed(self, connection: ServerConnection) -> None:
-        """Forget the brokers behind a connection that ended."""
+        """Remove the brokers that registered over a connection that ended."""
         for broker in self.routes.connection_closed(connection):
             log.warning("broker_lost", broker=broker.name, address=broker.address, reason="its connection ended")
-        self._tell_min_id_changes()
+        self._notify_min_id_changes()
 
     def expire_brokers(self) -> list[ServerConnection]:
-        """Forget silent brokers; returns their connections, which are to be closed."""
+        """Remove silent brokers; returns their connections, which the caller closes."""
         expired = self.routes.expire(self.world.clock.monotonic())
         for broker, _ in expired:
-            log.warning("broker_lost", broker=broker.name, address=broker.address, reason="not heard of in time")
-        self._tell_min_id_changes()
+            log.warning("broker_lost", broker=broker.name, address=broker.address, reason="it did not register in time")
+        self._notify_min_id_changes()
         return [connection for _, connection in expired]
 
-    def _tell_min_id_changes(self) -> None:
+    def _notify_min_id_changes(self) -> None:
         changes, self.routes.min_id_changes = self.routes.min_id_changes, []
         if self.config.notify_min_broker_id_changed:
             for change in changes:
-                for tell in self.on_min_id_change:
-                    tell(change)
+                for notify in self.on_min_id_change:
+                    notify(change)
 
     # routes and topics
 
@@ -295,7 +295,7 @@ class Handlers:
             if changed.characters > KV_CHARACTERS_MAX:
                 raise refuse(f"all namespaces together have at most {KV_CHARACTERS_MAX} characters")
             await self._save(self.config.kv_config_path, changed.to_bytes())
-            self.kv_config = changed  # only what is on disk is served, so that nobody finds it gone after a restart
+            self.kv_config = changed  # only what is on disk is served, so that no value disappears at a restart
         return request.response()
 
     async def delete_kv_config(self, request: RemotingCommand) -> RemotingCommand:

@@ -16,11 +16,11 @@ ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
 
 @attrs.frozen(eq=False)
 class KvConfig:
-    """Namespaces of texts; a change makes another one, to be served once it is on disk."""
+    """Namespaces of texts; a change returns another value, which is served once it is on disk."""
 
     _table: Mapping[str, Mapping[str, str]] = attrs.field(factory=dict[str, Mapping[str, str]])
     characters: int = attrs.field(init=False)
-    """Of all namespaces, keys and values."""
+    """How many characters all namespaces, keys and values have together."""
 
     def __attrs_post_init__(self) -> None:
         count = sum(len(namespace) + _characters(entries) for namespace, entries in self._table.items())
@@ -31,7 +31,7 @@ class KvConfig:
         """Read a `kvConfig.json`.
 
         Raises:
-            JsonError: not one.
+            JsonError: the content is not a KV configuration.
         """
         value: Any = loads(content)
         try:
@@ -45,21 +45,21 @@ class KvConfig:
         return dumps({"configTable": self._table})
 
     def with_value(self, namespace: str, key: str, value: str) -> KvConfig:
-        """Copy this configuration, with one value set."""
+        """Return a copy of this configuration with one value set."""
         return KvConfig({**self._table, namespace: {**self._table.get(namespace, {}), key: value}})
 
     def get(self, namespace: str, key: str) -> str | None:
         return self._table.get(namespace, {}).get(key)
 
     def without(self, namespace: str, key: str) -> KvConfig:
-        """Copy this configuration without one key, which need not be there; the namespace stays."""
+        """Return a copy of this configuration without one key, which may be absent; the namespace stays."""
         entries = self._table.get(namespace)
         if entries is None:
             return self
         return KvConfig({**self._table, namespace: {name: value for name, value in entries.items() if name != key}})
 
     def namespace(self, namespace: str) -> Mapping[str, str] | None:
-        """All entries of a namespace, None for one that never had any."""
+        """All entries of a namespace, or None if it never had any."""
         return self._table.get(namespace)
 
 

@@ -1,7 +1,7 @@
-"""Telling brokers that another of their name has the lowest id now (RocketMQ NOTIFY_MIN_BROKER_ID_CHANGE, 905).
+"""Notifies brokers that another broker of their name now has the lowest id (RocketMQ NOTIFY_MIN_BROKER_ID_CHANGE, 905).
 
-As RocketMQ does, over a connection to the broker's own port: brokers take no requests over the one that they register on. It is
-a notice: a broker that cannot be reached hears of the change at its next registration.
+As in RocketMQ a notice is sent over a new connection to the broker's port, because brokers accept no requests over the one on
+which they register. A broker that cannot be reached learns of the change at its next registration.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from .routes import MinIdChange
 log = get_logger(__name__)
 
 NOTICE_SECONDS = 3.0
+"""How long sending one notice may take before it is given up and logged."""
 
 
 @attrs.define(eq=False)
@@ -28,8 +29,8 @@ class Notices:
     nursery: trio.Nursery
 
     def send(self, change: MinIdChange) -> None:
-        """Let all who are to be told of `change` know of it."""
-        for address in change.told:
+        """Notify the brokers that `change` concerns."""
+        for address in change.recipients:
             self.nursery.start_soon(self._send, address, change)
 
     async def _send(self, text: str, change: MinIdChange) -> None:

@@ -1,7 +1,7 @@
 """What a broker registers: its topics and their version, read from either form of the body (RocketMQ RegisterBrokerBody).
 
-The form is told by the first byte, not by the `compressed` field, which some brokers of 5.x set wrongly. A body is read on the
-event loop, whoever sent it: only what is asked for is made of its JSON, and `TOPICS_MAX` bounds the rest.
+The first byte decides the form, not the `compressed` field, which some brokers of 5.x set wrongly. A body is read on the event
+loop and any peer may have sent it: only the needed fields of its JSON become objects, and `TOPICS_MAX` bounds their number.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from ..remoting.errors import RequestRefused
 from .bounds import TOPIC_CHARACTERS_MAX
 
 TOPICS_MAX = 110_000
-"""Of one broker: more than fit into the largest frame as the JSON that brokers write, some 125 bytes a topic."""
+"""How many topics one broker may register. The largest frame holds fewer as JSON, which takes some 125 bytes per topic."""
 EXPANDED_BYTES_MAX = 16 * 1024 * 1024
-"""What a compressed body may grow to: as much as a frame may hold. Beyond it somebody tries to fill our memory."""
+"""The largest size of an expanded body, equal to that of a frame; a larger one is refused, as it could fill our memory."""
 OBJECTS_MAX = 2 * TOPICS_MAX
-"""In JSON: a topic is one, and has another one for its attributes from 5.x on."""
+"""How many JSON objects a body may hold: one per topic and, from 5.x on, one for the topic's attributes."""
 CONFIGS_MAX = 4096
-"""Different combinations of queues and permissions of one broker's topics; most brokers have a handful."""
+"""How many combinations of queues and permissions the topics of one broker may have; most brokers have a handful."""
 VERSION_BYTES_MAX = 4096
-"""Of the version in a compressed body, which takes 80."""
+"""The largest version in a compressed body, in bytes; an ordinary one takes 80."""
 
 K = TypeVar("K")
 
@@ -42,7 +42,7 @@ _INT = struct.Struct(">i")
 
 @attrs.frozen
 class TopicConfig:
-    """What of a broker's topic the name server keeps."""
+    """The settings of one broker's topic that the name server keeps."""
 
     read_queue_nums: int
     write_queue_nums: int
@@ -93,7 +93,7 @@ def read_registration(body: bytes, crc32: int) -> RegisteredTopics:
     """Read the body of a registration; an empty one registers no topics.
 
     Raises:
-        RequestRefused: the checksum does not fit, or the body is not one. Nothing is registered.
+        RequestRefused: the checksum does not match, or the body is not a registration. Nothing was registered.
     """
     if crc32 and zlib.crc32(body) & _CRC_MASK != crc32:
         raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"crc32 not match: the body has {zlib.crc32(body) & _CRC_MASK}")
@@ -114,7 +114,7 @@ def read_registration(body: bytes, crc32: int) -> RegisteredTopics:
         ValueError,
     ) as error:
         raise RequestRefused(
-            ResponseCode.SYSTEM_ERROR, f"the body of a registration does not add up: {type(error).__name__}: {error}"
+            ResponseCode.SYSTEM_ERROR, f"the body of a registration cannot be read: {type(error).__name__}: {error}"
         ) from error
 
 
@@ -122,7 +122,7 @@ def _expand(body: bytes) -> bytes:
     expander = zlib.decompressobj()
     expanded = expander.decompress(body, EXPANDED_BYTES_MAX)
     if not expander.eof:
-        raise ValueError(f"cut off, or more than {EXPANDED_BYTES_MAX} bytes once expanded")
+        raise ValueError(f"the compressed body is truncated, or expands to more than {EXPANDED_BYTES_MAX} bytes")
     return expanded
 
 
@@ -186,7 +186,7 @@ def _read_compressed(expanded: bytes) -> RegisteredTopics:
             config = _new_config(configs, words, (int_of(reads), int_of(writes), int_of(perm)))
         topics[name.decode()] = config
     _check_names(topics)
-    # Filter servers and static-topic mappings follow; neither is ours to serve.
+    # Filter servers and static-topic mappings follow; this name server keeps neither.
     return RegisteredTopics(DataVersion.from_json(loads(version, loose_bytes_max=VERSION_BYTES_MAX)), topics)
 
 
@@ -201,5 +201,5 @@ def _piece(buffer: bytes, position: int) -> tuple[bytes, int]:
     (size,) = _INT.unpack_from(buffer, position)
     start = position + _INT.size
     if size < 0 or start + size > len(buffer):
-        raise ValueError(f"length {size} at byte {position} passes the end at {len(buffer)}")
+        raise ValueError(f"length {size} at byte {position} goes beyond the end at {len(buffer)}")
     return buffer[start : start + size], start + size

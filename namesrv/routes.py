@@ -1,8 +1,8 @@
-"""The route table: live brokers, the topics they serve, and what clients are told (RocketMQ RouteInfoManager). Pure.
+"""The route table: live brokers, the topics they serve and the routes that clients get (RocketMQ RouteInfoManager). Pure.
 
-Invariant: a broker name stands in `_brokers` exactly as long as one of its addresses is registered; its cluster names it and
-topics may list it only that long. A broker lives until its connection ends or its timeout passes without a refresh.
-Connections are opaque here; time is handed in as seconds of a monotonic clock.
+Invariant: a broker name is in `_brokers`, in its cluster and in the routes of its topics exactly as long as one of its
+addresses is registered. An address is registered until its connection ends or its timeout passes without a refresh.
+Connections are opaque here; times are seconds of a monotonic clock.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from .bounds import BROKERS_MAX, BROKERS_OF_CONNECTION_MAX, QUEUE_ENTRIES_MAX, T
 from .registration import RegisteredTopics, TopicConfig
 
 BROKER_TIMEOUT_SECONDS = 120.0
-"""Without a refresh, for brokers that do not name a timeout of their own."""
+"""After this time without a refresh a broker expires, unless it registered with a timeout of its own."""
 
 UNIT, UNIT_SUB = 1, 2
 
 SORTED_MAX = 20_000
-"""Topics that are listed in order."""
+"""Up to this number of topics a list is sorted; sorting more would take too long a turn of the event loop."""
 
 Connection = TypeVar("Connection", bound=Hashable)
 
 
 @attrs.frozen
 class Broker:
-    """Who registers: one process behind one address."""
+    """A broker process behind one address, as it registers."""
 
     cluster: str
     name: str
@@ -42,13 +42,13 @@ class Broker:
     ha_address: str = ""
     timeout_seconds: float = BROKER_TIMEOUT_SECONDS
     enable_acting_master: bool | None = None
-    """None marks a broker before 5.x, which knows no acting masters."""
+    """None for a broker before 5.x, which has no acting masters."""
     zone: str | None = None
 
 
 @attrs.frozen
 class Registered:
-    """What a registration is answered with; both empty unless it came from a slave whose master is known."""
+    """The answer to a registration; the master's addresses are empty unless a slave registered whose master is known."""
 
     master_address: str = ""
     master_ha_address: str = ""
@@ -58,17 +58,17 @@ class Registered:
 
 @attrs.frozen
 class MinIdChange:
-    """Another broker of a name has the lowest id now: one with a lower id came, or the one with the lowest left."""
+    """Another broker of a name has the lowest id now: one with a lower id registered, or the one with the lowest left."""
 
     broker_name: str
     broker_id: int
     address: str
-    told: tuple[str, ...]
-    """The addresses that are to hear of it."""
+    recipients: tuple[str, ...]
+    """The addresses of the brokers to notify."""
     offline_address: str = ""
-    """Who left."""
+    """The address of the broker that left, if one left."""
     ha_address: str = ""
-    """Of the one that came."""
+    """The HA address of the broker that registered, if one did."""
 
 
 @attrs.define(eq=False)
@@ -93,7 +93,7 @@ class _BrokerGroup:
 
 @attrs.define(eq=False)
 class _Live(Generic[Connection]):
-    """When one address was last heard of, and over which connection."""
+    """When one address was last refreshed, and over which connection it registered."""
 
     broker: Broker
     connection: Connection
@@ -113,22 +113,22 @@ def _queue_data(broker_name: str, config: TopicConfig) -> dict[str, Any]:
 
 @attrs.define(eq=False)
 class RouteTable(Generic[Connection]):
-    """All that a name server knows of brokers and topics."""
+    """The registered brokers and topics of a name server."""
 
     _topics: dict[str, dict[str, TopicConfig]] = attrs.field(factory=dict[str, dict[str, TopicConfig]])
-    """Topic, broker name."""
+    """By topic and broker name."""
     _brokers: dict[str, _BrokerGroup] = attrs.field(factory=dict[str, _BrokerGroup])
     _clusters: dict[str, set[str]] = attrs.field(factory=dict[str, set[str]])
     _live: dict[tuple[str, str], _Live[Connection]] = attrs.field(factory=dict[tuple[str, str], _Live[Connection]])
-    """Cluster, address."""
+    """By cluster and address."""
     _topics_of: dict[str, set[str]] = attrs.field(factory=dict[str, set[str]])
-    """By broker name, the topics in `_topics` that list it."""
+    """By broker name, the topics of `_topics` that have an entry for it."""
     _entries: int = 0
-    """Topics of all broker names together."""
+    """How many topics all broker names have together."""
     min_id_changes: list[MinIdChange] = attrs.field(factory=list[MinIdChange])
-    """Those that nobody was told of yet, of names with acting masters."""
+    """Changes of which the brokers were not yet notified, for names with acting masters."""
 
-    # brokers come and go
+    # registration and expiry of brokers
 
     def register(
         self,
@@ -139,11 +139,11 @@ class RouteTable(Generic[Connection]):
         *,
         forget_missing_topics: bool = False,
     ) -> Registered:
-        """Take a registration.
+        """Apply a registration.
 
         Raises:
-            RequestRefused: a single topic of a broker that never registered in full, a state older than what is known, or one
-                that does not fit. Nothing was changed.
+            RequestRefused: a single topic of a broker that never registered in full, a state older than the known one, or one
+                beyond a bound. Nothing was changed.
         """
         group = self._brokers.get(broker.name)
         known = group.addresses if group is not None else {}
@@ -198,7 +198,7 @@ class RouteTable(Generic[Connection]):
             raise refuse(f"{count} topics of {broker_name} do not fit: {others} of {QUEUE_ENTRIES_MAX} are taken")
 
     def _refuse_stale(self, broker: Broker, version: DataVersion, old_address: str | None) -> None:
-        # A master that was replaced under its own id may come back late; the younger state stays.
+        # A master that was replaced under its own id may return late; the newer state stays.
         if old_address is None or old_address == broker.address:
             return
         old = self._live.get((broker.cluster, old_address))
@@ -215,7 +215,7 @@ class RouteTable(Generic[Connection]):
         group.enable_acting_master = bool(broker.enable_acting_master)
         group.zone = broker.zone
         self._clusters.setdefault(broker.cluster, set()).add(broker.name)
-        # The same process under another id: a slave that became master, or the other way round.
+        # The same process registers under another id: a slave became master, or a master became slave.
         for broker_id in [number for number, address in group.addresses.items() if address == broker.address]:
             if broker_id != broker.broker_id:
                 del group.addresses[broker_id]
@@ -242,7 +242,7 @@ class RouteTable(Generic[Connection]):
         self._entries += len(listed) - before
 
     def _unlist_topic(self, broker_name: str, topic: str) -> None:
-        """Forget what one broker serves of a topic, and the topic with the last broker of it."""
+        """Remove one broker from a topic, and the topic with its last broker."""
         queues = self._topics[topic]
         del queues[broker_name]
         if not queues:
@@ -261,7 +261,7 @@ class RouteTable(Generic[Connection]):
         return Registered(master, live.broker.ha_address if live is not None else "")
 
     def unregister(self, cluster: str, broker_name: str, address: str) -> None:
-        """Forget an address; with the last one of its name go the name's queues, and topics left without queues."""
+        """Remove an address; with the last address of a name, remove its queues and the topics without other queues."""
         self._live.pop((cluster, address), None)
         group = self._brokers.get(broker_name)
         if group is None or address not in group.addresses.values():
@@ -289,34 +289,34 @@ class RouteTable(Generic[Connection]):
             self._unlist_topic(broker_name, topic)
 
     def refresh(self, cluster: str, address: str, now: float) -> None:
-        """A sign of life; nothing happens for an address that is not registered."""
+        """Extend the registration of an address; nothing happens if it is not registered."""
         live = self._live.get((cluster, address))
         if live is not None:
             live.refreshed = now
 
     def data_version(self, cluster: str, address: str) -> DataVersion | None:
-        """What an address registered last."""
+        """The version that an address registered last, or None."""
         live = self._live.get((cluster, address))
         return live.data_version if live is not None else None
 
     def expire(self, now: float) -> list[tuple[Broker, Connection]]:
-        """Forget brokers that were silent for longer than their timeout; tell which, and their connections to close."""
+        """Remove brokers that were silent for longer than their timeout; returns them with their connections, to be closed."""
         silent = [live for live in self._live.values() if live.refreshed + live.broker.timeout_seconds < now]
         for live in silent:
             self.unregister(live.broker.cluster, live.broker.name, live.broker.address)
         return [(live.broker, live.connection) for live in silent]
 
     def connection_closed(self, connection: Connection) -> list[Broker]:
-        """Forget the brokers that last registered over a connection; tell which."""
+        """Remove the brokers that last registered over a connection; returns them."""
         lost = [live.broker for live in self._live.values() if live.connection is connection]
         for broker in lost:
             self.unregister(broker.cluster, broker.name, broker.address)
         return lost
 
-    # what clients ask
+    # queries of clients
 
     def route(self, topic: str, *, acting_masters: bool = False) -> dict[str, Any] | None:
-        """Where a topic is served, as TopicRouteData; None when nowhere."""
+        """The route of a topic as TopicRouteData, or None if no broker serves it."""
         queues = self._topics.get(topic)
         if not queues:
             return None
@@ -330,7 +330,7 @@ class RouteTable(Generic[Connection]):
     def _seen_addresses(self, group: _BrokerGroup, *, acting: bool) -> dict[int, str]:
         addresses = dict(group.addresses)
         if acting and group.enable_acting_master and MASTER_ID not in addresses:
-            # Clients read only where an id 0 is; its topics carry no write permission meanwhile.
+            # Clients read only from brokers with an id 0; its topics have no write permission meanwhile.
             addresses[MASTER_ID] = addresses.pop(min(addresses))
         return addresses
 
@@ -348,11 +348,11 @@ class RouteTable(Generic[Connection]):
         return {"brokerAddrs": dict(group.addresses) if group and known else {}, "brokerName": broker_name, "cluster": cluster}
 
     def topics(self, wanted: Callable[[int], bool] = lambda _: True) -> list[str]:
-        """Names of all topics for one of whose brokers `wanted` holds of the topic's sysflag."""
+        """Names of all topics of which some broker has a sysflag that `wanted` accepts."""
         return sorted(t for t, queues in self._topics.items() if any(wanted(q.topic_sys_flag) for q in queues.values()))
 
     def all_topics(self) -> list[str]:
-        """Names of all topics; in order unless there are so many that ordering them would hold up everybody."""
+        """Names of all topics, sorted unless there are more than `SORTED_MAX`."""
         return sorted(self._topics) if len(self._topics) <= SORTED_MAX else list(self._topics)
 
     def topics_of_cluster(self, cluster: str) -> list[str]:
@@ -365,10 +365,10 @@ class RouteTable(Generic[Connection]):
         address = next((address for group in self._brokers.values() for address in group.addresses.values()), None)
         return sorted(self._clusters.keys() | self._brokers.keys()), address
 
-    # what administrators change
+    # changes by administrators
 
     def register_topic(self, topic: str, queues: Iterable[tuple[str, TopicConfig]]) -> None:
-        """Add a topic's queues on registered brokers; those of unknown brokers are left out."""
+        """Add a topic's queues on registered brokers; those on unknown brokers are ignored."""
         known = {name: config for name, config in queues if name in self._brokers}
         self._refuse_topics((topic,))
         for name in known:
@@ -379,17 +379,17 @@ class RouteTable(Generic[Connection]):
             self._list_topics(name, (topic,))
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
-        """Forget a topic, on the brokers of one cluster or on all."""
+        """Remove a topic from the brokers of one cluster, or from all."""
         for name in list(self._topics.get(topic, {})):
             if cluster is None or self._brokers[name].cluster == cluster:
                 self._unlist_topic(name, topic)
 
     def wipe_write_permission(self, broker_name: str) -> int:
-        """Let nobody write to a broker any more; returns how many topics it serves."""
+        """Remove the write permission from all topics of a broker; returns their number."""
         return self._change_permission(broker_name, lambda perm: perm & ~PERM_WRITE)
 
     def add_write_permission(self, broker_name: str) -> int:
-        """Let everybody write to a broker again; as RocketMQ does it, the inherit bit of its topics goes."""
+        """Give all topics of a broker read and write permission, as RocketMQ without the inherit bit; returns their number."""
         return self._change_permission(broker_name, lambda _: PERM_READ_WRITE)
 
     def _change_permission(self, broker_name: str, change: Callable[[int], int]) -> int:

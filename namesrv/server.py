@@ -1,4 +1,4 @@
-"""The trio shell of a name server: listens, feeds the handlers, forgets silent brokers."""
+"""The trio shell of a name server: it listens, passes requests to the handlers and expires silent brokers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Namesrv:
     """A name server that is serving."""
 
     address: Address
-    """Where clients of this machine reach it."""
+    """The address under which clients of this machine reach it."""
     dispatcher: Dispatcher
     _handlers: Handlers
 
@@ -49,12 +49,12 @@ class Namesrv:
 
     @property
     def config(self) -> NamesrvConfig:
-        """As administrators have changed it since the start."""
+        """The configuration with all changes that administrators have made."""
         return self._handlers.config
 
     @property
     def routes(self) -> RouteTable[ServerConnection]:
-        """What brokers have registered; only to be read."""
+        """The brokers and topics that are registered; callers must not change them."""
         return self._handlers.routes
 
 
@@ -66,7 +66,7 @@ async def open_namesrv(config: NamesrvConfig, world: World) -> AsyncGenerator[Na
         OSError: the port is taken, or the KV configuration cannot be read. Nothing is left open.
         JsonError: the KV configuration is damaged, and so is its backup.
         BadNamesrvConfig: the file of changes that administrators have made holds a value that is not allowed.
-        BadTlsSetting, TlsFailed: TLS cannot be spoken as configured.
+        BadTlsSetting, TlsFailed: TLS cannot be used as configured.
     """
     tls, network = await open_tls(config.tls, world)
     changes = await world.workers.run(_load_changes, config, world)
@@ -95,7 +95,7 @@ async def _expire(handlers: Handlers, server: RemotingServer) -> None:
 
 
 def _load_changes(config: NamesrvConfig, world: World) -> dict[str, str]:
-    """What administrators have changed through the network before this start; other keys of the file are left alone."""
+    """The settings that administrators changed through the network before this start; other keys of the file are ignored."""
     path = config.config_store_path
     if not path or not world.disk.exists(path):
         return {}

@@ -93,7 +93,7 @@ def test_a_checksum_is_over_the_bytes_as_sent() -> None:
 )
 def test_a_body_that_does_not_add_up_is_refused(body: bytes) -> None:
     """The broker is told, and nothing of the body is kept."""
-    with pytest.raises(RequestRefused, match="does not add up"):
+    with pytest.raises(RequestRefused, match="cannot be read"):
         read_registration(body, 0)
 
 
@@ -133,7 +133,7 @@ def test_numbers_may_be_text_and_what_is_null_is_absent() -> None:
     for body in (strict, b"\xef\xbb\xbf" + strict, strict.replace(b'"dataVersion"', b"0")):
         assert read_registration(body, 0).topics == {"T": TopicConfig(4, 8, 6)}
     loose = strict.replace(b'"dataVersion"', b"0").replace(b"{", b"{" + b" " * 40_000, 1)
-    with pytest.raises(RequestRefused, match="does not add up"):
+    with pytest.raises(RequestRefused, match="cannot be read"):
         read_registration(loose, 0)
 
 
@@ -169,5 +169,5 @@ def test_topics_of_too_many_kinds_are_refused(compressed: bool) -> None:
 def test_a_number_that_no_java_int_holds_is_refused(number: int) -> None:
     """The registration changes nothing of the routes of others."""
     for body in (b'{"topicConfigTable":{"T":{"perm":%d}}}' % number, b'{"dataVersion":{"counter":%d}}' % (number << 64)):
-        with pytest.raises(RequestRefused, match="does not add up"):
+        with pytest.raises(RequestRefused, match="cannot be read"):
             read_registration(body, 0)
