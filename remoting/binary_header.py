@@ -1,9 +1,9 @@
 """The binary header of commands (RocketMQ's serialize type ROCKETMQ): a fixed part, a remark, and length-prefixed fields.
 
-A client sends the same fields with the same lengths again and again, and most with the same values. So a header is remembered
-as a `Shape`: which of its bytes never changed, and where the values lie that did. The next header of that length is taken apart
-in one step. A remembered shape is only ever a guess: all bytes that it holds for constant are compared, and a header that
-differs is read field by field and widens the guess.
+A client repeats the same fields with the same lengths, and most of them with the same values. So the decoder remembers a header
+as a `Shape`: which of its bytes have been constant, and the positions of the values that varied. The next header of that length
+is decoded in one step. All bytes that a shape takes for constant are compared; a header that differs is decoded field by field,
+and the shape then counts the differing values as varying.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _KEY_SIZE = struct.Struct(">h")
 SHAPES_MAX = 1024
 FIELDS_IN_SHAPE_MAX = 32
 HEADER_IN_SHAPE_MAX = 4096
-"""Longer headers are not remembered: a shape holds all of its header, and strangers send what they like."""
+"""Longer headers are not remembered, because a shape holds its whole header and any peer can send one."""
 
 _BLOCK_AT = _HEAD.size + _SIZE.size
-"""Where fields begin when there is no remark."""
+"""The position of the fields in a header without a remark."""
 _NUMBERS = 5
-"""Code, language code, version, opaque, flag stand before what a shape compares."""
+"""How many numbers precede the parts that a shape compares: code, language code, version, opaque and flag."""
 
 Head = tuple[int, int, int, int, int]
 """Code, language code, version, opaque, flag."""
@@ -37,21 +37,21 @@ Head = tuple[int, int, int, int, int]
 
 @attrs.frozen
 class Shape:
-    """How a header without a remark and with fields in ASCII is laid out."""
+    """The layout of a header without a remark whose fields are ASCII."""
 
     codec: struct.Struct
-    """Takes from a header its numbers, the two sizes, and the runs of bytes that never changed."""
+    """Unpacks the numbers, the two sizes and the constant runs of bytes of a header."""
     constant: tuple[int | bytes, ...]
-    """The sizes and the runs."""
+    """The sizes and the constant runs."""
     fields: dict[str, str]
-    """All fields; those that vary have some value that was seen."""
+    """All fields; a varying one has one of the values that were received."""
     varying: tuple[str, ...]
     values_of: Callable[[str], tuple[str, ...]]
-    """Takes the values that vary from the fields' text."""
+    """Extracts the varying values from the text of the fields."""
 
     @classmethod
     def of(cls, fields: dict[str, str], before: Shape | None) -> Shape:
-        """The shape of these fields; what differs from the shape `before` varies, and what varied there."""
+        """The shape of these fields; a field varies if it varied in the shape `before` or differs from it."""
         varying: set[str] = set()
         if before is not None and _sizes(before.fields) == _sizes(fields):
             varying = {name for name in fields if name in before.varying or fields[name] != before.fields[name]}
@@ -84,18 +84,18 @@ def _sizes(fields: dict[str, str]) -> list[tuple[str, int]]:
 def _getter(spans: list[slice]) -> Callable[[str], tuple[str, ...]]:
     if len(spans) > 1:
         return itemgetter(*spans)
-    return lambda text: tuple(text[span] for span in spans)  # of one value an itemgetter makes no tuple
+    return lambda text: tuple(text[span] for span in spans)  # an itemgetter of one span returns no tuple
 
 
 _shapes: dict[int, Shape] = {}
-"""By length of the header."""
+"""The remembered shapes, by length of the header."""
 
 
 def decode_header(header: bytes) -> tuple[Head, str | None, dict[str, str]]:
     """Read a header into its fixed part, its remark and its fields.
 
     Raises:
-        RemoteProtocolError: lengths that do not add up, or text that is not UTF-8.
+        RemoteProtocolError: the lengths are inconsistent, or text is not UTF-8.
     """
     shape = _shapes.get(len(header))
     if shape is not None:
@@ -104,7 +104,7 @@ def decode_header(header: bytes) -> tuple[Head, str | None, dict[str, str]]:
             try:
                 values = shape.values_of(header[_BLOCK_AT:].decode("ascii"))
             except UnicodeDecodeError:
-                pass  # as seldom as it is allowed: below it is read as UTF-8
+                pass  # rare; the general way below decodes UTF-8
             else:
                 fields = shape.fields.copy()
                 fields.update(zip(shape.varying, values, strict=False))
@@ -114,17 +114,17 @@ def decode_header(header: bytes) -> tuple[Head, str | None, dict[str, str]]:
         remark, at = _sized(header, _HEAD.size - _SIZE.size)
         block, end = _sized(header, at)
         pairs = _split(block)
-        # Java takes a length of 0 for null, which is as good as absent.
+        # Java reads a length of 0 as null, which is the same as absent.
         fields = {name.decode(): value.decode() for name, value in pairs if name and value}
     except (struct.error, UnicodeDecodeError) as error:
-        raise RemoteProtocolError(f"binary header does not add up: {error}") from error
-    if not remark and end == len(header) and len(fields) == len(pairs):  # no name twice, nothing empty
+        raise RemoteProtocolError(f"the binary header cannot be read: {error}") from error
+    if not remark and end == len(header) and len(fields) == len(pairs):  # every field has another name and none is empty
         _learn(block, fields, shape)
     return (code, language, version, opaque, flag), remark.decode("utf-8", "replace") or None, fields
 
 
 def _learn(block: bytes, fields: dict[str, str], before: Shape | None) -> None:
-    """Remember what a header of this block alone looks like, unless it is longer or odder than those of clients."""
+    """Remember the shape of a header with only this block of fields, if it is as short and plain as those of clients."""
     size = _BLOCK_AT + len(block)
     if size <= HEADER_IN_SHAPE_MAX and 0 < len(fields) <= FIELDS_IN_SHAPE_MAX and block.isascii():
         if len(_shapes) >= SHAPES_MAX:
@@ -139,7 +139,7 @@ def _split(block: bytes) -> list[tuple[bytes, bytes]]:
         (key_size,) = _KEY_SIZE.unpack_from(block, at)
         at += _KEY_SIZE.size + key_size
         if key_size < 0 or at > len(block):
-            raise RemoteProtocolError(f"key of {key_size} bytes passes the end of the header fields")
+            raise RemoteProtocolError(f"key of {key_size} bytes goes beyond the end of the header fields")
         name = block[at - key_size : at]
         value, at = _sized(block, at)
         fields.append((name, value))
@@ -150,7 +150,7 @@ def _sized(buffer: bytes, at: int) -> tuple[bytes, int]:
     (size,) = _SIZE.unpack_from(buffer, at)
     start = at + _SIZE.size
     if size < 0 or start + size > len(buffer):
-        raise RemoteProtocolError(f"length {size} at byte {at} passes the end of the header ({len(buffer)} bytes)")
+        raise RemoteProtocolError(f"length {size} at byte {at} goes beyond the end of the header ({len(buffer)} bytes)")
     return buffer[start : start + size], start + size
 
 
@@ -173,11 +173,11 @@ def encode_header(head: Head, remark: str | None, fields: Mapping[str, str]) -> 
 
 _FRAME = struct.Struct(">iIhbhiiii")  # frame length, encoding and header length, the head, no remark, size of the fields
 OPAQUE_AT = struct.calcsize(">iIhbh")
-"""Where in such a frame its opaque stands, for whoever writes frames by a template."""
+"""The position of the opaque in such a frame, for callers that write frames by a template."""
 
 
 def frame_head(code: int, language: int, version: int, opaque: int, flag: int, block_size: int) -> bytes:
-    """Everything of a frame without remark and body that stands before its block of fields."""
+    """All bytes before the block of fields of a frame without remark and body."""
     header_size = _BLOCK_AT + block_size
     return _FRAME.pack(4 + header_size, 1 << 24 | header_size, code, language, version, opaque, flag, 0, block_size)
 

@@ -1,7 +1,7 @@
 """A remoting client connection for plain threads, on a plain socket: the same core, no event loop and no thread of its own.
 
-One call is out at a time, so that whoever calls also reads; threads that are to wait at once take a channel each. Answers to
-calls that timed out are dropped when they come. What the server asks in between is handed to `on_request`.
+One call runs at a time, and its thread also reads the socket; threads that call concurrently need one channel each. Answers to
+calls that timed out are dropped. Requests of the server that arrive during a call are passed to `on_request`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ AnswerPeer = Callable[[RemotingCommand], RemotingCommand | None]
 
 @attrs.define(eq=False)
 class BlockingChannel:
-    """A connection to one server, opened by the first call; after an error the next call opens it anew."""
+    """A connection to one server, opened by the first call; after an error the next call opens it again."""
 
     address: Address
     sockets: Sockets = attrs.field(factory=TcpSockets)
@@ -37,7 +37,7 @@ class BlockingChannel:
     connect_seconds: float = CONNECT_SECONDS
     _socket: Socket | None = None
     _core: Connection[int] = attrs.field(factory=Connection[int])
-    # Two threads that read one socket would take each other's answers.
+    # Without the lock two threads that read one socket would get each other's answers.
     _lock: threading.Lock = attrs.field(factory=threading.Lock)
 
     def call(self, command: RemotingCommand, timeout_seconds: float) -> RemotingCommand:
@@ -67,10 +67,10 @@ class BlockingChannel:
             self._lock.release()
 
     def send(self, command: RemotingCommand, timeout_seconds: float = CONNECT_SECONDS) -> None:
-        """Send a oneway request; that it is on its way is all that is known on return.
+        """Send a oneway request; on return it was passed to the operating system, and no more is known.
 
         Raises:
-            CallTimeout, ConnectionLost: it was not sent, or not whole.
+            CallTimeout, ConnectionLost: nothing or only a part of it was sent.
         """
         command.flag |= ONEWAY_FLAG
         with self._lock:
@@ -84,7 +84,7 @@ class BlockingChannel:
                 raise ConnectionLost(str(self.address), str(error)) from error
 
     def close(self) -> None:
-        """Close the connection; a later call opens it anew."""
+        """Close the connection; a later call opens it again."""
         with self._lock:
             self._drop()
 
@@ -108,7 +108,7 @@ class BlockingChannel:
         try:
             self._socket.sendall(frame)
         except TimeoutError:
-            self._drop()  # part of the frame may be out, and nothing can follow it
+            self._drop()  # a part of the frame may have been sent, so no other frame can follow
             raise
         return opaque
 

@@ -1,9 +1,9 @@
 """The trio shell of a remoting client connection: one reader task, one writer task, any number of callers.
 
-Frames leave in the order in which their calls were made, also those of calls that were made before the connection came about
-or while it was full; frames of callers that run in the same turn of the event loop leave in one write. A call that is cancelled
-or times out leaves nothing behind: its frame, if it still waits, does not go out, and its answer is dropped. Deadlines of calls
-are kept by one sweeper task per channel, because a cancel scope per call costs more than the whole rest of a call.
+Frames are sent in the order of their calls, including calls made before the connection was established or while its buffer
+was full; frames of callers that run in the same turn of the event loop are sent in one write. When a call is cancelled or times
+out, its frame is not sent if it still waits, and its answer is dropped. One sweeper task per channel keeps the deadlines of all
+calls, because a cancel scope per call costs more than the rest of a call.
 """
 
 from __future__ import annotations
@@ -29,57 +29,58 @@ log = get_logger(__name__)
 
 RECEIVE_BYTES = 256 * 1024
 CONNECT_SECONDS = 3.0
+"""How long connecting may take before it fails."""
 UNSENT_BYTES_MAX = 8 * 1024 * 1024
 """Above this many bytes queued for one connection, further frames wait until the writer has made room."""
 
 PeerRequest = Callable[["Channel", RemotingCommand], RemotingCommand | None]
-"""Takes a request that the server sends to us; returns the answer, None for none."""
+"""Handles a request of the server; returns the answer, or None for none."""
 
 Caller = tuple[trio.lowlevel.Task, float, int, float]
-"""Who waits for an answer: the task, and until when on trio's clock; for the error its code and its seconds."""
+"""A waiting caller: its task, its deadline on trio's clock, and for the error the request code and the timeout in seconds."""
 
 
 @attrs.define(eq=False)
 class Channel:
-    """One connection to a server, also before it has come about; calls may be made at once."""
+    """One connection to a server; calls may be made before it is established."""
 
     address: Address
     _on_request: PeerRequest | None = None
     local: Address | None = None
-    """Our own end, once connected."""
+    """The address of our end, once connected."""
     connected: bool = False
     closed: bool = False
     close_reason: str = "closed by us"
     received_at: float = 0.0
-    """When the newest answers came, or the connection was made, on trio's clock."""
+    """When bytes were last received, or the connection was established, on trio's clock."""
     _stream: Stream | None = None
     _core: Connection[Caller] = attrs.field(factory=Connection[Caller])
     _flowing: bool = False
-    """Connected, with room, and no frame waits: a new frame may be queued for writing at once."""
+    """Whether a new frame may be queued for writing: connected, with room, and without waiting frames."""
     _waiting: deque[tuple[int, Sequence[bytes]]] = attrs.field(factory=deque[tuple[int, Sequence[bytes]]])
-    """Frames that wait for the connection or for room, in the order of their calls, with the opaques of these."""
+    """Frames that wait for the connection or for room, in the order of their calls, each with its opaque."""
     _posting: dict[int, trio.lowlevel.Task] = attrs.field(factory=dict[int, trio.lowlevel.Task])
-    """Tasks whose oneway frames wait, by the negative numbers that these have instead of an opaque."""
+    """Tasks whose oneway frames wait, by the negative number that such a frame has instead of an opaque."""
     _posts: int = 0
     _outgoing: list[bytes] = attrs.field(factory=list[bytes])
     _unsent: int = 0
     _writer: trio.lowlevel.Task | None = None
     _settled: trio.Event = attrs.field(factory=trio.Event)
-    """Set when the connection has come about or failed."""
+    """Set when connecting has succeeded or failed."""
     _sweep_at: float = inf
     _sweep: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
 
     @property
     def waiting(self) -> bool:
-        """Whether any call is out."""
+        """Whether any call waits for its answer."""
         return bool(self._core.calls)
 
     async def wait_connected(self) -> None:
-        """Wait until the connection has come about; any number of tasks may.
+        """Wait until the connection is established; any number of tasks may wait.
 
         Raises:
-            ConnectionLost: it has failed, or ended since.
+            ConnectionLost: connecting failed, or the connection has ended since.
         """
         await self._settled.wait()
         if self.closed:
@@ -97,7 +98,7 @@ class Channel:
         return await self.exchange(command.opaque, command.code, (encode_frame(command),), timeout_seconds)
 
     def next_opaque(self) -> int:
-        """An opaque for a request that is encoded by the caller and goes out through `exchange`."""
+        """An opaque for a request that the caller encodes and sends with `exchange`."""
         return self._core.next_opaque()
 
     async def exchange(
@@ -106,11 +107,11 @@ class Channel:
         """Send the parts of one encoded request and wait for its answer, as `call` does.
 
         Args:
-            opaque: from `next_opaque`; the frame says so too.
-            code: the request's, for the error alone.
+            opaque: from `next_opaque`; the frame holds the same one.
+            code: the code of the request, for the error only.
             frame: the whole frame in any number of pieces.
-            timeout_seconds: from now until `CallTimeout`.
-            now: trio's clock, if the caller has looked at it already.
+            timeout_seconds: after this time `CallTimeout` is raised.
+            now: the time on trio's clock, if the caller has read it already.
         """
         if self.closed:
             raise self._lost(sent=False)
@@ -131,7 +132,7 @@ class Channel:
         return await trio.lowlevel.wait_task_rescheduled(abort)  # type: ignore[no-any-return]
 
     async def send(self, command: RemotingCommand) -> None:
-        """Send a oneway request; returns when it is queued for writing, which promises nothing.
+        """Send a oneway request; returns when it is queued for writing, which does not mean that it is sent.
 
         Raises:
             ConnectionLost: the connection has ended. Nothing was sent.
@@ -165,7 +166,7 @@ class Channel:
             self._queue((encode_frame(command),))
 
     def close(self) -> None:
-        """End the connection; calls that are out raise `ConnectionLost`."""
+        """End the connection; waiting calls raise `ConnectionLost`."""
         self.closed = True
         self._scope.cancel()
 
@@ -182,7 +183,7 @@ class Channel:
             self._writer = None
 
     def _admit(self) -> None:
-        """Queue the frames that wait, as far as there is room; those whose calls have ended are dropped."""
+        """Queue waiting frames while there is room; frames whose calls have ended are dropped."""
         waiting, calls, posting = self._waiting, self._core.calls, self._posting
         while waiting and self._unsent <= UNSENT_BYTES_MAX:
             number, frame = waiting.popleft()
@@ -225,8 +226,8 @@ class Channel:
         self.close_reason = "closed by the server"
 
     async def _expire(self) -> None:
-        # Most calls have the same timeout, so this wakes about once per timeout and not once per call: a call that is sooner
-        # due than the next sweep pulls that sweep forward, a call that was answered leaves nothing to do.
+        # Most calls have the same timeout, so this wakes about once per timeout and not once per call: a call with a deadline
+        # before the next sweep moves that sweep forward, and an answered call needs no work.
         while True:
             with self._sweep:
                 await trio.sleep_forever()
@@ -257,10 +258,10 @@ class Channel:
         """Connect, then read and write until the connection breaks or is closed.
 
         Args:
-            network: what connects.
-            connect_seconds: after so many seconds without a connection the attempt has failed.
-            on_close: called once at the end, whatever it is.
-            on_connect: called once the connection has come about, before anything is written.
+            network: opens the connection.
+            connect_seconds: how long connecting may take before it fails.
+            on_close: called once at the end, however the connection ended.
+            on_connect: called once the connection is established, before anything is written.
         """
         try:
             with self._scope:
@@ -276,8 +277,8 @@ class Channel:
         except* RemoteProtocolError as group:
             self.close_reason = str(group.exceptions[0])
             log.warning("malformed_frame_received", remote=str(self.address), reason=self.close_reason)
-        except* Exception as group:  # noqa: BLE001 - as in a server, one peer must not end the others
-            # What the server sent has met a fault of ours: the connection ends, and not what the nursery belongs to.
+        except* Exception as group:  # noqa: BLE001 - as in a server, one peer must not end the other connections
+            # Input of the server met a bug of ours: the connection ends, but not the owner of the nursery.
             self.close_reason = fault_of(group.exceptions[0])
             log.error(
                 "connection_failed",
@@ -336,7 +337,7 @@ def start_channel(
 ) -> Channel:
     """Begin to connect to a server; the channel lives in `nursery` until it fails, breaks or the nursery is cancelled.
 
-    Calls that are made before the connection has come about go out in their order when it has, and fail with it if it has not.
+    Calls that are made before the connection is established are sent in order afterwards; they fail if connecting fails.
     """
     channel = Channel(address, on_request)
     nursery.start_soon(channel.run, network, connect_seconds, on_close, lambda: on_connect(channel))
@@ -369,7 +370,7 @@ async def open_channel(
 
 
 def _cause(error: OSError) -> str:
-    """What went wrong with the first of the addresses that a host has, in words."""
+    """The error text of the first address of a host."""
     first: Any = getattr(error.__cause__, "exceptions", (error,))[0]
     said: str | None = getattr(first, "strerror", None)
     return said.rpartition(": ")[2] if said else str(first)
@@ -379,7 +380,7 @@ def _cause(error: OSError) -> str:
 async def connected(address: Address, *, network: Network, on_request: PeerRequest | None = None) -> AsyncGenerator[Channel]:
     """A channel for the length of an `async with` block; raises as `open_channel` does.
 
-    An exception of the block leaves it as it is, not inside the group that a nursery makes of it.
+    An exception of the block is raised unchanged, not inside the group that a nursery would raise.
     """
     failure: BaseException | None = None
     async with trio.open_nursery() as nursery:

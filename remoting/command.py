@@ -1,7 +1,7 @@
 """One remoting command: a request or a response, and its header in both encodings (RocketMQ RemotingCommand).
 
 The header of a JSON command is one object; that of a binary (`ROCKETMQ`) command is a fixed part and length-prefixed strings.
-A reader takes either; an answer goes out in the encoding of its request. What fastjson forgives in headers is forgiven here.
+A reader accepts both; an answer has the encoding of its request. Headers may deviate from JSON as far as fastjson accepts it.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ RESPONSE_FLAG = 1
 ONEWAY_FLAG = 2
 
 PROTOCOL_VERSION = 409
-"""V4_9_8. Our frames say so: late enough for every client, too early for features of 5.x brokers that we lack."""
+"""V4_9_8, the version in our frames: late enough for every client, and before the features of 5.x brokers that are not here."""
 
 FRAME_SIZE_MAX = 16 * 1024 * 1024
-"""Java's `frameMaxLength`: whole frame with its length prefix, both directions."""
+"""The largest frame with its length prefix, in both directions (Java's `frameMaxLength`)."""
 
 HEADER_SIZE_MAX = 256 * 1024
-"""The header of a frame, both directions. It is decoded in one turn of the event loop; the longest that clients send hold the
-properties of a message, of at most 32 KiB, each character of which JSON may write with six."""
+"""The largest header of a frame, in both directions, because one turn of the event loop decodes it. The longest headers of
+clients hold the properties of a message, at most 32 KiB, and JSON may write each of their characters with six."""
 
 REMARK_CHARACTERS_MAX = 1000
-"""Longer remarks are truncated: most repeat something of the request, which may be megabytes."""
+"""Longer remarks are truncated, because most quote the request, which may have megabytes."""
 
 
 class Wire(IntEnum):
@@ -44,7 +44,7 @@ class Wire(IntEnum):
     BINARY = 1
 
 
-# Used for every frame: to find a member by its class, or to compare with one, takes three times as long.
+# These are used for every frame; looking a member up in its class, or comparing with one, takes three times as long.
 _WIRE_JSON, _WIRE_BINARY = Wire.JSON, Wire.BINARY
 _JSON, _BINARY = int(Wire.JSON), int(Wire.BINARY)
 
@@ -57,14 +57,14 @@ OUR_LANGUAGE = "PYTHON"
 OUR_LANGUAGE_CODE = _LANGUAGE_CODES[OUR_LANGUAGE]
 
 FRAME_HEAD = struct.Struct(">iI")
-"""The length of what follows it; then the header's encoding in the highest byte, and its length."""
+"""The length of the rest of the frame; then the header's encoding in the highest byte, and the header's length."""
 
 
 class RemotingCommand(msgspec.Struct, eq=False, gc=False, rename={"ext": "extFields"}):
     """A request or a response.
 
-    `ext` are the header's fields, text to text; `body` is b"" where there is none. A msgspec structure, so that a JSON header
-    is checked and turned into one in a single step: this is done for every message.
+    `ext` holds the header's fields, text to text; `body` is b"" if there is none. It is a msgspec structure, so that one step
+    checks and decodes a JSON header, once per message.
     """
 
     code: int
@@ -92,7 +92,7 @@ class RemotingCommand(msgspec.Struct, eq=False, gc=False, rename={"ext": "extFie
         body: bytes = b"",
         remark: str | None = None,
     ) -> RemotingCommand:
-        """Make the answer to this request; values of `ext` become text, None is left out."""
+        """Create the answer to this request; values of `ext` become text, and those that are None are left out."""
         if remark is not None and len(remark) > REMARK_CHARACTERS_MAX:
             remark = shortened(remark, REMARK_CHARACTERS_MAX)
         return RemotingCommand(code, wire_fields(ext or {}), body, self.opaque, RESPONSE_FLAG, remark, wire=self.wire)
@@ -101,7 +101,7 @@ class RemotingCommand(msgspec.Struct, eq=False, gc=False, rename={"ext": "extFie
         """A text field.
 
         Raises:
-            RequestRefused: absent, and no default was given.
+            RequestRefused: the field is absent and has no default.
         """
         value = self.ext.get(name, default)
         if value is None:
@@ -109,7 +109,7 @@ class RemotingCommand(msgspec.Struct, eq=False, gc=False, rename={"ext": "extFie
         return value
 
     def integer(self, name: str, default: int | None = None) -> int:
-        """An int or long field, which is bounded to 64 bits here for all requests.
+        """An int or long field; this bounds the numbers of all requests to 64 bits.
 
         Raises:
             RequestRefused: not a number of 64 bits, or absent without a default.
@@ -134,7 +134,7 @@ class RemotingCommand(msgspec.Struct, eq=False, gc=False, rename={"ext": "extFie
 
 
 def wire_fields(values: Mapping[str, Any]) -> dict[str, str]:
-    """Make header fields of Python values: booleans in lower case, numbers in decimal, None left out."""
+    """Convert Python values to header fields: booleans in lower case, numbers in decimal, None left out."""
     return {
         name: value if type(value) is str else ("true" if value else "false") if type(value) is bool else str(value)
         for name, value in values.items()
@@ -146,27 +146,27 @@ def encode_frame(command: RemotingCommand) -> bytes:
     """Encode a whole frame.
 
     Raises:
-        LocalProtocolError: the frame would pass `FRAME_SIZE_MAX`, which the peer answers by closing the connection.
+        LocalProtocolError: the frame is larger than `FRAME_SIZE_MAX`, for which the peer would close the connection.
     """
     header = _encode_json(command) if command.wire is Wire.JSON else _encode_binary(command)
     return frame_of(command.wire, header, command.body)
 
 
 def frame_of(wire: int, header: bytes, body: bytes = b"") -> bytes:
-    """Put length and header word before an encoded header, and the body behind it."""
+    """Join length, header word, encoded header and body to a frame."""
     size = 4 + len(header) + len(body)
     if size + 4 > FRAME_SIZE_MAX:
-        raise LocalProtocolError(f"a frame of {size + 4} bytes passes the limit of {FRAME_SIZE_MAX}")
+        raise LocalProtocolError(f"a frame of {size + 4} bytes is larger than the limit of {FRAME_SIZE_MAX}")
     return b"".join((FRAME_HEAD.pack(size, wire << 24 | len(header)), header, body))
 
 
 def frame_start(header_size: int, body_size: int = 0) -> bytes:
-    """What comes before the JSON header of a frame."""
+    """The bytes before the JSON header of a frame."""
     return FRAME_HEAD.pack(4 + header_size + body_size, header_size)
 
 
 def answer_template(ext: bytes, *, remark: bool = False) -> bytes:
-    """Make a template of the JSON header of an answer, for those that are sent too often to be encoded one by one.
+    """Create a template of the JSON header of an answer, for answers that are too frequent to be encoded one by one.
 
     Args:
         ext: the fields as JSON, with a conversion of Python's `%` for each value.
@@ -205,7 +205,7 @@ def decode_command(wire: int, header: bytes, body: bytes) -> RemotingCommand:
     """Decode the parts of a frame.
 
     Raises:
-        RemoteProtocolError: unknown encoding, or a header that is not one.
+        RemoteProtocolError: the encoding is unknown, or the header cannot be decoded.
     """
     if wire == _JSON:
         return _decode_json(header, body)
@@ -218,7 +218,7 @@ _JavaInt = Annotated[int, msgspec.Meta(ge=INT_MIN, le=INT_MAX)]
 
 
 class _Received(RemotingCommand):
-    """What the absence of a key means in a header that was received, and what a number may be: the answer repeats it."""
+    """A received header: the meaning of absent keys, and the range of numbers, which the answer repeats."""
 
     code: _JavaInt = 0
     opaque: _JavaInt = 0
@@ -235,7 +235,7 @@ def _decode_json(header: bytes, body: bytes) -> RemotingCommand:
         command: RemotingCommand = _decode_strictly(header)
     except (msgspec.DecodeError, ValueError, RecursionError):  # ValueError: bytes that are not UTF-8
         command = _decode_leniently(header)
-    # Keys of the header may be called like fields of ours; these two never come out of it.
+    # A key of the header may have the name of one of our fields; these two must not come from it.
     command.body = body
     command.wire = _WIRE_JSON
     return command

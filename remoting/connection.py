@@ -1,7 +1,7 @@
 """A remoting connection without I/O: bytes in, commands out, and the pairing of answers with calls.
 
-Both directions count their opaques from 0 on their own, so an answer is paired by its direction (the response flag) and its
-opaque, never by the opaque alone. Both roles use the same class.
+Both peers count their opaques from 0 independently, so an answer is paired by its direction (the response flag) and its opaque,
+never by the opaque alone. Client and server use the same class.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class Connection(Generic[Waiter]):
     _opaque: int = 0
 
     def receive(self, data: bytes) -> tuple[list[RemotingCommand], list[tuple[Waiter, RemotingCommand]]]:
-        """Take received bytes; return requests of the peer, and its answers with who waits for them.
+        """Decode received bytes; returns requests of the peer, and its answers each with its waiter.
 
-        Answers that nobody waits for (any more) are dropped.
+        Answers without a waiter are dropped.
 
         Raises:
-            RemoteProtocolError: the stream is not remoting; close it.
+            RemoteProtocolError: the bytes are not remoting; the caller must close the connection.
         """
         requests: list[RemotingCommand] = []
         answers: list[tuple[Waiter, RemotingCommand]] = []
@@ -46,7 +46,7 @@ class Connection(Generic[Waiter]):
         return requests, answers
 
     def next_opaque(self) -> int:
-        """An opaque that no call of ours has out."""
+        """An opaque that no waiting call of ours has."""
         self._opaque = self._opaque + 1 & _OPAQUE_MASK
         while self._opaque in self.calls:
             self._opaque = self._opaque + 1 & _OPAQUE_MASK

@@ -1,7 +1,7 @@
-"""From request code to handler: the table that a server's requests go through.
+"""The table from request code to handler of a server.
 
-Three kinds of handler: of one request (returns its answer), of a run of requests with codes that belong together (answers
-through the connection), and of work that must wait (a task of its own, bounded in number). An unknown code is answered 3.
+There are three kinds of handlers: for one request (returns its answer), for a run of requests with related codes (answers
+through the connection), and for work that must wait (runs in a task, bounded in number). An unknown code is answered with 3.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from .server import ServerConnection
 log = get_logger(__name__)
 
 WAITING_MAX = 1024
-"""Requests that wait in tasks of their own, over all connections; more are answered SYSTEM_BUSY."""
+"""How many requests of all connections may wait in tasks; further ones are answered SYSTEM_BUSY."""
 
 BODY_BYTES_MAX = 256 * 1024
-"""Of the body of a request, unless its code is registered with another bound. Such bodies are JSON, which is read on the event
-loop at some 100 ns a byte: the heartbeat of a thousand subscriptions fits, and a stranger's megabytes are not looked at."""
+"""The largest body of a request, unless its code is registered with another bound; a larger one is refused. Bodies are JSON,
+which is read on the event loop at some 100 ns per byte. The heartbeat of a thousand subscriptions fits."""
 
 Handler = Callable[[ServerConnection, RemotingCommand], RemotingCommand | None]
 RunHandler = Callable[[ServerConnection, list[RemotingCommand]], None]
@@ -38,7 +38,7 @@ class Dispatcher:
     """Satisfies `BatchHandler` with a table of handlers."""
 
     nursery: trio.Nursery | None = None
-    """Where waiting handlers run; set before serving if there are any."""
+    """The nursery of waiting handlers; it must be set before serving if there are any."""
     on_close: list[Callable[[ServerConnection], None]] = attrs.field(factory=list[Callable[[ServerConnection], None]])
     waiting_max: int = WAITING_MAX
     _handlers: dict[int, Handler] = attrs.field(factory=dict[int, Handler])
@@ -51,7 +51,7 @@ class Dispatcher:
         """Let `handler` answer requests with `code`; it returns the answer, or None to answer later or never.
 
         Args:
-            body_bytes_max: requests with more are refused without being looked at.
+            body_bytes_max: requests with a larger body are refused without being decoded.
         """
         self._handlers[code] = handler
         self._body_bytes_max[code] = body_bytes_max
@@ -105,7 +105,7 @@ class Dispatcher:
                 at += 1
             try:
                 run_handler(connection, requests[start:at])
-            except Exception as error:  # noqa: BLE001 - answered to the peer, and logged unless it was meant
+            except Exception as error:  # noqa: BLE001 - answered to the peer, and logged unless it is a refusal
                 for request in requests[start:at]:
                     _answer_failure(connection, request, error)
         return count
@@ -114,7 +114,7 @@ class Dispatcher:
         for forget in self.on_close:
             try:
                 forget(connection)
-            except Exception as error:  # noqa: BLE001 - one that cannot forget must not keep the others from it, or the server
+            except Exception as error:  # noqa: BLE001 - one failing observer must not keep the others from running, nor end the server
                 log.error("connection_not_forgotten", reason=fault_of(error), trace=trace_of(error))
 
     def _handle_one(self, connection: ServerConnection, request: RemotingCommand) -> None:
@@ -128,7 +128,7 @@ class Dispatcher:
         elif handler is not None:
             try:
                 _send_answer(connection, request, handler(connection, request))
-            except Exception as error:  # noqa: BLE001 - answered to the peer, and logged unless it was meant
+            except Exception as error:  # noqa: BLE001 - answered to the peer, and logged unless it is a refusal
                 _answer_failure(connection, request, error)
         elif request.code not in self._waiting:
             connection.answer(
@@ -150,7 +150,7 @@ class Dispatcher:
     async def _wait(self, connection: ServerConnection, request: RemotingCommand) -> None:
         try:
             _send_answer(connection, request, await self._waiting[request.code](connection, request))
-        except Exception as error:  # noqa: BLE001 - answered to the peer, and logged unless it was meant
+        except Exception as error:  # noqa: BLE001 - answered to the peer, and logged unless it is a refusal
             _answer_failure(connection, request, error)
         finally:
             self._waiting_now -= 1

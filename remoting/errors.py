@@ -1,13 +1,13 @@
 """Errors of the remoting layer.
 
 RemotingError
-├── LocalProtocolError     we tried to send what the protocol cannot carry: a bug of ours
-├── RemoteProtocolError    the peer sent what is not remoting: its connection is closed
-├── ConnectionLost         the connection ended while a call was out; if the call was sent, it may have been carried out
+├── LocalProtocolError     a frame cannot be encoded in the protocol: a bug of ours
+├── RemoteProtocolError    the peer sent bytes that are not remoting: its connection is closed
+├── ConnectionLost         the connection ended during a call; if the call was sent, it may have been carried out
 ├── CallTimeout            no answer in time; if the call was sent, it may have been carried out
 ├── RequestRefused         a request is answered with a code and a remark
-├── BadProperties          a text of properties that Java refuses too (also a ValueError)
-└── BadTlsSetting          a setting of TLS that nobody can run with; nothing was started
+├── BadProperties          a text of properties that Java refuses too; also a ValueError
+└── BadTlsSetting          a setting of TLS is not allowed; nothing was started
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ class RemotingError(Exception):
 
 
 class LocalProtocolError(RemotingError):
-    """We tried to send what the protocol cannot carry."""
+    """A frame cannot be encoded in the protocol."""
 
 
 class RemoteProtocolError(RemotingError):
-    """The peer sent what is not remoting; there is no way to find the next frame."""
+    """The peer sent bytes that are not remoting; the next frame cannot be found."""
 
 
 class ConnectionLost(RemotingError):
-    """The connection to `address` ended while a call was out, or never came about.
+    """The connection to `address` ended during a call, or was never established.
 
-    `sent` is False if certainly nothing of the request went out.
+    `sent` is False if certainly no byte of the request was sent.
     """
 
     def __init__(self, address: str, reason: str, *, sent: bool = True) -> None:
@@ -43,7 +43,7 @@ class ConnectionLost(RemotingError):
 class CallTimeout(RemotingError):
     """No answer from `address` within `timeout_ms`.
 
-    `sent` is False if certainly nothing of the request went out; `silent` is True if nothing was received since the call.
+    `sent` is False if certainly no byte of the request was sent; `silent` is True if nothing was received since the call.
     """
 
     def __init__(self, address: str, code: int, timeout_ms: int, *, sent: bool = True, silent: bool = False) -> None:
@@ -65,7 +65,7 @@ class RequestRefused(RemotingError):
 
 
 class BadProperties(RemotingError, ValueError):
-    """A text of properties that cannot be read; nothing of it was taken."""
+    """A text of properties that cannot be read; no entry of it was used."""
 
 
 class BadTlsSetting(RemotingError):

@@ -1,6 +1,7 @@
-"""Cutting a byte stream into frames: `i32 length | u8 encoding, u24 header length | header | body`.
+"""Splits a byte stream into frames: `i32 length | u8 encoding, u24 header length | header | body`.
 
-The reader holds at most one incomplete frame, in the pieces in which it came; they are joined once, only tiny ones sooner.
+The reader holds at most one incomplete frame, in the pieces in which it was received. They are joined once, at its end; only
+tiny ones are joined earlier.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from .errors import RemoteProtocolError
 _LENGTH_SIZE = 4
 _HEAD_SIZE = FRAME_HEAD.size
 _SMALL = 1024
-"""Neighbours shorter than this are joined."""
+"""Adjacent pieces shorter than this are joined."""
 
 Frame = tuple[int, bytes, bytes]
 """Header encoding, header, body."""
@@ -30,18 +31,18 @@ class FrameReader:
 
     @property
     def held(self) -> int:
-        """Bytes of an incomplete frame."""
+        """Bytes of the incomplete frame."""
         return self._held
 
     def feed(self, data: bytes) -> list[Frame]:
-        """Take received bytes, return the frames they complete.
+        """Add received bytes; returns the frames that they complete.
 
         Raises:
-            RemoteProtocolError: a length that no frame has. The stream cannot be read on.
+            RemoteProtocolError: a length is impossible. The following frames cannot be found.
         """
         if self._held:
             if len(data) < _SMALL and len(self._pieces[-1]) < _SMALL:
-                # A trickle of single bytes would otherwise cost an object each, many times its size.
+                # Otherwise single bytes would each cost an object many times their size.
                 self._pieces[-1] += data
             else:
                 self._pieces.append(data)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from .errors import BadProperties
 
 PROPERTIES_BYTES_MAX = 32 * 1024
-"""Of the body of a request that changes settings: it is read on the event loop, line by line. A whole broker.conf has less."""
+"""The largest body of a request that changes settings, which is read on the event loop. A whole broker.conf is smaller."""
 
 _LINE = re.compile(r"\r\n|\r|\n")
 _SPACE = " \t\f"
@@ -21,7 +21,7 @@ _ESCAPE = re.compile(r"\\(u.{0,4}|.)", re.DOTALL)
 _HEX = re.compile(r"u[0-9a-fA-F]{4}")
 _SURROGATES = re.compile(r"[\ud800-\udbff][\udc00-\udfff]|[\ud800-\udfff]")
 _REPLACEMENT = "\ufffd"
-"""Stands for half a pair of surrogates, which no encoding carries."""
+"""Replaces an unpaired surrogate, which no encoding can express."""
 _PLAIN = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
@@ -32,7 +32,7 @@ def read_properties(text: str) -> dict[str, str]:
     {'listenPort': '10911', 'namesrvAddr': 'a:9876;b:9876'}
 
     Raises:
-        BadProperties: a Unicode escape that is none.
+        BadProperties: a Unicode escape does not have four hex digits.
     """
     entries: dict[str, str] = {}
     for line in _logical_lines(text):
@@ -84,7 +84,7 @@ def _unescaped(match: re.Match[str]) -> str:
     if escape[0] != "u":
         return _PLAIN.get(escape, escape)
     if not _HEX.fullmatch(escape):
-        raise BadProperties(f"\\{escape} is no Unicode escape: four hex digits belong to it")
+        raise BadProperties(f"\\{escape} is not a Unicode escape, which has four hex digits")
     return chr(int(escape[1:], 16))
 
 

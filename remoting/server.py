@@ -1,8 +1,8 @@
-"""The trio shell of a remoting server: accept, receive, hand over as one batch, write answers, close.
+"""The trio shell of a remoting server: accept, receive, handle as one batch, write answers, close.
 
-One `receive_some` is one batch: it is decoded, handed to the handler, and answered in one write. A handler that has answered
-`TURN_BYTES` or worked for `TURN_SECONDS` leaves the rest for later: it gets it when those answers are sent and every other task
-has had its turn. Answers that come later (flush, long polling) are pushed from elsewhere and gathered by the connection's
+One `receive_some` is one batch: it is decoded, passed to the handler, and answered in one write. A handler that has answered
+`TURN_BYTES` or worked for `TURN_SECONDS` leaves the rest of the batch, which is passed to it again when those answers are sent
+and every other task had its turn. Later answers (flush, long polling) are pushed by other tasks and sent by the connection's
 writer. Bounds: connections (`connections_max`), bytes of incomplete frames (`partial_bytes_max`) and of unread answers
 (`all_unsent_bytes_max`) over all connections, and unread answers of one peer (`unsent_bytes_max`).
 """
@@ -31,31 +31,32 @@ from .errors import CallTimeout, ConnectionLost, RemoteProtocolError
 log = get_logger(__name__)
 
 RECEIVE_BYTES = 96 * 1024
-"""Some seventy messages of 1 KiB. Buffers of 128 KiB and more would be mapped, faulted in and unmapped anew each time."""
+"""The size of one receive: some seventy messages of 1 KiB. Buffers from 128 KiB on would be mapped and unmapped each time."""
 IDLE_SECONDS = 120.0  # RocketMQ closes a connection without traffic after this
 SWEEP_SECONDS = 5.0
+"""How often idle connections are looked for."""
 TURN_BYTES = 1024 * 1024
-"""Answers to one peer in one turn of the event loop. The next requests of its batch wait until these have been sent."""
+"""After this many bytes of answers to one peer, the other requests of its batch wait until these have been sent."""
 TURN_SECONDS = 0.01
-"""Time of one turn that requests of one batch may take before other tasks get theirs."""
+"""After this time the other requests of a batch wait until all other tasks had a turn."""
 STORE_DESCRIPTORS_SHARE = 2
-"""One in so many descriptors of the process is left to the store: each queue and each file of the log takes one."""
+"""Connections may use one in this many descriptors of the process; the store needs one for each queue and file of the log."""
 CONNECTIONS_MAX = 20_000
-"""Each costs some 20 KiB and a descriptor."""
+"""How many connections a server accepts at most; each costs some 20 KiB and a descriptor."""
 
 
 class BatchHandler(Protocol):
-    """What a server does with requests; called on the event loop, must not block."""
+    """Handles the requests of a server; it is called on the event loop and must not block."""
 
     def handle(self, connection: ServerConnection, requests: list[RemotingCommand]) -> int:
-        """Take requests of one receive, in order; answer through `connection`, now or later.
+        """Handle requests of one receive, in order; answer through `connection`, now or later.
 
-        Returns how many were taken, at least one. The others are handed over again when other tasks have had their turn.
+        Returns how many were handled, at least one. The others are passed again when other tasks had a turn.
         """
         ...
 
     def connection_closed(self, connection: ServerConnection) -> None:
-        """The connection is gone; forget what was kept for it."""
+        """Drop the state of a connection that has ended."""
         ...
 
 
@@ -68,23 +69,23 @@ class ServerLimits:
     """Bounds of a server."""
 
     connections_max: int = attrs.field(factory=lambda: min(CONNECTIONS_MAX, descriptors_max() // STORE_DESCRIPTORS_SHARE))
-    """More are closed at once."""
+    """Connections beyond this number are closed when they are accepted."""
     partial_bytes_max: int = 256 * 1024 * 1024
-    """Incomplete frames of all connections together; beyond it the connection that holds most of them is closed."""
+    """Bytes of incomplete frames of all connections; beyond it the connection with the most is closed."""
     unsent_bytes_max: int = 64 * 1024 * 1024
-    """Answers that one peer has not read; beyond it the peer is closed."""
+    """Bytes of answers that one peer has not read; beyond it its connection is closed."""
     all_unsent_bytes_max: int = 256 * 1024 * 1024
-    """Answers that no peer has read, together; beyond it the peer that has read least is closed."""
+    """Bytes of unread answers of all peers; beyond it the connection with the most is closed."""
     idle_seconds: float = IDLE_SECONDS
 
 
 @attrs.define(eq=False)
 class Unsent:
-    """Bytes of answers that wait in all connections of a server."""
+    """Counts the bytes of answers that wait in all connections of a server."""
 
     bytes: int = 0
     on_growth: Callable[[], None] = _nothing
-    """Called when a connection could not send at once what it was given."""
+    """Called when a connection could not send an answer without waiting."""
 
 
 @attrs.define(eq=False)
@@ -105,28 +106,28 @@ class ServerConnection:
     _core: Connection[_Call] = attrs.field(factory=Connection[_Call])
     _outgoing: list[bytes] = attrs.field(factory=list[bytes])
     unsent_bytes: int = 0
-    """Bytes that the peer has not taken yet, those that are being sent included."""
+    """Bytes that wait to be sent, including those that are being sent."""
     _sent: trio.Event = attrs.field(factory=trio.Event)
     """Set and replaced whenever something has been sent."""
     _sending: bool = False
     _handling: bool = False
-    """Requests are being handled: what that pushes goes out right behind them, and need not wake the writer."""
+    """Whether requests are being handled: their answers are sent right afterwards, without waking the writer."""
     _wake: trio.Event = attrs.field(factory=trio.Event)
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     """Cancelled to close the connection."""
     closed: bool = False
     is_over_partial: bool = False
-    """Whether it is being closed for the incomplete frame that it holds."""
+    """Whether the connection is being closed because of its incomplete frame."""
     last_activity: float = 0.0
     attachments: dict[str, Any] = attrs.field(factory=dict[str, Any])
-    """What handlers keep about this connection."""
+    """State of handlers that belongs to this connection."""
 
     def push(self, frame: bytes) -> None:
         """Queue a whole encoded frame (or several) for sending; nothing happens on a closed connection."""
         if self.closed:
             return
         if not self._sending and not self._handling and not self._outgoing:
-            # Whoever answers later (a flush, a slave, an arrival) answers whole batches: the writer would only add its turn.
+            # Later answers (after a flush, a slave's report, an arrival) are whole batches: the writer would only add a turn.
             sent = self.stream.send_now(frame)
             if sent:
                 self.last_activity = self.clock.monotonic()
@@ -134,7 +135,7 @@ class ServerConnection:
                     return
                 frame = frame[sent:]
         if self.scope.cancel_called:
-            return  # nobody will send it
+            return  # the frame will never be sent
         self._outgoing.append(frame)
         self.unsent_bytes += len(frame)
         self._all_unsent.bytes += len(frame)
@@ -145,7 +146,7 @@ class ServerConnection:
             self._wake.set()
 
     def give_up_unread(self) -> None:
-        """Close a connection whose peer does not read, and free what waits for it."""
+        """Close a connection whose peer does not read, and free its waiting answers."""
         log.warning("unread_answers_limit_reached", remote=str(self.remote), bytes=self.unsent_bytes)
         self.scope.cancel()
         self._forget_unsent()
@@ -209,9 +210,9 @@ class ServerConnection:
     async def handle(
         self, handle: Callable[[ServerConnection, list[RemotingCommand]], int], requests: list[RemotingCommand]
     ) -> None:
-        """Let requests be handled, and send in one write what that pushes to their sender.
+        """Pass requests to the handler, and send the answers that it pushes in one write.
 
-        If the handler leaves some for later, they wait until the peer has read the answers to the first ones.
+        Requests that the handler leaves wait until the answers to the first ones have been sent.
         """
         while True:
             self._handling = True
@@ -228,14 +229,14 @@ class ServerConnection:
                 await self._sent.wait()
 
     async def drain(self) -> None:
-        """Send what is queued, unless another task is at it already (it then sends this too)."""
+        """Send the queued frames, unless another task is sending; that task then sends them too."""
         if self._sending:
             return
         self._sending = True
         try:
             while self._outgoing:
                 frames, self._outgoing = self._outgoing, []
-                # Large answers are sent one by one: joined they would take their memory twice.
+                # Large answers are sent one by one, because joining them would take their memory twice.
                 for part in frames if len(frames) == 1 or self.unsent_bytes > TURN_BYTES else (b"".join(frames),):
                     await self.stream.send_all(part)
                     if self.is_given_up:
@@ -249,7 +250,7 @@ class ServerConnection:
             self._sending = False
 
     async def write_pushed(self) -> None:
-        """The writer: send what other tasks have pushed, until cancelled."""
+        """The writer: send the frames that other tasks push, until cancelled."""
         while True:
             await self._wake.wait()
             self._wake = trio.Event()
@@ -257,11 +258,11 @@ class ServerConnection:
 
     @property
     def partial_bytes(self) -> int:
-        """Bytes held of an incomplete frame."""
+        """Bytes of the incomplete frame that was received so far."""
         return self._core.reader.held
 
     def receive(self, data: bytes) -> list[RemotingCommand]:
-        """Feed the core; wake calls that got their answer; return the peer's requests."""
+        """Decode received bytes, wake the calls that they answer, and return the requests of the peer."""
         requests, answers = self._core.receive(data)
         for call, answer in answers:
             call.answer = answer
@@ -269,7 +270,7 @@ class ServerConnection:
         return requests
 
     def mark_closed(self) -> None:
-        """Let every waiting call of ours know that no answer will come."""
+        """Mark the connection as closed, wake our calls, which get no answer any more, and drop what waits to be sent."""
         self.closed = True
         for call in self._core.calls.values():
             call.done.set()
@@ -278,14 +279,14 @@ class ServerConnection:
 
 @attrs.define(eq=False)
 class RemotingServer:
-    """Serves one handler on any number of listeners."""
+    """Passes the requests of any number of listeners to one handler."""
 
     handler: BatchHandler
     network: Network
     clock: Clock
     limits: ServerLimits = attrs.field(factory=ServerLimits)
     tls: TlsAcceptor | None = None
-    """Without one, connections that speak TLS are closed."""
+    """If None, connections that begin with TLS are closed."""
     connections: set[ServerConnection] = attrs.field(factory=set[ServerConnection])
     _partial_bytes: int = 0
     _unsent: Unsent = attrs.field(init=False)
@@ -344,7 +345,7 @@ class RemotingServer:
             await trio.aclose_forcefully(stream)
 
     async def _forget(self, connection: ServerConnection) -> None:
-        """Let the handler forget a connection; of many that end together one in each turn of the event loop."""
+        """Let the handler drop its state of a connection; of many that end together, one per turn of the event loop."""
         if trio.current_effective_deadline() == -inf:  # the server stops
             self.handler.connection_closed(connection)
             return
@@ -360,7 +361,7 @@ class RemotingServer:
             slowest.give_up_unread()
 
     def _bound_partial(self) -> None:
-        # Closing whoever brought the last byte would let those who hold the most stay.
+        # The connection that sent the last byte is not closed for it: those with the largest incomplete frames are.
         while self._partial_bytes > self.limits.partial_bytes_max:
             largest = max(
                 (connection for connection in self.connections if not connection.is_over_partial),
@@ -396,11 +397,11 @@ class RemotingServer:
             log.warning("tls_handshake_failed", remote=str(connection.remote), reason=str(error))
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             pass
-        except Exception as error:  # noqa: BLE001 - what one peer sent has met a fault of ours; the others keep the server
+        except Exception as error:  # noqa: BLE001 - input of one peer met a bug; the server goes on for the others
             log.error("connection_failed", remote=str(connection.remote), reason=fault_of(error), trace=trace_of(error))
 
     async def _begin(self, connection: ServerConnection, tls: TlsAcceptor, first: bytes) -> bytes | bytearray:
-        """See from a connection's first bytes what it speaks; the bytes to begin with, none if it is not taken."""
+        """Tell TLS from plain by the first bytes; returns the first plain bytes, or none if the connection is refused."""
         if first[0] != TLS_HANDSHAKE:
             if tls.takes_plain:
                 return first

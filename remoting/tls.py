@@ -1,7 +1,7 @@
 """RocketMQ's settings of TLS, by its keys (TlsSystemConfig), and what they mean for servers and clients.
 
-Java processes are given them as system properties and in the file that `tls.config.file` names, which wins. Ours are given them
-in `broker.conf`, `namesrv.conf` or as flags, and in the same file.
+Java processes read them from system properties and from the file that `tls.config.file` names, which takes precedence. Ours
+read them from `broker.conf`, `namesrv.conf` or flags, and from the same file.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ TLS_KEYS: Mapping[str, tuple[str, ...]] = {
     "tls.client.authServer": SWITCH,
     "tls.client.trustCertPath": TEXT,
 }
-"""Every key and what it may be; nothing is listed where any text may stand."""
+"""Every key and its allowed values; an empty list allows any text."""
 
 SECRET_KEYS = frozenset(("tls.server.keyPassword", "tls.client.keyPassword"))
 
 
 @attrs.frozen
 class TlsSettings:
-    """The settings that are given, by key; what is not given has RocketMQ's default."""
+    """The settings that are given, by key; the others have RocketMQ's defaults."""
 
     given: Mapping[str, str] = attrs.field(factory=dict[str, str], repr=lambda given: repr(sorted(given)))
 
@@ -59,7 +59,7 @@ class TlsSettings:
                 raise BadTlsSetting(key, value, f"{', '.join(allowed[:-1])} or {allowed[-1]}")
 
     def updated(self, entries: Mapping[str, str]) -> TlsSettings:
-        """These settings with those of `entries` over them; other keys are none of ours.
+        """These settings, overridden by those of `entries`; keys that are not of TLS are ignored.
 
         Raises:
             BadTlsSetting: a value is not allowed.
@@ -67,11 +67,11 @@ class TlsSettings:
         return TlsSettings({**self.given, **{key: value.strip() for key, value in entries.items() if key in TLS_KEYS}})
 
     def with_file(self, disk: Disk) -> TlsSettings:
-        """These settings with those of the file `tls.config.file` over them, if there is such a file.
+        """These settings, overridden by those of the file `tls.config.file` if it exists.
 
         Raises:
-            BadTlsSetting: a value in it is not allowed, or a file that is named is missing.
-            OSError: it cannot be read.
+            BadTlsSetting: a value in it is not allowed, or the named file does not exist.
+            OSError: the file cannot be read.
         """
         path = self.given.get("tls.config.file", CONFIG_FILE)
         if not disk.exists(path):
@@ -93,17 +93,17 @@ class TlsSettings:
         return self._is_on("tls.enable")
 
     def server(self) -> ServerTls:
-        """What a server is told.
+        """The settings of a server.
 
         Raises:
-            BadTlsSetting: settings that contradict each other.
+            BadTlsSetting: two settings contradict each other.
         """
         given = self.given
         mode = cast("ServerMode", given.get("tls.server.mode", "permissive"))
-        # RocketMQ's test mode is on by default, and then even a certificate that is named is not used. Here it is on by default
-        # as long as none is named.
+        # RocketMQ's test mode is on by default, and then even a configured certificate is not used. Here it is on by default
+        # only while no certificate is configured.
         if given.get("tls.test.mode.enable", "false" if "tls.server.certPath" in given else "true") == "true":
-            # Who wants clients authenticated has not chosen the test mode, which asks none, by naming no certificate.
+            # The test mode does not authenticate clients, so it is not assumed where authentication is wanted.
             wants = self._is_on("tls.server.authClient") or given.get("tls.server.need.client.auth") == "require"
             if wants and mode != "disabled" and "tls.test.mode.enable" not in given:
                 raise BadTlsSetting("tls.server.certPath", "", "set where clients are to be authenticated")
@@ -122,24 +122,24 @@ class TlsSettings:
     def _client_auth(self) -> ClientAuth:
         asked = cast("ClientAuth", self.given.get("tls.server.need.client.auth", "none"))
         if not self._is_on("tls.server.authClient"):
-            # RocketMQ then wants a certificate and believes any. That would only look like authentication.
+            # RocketMQ then asks for a certificate and accepts any, which only looks like authentication.
             if asked == "require":
                 raise BadTlsSetting("tls.server.authClient", "false", "true where tls.server.need.client.auth is require")
             return "none"
         if asked == "none":
-            # No certificate is asked for, so that there is nothing to check.
+            # No certificate is requested, so there would be nothing to verify.
             raise BadTlsSetting(
                 "tls.server.need.client.auth", "none", "require or optional where tls.server.authClient is true"
             )
         if asked == "require" and self.given.get("tls.server.mode", "permissive") == "permissive":
-            # Whoever has no certificate connects without TLS.
+            # A client without a certificate could connect without TLS.
             raise BadTlsSetting("tls.server.mode", "permissive", "enforcing where tls.server.need.client.auth is require")
         if not self.given.get("tls.server.trustCertPath"):
             raise BadTlsSetting("tls.server.trustCertPath", "", "set where tls.server.authClient is true")
         return asked
 
     def client(self) -> ClientTls:
-        """What a client is told."""
+        """The settings of a client."""
         given = self.given
         if given.get("tls.test.mode.enable") == "true":
             return ClientTls()
@@ -157,11 +157,11 @@ class TlsSettings:
 
 
 async def open_tls(settings: TlsSettings, world: World) -> tuple[TlsAcceptor, Network]:
-    """What a server process needs: the acceptor of its server, and the network by which it opens connections itself.
+    """Open TLS for a server process: the acceptor of its server, and the network for its outgoing connections.
 
     Raises:
-        BadTlsSetting: settings, in the file that they name too, that nobody can run with.
-        TlsFailed: a certificate or key that cannot be used.
+        BadTlsSetting: a setting is not allowed, also in the file that `tls.config.file` names.
+        TlsFailed: a certificate or key cannot be used.
         OSError: the file cannot be read.
     """
     settings = settings.with_file(world.disk)

@@ -40,7 +40,7 @@ def test_what_is_written_is_read_back(entries: dict[str, str]) -> None:
 @pytest.mark.parametrize("text", ["a=\\u12", "a=\\u", "a=\\u12g4", "\\u123=b", "a=\\uu0041"])
 def test_an_escape_without_four_hex_digits_is_refused(text: str) -> None:
     """As Java does, rather than to take another name or value than was meant."""
-    with pytest.raises(BadProperties, match="is no Unicode escape: four hex digits belong to it"):
+    with pytest.raises(BadProperties, match="is not a Unicode escape, which has four hex digits"):
         read_properties(text)
 
 
