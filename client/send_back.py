@@ -21,10 +21,11 @@ from ..message.properties import (
 )
 from ..remoting.codes import RequestCode
 from ..world.events import get_logger
-from .errors import ClientError, NoRoute, NoRouteReason
+from .errors import ClientError, NoRoute, NoRouteReason, Refused
 from .queue_calls import master_of, request
 from .received import ReceivedMessage
 from .route import AUTO_CREATE_QUEUES, AUTO_CREATE_TOPIC
+from .sending import SendStatus
 from .session import CALL_SECONDS, Session
 
 log = get_logger(__name__)
@@ -32,6 +33,8 @@ log = get_logger(__name__)
 FIRST_RETRY_LEVEL = 3
 """RocketMQ: the first retry waits for delay level 3 (10 s), each further one a level more."""
 RECONSUME_TIMES_MAX = 16
+STORED_CODES = frozenset(status.value for status in SendStatus)
+"""Answers that say that a copy is stored; all but SEND_OK promise less about it than the mode of the broker does."""
 
 
 @attrs.frozen
@@ -49,6 +52,8 @@ class SendBack:
             await self._by_request(message, delay_level)
         except ClientError as error:
             log.info("send_back_failed", queue=str(message.queue), offset=message.queue_offset, reason=str(error))
+            if isinstance(error, Refused) and error.code in STORED_CODES:
+                return False  # The broker has a copy that may be lost, and another one would be no safer.
         else:
             return True
         return await self.resend(message, delay_level)

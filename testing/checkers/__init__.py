@@ -15,6 +15,7 @@ from .changes import (
     offsets_stay_inside_their_queue,
 )
 from .consumers import (
+    nothing_committed_is_handed_out_again,
     nothing_is_acknowledged_before_it_was_handled,
     ordered_queues_are_handled_in_order,
     ordered_queues_have_one_owner,
@@ -62,6 +63,7 @@ CLUSTER_CHECKERS: tuple[Checker, ...] = (
     deleted_messages_never_return,
     offsets_stay_inside_their_queue,
     nothing_is_acknowledged_before_it_was_handled,
+    nothing_committed_is_handed_out_again,
     ordered_queues_are_handled_in_order,
     ordered_queues_have_one_owner,
 )
@@ -80,6 +82,7 @@ __all__ = [
     "deleted_messages_never_return",
     "keys_find_their_messages",
     "nothing_acknowledged_is_lost",
+    "nothing_committed_is_handed_out_again",
     "nothing_is_acknowledged_before_it_was_handled",
     "nothing_is_stored_twice_or_invented",
     "nothing_read_is_lost",

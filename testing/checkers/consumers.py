@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..history import Handling, History, Queue
+from ..history import Commit, Handling, History, Queue
 
 SAME_MOMENT_SECONDS = 1e-6
+PASSED_ON_SECONDS = 60.0
+"""How long a member may still hand out messages of a queue that another member has taken and committed in the meantime."""
 
 
 def everything_is_handled_at_least_once(history: History) -> Iterator[str]:
@@ -47,6 +49,31 @@ def nothing_is_acknowledged_before_it_was_handled(history: History) -> Iterator[
                     f"{number} at {offset} was {'never handled' if at is None else f'handled at {at:.2f} s'}"
                 )
         judged[commit.group, commit.queue] = max(before, commit.offset)
+
+
+def nothing_committed_is_handed_out_again(history: History) -> Iterator[str]:
+    """What a group has committed comes to none of its members again, but in the moments in which a queue changes hands.
+
+    A crash of the broker may take the commits of the last `commit_seconds` before it.
+    """
+    if not history.survives(0, len(history.ends)):
+        return  # offsets that a power cut took are given to other messages
+    commits: dict[tuple[str, Queue], list[Commit]] = {}
+    for commit in history.member_commits:
+        commits.setdefault((commit.group, commit.queue), []).append(commit)
+    for one in history.handlings:
+        for commit in commits.get((one.group, one.queue), ()):
+            if commit.offset <= one.queue_offset:
+                continue
+            kept = commit.seconds + PASSED_ON_SECONDS < one.began and not any(
+                ended - history.commit_seconds <= commit.seconds <= ended <= one.began for ended in history.ended_at
+            )
+            if kept:
+                yield (
+                    f"{one.member} was given {one.queue}@{one.queue_offset} at {one.began:.2f} s, and {one.group} had "
+                    f"committed {commit.offset} at {commit.seconds:.2f} s"
+                )
+                break
 
 
 def ordered_queues_are_handled_in_order(history: History) -> Iterator[str]:

@@ -180,6 +180,27 @@ async def test_a_refused_send_back_is_sent_as_a_message(autojump_clock: MockCloc
         assert broker.offsets["g", "t", 0] == 1
 
 
+async def test_a_message_whose_copy_is_stored_but_not_on_a_slave_is_copied_once(autojump_clock: MockClock) -> None:
+    """The copy may be lost, so the message is handed out again here; another copy would only be one repetition more."""
+    async with open_cluster() as cluster:
+        broker = await cluster.start_broker("b1")
+        cluster.create("t", 1)
+        cluster.create(RETRY, 1)
+        broker.put("t", 0, b"0")
+        broker.refuse(RequestCode.CONSUMER_SEND_MSG_BACK, ResponseCode.SLAVE_NOT_AVAILABLE)
+        async with open_consumer(
+            NAMESRV, "g", "t", ack="explicit", consume_from=ConsumeFrom.FIRST, world=cluster.world
+        ) as each:
+            (message,) = await each.get_many(1)
+            await message.retry()
+            again = await each.get_one()
+
+        assert again is not None
+        assert (again.queue.topic, again.local_redeliveries) == ("t", 1)
+        assert broker.requests_of(RequestCode.SEND_MESSAGE_V2) == []
+        assert broker.offsets["g", "t", 0] == 0
+
+
 async def test_a_message_that_nobody_takes_back_is_handed_out_again_here(autojump_clock: MockClock) -> None:
     """Without any way back the message stays ours, and comes again after five seconds."""
     async with open_cluster() as cluster:

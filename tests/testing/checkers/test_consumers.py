@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from ledgermq.testing.checkers.consumers import (
+    PASSED_ON_SECONDS,
     everything_is_handled_at_least_once,
+    nothing_committed_is_handed_out_again,
     nothing_is_acknowledged_before_it_was_handled,
     ordered_queues_are_handled_in_order,
     ordered_queues_have_one_owner,
@@ -38,6 +40,19 @@ def test_an_offset_that_passes_an_unhandled_message_is_found() -> None:
 
     run.member_commits = [Commit(2.5, "g", QUEUE, 2, 0)]
     assert len(list(nothing_is_acknowledged_before_it_was_handled(run))) == 1
+
+
+def test_a_message_that_comes_again_long_after_its_commit_is_found() -> None:
+    """A crash of the broker may have taken a commit, and a member may hold messages of a queue that has just been passed on."""
+    late = 3.5 + PASSED_ON_SECONDS + 1
+    run = history(handling(0, 1, 2), handling(0, late, late + 1))
+    assert list(nothing_committed_is_handed_out_again(run)) == []
+
+    run.member_commits = [Commit(3.5, "g", QUEUE, 1, 0)]
+    assert len(list(nothing_committed_is_handed_out_again(run))) == 1
+
+    run.ended_at, run.commit_seconds = [4.0], 10.0
+    assert list(nothing_committed_is_handed_out_again(run)) == []
 
 
 def test_a_message_that_is_handled_before_its_predecessor_is_found() -> None:

@@ -1,0 +1,56 @@
+"""What the judge of a soak finds in what a service has journalled."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+from harness.processes.journal import Journal
+from harness.processes.services import DELETED, DELETED_GROUP, PLAIN, TrioService
+from harness.processes.soak import COPIES_MAX, Soak, namesrv_of, servers_of
+from ledgermq.testing.history import Deletion, Handling
+
+
+def soak(tmp_path: Path) -> Soak:
+    servers, lots = servers_of(tmp_path), random.Random(1)
+    service = TrioService(namesrv_of(servers), Journal(lots), lots, tmp_path, 1.0)
+    return Soak(tmp_path, lots, service, 0.0, lambda _: None, servers)
+
+
+def handled(number: int, group: str, topic: str, offset: int) -> Handling:
+    return Handling(group, "m", (topic, 0), offset, number, 1.0, ended=2.0, done=True, settled_at=2.0)
+
+
+def test_a_message_that_a_group_never_handled_is_found(tmp_path: Path) -> None:
+    run = soak(tmp_path)
+    run.journal.history.subscriptions = {("g", PLAIN)}
+    put = run.journal.new_put(PLAIN)
+    put.acknowledged, put.queue_offset = True, 0
+
+    assert len(run.judge()) == 1
+
+    run.journal.history.handlings.append(handled(put.number, "g", PLAIN, 0))
+    assert run.judge() == []
+
+
+def test_only_what_was_sent_after_the_last_deletion_has_to_be_handled(tmp_path: Path) -> None:
+    run = soak(tmp_path)
+    before, after = run.journal.new_put(DELETED), run.journal.new_put(DELETED)
+    before.acknowledged = after.acknowledged = True
+    before.sent_at, after.sent_at = 1.0, 4.0
+    run.journal.history.deletions.append(Deletion(DELETED, 2.0, 0, answered_at=3.0))
+
+    assert len(run.judge()) == 1
+
+    run.journal.history.handlings.append(handled(after.number, DELETED_GROUP, DELETED, 0))
+    assert run.judge() == []
+
+
+def test_more_copies_than_a_producer_tries_are_found(tmp_path: Path) -> None:
+    run = soak(tmp_path)
+    number = run.journal.new_put(PLAIN).number
+    run.journal.history.handlings += [handled(number, "g", PLAIN, offset) for offset in range(COPIES_MAX)]
+    assert run.judge() == []
+
+    run.journal.history.handlings.append(handled(number, "g", PLAIN, COPIES_MAX))
+    assert len(run.judge()) == 1
