@@ -18,6 +18,7 @@ from ..message.control import (
     DELAYS_DELIVERED,
     GROUPS_CHANGED,
     OFFSETS_COMMITTED,
+    TABLES_CARRIED,
     TOPICS_CHANGED,
     Control,
     decode_control,
@@ -25,7 +26,9 @@ from ..message.control import (
 from ..message.errors import CorruptRecord
 from ..remoting.codes import ResponseCode
 from ..remoting.errors import RequestRefused
+from ..store.divided_log import DividedCommitLog
 from ..store.errors import NotWritable
+from ..store.older_log import OlderLog
 from ..world.events import get_logger
 from .groups import GroupConfig
 from .topics import TopicConfig
@@ -39,6 +42,8 @@ GATHER_SECONDS = 0.1
 """Commits are gathered for so long before they are appended as one record."""
 OFFSETS_PER_RECORD_MAX = 5000
 """More commits than this are divided among several records."""
+SETTINGS_PER_RECORD_MAX = 1000
+"""More topics or groups than this are divided among several records, each of which must fit an entry of the log."""
 
 
 @attrs.define(eq=False)
@@ -76,6 +81,7 @@ class ReplicatedTables:
         broker = self.broker
         broker.offsets.dirty, self._deliveries = set(), broker.delay.changes
         self._delivered = {str(level): offset for level, offset in broker.delay.offsets().items()}
+        carrying = self._carry_over()
         try:
             while True:
                 await trio.sleep(GATHER_SECONDS)
@@ -83,6 +89,8 @@ class ReplicatedTables:
                     self._append_changes()
                 self._append_offsets()
                 self._append_deliveries()
+                if carrying and not (self._refusal or broker.offsets.dirty or broker.delay.changes != self._deliveries):
+                    carrying = self._append(Control(TABLES_CARRIED, {})) is None
         finally:
             broker.offsets.dirty = None
             self._unlogged_topics.clear()
@@ -90,6 +98,27 @@ class ReplicatedTables:
             self._refusal = ""
             # What was delivered since may be truncated, and would never be delivered again.
             broker.delay.load({"offsetTable": self._delivered})
+
+    @property
+    def _older_log(self) -> OlderLog | None:
+        """The classic log that this log continues, while it has files."""
+        commit_log = self.broker.store.log
+        return commit_log.older if isinstance(commit_log, DividedCommitLog) and not commit_log.older.expired else None
+
+    def _carry_over(self) -> bool:
+        """Append all tables if the log continues an older one whose tables it does not contain; returns whether it does so."""
+        older, broker = self._older_log, self.broker
+        if older is None or older.tables_carried:
+            return False
+        log.info("tables_carried_over", topics=len(broker.topics.topics), groups=len(broker.groups.groups))
+        self._unlogged_topics.update(broker.topics.topics)
+        self._groups.clear()
+        self._append_changes()
+        broker.offsets.dirty = {
+            (topic, group, queue_id) for (topic, group), queues in broker.offsets.table.items() for queue_id in queues
+        }
+        self._deliveries = -1
+        return True
 
     def check_leads(self) -> None:
         """Let nobody change a table whose changes do not come into the log.
@@ -132,19 +161,18 @@ class ReplicatedTables:
         self._refusal = ""
         topics, groups = self.broker.topics.topics, self.broker.groups.groups
         self._unlogged_topics &= topics.keys()  # deletions are events of their own
-        if self._unlogged_topics:
-            found = [topics[name].to_json() for name in sorted(self._unlogged_topics)]
-            if self._append_change(Control(TOPICS_CHANGED, {"topics": found})):
-                self._unlogged_topics.clear()
+        for names in _pieces(sorted(self._unlogged_topics)):
+            if not self._append_change(Control(TOPICS_CHANGED, {"topics": [topics[name].to_json() for name in names]})):
+                return
+            self._unlogged_topics.difference_update(names)
         for known in (self._groups, self._appended_groups):
             for name in known.keys() - groups.keys():
                 del known[name]
         logged = {**self._groups, **self._appended_groups}
-        changed = {name: config for name, config in groups.items() if logged.get(name) != config}
-        if changed and self._append_change(
-            Control(GROUPS_CHANGED, {"groups": [config.to_json() for config in changed.values()]})
-        ):
-            self._appended_groups.update(changed)
+        for names in _pieces([name for name, config in groups.items() if logged.get(name) != config]):
+            if not self._append_change(Control(GROUPS_CHANGED, {"groups": [groups[name].to_json() for name in names]})):
+                return
+            self._appended_groups.update({name: groups[name] for name in names})
 
     def _append_change(self, control: Control) -> bool:
         end = self._append(control)
@@ -185,6 +213,8 @@ class ReplicatedTables:
     # ---------------------------------------------------------------- as any other node
 
     def _follow(self, control: Control) -> None:
+        if control.kind == TABLES_CARRIED and (older := self._older_log) is not None:
+            older.tables_carried = True
         if not self.broker.role.takes_puts:
             self.apply(control)
         elif control.kind == DELAYS_DELIVERED:
@@ -226,6 +256,11 @@ class ReplicatedTables:
                     yield parts[3], decode_control(record if record is not None else b"")
                 except CorruptRecord as error:
                     log.error("control_record_unreadable", physical_offset=parts[3], reason=str(error))
+
+
+def _pieces(names: list[str]) -> Iterator[list[str]]:
+    for start in range(0, len(names), SETTINGS_PER_RECORD_MAX):
+        yield names[start : start + SETTINGS_PER_RECORD_MAX]
 
 
 def _object(value: Any) -> Mapping[str, Any]:

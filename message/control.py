@@ -38,6 +38,9 @@ OFFSETS_COMMITTED = "offsets_committed"
 DELAYS_DELIVERED = "delays_delivered"
 """`levels` holds for each delay level the queue offset of the next message to deliver."""
 
+TABLES_CARRIED = "tables_carried"
+"""The log continues an older one, and the events before this one contain all tables that the older one ended with."""
+
 
 @attrs.frozen
 class Control:

@@ -199,9 +199,8 @@ class ReadSide:
         """Store time of the oldest message of a queue, or without a topic of the whole log; -1 if there is none."""
         if topic is not None:
             return self.store_time(topic, queue_id, self.min_offset(topic, queue_id))
-        view = self.log.slice_from(self.log.min_offset, self.config.max_message_size + WHOLE_RECORD_EXTRA)
-        span = span_of(view, 0, len(view))
-        return span.store_timestamp if span else -1
+        walk = self.log.records(self.log.min_offset, self.log.readable_offset)
+        return next((parts[5] for _, parts in walk if parts is not None), -1)
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp: int, *, upper: bool = False) -> int:
         """Queue offset by store time (RocketMQ 5.x rules).

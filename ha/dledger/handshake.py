@@ -33,8 +33,27 @@ from .native_layout import (
 )
 
 _AS_DIALLER, _AS_LISTENER, _AS_REFUSAL = b"ledgermq raft dialler", b"ledgermq raft listener", b"ledgermq raft refusal"
+NOT_BEGUN, EXPIRED = -1, -2
+"""Instead of the position of entry 0: the ledger has no entry yet, or this one is no longer there."""
+NO_OLDER_LOG = -1
 REMOTING_FRAME_MAX = 16 * 1024 * 1024
 """A remoting frame begins with a length up to this; so does a DLedger node in Java."""
+
+
+@attrs.frozen
+class LogBeginning:
+    """Where a node's ledger begins, and the classic log that it continues."""
+
+    position: int = NOT_BEGUN
+    """Where entry 0 lies, or `NOT_BEGUN` or `EXPIRED`."""
+    older_end: int = NO_OLDER_LOG
+    """Behind the last record of the older log, or `NO_OLDER_LOG`."""
+    older_crc: int = 0
+    """CRC-32 of the older log's last bytes."""
+
+    @property
+    def has_older_log(self) -> bool:
+        return self.older_end != NO_OLDER_LOG
 
 
 @attrs.frozen
@@ -47,6 +66,7 @@ class NodeCard:
     node: bytes
     """16 random bytes, kept with its store."""
     data_file_size: int
+    beginning: LogBeginning = LogBeginning()
 
 
 @attrs.frozen
@@ -103,6 +123,9 @@ def encode_hello(hello: Hello) -> bytes:
         node=card.node,
         lane=hello.lane,
         data_file_size=card.data_file_size,
+        begin_position=card.beginning.position,
+        older_end=card.beginning.older_end,
+        older_crc=card.beginning.older_crc,
         group_size=len(group),
         from_size=len(own),
         to_size=len(to),
@@ -128,7 +151,8 @@ def decode_hello(body: bytes) -> Hello:
         raise HaProtocolError(f"a hello that does not add up: {error}") from error
     if head["lane"] not in (LANE_CONTROL, LANE_ENTRIES):
         raise HaProtocolError(f"a hello for lane {head['lane']}, which does not exist")
-    return Hello(NodeCard(group, own, head["node"], head["data_file_size"]), head["lane"], to, head["nonce"])
+    beginning = LogBeginning(head["begin_position"], head["older_end"], head["older_crc"])
+    return Hello(NodeCard(group, own, head["node"], head["data_file_size"], beginning), head["lane"], to, head["nonce"])
 
 
 @attrs.define(eq=False)
@@ -258,9 +282,37 @@ class Listener:
                 f"{own.data_file_size}: set mappedFileSizeCommitLog to one value on all nodes; the store of a node that had "
                 "another one must be emptied"
             )
-        return None
+        return _older_mismatch(own, theirs)
 
     def _refused(self, nonce: bytes, reason: str) -> HaRefused:
         text = reason.encode()
         self.farewell = _envelope(KIND_REFUSAL, text + _mac(self.secret, _AS_REFUSAL, nonce, self.nonce, text))
         return HaRefused(reason)
+
+
+def _older_mismatch(own: NodeCard, theirs: NodeCard) -> str | None:
+    """Why two ledgers cannot continue the same classic log."""
+    first, second = own.beginning, theirs.beginning
+    if first.has_older_log and second.has_older_log and first != second:
+        return (
+            f"the classic commit logs that the ledger continues differ: that of node {own.peer} ends at {first.older_end}, "
+            f"that of node {theirs.peer} at {second.older_end}. {_COPY} from the node that has all messages"
+        )
+    for one, other in ((own, theirs), (theirs, own)):
+        if one.beginning.has_older_log and other.beginning == LogBeginning():
+            return (
+                f"the ledger continues a classic commit log that ends at {one.beginning.older_end}, which node {other.peer} "
+                f"does not have: it could not serve those messages as the leader. {_COPY} from node {one.peer}"
+            )
+    if first.position >= 0 and second.position >= 0 and first.position != second.position:
+        return (
+            f"the ledger of node {own.peer} begins at {first.position}, that of node {theirs.peer} at {second.position}: they "
+            "continue different logs and cannot be one group"
+        )
+    return None
+
+
+_COPY = (
+    "Stop the node that lacks messages, empty its store, and copy the directories commitlog, consumequeue, index and config, "
+    "and the files checkpoint and deletedQueues.json, into it"
+)

@@ -152,6 +152,8 @@ class Ledger(Places):
             raise LedgerGap(
                 f"entry {first} of term {first_term} does not follow entry {self.end_index} of term {self.end_term}"
             )
+        if first == 0 and not self.data.files and self.first_position == 0 < position and not position % self.data.segment_size:
+            self.continue_from(position)  # the leader's ledger continues an older log, which has expired there
         size = walked.position - position
         self._check_joins(position, first_size, size)
         try:
@@ -264,6 +266,19 @@ class Ledger(Places):
         self.end_index = self.synced_index = self.committed_index = self.indexed_until = begin_index - 1
         self.terms = Terms(begin_index, before_term)
         self.configurations.clear()
+
+    def continue_from(self, position: int) -> None:
+        """Let the first entry lie at `position`, the end of an older log; the ledger has never had one. Blocks.
+
+        Raises:
+            OSError: the disk refused to remove an empty file.
+        """
+        assert self.empty
+        assert self.begin_index == 0
+        if self.data.files or self.index.files:  # entries that were never committed have been cut
+            self.index.clear()
+            self.data.clear()
+        self.begin_at(0, position, self.terms.before)
 
     def begin_after(self, position: int) -> int | None:
         """The index that the ledger would begin with after `forget_before(position)`; None if nothing would be forgotten."""

@@ -23,7 +23,7 @@ from ..errors import HaError, HaProtocolError, HaRefused, WrongRaftDialect
 from ..raft.messages import Append, Message
 from ..raft.units import PeerId
 from .group_records import read_configuration
-from .handshake import Dialler, Hello, Listener, NodeCard
+from .handshake import Dialler, Hello, Listener, LogBeginning, NodeCard
 from .native import FrameReader, decode_message, encode_message, lane_of
 from .native_layout import LANE_CONTROL, LANE_ENTRIES, NONCE_SIZE
 
@@ -172,7 +172,9 @@ class Accepted:
 class Links:
     """All connections of one node."""
 
-    card: NodeCard
+    identity: NodeCard
+    beginning: Callable[[], LogBeginning]
+    """Where the ledger begins, which the first entry decides."""
     secret: bytes
     network: Network
     clock: Clock
@@ -187,6 +189,11 @@ class Links:
     heard: dict[PeerId, float] = attrs.field(factory=dict[PeerId, float])
     """When each peer was heard last, by the monotonic clock."""
     _nursery: trio.Nursery | None = None
+
+    @property
+    def card(self) -> NodeCard:
+        """Who this node is now."""
+        return attrs.evolve(self.identity, beginning=self.beginning())
 
     def nonce(self) -> bytes:
         return self.secrets.getrandbits(8 * NONCE_SIZE).to_bytes(NONCE_SIZE, "big")
@@ -206,7 +213,7 @@ class Links:
                 del self.outgoing[peer, lane]
         for peer, address in addresses.items():
             for lane in (LANE_CONTROL, LANE_ENTRIES):
-                if peer != self.card.peer and (peer, lane) not in self.outgoing:
+                if peer != self.identity.peer and (peer, lane) not in self.outgoing:
                     link = self.outgoing[peer, lane] = Link(self, peer, lane, address)
                     if self._nursery is not None:
                         self._nursery.start_soon(link.run)
@@ -287,7 +294,7 @@ class Links:
         for other in self.accepted:
             if other.peer == hello.card.peer and other.node != hello.card.node and now - other.heard < SILENT_SECONDS:
                 return (
-                    f"two nodes of group {self.card.group} have the id {hello.card.peer}, the other one at "
+                    f"two nodes of group {self.identity.group} have the id {hello.card.peer}, the other one at "
                     f"{other.stream.peer}: give each its own dLegerSelfId"
                 )
         return None
@@ -301,7 +308,7 @@ class Links:
     async def _receive(self, accepted: Accepted, rest: bytes) -> None:
         reader, stream, peer = FrameReader.for_lane(accepted.lane), accepted.stream, accepted.peer
         assert peer is not None
-        own = PeerId(self.card.peer)
+        own = PeerId(self.identity.peer)
         frames = reader.feed(rest)
         while True:
             for kind, content in frames:

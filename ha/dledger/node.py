@@ -12,8 +12,12 @@ import trio
 
 from ...store.commitlog import CommitLog
 from ...store.config import StoreConfig
-from ...store.errors import LogOfOtherMode
+from ...store.divided_log import DividedCommitLog
+from ...store.errors import LogOfOtherMode, MissingSegment
+from ...store.json_file import JsonFile
+from ...store.local_commitlog import open_local_commit_log
 from ...store.message_store import MessageStore
+from ...store.older_log import OlderLog
 from ...world.events import get_logger
 from ...world.network import Address
 from ...world.real import World
@@ -21,6 +25,7 @@ from ..errors import LeadershipLost
 from ..raft.errors import Refused
 from ..raft.roles import Role
 from .commitlog import DLedgerCommitLog
+from .ledger import Ledger
 from .opening import load_replica
 from .replica import Replica
 from .settings import ReplicaSettings
@@ -55,13 +60,42 @@ class DLedgerNode:
         return leading.leader is not None and leading.leader != self.settings.self_id
 
     def open_commit_log(self, world: World, config: StoreConfig) -> CommitLog:
-        for name in world.disk.list_directory(config.commit_log_directory):
-            if name.isdecimal():
-                raise LogOfOtherMode(f"{config.commit_log_directory}/{name}", dledger=False)
         self.replica = load_replica(world, self.settings)
-        self.replica.before_clearing.append(self._forget_mark)
-        self.replica.on_cleared.append(self._begun_anew)
-        return DLedgerCommitLog(self.replica, config.sync_flush_timeout / 1000)
+        try:
+            return self._with_older_log(world, config, DLedgerCommitLog(self.replica, config.sync_flush_timeout / 1000))
+        except BaseException:
+            self.replica.ledger.close()
+            raise
+
+    def _with_older_log(self, world: World, config: StoreConfig, newer: DLedgerCommitLog) -> CommitLog:
+        """The ledger, behind the segments of a classic commit log if the store has some (RocketMQ's divided offset)."""
+        replica = self.replica
+        replica.before_clearing.append(self._forget_mark)
+        replica.on_cleared.append(self._begun_anew)
+        local = open_local_commit_log(world, config)
+        if local.empty:
+            local.close()
+            return newer
+        ledger = replica.ledger
+        older = OlderLog(local, JsonFile(world.disk, f"{config.store_path_root_dir}/dividedLog.json"))
+        try:
+            older.load()
+            sealed = not ledger.empty or ledger.begin_index > 0
+            if sealed:
+                _check_adjacent(older, ledger, config)
+                if older.end is None:
+                    older.identify_again()
+        except BaseException:
+            local.close()
+            raise
+        replica.older = older
+        replica.before_clearing.append(self._drop_older)
+        return DividedCommitLog(older, newer, ledger.continue_from, older.files_end, sealed=sealed)
+
+    async def _drop_older(self) -> None:
+        """The leader no longer has what came between: what is older has expired too."""
+        assert self.replica.older is not None
+        self.replica.older.drop()
 
     async def run(self, store: MessageStore, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Report what this node becomes, until cancelled. The group itself runs with the store's log."""
@@ -132,3 +166,17 @@ class DLedgerNode:
     @property
     def is_leader(self) -> bool:
         return self.replica.leading.role is Role.LEADER
+
+
+def _check_adjacent(older: OlderLog, ledger: Ledger, config: StoreConfig) -> None:
+    """Refuse an older log that does not end where the ledger begins.
+
+    Raises:
+        LogOfOtherMode: both have messages at the same offsets.
+        MissingSegment: files are missing between the two.
+    """
+    begin, end = ledger.begin_position, older.files_end
+    if end > begin:
+        raise LogOfOtherMode(older.local.segments.files[-1].path, dledger=False)
+    if end < begin:
+        raise MissingSegment(config.commit_log_directory, end, begin)

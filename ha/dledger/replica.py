@@ -17,6 +17,7 @@ import trio
 
 from ...message.fields import Buffer
 from ...store.errors import StoreError
+from ...store.older_log import OlderLog
 from ...world.events import get_logger
 from ...world.network import Address
 from ...world.real import World
@@ -30,7 +31,7 @@ from ..raft.units import LogIndex, PeerId, Term
 from .clients import foreign_clients
 from .disk_tasks import RETRY_SECONDS, DiskTasks
 from .group_records import GroupConfiguration, barrier_record, configuration_record
-from .handshake import NodeCard
+from .handshake import EXPIRED, NOT_BEGUN, LogBeginning, NodeCard
 from .hard_state import HardStateFile
 from .java_core import TICK_MS, JavaCore
 from .java_links import JavaLinks
@@ -80,6 +81,8 @@ class Replica:
     called again."""
     on_cleared: list[Callable[[], None]] = attrs.field(factory=list[Callable[[], None]])
     """Called when the ledger has begun anew, because the leader no longer had what was missing here."""
+    older: OlderLog | None = None
+    """The classic commit log that the ledger continues, if the store has one."""
     stopped: str | None = None
     """Why the node has no part in the group any more; a person has to act."""
     waiters: Waiters = attrs.field(factory=Waiters)
@@ -112,6 +115,7 @@ class Replica:
             card = NodeCard(settings.group, settings.self_id, self.node, settings.files.data_file_size)
             self.links = Links(
                 card,
+                self._beginning,
                 settings.secret,
                 world.network,
                 world.clock,
@@ -142,6 +146,14 @@ class Replica:
         group = self.reader.newest()
         known = {**group.addresses, **self.settings.peers}
         return {peer: known[peer] for peer in group.configuration.members if peer in known}
+
+    def _beginning(self) -> LogBeginning:
+        ledger, older = self.ledger, self.older
+        if ledger.begin_index > 0:
+            return LogBeginning(EXPIRED)
+        if older is not None and older.end is not None and not older.expired:
+            return LogBeginning(older.end.divided_offset, older.end.end, older.end.crc)
+        return LogBeginning(NOT_BEGUN if ledger.empty else ledger.begin_position)
 
     def status(self) -> ReplicaStatus:
         """The node as it is now."""

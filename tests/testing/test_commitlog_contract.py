@@ -16,9 +16,11 @@ from ledgermq.ha.dledger.node import DLedgerNode
 from ledgermq.ha.dledger.recovery import LedgerFiles
 from ledgermq.ha.dledger.settings import ReplicaSettings, parse_peers
 from ledgermq.ha.raft.units import PeerId
+from ledgermq.message.layout import encode_host, encode_record
 from ledgermq.message.message import IncomingMessage
 from ledgermq.store.commitlog import CommitLog
 from ledgermq.store.config import StoreConfig
+from ledgermq.store.divided_log import DividedCommitLog
 from ledgermq.store.local_commitlog import open_local_commit_log
 from ledgermq.store.opening import open_message_store
 from ledgermq.store.statuses import PutStatus
@@ -38,6 +40,7 @@ from ledgermq.world.real import World, real_world
 
 P = ParamSpec("P")
 T = TypeVar("T")
+_HOST = encode_host("10.0.0.1", 10911)
 MODES = ("ASYNC_FLUSH", "SYNC_FLUSH")
 CONFIG = StoreConfig(
     store_path_root_dir="store",
@@ -166,6 +169,28 @@ class LogOfAGroup(LogOfAStore):
             yield store.log
 
 
+@attrs.define
+class LogOfAGroupBehindAClassicLog(LogOfAGroup):
+    """The same, where the store had a classic commit log of some files before."""
+
+    older: list[bytes] = attrs.field(factory=list[bytes])
+
+    @asynccontextmanager
+    async def open(self) -> AsyncGenerator[CommitLog]:
+        if not self.older:
+            async with LogOfAStore.open(self) as log:
+                for number in range(100):
+                    record = encode_record(b"Older", 0, number, b"o" * 300, b"", 0, 0, 0, _HOST, 1, _HOST)
+                    self.older.append(record)
+                    log.append([record])
+        async with LogOfAGroup.open(self) as log:
+            assert isinstance(log, DividedCommitLog)
+            if log.older.local.min_offset == 0:
+                found = [parts[2] for _, parts in log.records(0, log.max_offset) if parts is not None and parts[6] == "Older"]
+                assert found == list(range(100))
+            yield log
+
+
 SIMULATED: dict[str, Callable[[], FaultyLogUnderTest]] = {
     "local ASYNC_FLUSH": lambda: LogOfAStore("ASYNC_FLUSH"),
     "local SYNC_FLUSH": lambda: LogOfAStore("SYNC_FLUSH"),
@@ -174,6 +199,7 @@ SIMULATED: dict[str, Callable[[], FaultyLogUnderTest]] = {
     "SYNC_MASTER with SYNC_FLUSH": lambda: LogOfAStore("SYNC_FLUSH", master_of_a_prompt_slave),
     "framed": LogInMemory,
     "DLedger": lambda: LogOfAGroup("ASYNC_FLUSH"),
+    "DLedger behind a classic log": lambda: LogOfAGroupBehindAClassicLog("ASYNC_FLUSH"),
 }
 
 
@@ -190,7 +216,10 @@ def test_every_log_keeps_the_contract_in_the_simulated_world(kind: str) -> None:
     seeded_run(check_commit_log, SIMULATED[kind], seed=1)
 
 
-@pytest.mark.parametrize("kind", ["local SYNC_FLUSH", "ASYNC_MASTER", "SYNC_MASTER with SYNC_FLUSH", "framed", "DLedger"])
+@pytest.mark.parametrize(
+    "kind",
+    ["local SYNC_FLUSH", "ASYNC_MASTER", "SYNC_MASTER with SYNC_FLUSH", "framed", "DLedger", "DLedger behind a classic log"],
+)
 @pytest.mark.parametrize("check", FAULT_CHECKS, ids=lambda check: check.__name__)
 def test_every_log_keeps_the_contract_under_faults(check: Callable[[FaultyLogUnderTest], object], kind: str) -> None:
     seeded_run(check, SIMULATED[kind](), seed=1)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

@@ -1,0 +1,335 @@
+"""DLedger switched on for brokers that have a classic store: its messages, queues, tables and retention go on."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+import trio
+
+from ledgermq.broker.broker import Broker, open_broker
+from ledgermq.broker.dledger import DLedgerReplication
+from ledgermq.client.admin import open_admin
+from ledgermq.client.consumer import ConsumeFrom, open_consumer
+from ledgermq.client.producer import open_producer
+from ledgermq.message.control import CONTROL_TOPIC, TABLES_CARRIED, decode_control
+from ledgermq.message.message import Message, MessageQueue
+from ledgermq.message.units import QueueId
+from ledgermq.store.divided_log import DividedCommitLog
+from ledgermq.store.errors import LogOfOtherMode, MissingSegment
+from ledgermq.world.disk import Disk
+
+from .test_dledger import Group, Node, check_nodes_agree, scenario
+
+ROOT = "older"
+OLDER_MESSAGES = 800
+
+
+def copy_tree(source: Disk, target: Disk, directory: str) -> None:
+    """Copy a directory from one machine to another, onto the medium."""
+    target.make_directories(directory)
+    for name in source.list_directory(directory):
+        path = f"{directory}/{name}"
+        if source.is_directory(path):
+            copy_tree(source, target, path)
+            continue
+        read = source.open(path, read_only=True)
+        written = target.open(path, create_size=read.size)
+        written.write(read.read(0, read.size), 0)
+        written.sync()
+        read.close()
+        written.close()
+    target.sync_directory(directory)
+
+
+async def leave_classic_stores(group: Group, *, how: str = "stop", copies: int = 3) -> None:
+    """Let the first node be a classic master for a while, and give copies of its store to others."""
+    for node in group.nodes:
+        await node.end("stop")
+        node.config = attrs.evolve(node.config, store_path_root_dir=ROOT)
+    first = group.nodes[0]
+    dledger = first.config
+    first.config = attrs.evolve(dledger, enable_dleger_commit_log=False)
+    await group.nursery.start(first.run)
+    world = group.world("10.0.3.1")
+    async with open_admin(group.namesrv, world=world) as admin:
+        await admin.create_topic("T", queues=2)
+        await admin.create_topic("Deleted", queues=1)
+        async with open_producer(group.namesrv, "p", world=world) as producer:
+            await group.produce(producer, OLDER_MESSAGES)
+            for _ in range(7):
+                await producer.send(Message("Deleted", b"x"))
+        async with open_consumer(group.namesrv, "reader", "T", consume_from=ConsumeFrom.FIRST, world=world) as consumer:
+            taken = 0
+            while taken < 100:
+                taken += len(await consumer.get_many(32, 1.0))
+        await admin.delete_topic("Deleted")
+    await trio.sleep(1)
+    await first.end(how)
+    first.config = dledger
+    for node in group.nodes[1:copies]:
+        copy_tree(first.machine.disk, node.machine.disk, ROOT)
+
+
+def log_of(node: Node) -> DividedCommitLog:
+    assert node.broker is not None
+    commit_log = node.broker.store.log
+    assert isinstance(commit_log, DividedCommitLog)
+    return commit_log
+
+
+def up(node: Node) -> Broker:
+    assert node.broker is not None
+    return node.broker
+
+
+async def start_all(group: Group) -> Node:
+    for node in group.nodes:
+        await group.nursery.start(node.run)
+    return await group.master()
+
+
+def kinds_of_events(node: Node) -> list[str]:
+    """The control records of the newer log, in order."""
+    commit_log = log_of(node)
+    found: list[str] = []
+    for _, parts in commit_log.records(commit_log.divided_offset, commit_log.committed_offset):
+        if parts is not None and parts[6] == CONTROL_TOPIC:
+            record = commit_log.record(parts[3], parts[0])
+            assert record is not None
+            found.append(decode_control(record).kind)
+    return found
+
+
+async def expire_older_files(node: Node, *, left: int = 0) -> None:
+    """Delete what retention would delete one day."""
+    store, older = up(node).store, log_of(node).older
+    assert store.cleaner is not None
+    while len(files := older.local.files()) > left:
+        await store.cleaner.before_removal(files[0].end)
+        store.log.remove_oldest()
+    await store.cleaner.follow_log()
+
+
+@pytest.mark.parametrize("how", ["stop", "kill", "power cut"])
+def test_messages_of_the_classic_log_are_read_behind_which_the_ledger_goes_on(how: str) -> None:
+    """By consumers, by key and by time, on every node; queue offsets go on, and so do groups."""
+
+    async def story(group: Group) -> None:
+        await leave_classic_stores(group, how="stop" if how == "power cut" else how)
+        master = await start_all(group)
+        world = group.world("10.0.3.2")
+        divided = log_of(master).divided_offset
+        assert divided > 65536
+        ends = [up(master).store.max_offset("T", queue_id) for queue_id in range(2)]
+        assert sum(ends) == len(group.sent) == OLDER_MESSAGES
+        async with open_producer(group.namesrv, "p", world=world) as producer:
+            for queue_id, end in enumerate(ends):
+                sent = await producer.send(Message("T", b"0"), queue=MessageQueue("T", "broker-a", QueueId(queue_id)))
+                assert sent.queue_offset == end
+            await group.produce(producer, 50)
+        await check_nodes_agree(group)
+
+        if how != "stop":
+            await master.end(how)
+            await group.master()
+        assert sorted(set(await group.consumed())) == sorted(group.sent)
+        for node in group.nodes:
+            if node.broker is None:
+                continue
+            store = node.broker.store
+            assert len(store.query("T", "3", 10, 0, 1 << 62).slices) == 1
+            assert store.earliest_store_time() == min(store.earliest_store_time("T", queue_id) for queue_id in range(2))
+            middle = store.store_time("T", 0, 40)
+            assert store.store_time("T", 0, store.offset_by_time("T", 0, middle)) == middle
+            assert sum(node.broker.offsets.query("reader", "T", queue_id) or 0 for queue_id in range(2)) >= 64
+            assert node.broker.store.max_offset("Deleted", 0) == 7
+            assert node.broker.store.min_offset("Deleted", 0) == 7
+        if how != "stop":
+            await group.nursery.start(master.run)
+            await check_nodes_agree(group)
+            assert log_of(master).divided_offset == divided
+
+    scenario(story)
+
+
+@pytest.mark.parametrize("how", ["kill", "power cut"])
+@pytest.mark.parametrize("seconds", [0.0, 0.05, 0.5])
+def test_a_group_that_ends_while_it_is_switched_goes_on_with_the_switch(how: str, seconds: float) -> None:
+    """The classic log may be sealed and the ledger still be empty; nothing of either is lost or there twice."""
+
+    async def story(group: Group) -> None:
+        await leave_classic_stores(group)
+        for _ in range(2):
+            for node in group.nodes:
+                await group.nursery.start(node.run)
+            await trio.sleep(seconds)
+            for node in group.nodes:
+                await node.end(how)
+        master = await start_all(group)
+        async with open_producer(group.namesrv, "p", world=group.world("10.0.3.2")) as producer:
+            await group.produce(producer, 20)
+        await check_nodes_agree(group)
+        assert sum(up(master).store.max_offset("T", queue_id) for queue_id in range(2)) == OLDER_MESSAGES + 20
+        assert sorted(set(await group.consumed())) == sorted(group.sent)
+
+    scenario(story)
+
+
+def test_tables_of_the_classic_store_are_the_first_events_of_the_log() -> None:
+    """Once: topics, groups, commits. A later master does not repeat them."""
+
+    async def story(group: Group) -> None:
+        await leave_classic_stores(group)
+        master = await start_all(group)
+        with trio.fail_after(10):
+            while TABLES_CARRIED not in kinds_of_events(master):  # noqa: ASYNC110 - virtual time
+                await trio.sleep(0.05)
+        assert {"topics_changed", "groups_changed", "offsets_committed"} <= set(kinds_of_events(master))
+
+        for _ in range(2):
+            ended = await group.master()
+            await ended.end("stop")
+            await group.master()
+            await group.nursery.start(ended.run)
+        await trio.sleep(2)
+        assert kinds_of_events(await group.master()).count(TABLES_CARRIED) == 1
+
+    scenario(story)
+
+
+def test_older_files_expire_first_and_the_ledger_goes_on_alone() -> None:
+    """The last older file too; a start without them finds a ledger that begins at the divided offset."""
+
+    async def story(group: Group) -> None:
+        await leave_classic_stores(group)
+        master = await start_all(group)
+        divided = log_of(master).divided_offset
+        async with open_producer(group.namesrv, "p", world=group.world("10.0.3.2")) as producer:
+            await group.produce(producer, 30)
+            await check_nodes_agree(group)
+            for node in group.nodes:
+                await expire_older_files(node, left=1)
+                assert up(node).store.log.min_offset == divided - 65536
+            first = up(master).store.min_offset("T", 0)
+            assert 0 < first < up(master).store.max_offset("T", 0)
+            for node in group.nodes:
+                await expire_older_files(node)
+                assert up(node).store.log.min_offset == divided
+                assert up(node).store.min_offset("T", 0) > first
+            await master.end("kill")
+            await group.produce(producer, 10)
+            await group.nursery.start(master.run)
+            await check_nodes_agree(group)
+            assert not isinstance(up(master).store.log, DividedCommitLog)
+            assert up(master).store.log.min_offset == divided
+
+    scenario(story)
+
+
+def test_a_node_without_the_classic_log_is_refused_until_that_has_expired() -> None:
+    """It could not serve those messages as the leader; the refusal names the directories to copy."""
+
+    async def story(group: Group) -> None:
+        await leave_classic_stores(group, copies=2)
+        lacking = group.nodes[2]
+        master = await start_all(group)
+        replication = up(lacking).replication
+        assert isinstance(replication, DLedgerReplication)
+        refusals = [peer.refusal or "" for peer in replication.node.replica.status().peers]
+        assert all("which node n2 does not have" in refusal and "commitlog" in refusal for refusal in refusals[:2])
+        assert up(lacking).store.log.max_offset == 0
+        async with open_producer(group.namesrv, "p", world=group.world("10.0.3.2")) as producer:
+            await group.produce(producer, 30)
+            for node in group.nodes[:2]:
+                await expire_older_files(node)
+            await group.produce(producer, 10)
+            with trio.fail_after(30):
+                while up(lacking).store.log.committed_offset < log_of(master).committed_offset:  # noqa: ASYNC110 - virtual time
+                    await trio.sleep(0.1)
+            assert up(lacking).store.log.min_offset == log_of(master).divided_offset
+
+    scenario(story)
+
+
+def test_nodes_whose_classic_logs_differ_do_not_form_a_group() -> None:
+    """A slave that lacks its master's last messages must get the master's store first."""
+
+    async def story(group: Group) -> None:
+        await leave_classic_stores(group)
+        behind = group.nodes[1]
+        behind.config = attrs.evolve(behind.config, enable_dleger_commit_log=False)
+        await group.nursery.start(behind.run)
+        async with open_producer(group.namesrv, "p", world=group.world("10.0.3.2")) as producer:
+            await producer.send(Message("T", b"only here"))
+        await behind.end("stop")
+        behind.config = attrs.evolve(behind.config, enable_dleger_commit_log=True)
+        await start_all(group)
+        replication = up(behind).replication
+        assert isinstance(replication, DLedgerReplication)
+        await trio.sleep(5)
+        refusals = [peer.refusal or "" for peer in replication.node.replica.status().peers if peer.refusal]
+        assert len(refusals) == 2
+        assert all("the classic commit logs that the ledger continues differ" in refusal for refusal in refusals)
+        assert not replication.node.replica.is_leader
+
+    scenario(story)
+
+
+def test_a_node_that_begins_anew_drops_its_classic_log_too() -> None:
+    """Its leader has nothing of what came between, so what is older has expired as well."""
+
+    async def story(group: Group) -> None:
+        await leave_classic_stores(group)
+        master = await start_all(group)
+        away = next(node for node in group.nodes if node is not master)
+        async with open_producer(group.namesrv, "p", world=group.world("10.0.3.2")) as producer:
+            await group.produce(producer, 5)
+            await away.end("stop")
+            for _ in range(60):
+                await producer.send(Message("U", group.lots.randbytes(5000)))
+            for node in group.nodes:
+                if node is not away:
+                    await expire_older_files(node)
+                    store = up(node).store
+                    assert store.cleaner is not None
+                    while len(files := store.log.files()) > 2:
+                        await store.cleaner.before_removal(files[0].end)
+                        store.log.remove_oldest()
+                    await store.cleaner.follow_log()
+            begin = up(master).store.log.min_offset
+            await group.nursery.start(away.run)
+            with trio.fail_after(30):
+                while up(away).store.log.min_offset < begin:  # noqa: ASYNC110 - virtual time
+                    await trio.sleep(0.01)
+            assert log_of(away).older.expired
+            await away.end("kill")
+            await group.nursery.start(away.run)
+            await group.produce(producer, 5)
+            await trio.sleep(2)
+            assert up(away).store.log.min_offset == begin
+
+    scenario(story)
+
+
+@pytest.mark.parametrize(("missing", "error"), [("last", MissingSegment), ("ledger", LogOfOtherMode)])
+def test_logs_that_do_not_join_are_refused(missing: str, error: type[Exception]) -> None:
+    """A file between the two is missing, or both have messages at the same offsets."""
+
+    async def story(group: Group) -> None:
+        await leave_classic_stores(group)
+        await start_all(group)
+        node = group.nodes[0]
+        last = log_of(node).older.local.files()[-1]
+        await trio.sleep(1)
+        await node.end("stop")
+        if missing == "last":
+            node.machine.disk.remove(last.path)
+        else:
+            copy = node.machine.disk.open(f"{ROOT}/commitlog/{last.start + 65536:020d}", create_size=65536)
+            copy.close()
+
+        with pytest.raises(error):
+            async with open_broker(node.config, node.machine.world()):
+                pass
+
+    scenario(story)
