@@ -202,14 +202,29 @@ def gather(piece: Piece, starts: Array, sizes: Array) -> Array:
     views = np.zeros((count, 4), np.int32)
     views[:, 0] = sizes
     views[:, 3] = starts
-    short = np.flatnonzero(sizes <= 12)
+    short = np.flatnonzero(sizes <= _INLINE_BYTES)
     if len(short):
-        # Arrow keeps values of up to 12 bytes in the view itself.
-        inside = np.minimum(starts[short, None] + np.arange(12), len(piece.bytes) - 1)
-        values = np.where(np.arange(12) < sizes[short, None], piece.bytes[inside], 0).astype(np.uint8)
-        views[short, 1:] = values.view(np.int32)
-    views_buffer = pa.py_buffer(np.ascontiguousarray(views))
+        views[short, 1:] = _inline(piece.bytes, starts[short], sizes[short])
+    views_buffer = pa.py_buffer(views)
     return pa.Array.from_buffers(pa.binary_view(), count, [None, views_buffer, piece.arrow]).cast(pa.binary())
+
+
+_INLINE_BYTES = 12
+"""Arrow keeps values of up to this size in the view itself."""
+_INLINE_MASKS = np.array([[255] * size + [0] * (_INLINE_BYTES - size) for size in range(_INLINE_BYTES + 1)], np.uint8)
+
+
+def _inline(buffer: Array, starts: Array, sizes: Array) -> Array:
+    """The bytes of short values, each padded with zeros, as three numbers."""
+    if len(buffer) < _INLINE_BYTES:
+        buffer = np.concatenate([buffer, np.zeros(_INLINE_BYTES, np.uint8)])
+    overlaid = np.ndarray((len(buffer) - _INLINE_BYTES + 1,), f"V{_INLINE_BYTES}", buffer, strides=(1,))
+    last = len(overlaid) - 1
+    values = overlaid[np.minimum(starts, last)].view(np.uint8).reshape(len(starts), _INLINE_BYTES)
+    for row in np.flatnonzero(starts > last):  # at the very end of the buffer
+        at = int(starts[row])
+        values[row, : len(buffer) - at] = buffer[at:]
+    return (values & _INLINE_MASKS[sizes]).view(np.int32)
 
 
 def check_crcs(records: Records) -> list[Fault]:

@@ -89,14 +89,17 @@ class StoreCatalog:
         ]
 
     def bounds(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, Bounds]:
-        for store in self.stores.values():
-            store.log.refresh()
-        known = {name: store.topics() for name, store in self.stores.items()}
-        return {
-            queue: Bounds(*self._files(queue).bounds(self.stores[queue.broker_name].log))
-            for queue in queues
-            if queue.queue_id < known.get(queue.broker_name, {}).get(queue.topic, 0)
-        }
+        wanted: dict[str, list[MessageQueue]] = {}
+        for queue in queues:
+            wanted.setdefault(queue.broker_name, []).append(queue)
+        found: dict[MessageQueue, Bounds] = {}
+        for name, store in self.stores.items():
+            own = wanted.get(name, [])
+            known = store.topics() if own else {}
+            own = [queue for queue in own if queue.queue_id < known.get(queue.topic, 0)]
+            bounds = store.bounds([(queue.topic, queue.queue_id) for queue in own])
+            found |= {queue: Bounds(*bounds[queue.topic, queue.queue_id]) for queue in own}
+        return found
 
     def _files(self, queue: MessageQueue) -> QueueFiles:
         return self.stores[queue.broker_name].queue(queue.topic, queue.queue_id)

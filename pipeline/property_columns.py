@@ -1,7 +1,10 @@
-"""Properties of many messages as Arrow columns: one map for each, and single ones by name, without a loop over messages.
+"""Splits the property strings of a whole batch into Arrow columns, without a Python loop over messages. Pure.
 
-The rules are those of `message/properties.py`: items end at U+0002 or at the end of the text, a name ends at the first U+0001,
-items without a name, a value or U+0001 are skipped, and the last of a name wins.
+The result is the same as that of `message/properties.py` for every single string: an item ends at U+0002 or at the end of its
+string, a name ends at the first U+0001, items without a name, a value or U+0001 are skipped, and the last item of a name wins.
+
+Nearly all strings alternate strictly between U+0001 and U+0002. For these the separators alone give the borders of all items,
+in one pass over the bytes. A batch with any other string takes a slower path that looks every border up by binary search.
 """
 
 from __future__ import annotations
@@ -15,44 +18,125 @@ import pyarrow as pa
 Array = Any
 
 _NAME_END, _ITEM_END = 1, 2
-_BITS = 62
-"""Distinct names up to which duplicates are found by one bit for each name."""
+_WORD = 8
+"""Bytes of a name that are compared or hashed at once."""
+_HASH_FACTOR = np.uint64(0x9E3779B97F4A7C15)
+_MASKS = np.array([(1 << (8 * size)) - 1 for size in range(_WORD)] + [(1 << 64) - 1], np.uint64)
+"""Keeps the first bytes of a little-endian word."""
 
 
 @attrs.define(eq=False)
 class Properties:
-    """The items of all messages of a batch, one behind the other."""
+    """The items of all messages of a batch, in order. Every array but `text` has one element for each item."""
 
     text: Array
-    """The property strings."""
-    names: Array
-    """Distinct names, as text."""
-    codes: Array
-    """For each item its name's place in `names`."""
-    values: Array
+    """The property string of each message."""
+    data: Array
+    """The bytes that the borders below refer to, followed by at least `_WORD` others."""
+    starts: Array
+    """Where each name begins."""
+    middles: Array
+    """Where each name ends, which is where its U+0001 is."""
+    ends: Array
+    """Where each value ends."""
     rows: Array
-    """For each item the message that it belongs to; ascending."""
+    """The message that each item belongs to; ascending."""
+    _sizes: Array = attrs.field(init=False)
+    """The bytes of each name."""
+
+    def __attrs_post_init__(self) -> None:
+        self._sizes = self.middles - self.starts
 
     def values_of(self, name: str) -> Array:
-        """One property of every message; null where it has none."""
-        place = self.names.index(pa.scalar(name, pa.string())).as_py() if len(self.names) else -1
-        found = np.full(len(self.text), -1, np.int64)
-        if place >= 0:
-            items = np.flatnonzero(self.codes == place)
-            found[self.rows[items]] = items
-        return self.values.take(pa.array(found, mask=found < 0))
+        """Return one property of every message; null where a message does not have it."""
+        items = self._items_of(name.encode())
+        rows, count = self.rows[items], len(self.text)
+        values = self._cut(self.middles[items] + 1, self.ends[items])
+        if len(items) == count and (rows == np.arange(count)).all():
+            return values
+        found = np.full(count, -1, np.int64)
+        found[rows] = np.arange(len(items))  # the last item of a message wins
+        return values.take(pa.array(found, mask=found < 0))
 
     def maps(self) -> Array:
-        """All properties of every message as a map."""
-        counts = np.bincount(self.rows, minlength=len(self.text))
+        """Return all properties of every message as a map."""
+        kept = self._last_of_each_name()
+        starts, middles, ends, rows = (
+            (self.starts, self.middles, self.ends, self.rows)
+            if kept is None
+            else (self.starts[kept], self.middles[kept], self.ends[kept], self.rows[kept])
+        )
         offsets = np.zeros(len(self.text) + 1, np.int32)
-        np.cumsum(counts, out=offsets[1:])
-        names = self.names.take(pa.array(self.codes)) if len(self.codes) else pa.array([], pa.string())
-        return pa.MapArray.from_arrays(pa.array(offsets), names, self.values)
+        np.cumsum(np.bincount(rows, minlength=len(self.text)), out=offsets[1:])
+        return pa.MapArray.from_arrays(pa.array(offsets), self._cut(starts, middles), self._cut(middles + 1, ends))
+
+    def _items_of(self, name: bytes) -> Array:
+        """The items that have a name."""
+        items = np.flatnonzero(self._sizes == len(name))
+        for at in range(0, len(name), _WORD):
+            part = name[at : at + _WORD]
+            words = self._words(self.starts[items] + at) & _MASKS[len(part)]
+            items = items[words == np.uint64(int.from_bytes(part, "little"))]
+        return items
+
+    def _words(self, places: Array) -> Array:
+        """Eight bytes from each place on, as numbers."""
+        overlaid = np.ndarray((len(self.data) - _WORD + 1,), "<u8", self.data, strides=(1,))
+        return overlaid[places]
+
+    def _cut(self, starts: Array, ends: Array) -> Array:
+        """Stretches of the bytes as text; they ascend and do not overlap.
+
+        Starts and ends alternate as the offsets of one array; the gaps between stretches are elements that are not taken.
+        """
+        borders = np.empty(2 * len(starts) + 1, np.int32)
+        borders[0:-1:2], borders[1::2] = starts, ends
+        borders[-1] = ends[-1] if len(ends) else 0
+        parts = pa.Array.from_buffers(pa.string(), 2 * len(starts), [None, pa.py_buffer(borders), pa.py_buffer(self.data)])
+        return parts.take(pa.array(np.arange(0, 2 * len(starts), 2, dtype=np.int32)))
+
+    def _last_of_each_name(self) -> Array | None:
+        """The items to keep where a message has a name twice; None if no message has."""
+        if not len(self.rows):
+            return None
+        hashes = self._name_hashes()
+        if not self._may_repeat(hashes):
+            return None
+        names = self._cut(self.starts, self.middles).dictionary_encode()
+        combined = self.rows * len(names.dictionary) + names.indices.to_numpy()
+        _, first_from_end = np.unique(combined[::-1], return_index=True)
+        kept = np.sort(len(combined) - 1 - first_from_end)
+        return None if len(kept) == len(combined) else kept
+
+    def _name_hashes(self) -> Array:
+        """A number for each name: equal names have equal numbers."""
+        sizes = self._sizes
+        hashes = (self._words(self.starts) & _MASKS[np.minimum(sizes, _WORD)]) * _HASH_FACTOR
+        for at in range(_WORD, int(sizes.max()), _WORD):
+            longer = np.flatnonzero(sizes > at)
+            words = self._words(self.starts[longer] + at) & _MASKS[np.minimum(sizes[longer] - at, _WORD)]
+            hashes[longer] = (hashes[longer] ^ words ^ np.uint64(at)) * _HASH_FACTOR
+        return hashes
+
+    def _may_repeat(self, hashes: Array) -> bool:
+        """Whether a message has a name twice, or two names with one hash.
+
+        Every name has one of 64 bits. If no bit occurs twice in a message, the sum of its bits equals their union.
+        """
+        bits = np.left_shift(np.uint64(1), hashes >> np.uint64(58))
+        firsts = np.flatnonzero(np.diff(self.rows, prepend=-1))
+        doubtful = np.flatnonzero(np.add.reduceat(bits, firsts) != np.bitwise_or.reduceat(bits, firsts))
+        if not len(doubtful):
+            return False
+        # Two names may share a bit: compare the whole hashes of these messages.
+        chosen = np.flatnonzero(np.isin(self.rows, self.rows[firsts[doubtful]]))
+        pairs = np.lexsort((hashes[chosen], self.rows[chosen]))
+        rows, values = self.rows[chosen][pairs], hashes[chosen][pairs]
+        return bool(((rows[1:] == rows[:-1]) & (values[1:] == values[:-1])).any())
 
 
 def as_text(raw: Array) -> Array:
-    """Bytes as text; what is no UTF-8 is replaced, never an error."""
+    """Turn bytes into text; bytes that are not UTF-8 are replaced, never an error."""
     try:
         return raw.cast(pa.string())
     except pa.ArrowInvalid:
@@ -60,55 +144,79 @@ def as_text(raw: Array) -> Array:
 
 
 def split_properties(text: Array) -> Properties:
-    """Take property strings apart."""
+    """Split the property strings of a batch into items."""
     count = len(text)
     _, offsets_buffer, data_buffer = text.buffers()
     offsets = np.frombuffer(offsets_buffer, np.int32)[text.offset : text.offset + count + 1].astype(np.int64)
-    data = np.frombuffer(data_buffer, np.uint8) if data_buffer is not None else np.zeros(0, np.uint8)
     begin, end = int(offsets[0]), int(offsets[-1])
-    name_ends = np.flatnonzero(data[begin:end] == _NAME_END) + begin
-    item_ends = np.flatnonzero(data[begin:end] == _ITEM_END) + begin
-    # An item begins at the start of a text and behind every U+0002; it ends at one, or where its text ends.
-    row_starts, row_ends = offsets[:-1], offsets[1:]
-    is_start = np.zeros(end - begin + 1, bool)  # marked, as sorting both kinds together takes far longer
-    is_start[row_starts[row_ends > row_starts] - begin] = True
-    is_start[item_ends + 1 - begin] = True
-    starts = np.flatnonzero(is_start[:-1]) + begin
+    # A copy with some bytes behind it, so that words at the end of the last string can be read.
+    data = np.zeros(end - begin + _WORD, np.uint8)
+    if data_buffer is not None:
+        data[: end - begin] = np.frombuffer(data_buffer, np.uint8, end - begin, begin)
+    offsets -= begin
+    items = _alternating(data, offsets)
+    return Properties(text, data, *(_any_order(data, offsets) if items is None else items))
+
+
+Items = tuple[Array, Array, Array, Array]
+"""Starts, middles, ends and rows, as in `Properties`."""
+
+
+def _separators(data: Array, end: int) -> tuple[Array, Array]:
+    """Where U+0001 and U+0002 are, and which of them is there."""
+    places = np.flatnonzero(data[:end] <= _ITEM_END)
+    kinds = data[places]
+    if not kinds.all():  # some are U+0000, an ordinary character
+        places = places[kinds > 0]
+        kinds = data[places]
+    return places, kinds
+
+
+def _alternating(data: Array, offsets: Array) -> Items | None:
+    """The items if U+0001 and U+0002 alternate and every item ends within its string; else None."""
+    row_ends = offsets[1:]
+    places, kinds = _separators(data, int(offsets[-1]))
+    filled = row_ends > offsets[:-1]
+    open_ends = row_ends[filled & (data[row_ends - 1] != _ITEM_END)]
+    is_open = np.zeros(len(places), bool)
+    if len(open_ends):  # strings that Java 4.9 writes lack the last U+0002
+        at = np.searchsorted(places, open_ends)
+        places, kinds, is_open = (
+            np.insert(values, at, inserted) for values, inserted in ((places, open_ends), (kinds, _ITEM_END), (is_open, True))
+        )
+    if len(places) % 2 or not ((kinds[0::2] == _NAME_END).all() and (kinds[1::2] == _ITEM_END).all()):
+        return None
+    middles, ends = places[0::2], places[1::2]
+    starts = np.zeros_like(ends)
+    starts[1:] = ends[:-1] + 1 - is_open[1:-1:2]
+    counts = np.diff(np.searchsorted(starts, offsets))
+    rows = np.repeat(np.arange(len(row_ends)), counts)
+    return _kept(starts, middles, ends, rows)
+
+
+def _any_order(data: Array, offsets: Array) -> Items:
+    """The items of any strings."""
+    row_starts, row_ends, end = offsets[:-1], offsets[1:], int(offsets[-1])
+    places, kinds = _separators(data, end)
+    name_ends, item_ends = places[kinds == _NAME_END], places[kinds == _ITEM_END]
+    # An item begins at the start of a string and behind every U+0002; it ends at one, or where its string ends.
+    is_start = np.zeros(end + 1, bool)  # marked, as sorting both kinds together takes far longer
+    is_start[row_starts[row_ends > row_starts]] = True
+    is_start[item_ends + 1] = True
+    starts = np.flatnonzero(is_start[:-1])
     rows = np.searchsorted(offsets, starts, "right") - 1
     ends = row_ends[rows]
     following = np.searchsorted(item_ends, starts)
     bounded = following < len(item_ends)
     ends[bounded] = np.minimum(ends[bounded], item_ends[following[bounded]])
     split = np.searchsorted(name_ends, starts)
-    has_name_end = split < len(name_ends)
-    middles = np.where(has_name_end, name_ends[np.minimum(split, max(len(name_ends) - 1, 0))] if len(name_ends) else 0, end)
+    middles = np.full(len(starts), end)
+    known = split < len(name_ends)
+    middles[known] = name_ends[split[known]]
+    return _kept(starts, middles, ends, rows)
+
+
+def _kept(starts: Array, middles: Array, ends: Array, rows: Array) -> Items:
+    """Leave out items without a name or a value."""
     kept = (middles > starts) & (middles + 1 < ends)
-    starts, middles, ends, rows = starts[kept], middles[kept], ends[kept], rows[kept]
-    # Names and values alternate in one array over the same bytes; gaps between items are elements of it that nobody takes.
-    borders = np.empty(4 * len(starts) + 1, np.int32)
-    borders[0:-1:4], borders[1::4], borders[2::4], borders[3::4] = starts, middles, middles + 1, ends
-    borders[-1] = end
-    parts = pa.Array.from_buffers(pa.string(), 4 * len(starts), [None, pa.py_buffer(borders), data_buffer or pa.py_buffer(b"")])
-    at = np.arange(0, 4 * len(starts), 4)
-    names = parts.take(pa.array(at)).dictionary_encode()
-    values = parts.take(pa.array(at + 2))
-    codes = names.indices.to_numpy()
-    last = _last_of_each_name(rows, codes, len(names.dictionary))
-    if last is not None:
-        codes, rows, values = codes[last], rows[last], values.take(pa.array(last))
-    return Properties(text, names.dictionary, codes, values, rows)
-
-
-def _last_of_each_name(rows: Array, codes: Array, distinct: int) -> Array | None:
-    """The items to keep if a message has a name twice; None if none has."""
-    if not len(rows):
-        return None
-    if distinct <= _BITS:
-        bits = np.left_shift(np.int64(1), codes.astype(np.int64))
-        firsts = np.flatnonzero(np.diff(rows, prepend=-1))
-        if (np.add.reduceat(bits, firsts) == np.bitwise_or.reduceat(bits, firsts)).all():
-            return None
-    combined = rows * distinct + codes
-    _, first_from_end = np.unique(combined[::-1], return_index=True)
-    kept = np.sort(len(combined) - 1 - first_from_end)
-    return None if len(kept) == len(combined) else kept
+    return (starts, middles, ends, rows) if kept.all() else (starts[kept], middles[kept], ends[kept], rows[kept])

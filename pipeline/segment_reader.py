@@ -15,9 +15,10 @@ from ..message.strings import string_hash
 from ..store.consumequeue import PRE_BLANK_SIZE
 from .batches import Batches, Expected, Fault, Records, check_crcs, cut_rows, read_heads
 from .errors import CorruptStore, DataLoss
+from .log_files import SegmentFile
 from .options import Content
 from .ranges import QueueRange
-from .store_files import SegmentFile, Store
+from .store_files import QueueFiles, Store
 
 Array = Any
 Warn = Callable[[str], None]
@@ -116,7 +117,7 @@ def read_segments(store: Store, task: Sequence[QueueRange], reader: Reader) -> I
         DataLoss: messages of the task are gone, and `failOnDataLoss` is on.
         CorruptStore: bytes are not the record that they should be, in the mode FAILFAST.
     """
-    store.log.refresh()
+    store.prepare({(each.queue.topic, each.queue.queue_id): each.end for each in task})
     units = _units_of(store, task, reader)
     queues = [each.queue for each in task]
     low = 0
@@ -154,7 +155,6 @@ def _units_of(store: Store, task: Sequence[QueueRange], reader: Reader) -> _Unit
     parts: list[_Units] = []
     for index, each in enumerate(task):
         files = store.queue(each.queue.topic, each.queue.queue_id)
-        files.refresh()
         first, units = _present(files, each, reader)
         offsets = units["physical_offset"].astype(np.int64)
         sizes = units["size"].astype(np.int64)
@@ -177,7 +177,7 @@ def _units_of(store: Store, task: Sequence[QueueRange], reader: Reader) -> _Unit
     return merged.take(np.argsort(merged.physical_offsets, kind="stable"))
 
 
-def _present(files: Any, each: QueueRange, reader: Reader) -> tuple[int, Array]:
+def _present(files: QueueFiles, each: QueueRange, reader: Reader) -> tuple[int, Array]:
     """The units of a range that there are, and the offset of the first one."""
     units = files.units(each.start, each.end)
     first = files.first_offset()

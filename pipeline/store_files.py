@@ -1,33 +1,32 @@
-"""A store's files, read beside whoever writes them: segments of the log, consume queues, tables. Nothing is locked or written.
+"""The consume queues and the table of topics of a store, read while a broker may be writing. Nothing is locked or written.
 
-Consume queues hold only what consumers may see (uncommitted, rolled back and control records never get there), so a queue's end
-is the end of what is read here. A unit may be visible before it is complete: ends are looked up first, and a range is read only
-after its end is known, with the record at the end checked.
+A broker adds a record to a consume queue only when consumers may see it: once its group has committed it, once its transaction
+is committed, and never if it is a control record. So the end of a queue's units is the end of what is read here, on the node of
+a Raft group as on a master or a slave; the committed index in the ledger's checkpoint is older and is not needed.
+
+A unit may be visible before it is complete. Ends are looked up first, the record at the end is checked, and a range is read
+only after its end is known.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from bisect import bisect_right
-from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import attrs
 import numpy as np
 
 from ..message.flags import PERM_READ
-from ..message.layout import span_of
 from ..store.consumequeue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE
-from ..store.offline import NAME_DIGITS, deleted_until
+from ..store.offline import NAME_DIGITS
 from ..world.disk import Disk, RealDisk
-from .batches import Piece
+from .deleted import Deletions
 from .errors import BadOption, CorruptStore
+from .log_files import SegmentFiles, numbered
 from .ranges import QueueRange, Sample
 
-MAPS_KEPT = 16
-"""Segment files that stay mapped in a worker between its tasks; mapping one anew costs its page faults again."""
 SAMPLES_MAX = 256
 """Units of a queue that are looked at for planning; the others are taken to be alike."""
 UNITS_AT_ONCE = 1_000_000
@@ -37,110 +36,6 @@ assert UNIT_DTYPE.itemsize == UNIT_SIZE
 
 Array = Any
 
-_maps: OrderedDict[tuple[str, int, int], Piece] = OrderedDict()
-
-
-def _mapped(path: str) -> Piece:
-    """A file as a buffer; kept mapped under its inode, as another file may have taken its name."""
-    status = os.stat(path)
-    key = (path, status.st_ino, status.st_size)
-    piece = _maps.get(key)
-    if piece is None:
-        file = RealDisk().open(path, read_only=True)
-        try:
-            piece = _maps[key] = Piece.of(file.view())
-        finally:
-            file.close()
-        while len(_maps) > MAPS_KEPT:
-            _maps.popitem(last=False)
-    _maps.move_to_end(key)
-    return piece
-
-
-@attrs.frozen
-class SegmentFile:
-    """One file of the log."""
-
-    path: str
-    start: int
-    end: int
-
-
-def _numbered(disk: Disk, directory: str) -> list[str]:
-    return [name for name in disk.list_directory(directory) if len(name) == NAME_DIGITS and name.isdigit()]
-
-
-@attrs.define(eq=False)
-class SegmentFiles:
-    """The log of one store: plain segments, and those of a Raft ledger behind them. Physical offsets never overlap.
-
-    Ledger files hold a header before each record; consume queues point behind it, so records are found alike in both.
-    """
-
-    root: str
-    disk: Disk = attrs.field(factory=RealDisk)
-    files: list[SegmentFile] = attrs.field(factory=list[SegmentFile])
-
-    def refresh(self) -> None:
-        """Look which files there are now."""
-        found: list[SegmentFile] = []
-        for directory in self.directories():
-            for name in _numbered(self.disk, directory):
-                path = f"{directory}/{name}"
-                try:
-                    size = self.disk.size(path)
-                except FileNotFoundError:
-                    continue  # expired between the two calls
-                if size:
-                    found.append(SegmentFile(path, int(name), int(name) + size))
-        self.files = sorted(found, key=lambda file: file.start)
-
-    def directories(self) -> list[str]:
-        """Where files of the log are."""
-        ledgers = [name for name in self.disk.list_directory(self.root) if name.startswith("dledger-")]
-        return [f"{self.root}/commitlog", *(f"{self.root}/{name}/data" for name in ledgers)]
-
-    @property
-    def min_offset(self) -> int:
-        return self.files[0].start if self.files else 0
-
-    def find(self, physical_offset: int) -> SegmentFile | None:
-        """The file that holds a physical offset, or None."""
-        at = bisect_right(self.files, physical_offset, key=lambda file: file.start) - 1
-        return self.files[at] if at >= 0 and physical_offset < self.files[at].end else None
-
-    def piece(self, file: SegmentFile) -> Piece | None:
-        """The bytes of a file; None if it has been deleted."""
-        try:
-            return _mapped(file.path)
-        except FileNotFoundError:
-            return None
-
-    def store_timestamp(self, physical_offset: int) -> int | None:
-        """When the record at a physical offset was stored, in ms; None if there is no record."""
-        file = self.find(physical_offset)
-        piece = self.piece(file) if file is not None else None
-        if file is None or piece is None:
-            return None
-        view = memoryview(piece.bytes)
-        span = span_of(view, physical_offset - file.start, len(view))
-        return None if span is None else span.store_timestamp
-
-    def holds(self, queue_id: int, queue_offset: int, physical_offset: int, size: int) -> bool:
-        """Whether the record that a unit leads to is there, whole."""
-        file = self.find(physical_offset)
-        piece = self.piece(file) if file is not None else None
-        if file is None or piece is None or physical_offset + size > file.end:
-            return False
-        position = physical_offset - file.start
-        span = span_of(memoryview(piece.bytes), position, position + size)
-        return span is not None and (span.size, span.queue_id, span.queue_offset, span.physical_offset) == (
-            size,
-            queue_id,
-            queue_offset,
-            physical_offset,
-        )
-
 
 @attrs.define(eq=False)
 class QueueFiles:
@@ -149,9 +44,8 @@ class QueueFiles:
     directory: str
     queue_id: int
     disk: Disk = attrs.field(factory=RealDisk)
-    deleted_until: Callable[[], int] = lambda: 0
-    """Asked for the offset of the first message after the last deletion of the topic."""
     _floor: int = 0
+    """The offset of the first message after the last deletion of the topic."""
     _files: list[tuple[int, int]] = attrs.field(factory=list[tuple[int, int]])
     """First unit and number of units of each file."""
     _end: int = -1
@@ -159,15 +53,15 @@ class QueueFiles:
     def refresh(self) -> None:
         """Look which files there are now."""
         files: list[tuple[int, int]] = []
-        for name in _numbered(self.disk, self.directory):
+        for name in numbered(self.disk, self.directory):
             try:
                 files.append((int(name) // UNIT_SIZE, self.disk.size(f"{self.directory}/{name}") // UNIT_SIZE))
             except FileNotFoundError:
                 continue
-        self._files, self._floor = files, self.deleted_until()
+        self._files = files
 
     def first_offset(self) -> int:
-        """The offset of the first unit that there is a file for and whose message was not deleted with its topic."""
+        """Return the offset of the first unit whose file exists and whose message was not deleted with its topic."""
         return max(self._files[0][0], self._floor) if self._files else 0
 
     def units(self, start: int, end: int) -> Array:
@@ -198,22 +92,34 @@ class QueueFiles:
         found = self.units(offset, offset + 1)
         return tuple(found[0].tolist()) if len(found) else (0, 0, 0)
 
-    def bounds(self, log: SegmentFiles) -> tuple[int, int]:
-        """The first offset whose record is in the log, and the end of the queue."""
-        self.refresh()
+    def find_end(self, log: SegmentFiles) -> tuple[int, int]:
+        """Return the end of the queue, and where the last record before it ends in the log; (0, 0) if the queue is empty."""
         if not self._files:
             return 0, 0
         low = self._files[0][0]
-        end = max(self._find_end(), low)
+        end, derived_end = max(self._find_end(), low), 0
         while end > low:
             offset, size, _ = self.unit(end - 1)
             if size == PRE_BLANK_SIZE or offset < log.min_offset:
                 break
             if log.holds(self.queue_id, end - 1, offset, size):
+                derived_end = offset + size
                 break
             end -= 1  # its record is not complete yet, or was cut
         self._end = end
-        return min(max(self.first_at(log.min_offset, low, end), self._floor), end), end
+        return end, derived_end
+
+    def find_begin(self, log: SegmentFiles, end: int, deletions: Deletions, topic: str) -> int:
+        """Return the first offset whose record is in the log and was not deleted with its topic."""
+        if not self._files:
+            return 0
+        low = self._files[0][0]
+        self._floor = deletions.offset_of(topic, self.queue_id)
+        position = max(log.min_offset, deletions.position_of(topic))
+        first = self.first_at(position, low, end)
+        if deletions.position_of(topic):
+            self._floor = max(self._floor, first)
+        return min(max(first, self._floor), end)
 
     def _find_end(self) -> int:
         known = self._end
@@ -283,10 +189,12 @@ class Store:
     broker_name: str
     disk: Disk = attrs.field(factory=RealDisk)
     log: SegmentFiles = attrs.field(init=False)
+    deletions: Deletions = attrs.field(init=False)
     _queues: dict[tuple[str, int], QueueFiles] = attrs.field(factory=dict[tuple[str, int], QueueFiles])
 
     def __attrs_post_init__(self) -> None:
         self.log = SegmentFiles(self.root, self.disk)
+        self.deletions = Deletions(self.root, self.log, self.disk)
 
     def check(self) -> None:
         """Make sure that there is a store.
@@ -337,11 +245,35 @@ class Store:
         """The consume queue of a queue, which need not exist yet."""
         key = (topic, queue_id)
         if key not in self._queues:
-            directory = f"{self.root}/consumequeue/{topic}/{queue_id}"
-            self._queues[key] = QueueFiles(
-                directory, queue_id, self.disk, lambda: deleted_until(self.disk, self.root).get(key, 0)
-            )
+            self._queues[key] = QueueFiles(f"{self.root}/consumequeue/{topic}/{queue_id}", queue_id, self.disk)
         return self._queues[key]
+
+    def bounds(self, queues: Sequence[tuple[str, int]]) -> Mapping[tuple[str, int], tuple[int, int]]:
+        """Return the offset of the oldest message of each queue, and the one that its next message will get."""
+        self.log.refresh()
+        ends: dict[tuple[str, int], int] = {}
+        derived_end = 0
+        for key in queues:
+            files = self.queue(*key)
+            files.refresh()
+            ends[key], derived = files.find_end(self.log)
+            derived_end = max(derived_end, derived)
+        self.deletions.refresh(derived_end)
+        return {key: (self.queue(*key).find_begin(self.log, end, self.deletions, key[0]), end) for key, end in ends.items()}
+
+    def prepare(self, ends: Mapping[tuple[str, int], int]) -> None:
+        """Look up which files exist now, and which messages before these offsets were deleted with their topics."""
+        self.log.refresh()
+        derived_end = 0
+        for key, end in ends.items():
+            files = self.queue(*key)
+            files.refresh()
+            offset, size, _ = files.unit(end - 1)
+            if size != PRE_BLANK_SIZE:
+                derived_end = max(derived_end, offset + size)
+        self.deletions.refresh(derived_end)
+        for key, end in ends.items():
+            self.queue(*key).find_begin(self.log, end, self.deletions, key[0])
 
 
 def open_stores(paths: Iterable[str], broker_names: Iterable[str]) -> dict[str, Store]:

@@ -23,7 +23,7 @@ from .damage import queue_begins, queue_ends
 from .deletions import deletions_file
 from .json_file import JsonFile
 from .message_store import MessageStore
-from .recovery import RecoveryMark
+from .recovery_mark import RecoveryMark
 
 log = get_logger(__name__)
 

@@ -13,7 +13,8 @@ from ..world.events import get_logger
 from .commitlog import CommitLog
 from .consumequeue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE, ConsumeQueue, ConsumeQueues, Unit
 from .index import IndexFiles
-from .recovery import RecoveryMark, leads_to_its_record
+from .recovery import leads_to_its_record
+from .recovery_mark import RecoveryMark
 
 log = get_logger(__name__)
 

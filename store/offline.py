@@ -18,7 +18,6 @@ from ..message.flags import TRANSACTION_COMMIT, TRANSACTION_MASK
 from ..message.layout import Check, RecordSpan, check_record, topic_of
 from ..world.disk import Disk
 from .consumequeue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE
-from .deletions import deletions_file, deletions_of
 
 PROBLEMS_MAX = 100
 """Problems that are described; more are only counted."""
@@ -142,11 +141,6 @@ def _judge_end(file: LogFile, position: int, is_last: bool, report: Report) -> N
         report.problem(f"no sound record at {report.end}, though the log goes on in later files")
     elif any(file.view[position : position + 64]):
         report.problem(f"no sound record at {report.end}, and what lies there is not the empty end of the log")
-
-
-def deleted_until(disk: Disk, root: str) -> dict[tuple[str, int], int]:
-    """For each queue of a deleted topic, by topic and queue id, the offset of the first message after the deletion."""
-    return {(topic, at): deletion.queue_offset for topic, at, deletion in deletions_of(deletions_file(disk, root).load())}
 
 
 def read_queue(disk: Disk, root: str, topic: str, queue_id: int) -> Iterator[tuple[int, int, int, int]]:

@@ -30,7 +30,8 @@ from .events import LogEvents
 from .index import IndexFiles
 from .local_commitlog import open_local_commit_log
 from .message_store import MessageStore
-from .recovery import Recovered, RecoveryMark, recover
+from .recovery import Recovered, recover
+from .recovery_mark import RecoveryMark
 
 log = get_logger(__name__)
 

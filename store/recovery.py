@@ -15,11 +15,8 @@ uses the store.
 
 from __future__ import annotations
 
-import zlib
-
 import attrs
 
-from ..message.fields import Field, Layout
 from ..message.flags import TRANSACTION_COMMIT, TRANSACTION_MASK
 from ..message.layout import Check, DerivedParts, check_record, span_of, topic_of
 from .checkpoint import Checkpoint
@@ -27,72 +24,10 @@ from .commitlog import CommitLog, Evidence
 from .consumequeue import PRE_BLANK_SIZE, ConsumeQueue, Unit
 from .dispatch import Derivable, Dispatcher
 from .errors import MissingLog, MissingSegment
+from .recovery_mark import RecoveryMark
 
 DERIVE_AT_ONCE = 4096
 """Records that are derived together while the log is read back."""
-
-
-MARK = Layout(
-    "recovery mark",
-    (
-        Field("flushed_offset", "q", "all bytes of the log before it are on the medium"),
-        Field("dispatched_offset", "q", "all queue units of records before it are too"),
-        Field("record_offset", "q", "a record that ends at or before both, to recognise the log by; -1 for none"),
-        Field("record_size", "i", "its size"),
-        Field("record_store_timestamp", "q", "and its store timestamp"),
-        Field("indexed_offset", "q", "index files whose last record is before it, or it, are on the medium whole"),
-        Field("boot_id", "36s", "start of the machine under which all this was written"),
-        Field("log_min_offset", "q", "the log has every segment from there on"),
-        Field("queue_begins", "q", "sum of the first unit numbers of all queues; -1 where files are being deleted"),
-        Field("queue_ends", "q", "sum over all queues of the unit number that follows the records before dispatched_offset"),
-        Field("index_files", "i", "index files; -1 where files are being deleted"),
-        Field("full_index_files", "i", "index files on the medium that are full"),
-        Field("deletions_crc", "q", "CRC-32 of the deletions; -1 where files are being deleted"),
-        Field("crc", "I", "CRC-32 of the fields before"),
-    ),
-)
-_CRC_AT = MARK.offsets["crc"]
-
-
-@attrs.frozen
-class RecoveryMark:
-    """What is known to be on the medium; lies in the checkpoint file behind RocketMQ's fields, which have no room for it."""
-
-    flushed_offset: int
-    dispatched_offset: int
-    record_offset: int
-    record_size: int
-    record_store_timestamp: int
-    indexed_offset: int
-    boot_id: str
-    """While the machine has not been started anew, whatever was written is still there, synced or not."""
-    log_min_offset: int = 0
-    queue_begins: int = -1
-    queue_ends: int = 0
-    index_files: int = -1
-    full_index_files: int = 0
-    deletions_crc: int = -1
-
-    @classmethod
-    def decode(cls, encoded: bytes) -> RecoveryMark | None:
-        """Read a mark; None if the bytes are not one."""
-        if len(encoded) < MARK.size or not any(encoded):
-            return None
-        fields = MARK.unpack(encoded)
-        if fields.pop("crc") != zlib.crc32(encoded[:_CRC_AT]):
-            return None
-        boot_id = fields.pop("boot_id").rstrip(b"\0").decode("ascii", "replace")
-        return cls(**fields, boot_id=boot_id)
-
-    def encode(self) -> bytes:
-        """Encode the mark with its checksum."""
-        fields = attrs.asdict(self) | {"boot_id": self.boot_id.encode("ascii"), "crc": 0}
-        encoded = MARK.pack(**fields)[:_CRC_AT]
-        return encoded + zlib.crc32(encoded).to_bytes(4, "big")
-
-    @property
-    def start(self) -> int:
-        return min(self.flushed_offset, self.dispatched_offset)
 
 
 @attrs.frozen

@@ -41,7 +41,7 @@ from ledgermq.store.consumequeue import PRE_BLANK_SIZE, UNIT
 from ledgermq.store.index import ENTRY, HEADER
 from ledgermq.store.index_keys import key_hash
 from ledgermq.store.index_slots import SLOT
-from ledgermq.store.recovery import MARK, RecoveryMark
+from ledgermq.store.recovery_mark import MARK, RecoveryMark
 
 from ..processes.malformed import KINDS, binary_header, frame, json_header
 from .raft import RAFT_SEEDS

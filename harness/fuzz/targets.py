@@ -68,7 +68,7 @@ from ledgermq.store.deletions import deletions_file, deletions_of
 from ledgermq.store.index import IndexFiles
 from ledgermq.store.json_file import JsonFile
 from ledgermq.store.names import queue_fault
-from ledgermq.store.recovery import MARK, RecoveryMark
+from ledgermq.store.recovery_mark import MARK, RecoveryMark
 from ledgermq.testing.sim.clock import SimClock
 from ledgermq.testing.sim.disk import SimDisk
 from ledgermq.testing.sim.workers import SimWorkers

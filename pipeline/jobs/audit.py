@@ -18,7 +18,8 @@ from ...message.layout import Check, check_record, span_of, topic_of
 from ...store.offline import verify
 from ...world.disk import RealDisk
 from ..errors import BadOption
-from ..store_files import SegmentFile, Store, open_stores
+from ..log_files import SegmentFile
+from ..store_files import Store, open_stores
 from .places import Report, nobody
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ def end_of(store: Store) -> int:
         piece = store.log.piece(file)
         if piece is None:
             continue
-        view, header = memoryview(piece.bytes), header_of(file)
+        view, header = memoryview(piece.bytes), file.header_size
         position = 0
         while check_record(view, position + header, len(view), check_crc=False)[0] is Check.RECORD:
             span = span_of(view, position + header, len(view))
@@ -123,11 +124,6 @@ def end_of(store: Store) -> int:
         if position:
             return file.start + position
     return store.log.min_offset
-
-
-def header_of(file: SegmentFile) -> int:
-    """Bytes before each record of a file."""
-    return 48 if "/dledger-" in file.path else 0
 
 
 def _stretches(store: Store, begin: int, end: int) -> list[_Stretch]:
@@ -197,7 +193,7 @@ def _first_difference(reference: Store, other: Store, physical_offset: int, size
 def _record_at(store: Store, file: SegmentFile, physical_offset: int) -> str:
     piece = store.log.piece(file)
     assert piece is not None
-    view, header = memoryview(piece.bytes), header_of(file)
+    view, header = memoryview(piece.bytes), file.header_size
     position = 0
     while (span := span_of(view, position + header, len(view))) is not None:
         if file.start + position + header + span.size > physical_offset:

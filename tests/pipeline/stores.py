@@ -8,10 +8,15 @@ from typing import Any
 
 import attrs
 
+from ledgermq.message.control import CONTROL_TOPIC, KIND_PROPERTY, deletion_of
+from ledgermq.message.flags import TRANSACTION_ROLLBACK
+from ledgermq.message.json import dumps_strict
 from ledgermq.message.layout import BLANK, MAGIC_BLANK, encode_host, encode_record
 from ledgermq.message.properties import encode_properties
 from ledgermq.message.strings import string_hash
+from ledgermq.store.checkpoint import FILE_SIZE, MARK_AT
 from ledgermq.store.consumequeue import UNIT, UNIT_SIZE
+from ledgermq.store.recovery_mark import RecoveryMark
 
 HOST = "127.0.0.1"
 
@@ -58,6 +63,31 @@ class StoreFiles:
             self.placed.append((message, offset, self.position, len(record)))
             self.position += len(record)
             self.offsets[key] = offset + 1
+
+    def delete_topic(self, topic: str) -> tuple[int, int]:
+        """Append the control record of a deletion; returns its physical offset and size. Tables are not changed."""
+        queues = {queue_id: offset for (name, queue_id), offset in self.offsets.items() if name == topic}
+        control = deletion_of(topic, queues)
+        message = Stored(
+            CONTROL_TOPIC,
+            body=dumps_strict(control.content),
+            properties={KIND_PROPERTY: control.kind},
+            sys_flag=TRANSACTION_ROLLBACK,
+        )
+        size = len(self._record(message, 0, 0))
+        left = self.segment_size - self.position % self.segment_size
+        if size + BLANK.size > left:
+            self._write(self.position, BLANK.pack(remaining=left, magic=MAGIC_BLANK))
+            self.position += left
+        at = self.position
+        self._write(at, self._record(message, 0, at))
+        self.position += size
+        return at, size
+
+    def mark(self, position: int) -> None:
+        """Write a checkpoint whose recovery mark is at a physical offset."""
+        mark = RecoveryMark(position, position, -1, 0, 0, position, "f" * 36).encode()
+        (self.root / "checkpoint").write_bytes(bytes(MARK_AT) + mark.ljust(FILE_SIZE - MARK_AT, b"\0"))
 
     def _record(self, message: Stored, offset: int, position: int) -> bytes:
         raw = message.raw_properties

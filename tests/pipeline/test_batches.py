@@ -14,7 +14,17 @@ from ledgermq.message.flags import COMPRESSED, COMPRESSION_ZLIB
 from ledgermq.message.layout import body_crc, decode_record, encode_host, encode_record
 from ledgermq.message.message import MessageQueue
 from ledgermq.message.properties import encode_properties
-from ledgermq.pipeline.batches import BATCH_BYTES, BATCH_ROWS, Batches, Expected, Piece, check_crcs, cut_rows, read_heads
+from ledgermq.pipeline.batches import (
+    BATCH_BYTES,
+    BATCH_ROWS,
+    Batches,
+    Expected,
+    Piece,
+    check_crcs,
+    cut_rows,
+    gather,
+    read_heads,
+)
 from ledgermq.pipeline.columns import COLUMNS, KAFKA_COLUMNS
 
 HOSTS = st.sampled_from(["127.0.0.1", "10.0.0.7", "::1", "fe80::7"])
@@ -212,3 +222,15 @@ def test_batches_are_cut_by_bytes(sizes: list[int]) -> None:
 def test_batches_are_cut_by_rows() -> None:
     """Small records are no reason for endless batches."""
     assert [cut.stop - cut.start for cut in cut_rows(np.full(12_000, 100))] == [BATCH_ROWS, BATCH_ROWS, 2000]
+
+
+@given(st.binary(min_size=1, max_size=60), st.data())
+def test_stretches_of_a_buffer_are_copied_up_to_its_last_byte(data: bytes, draw: st.DataObject) -> None:
+    """Values of up to twelve bytes are stored in another way than longer ones."""
+    places = draw.draw(st.lists(st.tuples(st.integers(0, len(data)), st.integers(0, len(data))).map(sorted), max_size=9))
+    starts = np.array([low for low, _ in places], np.int64)
+    sizes = np.array([high - low for low, high in places], np.int64)
+
+    found = gather(Piece.of(data), starts, sizes).to_pylist()
+
+    assert found == [data[low:high] for low, high in places]

@@ -25,6 +25,28 @@ def test_any_text_is_split_as_the_message_layer_splits_it(rows: list[str]) -> No
         assert found.values_of(name).to_pylist() == [each.get(name) for each in expected]
 
 
+names = st.sampled_from(["TAGS", "KEYS", "UNIQ_KEY", "UNIQ_KEY1", "x" * 16, "x" * 16 + "y", "\0", "ü"])
+values = st.sampled_from(["a", "\0", "b" * 30, "中文"])
+items = st.lists(st.tuples(names, values), max_size=6)
+
+
+@given(st.lists(st.tuples(items, st.booleans()), max_size=8))
+def test_strings_as_clients_write_them_are_split_in_one_pass(rows: list[tuple[list[tuple[str, str]], bool]]) -> None:
+    """Clients in Java 4.9 leave out the last separator; names are given twice; names differ in their last byte only."""
+    texts = []
+    for pairs, is_closed in rows:
+        text = "".join(f"{name}\x01{value}\x02" for name, value in pairs)
+        texts.append(text if is_closed else text[:-1])
+
+    found = split_properties(pa.array(texts, pa.string()))
+
+    expected = [decode_properties(text) for text in texts]
+    assert [dict(each) for each in found.maps().to_pylist()] == expected
+    assert [len(each) for each in found.maps().to_pylist()] == [len(each) for each in expected]
+    for name in ("UNIQ_KEY", "UNIQ_KEY1", "x" * 16, "none"):
+        assert found.values_of(name).to_pylist() == [each.get(name) for each in expected]
+
+
 def test_many_names_are_told_apart() -> None:
     """More than fit into the bits of a number, one of them given twice."""
     row = "".join(f"n{number}\x01{number}\x02" for number in range(200)) + "n7\x01again\x02"

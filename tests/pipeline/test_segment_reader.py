@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -249,19 +248,3 @@ def test_files_of_a_ledger_are_part_of_the_log(files: StoreFiles) -> None:
     last.rename(moved / last.name)
 
     assert len(rows_of(files.root, whole(files.root))[0]) == COUNT
-
-
-def test_a_topic_that_was_deleted_and_made_anew_goes_on_behind_the_deletion(files: StoreFiles) -> None:
-    """The store names the offset from which on messages count; the units before it are still in the files."""
-    kept = {"deletedQueues": {"T": {"0": [[100, files.position, 200]]}}}
-    (files.root / "deletedQueues.json").write_text(json.dumps(kept))
-    catalog = StoreCatalog(Stores((str(files.root),), ("a",)))
-    queue = MessageQueue("T", "a", 0)
-
-    deleted = catalog.bounds([queue])[queue]
-    files.append(interleaved(3))
-
-    assert (deleted.min, deleted.max) == (100, 100)
-    assert [row["queueOffset"] for row in rows_of(files.root, whole(files.root))[0] if row["queueId"] == 0] == [100]
-    with pytest.raises(DataLoss, match="offsets 0 to 99 are gone"):
-        rows_of(files.root, [QueueRange(queue, 0, 101)])

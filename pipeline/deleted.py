@@ -1,0 +1,135 @@
+"""From which queue offset on the messages of a deleted topic count, read from the files of a store that may be in use.
+
+The broker keeps deletions in `deletedQueues.json`, which it writes before the recovery mark passes them. So the file is
+complete for the log before the mark. Behind the mark the log itself has to be read: a deletion is a control record there. Only
+that part of the log is read whose records are already in consume queues, because a consumer cannot see yet what follows it.
+
+A deletion in the file counts as long as its control record is in the log, as it does for the broker.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import attrs
+
+from ..message.control import TOPIC_DELETED, decode_control, deleted_topic_of
+from ..message.errors import CorruptRecord
+from ..message.flags import TRANSACTION_MASK, TRANSACTION_ROLLBACK
+from ..message.layout import MAGIC_V1, MAGIC_V2, RECORD_SIZE_MIN, SYS_FLAG_AT, span_of
+from ..store.checkpoint import MARK_AT, MARK_SIZE_MAX
+from ..store.deletions import deletions_file, deletions_of
+from ..store.recovery_mark import RecoveryMark
+from ..world.disk import Disk
+from .log_files import SegmentFile, SegmentFiles
+
+WALK_BYTES_MAX = 256 * 1024 * 1024
+"""How much of the end of the log is searched where no recovery mark says where to start: Apache's stores have none, and no
+control records either; ours have one within seconds."""
+
+_size_magic_flag = struct.Struct(f">ii{SYS_FLAG_AT - 8}xi").unpack_from
+
+Queue = tuple[str, int]
+"""Topic and queue id."""
+
+
+@attrs.define(eq=False)
+class Deletions:
+    """The deletions of one store, as far as consumers know of them."""
+
+    root: str
+    log: SegmentFiles
+    disk: Disk
+    _noted: dict[Queue, int] = attrs.field(factory=dict[Queue, int])
+    """By the file: the offset of the first message that counts."""
+    _found: dict[str, int] = attrs.field(factory=dict[str, int])
+    """By the log behind the mark: where the last deletion of a topic is, as a physical offset."""
+    _walked: int = -1
+    """Records before this physical offset have been searched for deletions; -1 before the first search."""
+
+    def refresh(self, derived_end: int) -> None:
+        """Take in what is new.
+
+        Args:
+            derived_end: records before this physical offset are known to be in consume queues.
+        """
+        start = self._mark() if self._walked < 0 else self._walked
+        self._noted = {}
+        for topic, queue_id, deletion in deletions_of(deletions_file(self.disk, self.root).load()):
+            if deletion.physical_offset < self.log.min_offset or self._topic_at(deletion.physical_offset) == topic:
+                self._noted[topic, queue_id] = max(deletion.queue_offset, self._noted.get((topic, queue_id), 0))
+        self._walk(max(start, self.log.min_offset), derived_end)
+
+    def offset_of(self, topic: str, queue_id: int) -> int:
+        """The offset of the first message of a queue that counts, by the file; 0 if its topic was not deleted."""
+        return self._noted.get((topic, queue_id), 0)
+
+    def position_of(self, topic: str) -> int:
+        """Where the log behind the recovery mark says that a topic was deleted; messages before count no more. 0 if nowhere."""
+        return self._found.get(topic, 0)
+
+    def _mark(self) -> int:
+        """Where the search has to start."""
+        path = f"{self.root}/checkpoint"
+        if self.disk.exists(path):
+            file = self.disk.open(path, read_only=True)
+            try:
+                mark = RecoveryMark.decode(file.read(MARK_AT, MARK_SIZE_MAX))
+            finally:
+                file.close()
+            if mark is not None:
+                return mark.start
+        return max((file.end for file in self.log.files), default=0) - WALK_BYTES_MAX
+
+    def _topic_at(self, physical_offset: int) -> str | None:
+        """The topic that the record at a physical offset deletes; None if it deletes none."""
+        file = self.log.find(physical_offset)
+        piece = self.log.piece(file) if file is not None else None
+        if file is None or piece is None:
+            return None
+        return self._deleted(memoryview(piece.bytes), physical_offset - file.start)
+
+    def _deleted(self, view: memoryview, position: int) -> str | None:
+        span = span_of(view, position, len(view))
+        if span is None:
+            return None
+        try:
+            control = decode_control(view[position : position + span.size])
+            return deleted_topic_of(control)[0] if control.kind == TOPIC_DELETED else None
+        except CorruptRecord:
+            return None
+
+    def _walk(self, start: int, end: int) -> None:
+        """Search the records from `start` up to `end`."""
+        self._walked = max(start, self._walked)
+        for file in self.log.files:
+            if file.end <= self._walked or file.start >= end:
+                continue
+            piece = self.log.piece(file)
+            if piece is not None:
+                self._walk_file(file, memoryview(piece.bytes), end)
+            self._walked = max(self._walked, min(file.end, end))  # the filler at the end of a file, or a file that is gone
+
+    def _walk_file(self, file: SegmentFile, view: memoryview, end: int) -> None:
+        header = file.header_size
+        position = self._first_record(file, view)
+        limit = min(len(view), end - file.start) - header - RECORD_SIZE_MIN
+        while position <= limit:
+            size, magic, sys_flag = _size_magic_flag(view, position + header)
+            if magic not in (MAGIC_V1, MAGIC_V2) or size < RECORD_SIZE_MIN:
+                return
+            if sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
+                topic = self._deleted(view, position + header)
+                if topic is not None:
+                    self._found[topic] = file.start + position + header
+            position += header + size
+            self._walked = file.start + position
+
+    def _first_record(self, file: SegmentFile, view: memoryview) -> int:
+        """Where to start in a file: at the place that was reached, if a record begins there, else at the file's first one."""
+        position = self._walked - file.start
+        if position > 0 and position + file.header_size + RECORD_SIZE_MIN <= len(view):
+            span = span_of(view, position + file.header_size, len(view))
+            if span is not None and span.physical_offset == file.start + position + file.header_size:
+                return position
+        return 0

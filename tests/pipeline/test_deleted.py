@@ -1,0 +1,102 @@
+"""Messages of deleted topics are not shown, whether the store's table or only its log says that they were deleted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ledgermq.message.message import MessageQueue
+from ledgermq.pipeline.catalog import Bounds, StoreCatalog
+from ledgermq.pipeline.errors import DataLoss
+from ledgermq.pipeline.options import Stores
+from ledgermq.pipeline.ranges import QueueRange
+from ledgermq.store.deletions import Deletion
+
+from .stores import StoreFiles, interleaved
+from .test_segment_reader import rows_of, whole
+
+COUNT = 300
+QUEUE = MessageQueue("T", "a", 0)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> StoreFiles:
+    written = StoreFiles(tmp_path, segment_size=8192, queue_file_units=40)
+    written.append(interleaved(COUNT))
+    return written
+
+
+def bounds(files: StoreFiles) -> Bounds:
+    return StoreCatalog(Stores((str(files.root),), ("a",))).bounds([QUEUE])[QUEUE]
+
+
+def note(files: StoreFiles, deletion: Deletion) -> None:
+    """Write the store's table of deletions."""
+    listed = [[deletion.queue_offset, deletion.physical_offset, deletion.size]]
+    table = {"deletedQueues": {"T": {str(queue_id): listed for queue_id in range(3)}}}
+    (files.root / "deletedQueues.json").write_text(json.dumps(table))
+
+
+def test_a_topic_made_anew_begins_behind_its_deletion(files: StoreFiles) -> None:
+    """The units of deleted messages are still in the files; the table says from which offset on messages count."""
+    at, size = files.delete_topic("T")
+    note(files, Deletion(at, size, 100))
+    files.mark(files.position)
+
+    deleted = bounds(files)
+    files.append(interleaved(3))
+
+    assert deleted == Bounds(100, 100)
+    assert [row["queueOffset"] for row in rows_of(files.root, whole(files.root))[0]] == [100, 100, 100]
+    with pytest.raises(DataLoss, match="offsets 0 to 99 are gone"):
+        rows_of(files.root, [QueueRange(QUEUE, 0, 101)])
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_a_deletion_that_only_the_log_has_counts(files: StoreFiles, marked: bool) -> None:
+    """The broker writes the table some seconds later; until then the log behind the recovery mark is searched."""
+    if marked:
+        files.mark(files.placed[200][2])
+    files.delete_topic("T")
+    files.append(interleaved(5))
+
+    assert bounds(files) == Bounds(100, 102)
+    assert sorted(row["queueOffset"] for row in rows_of(files.root, whole(files.root))[0]) == [100, 100, 100, 101, 101]
+
+
+def test_a_deletion_counts_once_consumers_know_of_it(files: StoreFiles) -> None:
+    """A control record behind the last record of any queue may still be replaced, as in a Raft log."""
+    files.delete_topic("T")
+
+    assert bounds(files) == Bounds(0, 100)
+
+
+def test_a_stream_of_polls_sees_a_deletion_that_comes_later(files: StoreFiles) -> None:
+    """Each poll searches only what is new in the log, and misses nothing."""
+    catalog = StoreCatalog(Stores((str(files.root),), ("a",)))
+    before = catalog.bounds([QUEUE])[QUEUE]
+    files.append(interleaved(30))
+    between = catalog.bounds([QUEUE])[QUEUE]
+    files.delete_topic("T")
+    files.append(interleaved(3))
+
+    assert (before, between) == (Bounds(0, 100), Bounds(0, 110))
+    assert catalog.bounds([QUEUE])[QUEUE] == Bounds(110, 111)
+
+
+def test_a_deletion_in_the_table_that_the_log_does_not_have_does_not_count(files: StoreFiles) -> None:
+    """The log was truncated behind it, so nothing was deleted."""
+    _, _, position, size = files.placed[-1]
+    note(files, Deletion(position, size, 100))
+
+    assert bounds(files) == Bounds(0, 100)
+
+
+def test_the_deletion_of_another_topic_changes_nothing(files: StoreFiles) -> None:
+    """The control record names the topic."""
+    files.delete_topic("other")
+    files.append(interleaved(3))
+
+    assert bounds(files) == Bounds(0, 101)
