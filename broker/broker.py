@@ -8,18 +8,16 @@ waits, write the tables, close connections, close the store; a client that is cu
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import AsyncGenerator, Callable, Mapping
-from collections.abc import Set as AbstractSet
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any
 
 import attrs
 import trio
 from trio.abc import Listener
 
-from ..remoting.codes import RequestCode, ResponseCode
-from ..remoting.dispatcher import Dispatcher
-from ..remoting.errors import RequestRefused
+from ..ha.classic.node import ClassicNode
+from ..ha.dledger.node import DLedgerNode
+from ..remoting.dispatcher import Dispatcher, Service
 from ..remoting.server import RemotingServer
 from ..remoting.tls import open_tls
 from ..store.message_store import MessageStore
@@ -30,27 +28,39 @@ from ..world.real import World, real_world
 from ..world.supervision import keep_running
 from ..world.ticks import next_tick
 from ..world.tls import TlsAcceptor
-from .admin import dledger_group, inspection, relay, runtime, settings, topics_and_groups
+from . import dledger, replication
+from .admin.dledger_group import DLedgerAdministration
+from .admin.inspection import Inspection
 from .admin.queries import Queries
+from .admin.relay import Relay
+from .admin.runtime import Runtime
+from .admin.settings import Settings
+from .admin.topics_and_groups import Administration
+from .adoption import adopt_stored_topics
 from .client_requests import ClientRequests
 from .clients import SCAN_SECONDS, Consumers, Producers
+from .commits import Commits
 from .config import BrokerConfig
 from .delay import DelayDelivery
-from .deletions import GROUPS_FILE, OFFSETS_FILE, TOPICS_FILE, Deletions
-from .dledger import DLedgerReplication
+from .deletions import GROUPS_FILE, TOPICS_FILE, Deletions
+from .dledger import CHANGES_OF_TABLES, DLedgerReplication, dledger_node
 from .groups import GroupTable
-from .locks import LOCKS_FILE, QueueLocks
+from .live_config import LiveConfig
+from .lock_requests import LockRequests
+from .locks import QueueLocks
+from .offset_requests import OffsetRequests
 from .offsets import ConsumerOffsets
-from .persistence import LOG_OFFSET_KEY, Persistence, encoded
+from .persistence import Persistence
 from .pull import PullService
 from .registration import Registration
 from .replicated_tables import ReplicatedTables
-from .replication import ClassicReplication
+from .replication import ClassicReplication, SlavesTables, classic_node
 from .retry import SendBack
 from .role import LiveRole, Phase, RoleState
-from .send import SEND_CODES, SendHandler
+from .send import SendHandler
 from .slave_sync import SlaveSync
 from .stats import Stats
+from .table_files import TableFiles
 from .topics import TopicTable
 
 log = get_logger(__name__)
@@ -63,51 +73,212 @@ VIP_PORT_DISTANCE = 2
 """Old clients send to the listen port less this."""
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, kw_only=True)
 class Broker:
-    """One running broker."""
+    """One running broker: what it is made of, and what each service gets of it."""
 
-    config: BrokerConfig
+    live_config: LiveConfig
     world: World
     store: MessageStore
+    node: ClassicNode | DLedgerNode
     host: str
     """The address that clients are given."""
     port: int
+    persistence: Persistence
     topics: TopicTable
     groups: GroupTable
-    offsets: ConsumerOffsets
-    persistence: Persistence
+    offsets: ConsumerOffsets = attrs.field(factory=ConsumerOffsets)
     stats: Stats
-    started_ms: int
-    replication: ClassicReplication | DLedgerReplication
     role: LiveRole
-    tables: ReplicatedTables | None = attrs.field(init=False, default=None)
-    """In DLedger mode, the tables' part in the log."""
     network: Network
-    """By which this broker opens connections to name servers and brokers; encrypted if it is told so."""
+    """Opens connections to name servers and brokers; encrypted if the configuration says so."""
     tls: TlsAcceptor
     dispatcher: Dispatcher = attrs.field(factory=Dispatcher)
     producers: Producers = attrs.field(factory=Producers)
     consumers: Consumers = attrs.field(factory=Consumers)
     locks: QueueLocks = attrs.field(factory=QueueLocks)
     server: RemotingServer = attrs.field(init=False)
-    sends: SendHandler = attrs.field(init=False)
-    pulls: PullService = attrs.field(init=False)
+    commits: Commits = attrs.field(init=False)
     delay: DelayDelivery = attrs.field(init=False)
+    replicated: ReplicatedTables | None = attrs.field(init=False, default=None)
+    """In DLedger mode, the tables' part in the log."""
+    replication: ClassicReplication | DLedgerReplication = attrs.field(init=False)
     deletions: Deletions = attrs.field(init=False)
     registration: Registration = attrs.field(init=False)
+    pulls: PullService = attrs.field(init=False)
     clients: ClientRequests = attrs.field(init=False)
+    settings: Settings = attrs.field(init=False)
 
     def __repr__(self) -> str:
         return f"<Broker {self.config.broker_name}:{self.config.broker_id} at {self.address}>"
 
     def __attrs_post_init__(self) -> None:
-        self.server = RemotingServer(self.dispatcher, self.world.network, self.world.clock, tls=self.tls)
-        self.pulls = PullService(self)
-        self.delay = DelayDelivery(self)
-        self.deletions = Deletions(self)
-        self.registration = Registration(self)
-        self.clients = ClientRequests(self)
+        clock, store, role = self.world.clock, self.store, self.role
+        topics, groups, offsets = self.topics, self.groups, self.offsets
+        self.server = RemotingServer(self.dispatcher, self.world.network, clock, tls=self.tls)
+        self.commits = Commits(offsets, store, role)
+        self.delay = DelayDelivery(store, clock, role, self.stats)
+        self.replication = self._replication()
+        self.deletions = Deletions(
+            store=store,
+            role=role,
+            topics=topics,
+            groups=groups,
+            offsets=offsets,
+            stats=self.stats,
+            persistence=self.persistence,
+            replicated=self.replicated,
+        )
+        self.registration = Registration(
+            config=self.live_config,
+            network=self.network,
+            role=role,
+            topics=topics,
+            address=self.address,
+            ha_address=lambda: self.ha_address,
+        )
+        self.pulls = PullService(
+            config=self.live_config,
+            clock=clock,
+            store=store,
+            role=role,
+            topics=topics,
+            groups=groups,
+            offsets=offsets,
+            commits=self.commits,
+            consumers=self.consumers,
+            stats=self.stats,
+            is_following=lambda: self.node.is_following,
+        )
+        self.clients = ClientRequests(
+            config=self.live_config,
+            clock=clock,
+            role=role,
+            topics=topics,
+            groups=groups,
+            consumers=self.consumers,
+            producers=self.producers,
+            close_connection=self.server.close_connection,
+        )
+        self.settings = Settings(config=self.live_config, clock=clock, store=store, topics=topics, groups=groups)
+        TableFiles(
+            persistence=self.persistence,
+            clock=clock,
+            store=store,
+            topics=topics,
+            groups=groups,
+            offsets=offsets,
+            commits=self.commits,
+            delay=self.delay,
+            locks=self.locks,
+            deletions=self.deletions,
+        ).load(self.config)
+        adopt_stored_topics(topics, store)
+        services: list[Service] = [self.pulls, self.clients, self.registration, self.settings, *self._other_services()]
+        for service in services:
+            service.register(self.dispatcher)
+        if self.replicated is not None:
+            self.dispatcher.answer_after(CHANGES_OF_TABLES, self.replicated.check_leads, self.replicated.settled)
+
+    def _replication(self) -> ClassicReplication | DLedgerReplication:
+        tables = SlavesTables(store=self.store, topics=self.topics, groups=self.groups, offsets=self.offsets, delay=self.delay)
+        if isinstance(self.node, ClassicNode):
+            return ClassicReplication(
+                config=self.config,
+                node=self.node,
+                store=self.store,
+                role=self.role,
+                tables=tables,
+                network=self.network,
+                clock=self.world.clock,
+                secrets=self.world.secrets,
+            )
+        self.replicated = ReplicatedTables(
+            store=self.store,
+            role=self.role,
+            topics=self.topics,
+            groups=self.groups,
+            offsets=self.offsets,
+            delay=self.delay,
+        )
+        return DLedgerReplication(
+            config=self.config,
+            node=self.node,
+            store=self.store,
+            role=self.role,
+            tables=tables,
+            network=self.network,
+            clock=self.world.clock,
+            secrets=self.world.secrets,
+            replicated=self.replicated,
+        )
+
+    def _other_services(self) -> Iterator[Service]:
+        """The services that nothing else here asks anything."""
+        config, clock, store, role = self.live_config, self.world.clock, self.store, self.role
+        topics, groups, offsets = self.topics, self.groups, self.offsets
+        yield SendHandler(
+            config=config,
+            store=store,
+            topics=topics,
+            groups=groups,
+            stats=self.stats,
+            randomness=self.world.randomness,
+            orderly=lambda group: self.locks.are_held(group, clock.monotonic()),
+        )
+        yield SendBack(
+            config=config,
+            store=store,
+            role=role,
+            topics=topics,
+            groups=groups,
+            stats=self.stats,
+            randomness=self.world.randomness,
+        )
+        yield OffsetRequests(store=store, topics=topics, groups=groups, offsets=offsets, commits=self.commits)
+        yield LockRequests(clock=clock, topics=topics, locks=self.locks, persistence=self.persistence)
+        yield SlaveSync(
+            topics=topics,
+            groups=groups,
+            offsets=offsets,
+            delay=self.delay,
+            replicated=self.replicated,
+            secret=self.config.ha_secret.encode(),
+        )
+        yield Queries(config=config, store=store, consumers=self.consumers)
+        yield Runtime(clock=clock, store=store, stats=self.stats, delay=self.delay, replication_status=self.replication.status)
+        yield Administration(
+            store=store, topics=topics, groups=groups, offsets=offsets, consumers=self.consumers, deletions=self.deletions
+        )
+        yield Inspection(
+            config=config,
+            address=self.address,
+            clock=clock,
+            store=store,
+            topics=topics,
+            groups=groups,
+            offsets=offsets,
+            stats=self.stats,
+            consumers=self.consumers,
+            producers=self.producers,
+        )
+        yield Relay(
+            config=config,
+            store=store,
+            topics=topics,
+            groups=groups,
+            offsets=offsets,
+            commits=self.commits,
+            consumers=self.consumers,
+            group_reset=self.pulls.group_reset,
+        )
+        if isinstance(self.node, DLedgerNode):
+            yield DLedgerAdministration(self.node)
+
+    @property
+    def config(self) -> BrokerConfig:
+        """The configuration as it is now."""
+        return self.live_config.now
 
     @property
     def address(self) -> str:
@@ -117,115 +288,24 @@ class Broker:
     @property
     def ha_address(self) -> str:
         """Where slaves fetch the log, `host:port`."""
-        return f"{self.config.broker_ip2 or self.host}:{self.replication.ha_port}"
-
-    def commit_offset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Commit a group's offset as a client or a slave gives it, on a master at most the end of the queue.
-
-        A slave may have shown what its master has lost since: a group beyond the end would pass over what comes there next. A
-        slave itself cannot tell, for it may be behind its master.
-        """
-        if self.role.takes_puts and offset > (end := self.store.next_offset(topic, queue_id)):
-            log.warning("commit_beyond_queue", group=group, topic=topic, queue_id=queue_id, offset=offset, end=end)
-            offset = end
-        self.offsets.commit(group, topic, queue_id, offset)
-
-    def queues_cut(self, ends: Mapping[tuple[str, int], int]) -> None:
-        """The ends of queues have moved back: so do groups that are beyond them."""
-        if moved := self.offsets.keep_inside(ends):
-            log.warning("consumer_offsets_moved_back", messages=moved)
-
-    def register_handlers(self) -> None:
-        """Let the dispatcher know who answers what."""
-        self.sends = SendHandler(
-            self.config, self.store, self.topics, self.groups, self.stats, self.world.randomness, self._is_orderly
-        )
-        self.dispatcher.register_run(SEND_CODES, self.sends.handle)
-        self.pulls.register()
-        self.clients.register()
-        self.dispatcher.register(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, self.registration.min_id_changed)
-        send_back = SendBack(
-            self.store,
-            self.topics,
-            self.groups,
-            self.stats,
-            self.world.randomness,
-            lambda: self.config,
-            lambda: self.role.refusal,
-        )
-        send_back.register(self.dispatcher)
-        Queries(self.store, self.consumers, lambda: self.config).register(self.dispatcher)
-        secret = self.config.ha_secret.encode()
-        SlaveSync(self.topics, self.groups, self.offsets, self.delay.to_json, self._check_leads, secret).register(
-            self.dispatcher
-        )
-        if isinstance(self.replication, DLedgerReplication):
-            dledger_group.register(self, self.replication.node.replica)
-        for module in (topics_and_groups, settings, runtime, inspection, relay):
-            module.register(self)
-
-    def _check_leads(self) -> None:
-        if self.tables is not None and not self.role.takes_puts:
-            raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"the tables of this node may be old: {self.role.refusal}")
-
-    def _is_orderly(self, group: str) -> bool:
-        return self.locks.are_held(group, self.world.clock.monotonic())
-
-    def load_tables(self) -> None:
-        """Read the tables' files, and keep them from now on."""
-        keep, config = self.persistence.keep, self.config
-        # Topics are found again by their messages; without offsets all groups would pass over what they have not consumed.
-        self.persistence.load(OFFSETS_FILE, self.offsets.load, replaceable=False)
-        self.persistence.load("delayOffset.json", self.delay.load)
-        topics_file = keep(TOPICS_FILE, self._with_log_offset(self.topics.to_json), lambda: self.topics.version.counter)
-        groups_file = keep(GROUPS_FILE, self._with_log_offset(self.groups.to_json), lambda: self.groups.version.counter)
-        keep(
-            OFFSETS_FILE,
-            lambda: encoded(self._with_log_offset(self.offsets.to_json)()),
-            lambda: self.offsets.changes,
-            config.flush_consumer_offset_interval / 1000,
-        )
-        keep(
-            "delayOffset.json",
-            self.delay.durable_json,
-            self.delay.durable_changes,
-            config.flush_delay_offset_interval / 1000,
-        )
-        now = self.world.clock.monotonic()
-        self.persistence.load(LOCKS_FILE, lambda stored: self.locks.load(stored, now))
-        keep(LOCKS_FILE, self.locks.to_json, lambda: self.locks.changes)
-        self.store.on_queues_cut.append(self.queues_cut)
-        self.topics.on_change.append(lambda _: topics_file.wake())
-        self.groups.on_change.append(groups_file.wake)
-        self.deletions.follow_log()
-
-    def _ends_of_groups(self) -> dict[tuple[str, int], int]:
-        """The end of every queue that a group has an offset on."""
-        table = self.offsets.table
-        return {(topic, at): self.store.max_offset(topic, at) for (topic, _), queues in table.items() for at in queues}
-
-    def _with_log_offset(self, to_json: Callable[[], Mapping[str, Any]]) -> Callable[[], dict[str, Any]]:
-        """What the file of a table gets: the table, and up to where in the log it contains all deletions."""
-        return lambda: {LOG_OFFSET_KEY: self.deletions.log_offset, **to_json()}
-
-    def adopt_topics(self, but: AbstractSet[str] = frozenset()) -> None:
-        """Take up topics whose messages are in the store, though nobody told of them; `but` these, which were deleted."""
-        queue_nums = {topic: max(self.store.queue_ids(topic)) + 1 for topic in self.store.topics() - but}
-        if adopted := self.topics.adopt(queue_nums):
-            log.warning("topics_adopted", topics=adopted)
+        return f"{self.config.broker_ip2 or self.host}:{self.node.port}"
 
     async def start(self, nursery: trio.Nursery, listeners: list[Listener[Stream]]) -> None:
         """Serve, start the tasks and register; everything runs in `nursery`."""
         self.dispatcher.nursery = nursery
-        self.role.on(Phase.STOP_TAKING, self._stop_taking)
-        self.role.on(Phase.SETTLE, self._settle)
-        self.replication.observe(self, nursery)
-        self.role.on(Phase.REBUILD, self._rebuild)
-        self.role.on(Phase.SERVE, self._serve)
-        self.role.on(Phase.REGISTER, self._register)
+        replication = self.replication
+        self.role.begin(
+            {
+                Phase.STOP_TAKING: (self._stop_taking, replication.stop_taking),
+                Phase.SETTLE: (self._settle, replication.end_role),
+                Phase.REBUILD: (replication.begin_role, self._rebuild),
+                Phase.SERVE: (replication.serve, self._serve),
+                Phase.REGISTER: (self._register,),
+            }
+        )
         nursery.start_soon(keep_running, "held pulls", self.pulls.run)
         nursery.start_soon(self.delay.run)
-        await self.replication.start()
+        await replication.start(nursery)
         await nursery.start(self.server.serve, listeners)
         self.persistence.start(nursery)
         nursery.start_soon(keep_running, "housekeeping", self._keep_house)
@@ -241,9 +321,8 @@ class Broker:
 
     async def _rebuild(self, _old: RoleState, new: RoleState) -> None:
         if new.role.takes_puts:
-            if moved := self.offsets.keep_inside(self._ends_of_groups()):
-                log.warning("consumer_offsets_moved_back", messages=moved)
-            self.adopt_topics()
+            self.commits.keep_inside_queues()
+            adopt_stored_topics(self.topics, self.store)
 
     async def _serve(self, _old: RoleState, _new: RoleState) -> None:
         self.store.writability.role_refusal = self.role.refusal
@@ -265,10 +344,11 @@ class Broker:
             if now >= scan_at:
                 scan_at = now + SCAN_SECONDS
                 self.clients.expire(now)
+                self.locks.expire(now)
 
     async def stop(self) -> None:
         """Hand over, leave the routes, take no more messages, answer what waits, write the tables."""
-        await self.replication.node.hand_over()
+        await self.node.hand_over()
         await self.registration.unregister()
         self.store.writability.shut_down = True
         await self._answer_waiting()
@@ -305,15 +385,13 @@ async def open_broker(config: BrokerConfig, world: World | None = None) -> Async
     try:
         port = world.network.listener_port(listeners[0])
         host = config.broker_ip1 or world.network.own_host()
-        replication = (
-            DLedgerReplication.of(config) if config.enable_dleger_commit_log else ClassicReplication.of(config, world, port)
-        )
+        node = dledger_node(config) if config.enable_dleger_commit_log else classic_node(config, world, port)
         store_host = (_numeric(host, world), port)
         store_config = attrs.evolve(config.store_config(), memory_bytes=world.memory_bytes)
         async with open_message_store(
-            world, store_config, store_host=store_host, open_commit_log=replication.open_commit_log
+            world, store_config, store_host=store_host, open_commit_log=node.open_commit_log
         ) as store:
-            broker = _assemble(config, world, store, host, port, replication, network, tls)
+            broker = _assemble(config, world, store, node, host, port, network, tls)
             async with trio.open_nursery() as nursery:
                 await broker.start(nursery, listeners)
                 log.info("broker_started", name=config.broker_name, address=broker.address, store=config.store_path_root_dir)
@@ -341,38 +419,32 @@ def _assemble(
     config: BrokerConfig,
     world: World,
     store: MessageStore,
+    node: ClassicNode | DLedgerNode,
     host: str,
     port: int,
-    replication: ClassicReplication | DLedgerReplication,
     network: Network,
     tls: TlsAcceptor,
 ) -> Broker:
     now_ms = world.clock.wall_ms
     persistence = Persistence(world.disk, world.workers, f"{config.store_path_root_dir}/config")
-    broker = Broker(
-        config=config,
+    first_role = dledger.first_role if config.enable_dleger_commit_log else replication.first_role
+    role = LiveRole(first_role(config), world.clock)
+    store.writability.role_refusal, store.is_replica = role.refusal, role.is_replica
+    return Broker(
+        live_config=LiveConfig(config),
         world=world,
         store=store,
+        node=node,
         host=host,
         port=port,
+        persistence=persistence,
         topics=persistence.load(TOPICS_FILE, lambda stored: TopicTable.of(config, now_ms, stored)),
         groups=persistence.load(GROUPS_FILE, lambda stored: GroupTable.of(config, now_ms, stored)),
-        offsets=ConsumerOffsets(),
-        persistence=persistence,
         stats=Stats(config.broker_cluster_name, now_ms()),
-        started_ms=now_ms(),
-        replication=replication,
-        role=LiveRole(replication.first_role, world.clock),
+        role=role,
         network=network,
         tls=tls,
     )
-    store.writability.role_refusal, store.is_replica = broker.role.refusal, broker.role.is_replica
-    if config.enable_dleger_commit_log:
-        broker.tables = ReplicatedTables(broker)
-    broker.load_tables()
-    broker.adopt_topics()
-    broker.register_handlers()
-    return broker
 
 
 async def _listen(config: BrokerConfig, world: World) -> list[Listener[Stream]]:

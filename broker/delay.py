@@ -9,7 +9,7 @@ Delivery is at least once: after a crash up to `flushDelayOffsetInterval` of del
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 import trio
@@ -20,14 +20,15 @@ from ..message.message import IncomingMessage
 from ..message.properties import DELAY, REAL_QUEUE_ID, REAL_TOPIC, WAIT
 from ..store.config import SCHEDULE_TOPIC
 from ..store.dispatch import Derivable
+from ..store.message_store import MessageStore
 from ..store.statuses import PutStatus
+from ..world.clock import Clock
 from ..world.events import get_logger
 from .divert import encode_as_found
 from .json_values import table_of
+from .role import LiveRole
+from .stats import Stats
 from .topics import HALF_TOPIC, OP_HALF_TOPIC
-
-if TYPE_CHECKING:
-    from .broker import Broker
 
 log = get_logger(__name__)
 
@@ -92,7 +93,10 @@ class _Level:
 class DelayDelivery:
     """Delivers the delayed messages of one broker."""
 
-    broker: Broker
+    store: MessageStore
+    clock: Clock
+    role: LiveRole
+    stats: Stats
     version: DataVersion = attrs.field(factory=DataVersion)
     changes: int = 0
     """Counts deliveries."""
@@ -106,10 +110,10 @@ class DelayDelivery:
     """Positions, `changes` and log end of a moment; durable once the log is flushed up to there."""
 
     def __attrs_post_init__(self) -> None:
-        delays = self.broker.store.config.delay_levels_ms
+        delays = self.store.config.delay_levels_ms
         self._levels = [_Level(level, delay_ms) for level, delay_ms in enumerate(delays, 1)]
         self._durable = self.to_json()
-        self.broker.store.dispatcher.on_arrival.append(self.arrived)
+        self.store.dispatcher.on_arrival.append(self.arrived)
 
     def offsets(self) -> dict[int, int]:
         """Level → next queue offset to deliver."""
@@ -118,7 +122,7 @@ class DelayDelivery:
     def load(self, stored: Any) -> None:
         """Take over positions of a file or a master, inside what the queues hold."""
         table = table_of(table_of(stored, "the content").get("offsetTable"), "offsetTable")
-        store = self.broker.store
+        store = self.store
         for level in self._levels:
             low = store.min_offset(SCHEDULE_TOPIC, level.level - 1)
             high = store.max_offset(SCHEDULE_TOPIC, level.level - 1)
@@ -147,7 +151,7 @@ class DelayDelivery:
 
     def durable_changes(self) -> int:
         """Move `durable_json` on as far as the medium allows, and count its changes."""
-        log_ = self.broker.store.log
+        log_ = self.store.log
         if self._candidate is None and self._durable_changes != self.changes:
             self._candidate = self.to_json(), self.changes, log_.max_offset
         if self._candidate is not None and log_.committed_offset >= self._candidate[2]:
@@ -175,8 +179,8 @@ class DelayDelivery:
 
     def round(self) -> float:
         """Deliver one batch of the next level that has one due; return for how many seconds there is nothing to do."""
-        now = self.broker.world.clock.wall_ms()
-        if not self.broker.role.takes_puts:
+        now = self.clock.wall_ms()
+        if not self.role.takes_puts:
             return CLOCK_CHECK_SECONDS
         pause, levels = float("inf"), self._levels
         for level in levels[self._next :] + levels[: self._next]:
@@ -208,7 +212,7 @@ class DelayDelivery:
         return self._deliver(level, units[:count])
 
     def _waiting(self, level: _Level) -> list[tuple[int, int, int]]:
-        store, queue_id = self.broker.store, level.level - 1
+        store, queue_id = self.store, level.level - 1
         low = store.min_offset(SCHEDULE_TOPIC, queue_id)
         if level.offset < low:
             log.warning("delayed_messages_expired", level=level.level, first=level.offset, next=low)
@@ -216,7 +220,7 @@ class DelayDelivery:
         return store.units(SCHEDULE_TOPIC, queue_id, level.offset, BATCH_MAX)
 
     def _deliver(self, level: _Level, units: list[tuple[int, int, int]]) -> float:
-        store = self.broker.store
+        store = self.store
         steps: list[IncomingMessage | None] = []
         for physical_offset, size, _ in units:
             record = store.log.record(physical_offset, size)
@@ -239,7 +243,7 @@ class DelayDelivery:
                     sizes[message.topic] += size
             done += 1
         for topic, count in delivered.items():
-            self.broker.stats.topic_put(topic, count, sizes[topic])
+            self.stats.topic_put(topic, count, sizes[topic])
         if done:
             level.offset += done
             self.changes += 1

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from math import inf
-from typing import TYPE_CHECKING
 
 import attrs
 
@@ -26,21 +25,34 @@ from ..message.errors import CorruptRecord
 from ..remoting.codes import ResponseCode
 from ..remoting.errors import RequestRefused
 from ..store.errors import NotWritable
+from ..store.message_store import MessageStore
 from ..world.events import get_logger
-
-if TYPE_CHECKING:
-    from .broker import Broker
+from .groups import GroupTable
+from .offsets import ConsumerOffsets
+from .persistence import Persistence
+from .replicated_tables import ReplicatedTables
+from .role import LiveRole
+from .stats import Stats
+from .topics import TopicTable
 
 log = get_logger(__name__)
 
 TOPICS_FILE, GROUPS_FILE, OFFSETS_FILE = "topics.json", "subscriptionGroup.json", "consumerOffset.json"
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, kw_only=True)
 class Deletions:
-    """Carries deletions out on one broker."""
+    """Carries deletions out on one self."""
 
-    broker: Broker
+    store: MessageStore
+    role: LiveRole
+    topics: TopicTable
+    groups: GroupTable
+    offsets: ConsumerOffsets
+    stats: Stats
+    persistence: Persistence
+    replicated: ReplicatedTables | None
+    """The tables' part in the log, in DLedger mode."""
 
     # ---------------------------------------------------------------- by request
 
@@ -51,10 +63,10 @@ class Deletions:
             RequestRefused: the log takes no event, and nothing was deleted; or it is not as safe as the mode promises, and
                 the remark says so.
         """
-        store = self.broker.store
-        if self.broker.tables is not None:
-            self.broker.tables.check_leads()
-        if not self.broker.role.takes_puts:
+        store = self.store
+        if self.replicated is not None:
+            self.replicated.check_leads()
+        if not self.role.takes_puts:
             # Of an Apache master no event comes. An administrator may then bring the slave into line.
             self._forget_topic(topic)
             store.drop_queues(topic)
@@ -65,9 +77,9 @@ class Deletions:
 
     async def delete_group(self, group: str, *, offsets: bool) -> None:
         """Delete a group's settings, and if asked its consumer offsets; raises as `delete_topic`."""
-        if self.broker.tables is not None:
-            self.broker.tables.check_leads()
-        if not self.broker.role.takes_puts:
+        if self.replicated is not None:
+            self.replicated.check_leads()
+        if not self.role.takes_puts:
             self._forget_group(group, offsets=offsets)
             return
         end = self._append(group_deletion_of(group, offsets=offsets))
@@ -76,24 +88,23 @@ class Deletions:
 
     async def delete_unused_topics(self) -> None:
         """Delete the messages of topics that are not in the table; raises as `delete_topic`."""
-        broker = self.broker
-        for topic in sorted(broker.store.topics() - broker.topics.topics.keys()):
-            if not broker.topics.is_system(topic):
+        for topic in sorted(self.store.topics() - self.topics.topics.keys()):
+            if not self.topics.is_system(topic):
                 await self.delete_topic(topic)
 
     def _append(self, control: Control) -> int:
         try:
-            return self.broker.store.append_event(control)
+            return self.store.append_event(control)
         except (NotWritable, OSError) as error:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"nothing was deleted: {error}") from error
 
     async def _finish(self, end: int, files: Iterable[str]) -> None:
         try:
-            await self.broker.store.event_done(end)
+            await self.store.event_done(end)
         except NotWritable as error:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(error)) from error
         for name in files:
-            if not await self.broker.persistence.write(name):
+            if not await self.persistence.write(name):
                 raise RequestRefused(
                     ResponseCode.SYSTEM_ERROR, f"deleted, but {name} could not be written: repeat it before the next start"
                 )
@@ -103,37 +114,37 @@ class Deletions:
     @property
     def log_offset(self) -> int:
         """The tables as they are now contain all deletions before this physical offset."""
-        store = self.broker.store
+        store = self.store
         # What is appended here can still be replaced where a group decides; what is derived cannot.
-        own = self.broker.role.takes_puts and store.log.readable_limit is None
+        own = self.role.takes_puts and store.log.readable_limit is None
         return store.log.max_offset if own else store.dispatcher.dispatched_offset
 
     def follow_log(self) -> None:
         """Carry out the events that recovery met and the tables' files do not contain; as a replica also those that come."""
-        events = self.broker.store.events
+        events = self.store.events
         for physical_offset, control in self._missed():
             self._apply(control, physical_offset)
-            if self.broker.tables is not None:
-                self.broker.tables.apply(control)
+            if self.replicated is not None:
+                self.replicated.apply(control)
         events.recovered.clear()
         events.on_event.append(self._follow)
 
     def _missed(self) -> list[tuple[int, Control]]:
         """The events that the tables' files do not contain, in the order of the log."""
-        tables, known = self.broker.tables, self.broker.persistence.log_offsets.values()
-        if tables is None or not known:
-            return self.broker.store.events.recovered
-        return list(tables.events_between(min(known), self.broker.store.dispatcher.dispatched_offset))
+        replicated, known = self.replicated, self.persistence.log_offsets.values()
+        if replicated is None or not known:
+            return self.store.events.recovered
+        return list(replicated.events_between(min(known), self.store.dispatcher.dispatched_offset))
 
     def _follow(self, control: Control, physical_offset: int | None = None) -> None:
         # A master has carried out its own events already, and may have created the topic again since.
-        if not self.broker.role.takes_puts:
+        if not self.role.takes_puts:
             self._apply(control, physical_offset)
 
     def _apply(self, control: Control, physical_offset: int | None = None) -> None:
         def lacks(name: str) -> bool:
             # A file that names no offset was written by RocketMQ or an older version, for whom deletions were no events.
-            return physical_offset is None or self.broker.persistence.log_offsets.get(name, inf) <= physical_offset
+            return physical_offset is None or self.persistence.log_offsets.get(name, inf) <= physical_offset
 
         try:
             if control.kind == TOPIC_DELETED:
@@ -146,18 +157,17 @@ class Deletions:
             log.error("control_record_unreadable", physical_offset=physical_offset, reason=str(error))
 
     def _forget_topic(self, topic: str, *, topics: bool = True, offsets: bool = True) -> None:
-        broker = self.broker
-        if topics and not broker.topics.is_system(topic):
-            broker.topics.delete(topic)
-            broker.stats.forget_topic(topic)
+        if topics and not self.topics.is_system(topic):
+            self.topics.delete(topic)
+            self.stats.forget_topic(topic)
         if offsets:
-            broker.offsets.forget_topic(topic)
+            self.offsets.forget_topic(topic)
         log.info("topic_deleted", topic=topic)
 
     def _forget_group(self, group: str, *, groups: bool = True, offsets: bool) -> None:
         if groups:
-            self.broker.groups.delete(group)
-            self.broker.stats.forget_group(group)
+            self.groups.delete(group)
+            self.stats.forget_group(group)
         if offsets:
-            self.broker.offsets.forget_group(group)
+            self.offsets.forget_group(group)
         log.info("group_deleted", group=group)

@@ -6,7 +6,7 @@ committed, and a replica with its own id while another node leads or none is kno
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 import trio
@@ -25,11 +25,9 @@ from ..store.errors import StoreError
 from ..world.events import get_logger
 from ..world.supervision import keep_running
 from .config import BrokerConfig
+from .replicated_tables import ReplicatedTables
 from .replication import Replication
-from .role import Phase, Role, RoleState
-
-if TYPE_CHECKING:
-    from .broker import Broker
+from .role import Role, RoleState
 
 log = get_logger(__name__)
 
@@ -69,47 +67,41 @@ def replica_settings(config: BrokerConfig) -> ReplicaSettings:
     )
 
 
+def dledger_node(config: BrokerConfig) -> DLedgerNode:
+    """The node that RocketMQ's keys describe.
+
+    Raises:
+        WrongHaSetting: a key has a value that cannot work.
+    """
+    return DLedgerNode(replica_settings(config))
+
+
+def first_role(config: BrokerConfig) -> RoleState:
+    """What the broker of a DLedger group is until the group has a leader."""
+    return RoleState(Role.CANDIDATE, config.replica_id, "it is starting")
+
+
 @attrs.define(eq=False, kw_only=True)
 class DLedgerReplication(Replication[DLedgerNode]):
     """A node of a DLedger group."""
 
+    replicated: ReplicatedTables
     _tables_scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
-    """Of the task that appends the leader's commits."""
+    """Cancels the task that appends the leader's commits."""
 
-    @classmethod
-    def of(cls, config: BrokerConfig) -> DLedgerReplication:
-        """Replication as RocketMQ's keys describe it.
-
-        Raises:
-            WrongHaSetting: a key has a value that cannot work.
-        """
-        return cls(config=config, node=DLedgerNode(replica_settings(config)))
-
-    @property
-    def first_role(self) -> RoleState:
-        return RoleState(Role.CANDIDATE, self.config.replica_id, "it is starting")
-
-    def observe(self, broker: Broker, nursery: trio.Nursery) -> None:
-        super().observe(broker, nursery)
-        assert broker.tables is not None
-        broker.tables.observe()
-        broker.dispatcher.answer_after(CHANGES_OF_TABLES, broker.tables.check_leads, broker.tables.settled)
-        broker.role.on(Phase.STOP_TAKING, self._stop_tables)
-        broker.role.on(Phase.SERVE, self._start_tables)
-
-    async def _stop_tables(self, _old: RoleState, _new: RoleState) -> None:
+    async def stop_taking(self, _old: RoleState, _new: RoleState) -> None:
+        """Append no more commits."""
         self._tables_scope.cancel()
 
-    async def _start_tables(self, _old: RoleState, new: RoleState) -> None:
+    async def serve(self, _old: RoleState, new: RoleState) -> None:
+        """Append commits while this node leads."""
         if new.role.takes_puts:
             self._tables_scope = trio.CancelScope()
             self._nursery.start_soon(self._append_tables, self._tables_scope)
 
     async def _append_tables(self, scope: trio.CancelScope) -> None:
-        tables = self._tables.broker.tables
-        assert tables is not None
         with scope:
-            await keep_running("appending of commits", tables.run)
+            await keep_running("appending of commits", self.replicated.run)
 
     async def _keep_tables(self, sync: ConfigSync, scope: trio.CancelScope) -> None:
         """Copy the leader's tables once, for what is older than this node's log; the log brings the rest.
@@ -126,13 +118,14 @@ class DLedgerReplication(Replication[DLedgerNode]):
                     await trio.sleep(RETRY_SECONDS)
                 nursery.cancel_scope.cancel()
 
-    async def start(self) -> None:
+    async def start(self, nursery: trio.Nursery) -> None:
+        self.replicated.observe()
         self.node.on_leading = self._follow_group
-        await super().start()
+        await super().start(nursery)
 
     async def _follow_group(self, leading: Leading) -> None:
         """Take the role that the group gives; a phase that fails is tried again until the group gives another one."""
-        role, own_id = self._tables.broker.role, self.config.replica_id
+        role, own_id = self.role, self.config.replica_id
         while True:
             try:
                 if leading.role is RaftRole.LEADER:
@@ -147,15 +140,15 @@ class DLedgerReplication(Replication[DLedgerNode]):
             else:
                 return
 
-    def status(self, broker: Broker) -> dict[str, Any]:
+    def status(self) -> dict[str, Any]:
         """How the group stands, as this node sees it; the keys of RocketMQ's HARuntimeInfo, and ours."""
         status = self.node.replica.status()
         return {
-            "master": broker.role.takes_puts,
-            "masterCommitLogMaxOffset": broker.store.log.max_offset,
+            "master": self.role.takes_puts,
+            "masterCommitLogMaxOffset": self.store.log.max_offset,
             "inSyncSlaveNums": sum(peer.connected for peer in status.peers),
             "haConnectionInfo": [],
-            "haClientRuntimeInfo": {"maxOffset": broker.store.log.max_offset, "activated": self.node.is_following},
+            "haClientRuntimeInfo": {"maxOffset": self.store.log.max_offset, "activated": self.node.is_following},
             "dledger": {
                 "group": self.node.settings.group,
                 "selfId": status.self_id,

@@ -7,7 +7,7 @@ message arrives that it wants or its time is up, and is then answered whatever t
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import attrs
 import trio
@@ -15,18 +15,25 @@ import trio
 from ..message.flags import PERM_READ, PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
 from ..remoting.codes import RequestCode, ResponseCode
 from ..remoting.command import RemotingCommand, Wire, answer_template, encode_frame, frame_start
+from ..remoting.dispatcher import Dispatcher
 from ..remoting.errors import RequestRefused
 from ..remoting.server import ServerConnection
 from ..store.dispatch import Derivable
+from ..store.message_store import MessageStore
 from ..store.read_side import GetResult
 from ..store.statuses import GetStatus
+from ..world.clock import Clock
 from ..world.events import get_logger
-from .groups import GroupConfig
+from .clients import Consumers
+from .commits import Commits
+from .groups import GroupConfig, GroupTable
 from .hold import HeldPull, HeldPulls, common_deadline
+from .live_config import LiveConfig
+from .offsets import ConsumerOffsets
+from .role import LiveRole
+from .stats import Stats
 from .subscription import BadExpression, Subscription
-
-if TYPE_CHECKING:
-    from .broker import Broker
+from .topics import TopicTable
 
 log = get_logger(__name__)
 
@@ -78,23 +85,33 @@ class Pull:
     codes: frozenset[int] | None
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, kw_only=True)
 class PullService:
     """Answers pulls of one broker."""
 
-    broker: Broker
+    config: LiveConfig
+    clock: Clock
+    store: MessageStore
+    role: LiveRole
+    topics: TopicTable
+    groups: GroupTable
+    offsets: ConsumerOffsets
+    commits: Commits
+    consumers: Consumers
+    stats: Stats
+    is_following: Callable[[], bool]
+    """Whether this broker is connected to the master that it follows."""
     holds: HeldPulls[Pull] = attrs.field(factory=HeldPulls[Pull])
     _woken: deque[Pull] = attrs.field(factory=deque[Pull])
     _wake: trio.Event = attrs.field(factory=trio.Event)
 
-    def register(self) -> None:
-        """Take over the requests, the store's arrivals and the end of connections."""
-        dispatcher = self.broker.dispatcher
+    def register(self, dispatcher: Dispatcher) -> None:
+        """Enter the handlers, and follow arrivals, topics and the end of connections."""
         dispatcher.register(RequestCode.PULL_MESSAGE, self.handle)
         dispatcher.register(RequestCode.LITE_PULL_MESSAGE, self.handle)
         dispatcher.on_close.append(self.connection_closed)
-        self.broker.store.dispatcher.on_arrival.append(self.arrived)
-        self.broker.topics.on_change.append(self.topics_changed)
+        self.store.dispatcher.on_arrival.append(self.arrived)
+        self.topics.on_change.append(self.topics_changed)
 
     def handle(self, connection: ServerConnection, request: RemotingCommand) -> None:
         """Check a pull, commit what it carries, then answer it or hold it.
@@ -102,16 +119,15 @@ class PullService:
         Raises:
             RequestRefused: with the code of the first check that failed.
         """
-        broker = self.broker
-        config = broker.config
+        config = self.config.now
         sys_flag = request.integer("sysFlag")
         pull = self._checked(connection, request, sys_flag)
-        if sys_flag & PULL_COMMIT_OFFSET and not broker.role.is_replica:
-            broker.commit_offset(pull.group.group_name, pull.topic, pull.queue_id, request.integer("commitOffset"))
+        if sys_flag & PULL_COMMIT_OFFSET and not self.role.is_replica:
+            self.commits.commit(pull.group.group_name, pull.topic, pull.queue_id, request.integer("commitOffset"))
         result = self._read(pull)
         code = code_of(result.status, pull.offset)
-        if code is ResponseCode.PULL_NOT_FOUND and not sys_flag & PULL_SUSPEND and broker.store.dispatcher.behind_bytes:
-            broker.store.catch_up()  # it will not wait, and may ask for what was acknowledged just now
+        if code is ResponseCode.PULL_NOT_FOUND and not sys_flag & PULL_SUSPEND and self.store.dispatcher.behind_bytes:
+            self.store.catch_up()  # it will not wait, and may ask for what was acknowledged just now
             result = self._read(pull)
             code = code_of(result.status, pull.offset)
         may_wait = code is ResponseCode.PULL_NOT_FOUND or (
@@ -121,7 +137,7 @@ class PullService:
             self._answer(pull, result, code)
             return
         suspend_ms = request.integer("suspendTimeoutMillis") if config.long_polling_enable else config.short_polling_time_mills
-        deadline = common_deadline(broker.world.clock.monotonic(), suspend_ms / 1000)
+        deadline = common_deadline(self.clock.monotonic(), suspend_ms / 1000)
         held = HeldPull(pull.topic, pull.queue_id, pull.offset, pull.codes, deadline, connection, pull)
         if not self.holds.hold(held):
             raise RequestRefused(
@@ -129,23 +145,22 @@ class PullService:
             )
 
     def _checked(self, connection: ServerConnection, request: RemotingCommand, sys_flag: int) -> Pull:
-        broker = self.broker
-        if not broker.config.broker_permission & PERM_READ:
-            raise RequestRefused(ResponseCode.NO_PERMISSION, f"the broker {broker.config.broker_name} may not be read")
+        if not self.config.now.broker_permission & PERM_READ:
+            raise RequestRefused(ResponseCode.NO_PERMISSION, f"the broker {self.config.now.broker_name} may not be read")
         group_name, topic_name = request.text("consumerGroup"), request.text("topic")
-        group = broker.groups.find(group_name)
+        group = self.groups.find(group_name)
         if group is None:
             raise RequestRefused(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"the consumer group {group_name!r} does not exist; create it first"
             )
         if not group.consume_enable:
             raise RequestRefused(ResponseCode.NO_PERMISSION, f"the consumer group {group_name} may not consume")
-        topic = broker.topics.topics.get(topic_name)
+        topic = self.topics.topics.get(topic_name)
         if topic is None:
             raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"the topic {topic_name!r} does not exist; create it first")
         if not topic.perm & PERM_READ:
             raise RequestRefused(ResponseCode.NO_PERMISSION, f"the topic {topic_name} may not be read")
-        if broker.groups.is_forbidden(group_name, topic_name):
+        if self.groups.is_forbidden(group_name, topic_name):
             raise RequestRefused(ResponseCode.NO_PERMISSION, f"the group {group_name} may not read the topic {topic_name}")
         queue_id = request.integer("queueId")
         if not 0 <= queue_id < topic.read_queue_nums:
@@ -181,7 +196,7 @@ class PullService:
         return subscription.codes
 
     def _codes_of_heartbeats(self, group: GroupConfig, topic: str, version: int) -> frozenset[int] | None:
-        living = self.broker.consumers.groups.get(group.group_name)
+        living = self.consumers.groups.get(group.group_name)
         if living is None:
             raise RequestRefused(
                 ResponseCode.SUBSCRIPTION_NOT_EXIST, f"no consumer of the group {group.group_name} has sent a heartbeat"
@@ -203,9 +218,9 @@ class PullService:
         return subscription.codes
 
     def _read(self, pull: Pull) -> GetResult:
-        if self.broker.offsets.resets and (moved := self._reset_of(pull)) is not None:
+        if self.offsets.resets and (moved := self._reset_of(pull)) is not None:
             return moved
-        return self.broker.store.get(
+        return self.store.get(
             pull.topic, pull.queue_id, pull.offset, pull.messages_max, tags=pull.codes, max_bytes=pull.bytes_max
         )
 
@@ -214,17 +229,17 @@ class PullService:
 
         Told to ask again at once, as a slave with a master says, RocketMQ's clients would ask without end.
         """
-        return self._may_be_behind and pull.offset > result.max_offset and not self.broker.replication.node.is_following
+        return self._may_be_behind and pull.offset > result.max_offset and not self.is_following()
 
     @property
     def _may_be_behind(self) -> bool:
         """Whether this is a replica, which leaves it to its master to know what offsets are really wrong."""
-        return self.broker.role.is_replica and not self.broker.config.offset_check_in_slave
+        return self.role.is_replica and not self.config.now.offset_check_in_slave
 
     def _reset_of(self, pull: Pull) -> GetResult | None:
         """What a pull is told whose group was reset, unless it asks for the right offset."""
-        store = self.broker.store
-        offset = self.broker.offsets.reset_of(pull.group.group_name, pull.topic, pull.queue_id, pull.offset)
+        store = self.store
+        offset = self.offsets.reset_of(pull.group.group_name, pull.topic, pull.queue_id, pull.offset)
         if offset is None:
             return None
         low, high = store.min_offset(pull.topic, pull.queue_id), store.max_offset(pull.topic, pull.queue_id)
@@ -236,17 +251,16 @@ class PullService:
         self._wake_all([each.request for each in held])
 
     def _answer(self, pull: Pull, result: GetResult, code: ResponseCode) -> None:
-        broker, group = self.broker, pull.group
-        config = broker.config
+        group, config = pull.group, self.config.now
         broker_id = 0
         if config.slave_read_enable:
             broker_id = group.which_broker_when_consume_slowly if result.suggest_slave else group.broker_id
         if code is ResponseCode.SUCCESS:
-            broker.stats.group_get(
+            self.stats.group_get(
                 group.group_name, pull.topic, pull.queue_id, len(result.slices), result.size, result.next_offset
             )
         else:
-            broker.stats.get_missed()
+            self.stats.get_missed()
             if code is ResponseCode.PULL_OFFSET_MOVED:
                 if self._may_be_behind:
                     code, broker_id = ResponseCode.PULL_RETRY_IMMEDIATELY, group.broker_id
@@ -278,7 +292,7 @@ class PullService:
 
     def topics_changed(self, topics: list[str]) -> None:
         """Answer the pulls of topics that are gone; whoever sent them learns by the next one."""
-        gone = {topic for topic in topics if topic not in self.broker.topics.topics}
+        gone = {topic for topic in topics if topic not in self.topics.topics}
         if gone:
             self._wake_all([held.request for held in self.holds.release(lambda pull: pull.topic in gone)])
 

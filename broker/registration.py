@@ -8,9 +8,8 @@ master is, which topics are ordered) is taken over.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING
 
 import attrs
 import orjson
@@ -22,15 +21,16 @@ from ..message.json import loads
 from ..remoting.channel import Channel, open_channel
 from ..remoting.codes import RequestCode, ResponseCode
 from ..remoting.command import RemotingCommand, wire_fields
+from ..remoting.dispatcher import Dispatcher
 from ..remoting.errors import RemotingError
 from ..remoting.server import ServerConnection
 from ..world.events import get_logger
-from ..world.network import Address
+from ..world.network import Address, Network
 from ..world.supervision import keep_running
 from .json_values import object_of
-
-if TYPE_CHECKING:
-    from .broker import Broker
+from .live_config import LiveConfig
+from .role import LiveRole
+from .topics import TopicTable
 
 log = get_logger(__name__)
 
@@ -63,17 +63,28 @@ class _Link:
     channel: Channel | None = None
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, kw_only=True)
 class Registration:
     """Keeps one broker registered with all its name servers."""
 
-    broker: Broker
+    config: LiveConfig
+    network: Network
+    role: LiveRole
+    topics: TopicTable
+    address: str
+    """Where clients reach this broker, `host:port`."""
+    ha_address: Callable[[], str]
+    """Where slaves fetch the log, `host:port`."""
     _links: list[_Link] = attrs.field(init=False)
     _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
 
     def __attrs_post_init__(self) -> None:
-        self._links = [_Link(address) for address in self.broker.config.name_servers]
-        self.broker.topics.on_change.append(self.topics_changed)
+        self._links = [_Link(address) for address in self.config.now.name_servers]
+        self.topics.on_change.append(self.topics_changed)
+
+    def register(self, dispatcher: Dispatcher) -> None:
+        """Enter the handler."""
+        dispatcher.register(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, self.min_id_changed)
 
     def topics_changed(self, names: Iterable[str]) -> None:
         """Tell every name server about these topics as soon as the event loop turns."""
@@ -86,7 +97,7 @@ class Registration:
 
         Anybody could say so, and it matters to slaves alone: they ask their own name servers who the master is.
         """
-        if self.broker.role.is_replica and request.ext.get("brokerName") == self.broker.config.broker_name:
+        if self.role.is_replica and request.ext.get("brokerName") == self.config.now.broker_name:
             log.debug(
                 "min_broker_id_changed", broker_id=request.ext.get("minBrokerId"), address=request.ext.get("minBrokerAddr")
             )
@@ -138,13 +149,13 @@ class Registration:
 
     @property
     def period_seconds(self) -> float:
-        return min(max(self.broker.config.register_name_server_period, PERIOD_MS_MIN), PERIOD_MS_MAX) / 1000
+        return min(max(self.config.now.register_name_server_period, PERIOD_MS_MIN), PERIOD_MS_MAX) / 1000
 
     async def _serve(self, link: _Link, nursery: trio.Nursery) -> None:
         """Stay registered over one connection; ends with the error that ends the connection."""
         channel = link.channel = await open_channel(
             link.address,
-            network=self.broker.network,
+            network=self.network,
             nursery=nursery,
             on_close=lambda _: link.wake.set(),
             connect_seconds=CONNECT_SECONDS,
@@ -155,11 +166,11 @@ class Registration:
                 link.asked_again = False
                 accepted = await self._register(channel)
                 if accepted and not link.is_registered:
-                    log.info("broker_registered", address=str(link.address), topics=len(self.broker.topics.topics))
+                    log.info("broker_registered", address=str(link.address), topics=len(self.topics.topics))
                 link.is_registered = accepted
             link.tried.set()
             # A slave that nobody has told yet where its master is asks again soon: the master may be starting just now.
-            searching = self.broker.role.is_replica and not self.broker.role.master_address
+            searching = self.role.is_replica and not self.role.master_address
             with trio.move_on_after(SEARCH_SECONDS if searching else self.period_seconds):
                 await self._tell_changes(link, channel)
 
@@ -180,10 +191,9 @@ class Registration:
 
     async def _is_outdated(self, channel: Channel) -> bool:
         """Ask whether the name server needs the whole table again; asking keeps the broker alive there."""
-        broker = self.broker
-        if broker.config.force_register or broker.role.is_replica:
+        if self.config.now.force_register or self.role.is_replica:
             return True  # a slave lives on what a full registration answers
-        body = orjson.dumps(broker.topics.version.to_json())
+        body = orjson.dumps(self.topics.version.to_json())
         answer = await self._call(channel, RemotingCommand(RequestCode.QUERY_DATA_VERSION, self._identity(), body))
         return answer.code != ResponseCode.SUCCESS or answer.boolean("changed", default=True)
 
@@ -193,13 +203,12 @@ class Registration:
         Raises:
             RemotingError: no answer.
         """
-        broker = self.broker
         body = b'{"filterServerList":[],"topicConfigSerializeWrapper":%b}' % self._wrapper(names)
         ext = {
             **self._identity(),
             **wire_fields(
                 {
-                    "haServerAddr": broker.ha_address,
+                    "haServerAddr": self.ha_address(),
                     "bodyCrc32": zlib.crc32(body) & _CRC_MASK,
                     "compressed": False,
                 }
@@ -215,8 +224,8 @@ class Registration:
             # Either of the two has the other's name and id by mistake: clients are sent to whoever registered last.
             log.warning(
                 "other_broker_has_our_name",
-                broker=broker.config.broker_name,
-                broker_id=broker.config.broker_id,
+                broker=self.config.now.broker_name,
+                broker_id=self.config.now.broker_id,
                 replaced_address=replaced,
                 name_server=str(channel.address),
             )
@@ -225,7 +234,7 @@ class Registration:
         return True
 
     def _wrapper(self, names: Iterable[str] | None) -> bytes:
-        topics, allowed = self.broker.topics, self.broker.config.broker_permission
+        topics, allowed = self.topics, self.config.now.broker_permission
         if allowed & PERM_READ_WRITE == PERM_READ_WRITE:
             return topics.wrapper(names)
         # A broker that may not be read or written says so in every topic, so that clients leave it alone.
@@ -237,8 +246,7 @@ class Registration:
         return orjson.dumps({"dataVersion": topics.version.to_json(), "topicConfigTable": table})
 
     def _learn(self, answer: RemotingCommand) -> None:
-        broker = self.broker
-        if broker.role.is_replica and (answer.ext.get("masterAddr") or answer.ext.get("haServerAddr")):
+        if self.role.is_replica and (answer.ext.get("masterAddr") or answer.ext.get("haServerAddr")):
             self._learn_master(answer.ext.get("masterAddr", ""), answer.ext.get("haServerAddr", ""))
         if not answer.body:
             return
@@ -247,8 +255,8 @@ class Registration:
         except JsonError as error:
             log.warning("registration_answer_unreadable", reason=str(error))
             return
-        if not broker.role.is_replica:
-            broker.topics.mark_ordered(object_of(object_of(body).get("table")))
+        if not self.role.is_replica:
+            self.topics.mark_ordered(object_of(object_of(body).get("table")))
 
     def _learn_master(self, address: str, ha_address: str) -> None:
         try:
@@ -258,19 +266,18 @@ class Registration:
         except ValueError as error:
             log.warning("master_address_refused", address=address, ha_address=ha_address, reason=str(error))
             return
-        self.broker.role.learn_master(address, ha_address)
+        self.role.learn_master(address, ha_address)
 
     def _identity(self) -> dict[str, str]:
-        broker = self.broker
         return {
-            "brokerName": broker.config.broker_name,
-            "brokerAddr": broker.address,
-            "clusterName": broker.config.broker_cluster_name,
-            "brokerId": str(broker.role.broker_id),
+            "brokerName": self.config.now.broker_name,
+            "brokerAddr": self.address,
+            "clusterName": self.config.now.broker_cluster_name,
+            "brokerId": str(self.role.broker_id),
         }
 
     async def _call(self, channel: Channel, command: RemotingCommand) -> RemotingCommand:
-        return await channel.call(command, self.broker.config.register_broker_timeout_mills / 1000)
+        return await channel.call(command, self.config.now.register_broker_timeout_mills / 1000)
 
     async def unregister(self) -> None:
         """Stop registering, and take the broker off the routes of every name server that can be reached at once."""

@@ -8,7 +8,7 @@ caches: each names the log offset up to which it contains the events, and a star
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import attrs
 import trio
@@ -28,13 +28,14 @@ from ..remoting.codes import ResponseCode
 from ..remoting.errors import RequestRefused
 from ..store.divided_log import DividedCommitLog
 from ..store.errors import NotWritable
+from ..store.message_store import MessageStore
 from ..store.older_log import OlderLog
 from ..world.events import get_logger
-from .groups import GroupConfig
-from .topics import TopicConfig
-
-if TYPE_CHECKING:
-    from .broker import Broker
+from .delay import DelayDelivery
+from .groups import GroupConfig, GroupTable
+from .offsets import ConsumerOffsets
+from .role import LiveRole
+from .topics import TopicConfig, TopicTable
 
 log = get_logger(__name__)
 
@@ -46,14 +47,19 @@ SETTINGS_PER_RECORD_MAX = 1000
 """More topics or groups than this are divided among several records, each of which must fit an entry of the log."""
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, kw_only=True)
 class ReplicatedTables:
     """The tables of one node."""
 
-    broker: Broker
+    store: MessageStore
+    role: LiveRole
+    topics: TopicTable
+    groups: GroupTable
+    offsets: ConsumerOffsets
+    delay: DelayDelivery
     changed_end: int = 0
     """Behind the last change of a topic or group that this node has appended; what an answer has to wait for."""
-    _groups: dict[str, GroupConfig] = attrs.field(factory=dict[str, GroupConfig])
+    _derived_groups: dict[str, GroupConfig] = attrs.field(factory=dict[str, GroupConfig])
     """The groups as the derived log has them."""
     _appended_groups: dict[str, GroupConfig] = attrs.field(factory=dict[str, GroupConfig])
     """The groups that this node has appended since it leads; another leader may still truncate them."""
@@ -68,19 +74,17 @@ class ReplicatedTables:
 
     def observe(self) -> None:
         """Append the leader's changes and apply those of other leaders from now on."""
-        broker = self.broker
-        self._groups = dict(broker.groups.groups)
-        broker.topics.on_change.append(self._topics_changed)
-        broker.groups.on_change.append(self._groups_changed)
-        broker.store.events.on_event.append(self._follow)
+        self._derived_groups = dict(self.groups.groups)
+        self.topics.on_change.append(self._topics_changed)
+        self.groups.on_change.append(self._groups_changed)
+        self.store.events.on_event.append(self._follow)
 
     # ---------------------------------------------------------------- as the leader
 
     async def run(self) -> None:
         """Append commits and deliveries as they gather, until cancelled."""
-        broker = self.broker
-        broker.offsets.dirty, self._deliveries = set(), broker.delay.changes
-        self._delivered = {str(level): offset for level, offset in broker.delay.offsets().items()}
+        self.offsets.dirty, self._deliveries = set(), self.delay.changes
+        self._delivered = {str(level): offset for level, offset in self.delay.offsets().items()}
         carrying = self._carry_over()
         try:
             while True:
@@ -89,33 +93,33 @@ class ReplicatedTables:
                     self._append_changes()
                 self._append_offsets()
                 self._append_deliveries()
-                if carrying and not (self._refusal or broker.offsets.dirty or broker.delay.changes != self._deliveries):
+                if carrying and not (self._refusal or self.offsets.dirty or self.delay.changes != self._deliveries):
                     carrying = self._append(Control(TABLES_CARRIED, {})) is None
         finally:
-            broker.offsets.dirty = None
+            self.offsets.dirty = None
             self._unlogged_topics.clear()
             self._appended_groups.clear()
             self._refusal = ""
             # What was delivered since may be truncated, and would never be delivered again.
-            broker.delay.load({"offsetTable": self._delivered})
+            self.delay.load({"offsetTable": self._delivered})
 
     @property
     def _older_log(self) -> OlderLog | None:
         """The classic log that this log continues, while it has files."""
-        commit_log = self.broker.store.log
+        commit_log = self.store.log
         return commit_log.older if isinstance(commit_log, DividedCommitLog) and not commit_log.older.expired else None
 
     def _carry_over(self) -> bool:
         """Append all tables if the log continues an older one whose tables it does not contain; returns whether it does so."""
-        older, broker = self._older_log, self.broker
+        older = self._older_log
         if older is None or older.tables_carried:
             return False
-        log.info("tables_carried_over", topics=len(broker.topics.topics), groups=len(broker.groups.groups))
-        self._unlogged_topics.update(broker.topics.topics)
-        self._groups.clear()
+        log.info("tables_carried_over", topics=len(self.topics.topics), groups=len(self.groups.groups))
+        self._unlogged_topics.update(self.topics.topics)
+        self._derived_groups.clear()
         self._append_changes()
-        broker.offsets.dirty = {
-            (topic, group, queue_id) for (topic, group), queues in broker.offsets.table.items() for queue_id in queues
+        self.offsets.dirty = {
+            (topic, group, queue_id) for (topic, group), queues in self.offsets.table.items() for queue_id in queues
         }
         self._deliveries = -1
         return True
@@ -126,9 +130,18 @@ class ReplicatedTables:
         Raises:
             RequestRefused: this node does not lead, or its log takes nothing. Nothing was changed.
         """
-        refusal = self.broker.store.writability.refusal
+        refusal = self.store.writability.refusal
         if refusal is not None:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"nothing was changed: {refusal}")
+
+    def check_current(self) -> None:
+        """Let nobody copy tables that may be older than the leader's.
+
+        Raises:
+            RequestRefused: this node does not lead.
+        """
+        if not self.role.takes_puts:
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"the tables of this node may be old: {self.role.refusal}")
 
     async def settled(self) -> None:
         """Wait until the changes of topics and groups so far are on a majority.
@@ -141,34 +154,34 @@ class ReplicatedTables:
         if self._refusal:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"the other nodes do not know of the change yet: {self._refusal}")
         end = self.changed_end
-        if end > self.broker.store.log.committed_offset:
+        if end > self.store.log.committed_offset:
             try:
-                await self.broker.store.event_done(end)
+                await self.store.event_done(end)
             except NotWritable as error:
                 raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(error)) from error
 
     def _topics_changed(self, names: list[str]) -> None:
-        if self.broker.role.takes_puts:
+        if self.role.takes_puts:
             self._unlogged_topics.update(names)
             self._append_changes()
 
     def _groups_changed(self) -> None:
-        if self.broker.role.takes_puts:
+        if self.role.takes_puts:
             self._append_changes()
 
     def _append_changes(self) -> None:
         """Append what has changed of topics and groups and the log does not have yet."""
         self._refusal = ""
-        topics, groups = self.broker.topics.topics, self.broker.groups.groups
+        topics, groups = self.topics.topics, self.groups.groups
         self._unlogged_topics &= topics.keys()  # deletions are events of their own
         for names in _pieces(sorted(self._unlogged_topics)):
             if not self._append_change(Control(TOPICS_CHANGED, {"topics": [topics[name].to_json() for name in names]})):
                 return
             self._unlogged_topics.difference_update(names)
-        for known in (self._groups, self._appended_groups):
+        for known in (self._derived_groups, self._appended_groups):
             for name in known.keys() - groups.keys():
                 del known[name]
-        logged = {**self._groups, **self._appended_groups}
+        logged = {**self._derived_groups, **self._appended_groups}
         for names in _pieces([name for name, config in groups.items() if logged.get(name) != config]):
             if not self._append_change(Control(GROUPS_CHANGED, {"groups": [groups[name].to_json() for name in names]})):
                 return
@@ -181,7 +194,7 @@ class ReplicatedTables:
         return end is not None
 
     def _append_offsets(self) -> None:
-        offsets = self.broker.offsets
+        offsets = self.offsets
         while offsets.dirty:
             taken = [offsets.dirty.pop() for _ in range(min(len(offsets.dirty), OFFSETS_PER_RECORD_MAX))]
             rows = [
@@ -194,7 +207,7 @@ class ReplicatedTables:
                 return
 
     def _append_deliveries(self) -> None:
-        delay = self.broker.delay
+        delay = self.delay
         if delay.changes != self._deliveries:
             changes, levels = delay.changes, {str(level): offset for level, offset in delay.offsets().items()}
             if self._append(Control(DELAYS_DELIVERED, {"levels": levels})) is not None:
@@ -203,7 +216,7 @@ class ReplicatedTables:
     def _append(self, control: Control) -> int | None:
         """Append an event; returns its end, or None if the log takes nothing now."""
         try:
-            return self.broker.store.append_event(control)
+            return self.store.append_event(control)
         except (NotWritable, OSError) as error:
             if control.kind in (TOPICS_CHANGED, GROUPS_CHANGED):
                 self._refusal = str(error)
@@ -215,7 +228,7 @@ class ReplicatedTables:
     def _follow(self, control: Control) -> None:
         if control.kind == TABLES_CARRIED and (older := self._older_log) is not None:
             older.tables_carried = True
-        if not self.broker.role.takes_puts:
+        if not self.role.takes_puts:
             self.apply(control)
         elif control.kind == DELAYS_DELIVERED:
             self._delivered = control.content["levels"]
@@ -230,25 +243,25 @@ class ReplicatedTables:
             log.error("table_change_unreadable", kind=control.kind, reason=str(error))
 
     def _apply(self, control: Control) -> None:
-        broker, content = self.broker, control.content
+        content = control.content
         if control.kind == TOPICS_CHANGED:
-            broker.topics.put(*(TopicConfig.from_json(_object(one)) for one in content["topics"]))
+            self.topics.put(*(TopicConfig.from_json(_object(one)) for one in content["topics"]))
         elif control.kind == GROUPS_CHANGED:
-            broker.groups.put(*self._note_groups(control))
+            self.groups.put(*self._note_groups(control))
         elif control.kind == OFFSETS_COMMITTED:
             for topic, group, queue_id, offset in content["offsets"]:
-                broker.offsets.commit(group, topic, queue_id, offset)
+                self.offsets.commit(group, topic, queue_id, offset)
         elif control.kind == DELAYS_DELIVERED:
-            broker.delay.load({"offsetTable": content["levels"]})
+            self.delay.load({"offsetTable": content["levels"]})
 
     def _note_groups(self, control: Control) -> list[GroupConfig]:
         configs = [GroupConfig.from_json(_object(one)) for one in control.content["groups"]]
-        self._groups.update({config.group_name: config for config in configs})
+        self._derived_groups.update({config.group_name: config for config in configs})
         return configs
 
     def events_between(self, start: int, end: int) -> Iterator[tuple[int, Control]]:
         """The events of a stretch of the log that the tables' files do not contain, with their physical offsets."""
-        commit_log = self.broker.store.log
+        commit_log = self.store.log
         for _, parts in commit_log.records(start, end):
             if parts is not None and parts[6] == CONTROL_TOPIC:
                 record = commit_log.record(parts[3], parts[0])

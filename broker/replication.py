@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import attrs
 import trio
@@ -14,17 +14,19 @@ from ..ha.classic.protocol import TransferLimits
 from ..ha.classic.settings import OURS, HaSettings
 from ..ha.classic.sync import ConfigSync, Offsets
 from ..ha.node import ReplicationNode
-from ..store.commitlog import CommitLog
-from ..store.config import StoreConfig
-from ..world.network import Address
+from ..store.message_store import MessageStore
+from ..world.clock import Clock
+from ..world.network import Address, Network
+from ..world.randomness import Randomness
 from ..world.real import World
 from ..world.supervision import keep_running
+from .adoption import adopt_stored_topics
 from .config import SYNC_FLUSH, SYNC_MASTER, BrokerConfig
-from .role import Phase, Role, RoleState
-
-if TYPE_CHECKING:
-    from .broker import Broker
-
+from .delay import DelayDelivery
+from .groups import GroupTable
+from .offsets import ConsumerOffsets
+from .role import LiveRole, Role, RoleState
+from .topics import TopicTable
 
 Node = TypeVar("Node", bound=ReplicationNode)
 
@@ -54,41 +56,58 @@ def ha_settings(config: BrokerConfig, port: int) -> HaSettings:
     )
 
 
-@attrs.define(eq=False)
+def first_role(config: BrokerConfig) -> RoleState:
+    """What a broker of the classic mode is until replication has started."""
+    return RoleState(Role.READ_ONLY, config.broker_id, "it is starting")
+
+
+def classic_node(config: BrokerConfig, world: World, port: int) -> ClassicNode:
+    """The node that RocketMQ's keys describe; `port` is the one that clients are served on."""
+    node = ClassicNode(world, ha_settings(config, port), config.broker_cluster_name, config.broker_name)
+    if config.ha_master_address:
+        node.set_master(Address.parse(config.ha_master_address))
+    return node
+
+
+@attrs.define(eq=False, kw_only=True)
 class SlavesTables:
     """The tables of a slave's broker, as they follow its master's."""
 
-    broker: Broker
+    store: MessageStore
+    topics: TopicTable
+    groups: GroupTable
+    offsets: ConsumerOffsets
+    delay: DelayDelivery
     _deleted_topics: set[str] = attrs.field(factory=set[str])
     """Topics that the master has deleted; their queues are still in the store."""
 
     def topics_version(self) -> Mapping[str, int]:
-        return self.broker.topics.version.to_json()
+        return self.topics.version.to_json()
 
     def groups_version(self) -> Mapping[str, int]:
-        return self.broker.groups.version.to_json()
+        return self.groups.version.to_json()
 
     def take_topics(self, stored: Mapping[str, Any]) -> None:
-        before = set(self.broker.topics.topics)
-        self.broker.topics.load(stored)
-        self._deleted_topics = (self._deleted_topics | before) - self.broker.topics.topics.keys()
+        before = set(self.topics.topics)
+        self.topics.load(stored)
+        self._deleted_topics = (self._deleted_topics | before) - self.topics.topics.keys()
 
     def adopt_topics(self) -> None:
-        self.broker.adopt_topics(but=self._deleted_topics)
+        adopt_stored_topics(self.topics, self.store, but=self._deleted_topics)
 
     def take_groups(self, stored: Mapping[str, Any]) -> None:
-        self.broker.groups.load(stored)
+        self.groups.load(stored)
 
     def take_delay_offsets(self, stored: Mapping[str, Any]) -> None:
-        self.broker.delay.load(stored)
+        self.delay.load(stored)
 
     def consumer_offsets(self) -> Offsets:
-        return self.broker.offsets.table
+        return self.offsets.table
 
     def put_consumer_offsets(self, offsets: Offsets) -> None:
         for (topic, group), queues in offsets.items():
             for queue_id, offset in queues.items():
-                self.broker.offsets.commit(group, topic, queue_id, offset)
+                self.offsets.commit(group, topic, queue_id, offset)
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -96,65 +115,61 @@ class Replication(Generic[Node]):
     """Everything of one broker that has to do with the other nodes of its group, whatever the mode."""
 
     config: BrokerConfig
+    """As it was at the start; no setting of replication changes while the broker runs."""
     node: Node
+    store: MessageStore
+    role: LiveRole
+    tables: SlavesTables
+    network: Network
+    clock: Clock
+    secrets: Randomness
     sync: ConfigSync | None = None
     """While it is a replica that runs."""
-    _tables: SlavesTables = attrs.field(init=False)
     _nursery: trio.Nursery = attrs.field(init=False)
     _sync_scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
 
-    @property
-    def first_role(self) -> RoleState:
-        """What the broker is until `start`."""
-        return RoleState(Role.READ_ONLY, self.config.broker_id, "it is starting")
+    def __attrs_post_init__(self) -> None:
+        self.role.on_master.append(self._learn_master)
 
-    def open_commit_log(self, world: World, config: StoreConfig) -> CommitLog:
-        """Open the log that the store is to use."""
-        return self.node.open_commit_log(world, config)
-
-    @property
-    def ha_port(self) -> int:
-        """Where the other nodes connect; the configured port as long as nobody listens."""
-        return self.node.port
-
-    def observe(self, broker: Broker, nursery: trio.Nursery) -> None:
-        """Follow the broker's role from now on, with tasks in `nursery`."""
-        self._tables, self._nursery = SlavesTables(broker), nursery
-        broker.role.on_master.append(self._learn_master)
-        broker.role.on(Phase.SETTLE, self._end_role)
-        broker.role.on(Phase.REBUILD, self._begin_role)
-
-    async def start(self) -> None:
-        """Run the node, and let the broker take its first role.
+    async def start(self, nursery: trio.Nursery) -> None:
+        """Run the node in `nursery`, and let the broker take its first role; the steps of the role are named by then.
 
         Raises:
             OSError: a port is taken, or a file beside the log cannot be read.
         """
-        await self._nursery.start(self.node.run, self._tables.broker.store)
+        self._nursery = nursery
+        await nursery.start(self.node.run, self.store)
 
-    async def _end_role(self, old: RoleState, new: RoleState) -> None:
+    async def stop_taking(self, _old: RoleState, _new: RoleState) -> None:
+        """In `Phase.STOP_TAKING`."""
+
+    async def end_role(self, old: RoleState, new: RoleState) -> None:
+        """In `Phase.SETTLE`: end what the node does in the old role."""
         if old.role.takes_puts and new.role is Role.READ_ONLY:
             return  # its slaves may still lack something
         self._sync_scope.cancel()
         self.sync = None
         await self.node.stop()
 
-    async def _begin_role(self, _old: RoleState, new: RoleState) -> None:
-        broker = self._tables.broker
+    async def begin_role(self, _old: RoleState, new: RoleState) -> None:
+        """In `Phase.REBUILD`: lead or follow the other nodes."""
         if new.role.takes_puts:
             await self.node.prepare_to_lead()
-            await broker.store.become_writable()
+            await self.store.become_writable()
             await self.node.lead(new.broker_id, synchronous=new.synchronous)
         elif new.role.is_replica:
             self.sync, self._sync_scope = (
-                ConfigSync(self._tables, broker.network, secret=self._secret, secrets=broker.world.secrets),
+                ConfigSync(self.tables, self.network, secret=self._secret, secrets=self.secrets),
                 trio.CancelScope(),
             )
             if not self.config.ha_master_address:
                 self.node.set_master(None)
-            self._learn_master(broker.role.master_address, broker.role.master_ha_address)
+            self._learn_master(self.role.master_address, self.role.master_ha_address)
             self._nursery.start_soon(self._keep_tables, self.sync, self._sync_scope)
             await self.node.follow(new.broker_id)
+
+    async def serve(self, _old: RoleState, _new: RoleState) -> None:
+        """In `Phase.SERVE`."""
 
     @property
     def _secret(self) -> bytes:
@@ -173,7 +188,7 @@ class Replication(Generic[Node]):
             self.node.set_master(Address.parse(ha_address))
 
     @abstractmethod
-    def status(self, broker: Broker) -> dict[str, Any]:
+    def status(self) -> dict[str, Any]:
         """How replication stands, as JSON (RocketMQ HARuntimeInfo)."""
 
 
@@ -181,30 +196,22 @@ class Replication(Generic[Node]):
 class ClassicReplication(Replication[ClassicNode]):
     """A master with slaves, or a slave."""
 
-    @classmethod
-    def of(cls, config: BrokerConfig, world: World, port: int) -> ClassicReplication:
-        """Replication as RocketMQ's keys describe it; `port` is the one that clients are served on."""
-        node = ClassicNode(world, ha_settings(config, port), config.broker_cluster_name, config.broker_name)
-        if config.ha_master_address:
-            node.set_master(Address.parse(config.ha_master_address))
-        return cls(config=config, node=node)
-
-    async def start(self) -> None:
-        await super().start()
+    async def start(self, nursery: trio.Nursery) -> None:
+        await super().start(nursery)
         config, role = self.config, Role.SLAVE if self.config.is_slave else Role.MASTER
         synchronous = config.broker_role == SYNC_MASTER
-        await self._tables.broker.role.change(role, config.broker_id, "brokerRole", synchronous=synchronous)
+        await self.role.change(role, config.broker_id, "brokerRole", synchronous=synchronous)
 
-    def status(self, broker: Broker) -> dict[str, Any]:
+    def status(self) -> dict[str, Any]:
         """How replication stands (RocketMQ HARuntimeInfo); `brokerId`, `flushed` and the like are ours.
 
         A slave's `masterFlushOffset` is -1, RocketMQ's word for unknown: no master says on the HA port how far it has
         flushed. Ours says where its log ends, and `diff` tells how far that is away.
         """
-        service, end = self.node.service, broker.store.log.max_offset
+        service, end = self.node.service, self.store.log.max_offset
         slaves = service.slaves() if service is not None else []
         return {
-            "master": broker.role.takes_puts,
+            "master": self.role.takes_puts,
             "masterCommitLogMaxOffset": end,
             "inSyncSlaveNums": sum(slave.in_sync for slave in slaves),
             "haConnectionInfo": [
@@ -221,17 +228,17 @@ class ClassicReplication(Replication[ClassicNode]):
                 }
                 for slave in slaves
             ],
-            "haClientRuntimeInfo": self._client_status(broker),
+            "haClientRuntimeInfo": self._client_status(),
         }
 
-    def _client_status(self, broker: Broker) -> dict[str, Any]:
-        client, clock = self.node.client, broker.world.clock
+    def _client_status(self) -> dict[str, Any]:
+        client, clock = self.node.client, self.clock
         if client is None:
             return {"lastReadTimestamp": 0, "lastWriteTimestamp": 0, "masterFlushOffset": 0, "maxOffset": 0}
         return {
             "masterAddr": str(client.master) if client.master is not None else None,
             "transferredByteInSecond": client.received.per_second,
-            "maxOffset": broker.store.log.max_offset,
+            "maxOffset": self.store.log.max_offset,
             "lastReadTimestamp": clock.wall_ms() - round((clock.monotonic() - client.last_read) * 1000),
             "lastWriteTimestamp": clock.wall_ms() - round((clock.monotonic() - client.last_write) * 1000),
             "masterFlushOffset": -1,

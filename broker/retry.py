@@ -29,9 +29,10 @@ from ..remoting.server import ServerConnection
 from ..store.message_store import MessageStore
 from ..store.statuses import PutStatus
 from ..world.randomness import Randomness
-from .config import BrokerConfig
 from .divert import VERSION_WITH_MAX_RECONSUME_TIMES, divert_delayed, encode_as_found
 from .groups import GroupConfig, GroupTable
+from .live_config import LiveConfig
+from .role import LiveRole
 from .stats import Stats
 from .topics import DLQ_QUEUES, TopicTable, dlq_topic, retry_topic
 
@@ -52,19 +53,17 @@ def retries_max(group: GroupConfig, request: RemotingCommand) -> int:
     return asked if asked >= 0 else group.retry_max_times
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, kw_only=True)
 class SendBack:
     """Answers CONSUMER_SEND_MSG_BACK."""
 
+    config: LiveConfig
     store: MessageStore
+    role: LiveRole
     topics: TopicTable
     groups: GroupTable
     stats: Stats
     randomness: Randomness
-    config: Callable[[], BrokerConfig]
-    """The configuration as it is now."""
-    refusal: Callable[[], str | None]
-    """Why this broker takes no messages now, if it takes none."""
 
     def register(self, dispatcher: Dispatcher) -> None:
         """Enter the handler."""
@@ -82,9 +81,9 @@ class SendBack:
             raise RequestRefused(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"the consumer group {name!r} does not exist; create it first"
             )
-        if (refusal := self.refusal()) is not None:
+        if (refusal := self.role.refusal) is not None:
             raise RequestRefused(ResponseCode.NO_PERMISSION, f"{refusal}; the message was not sent back")
-        config = self.config()
+        config = self.config.now
         if not config.broker_permission & PERM_WRITE:
             raise RequestRefused(
                 ResponseCode.NO_PERMISSION, f"the broker {config.broker_name} is not writable; nothing was stored"

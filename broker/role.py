@@ -2,12 +2,13 @@
 
 Invariant: puts are taken only while the role is `MASTER`, which it becomes after the log has been settled and everything that
 is derived from it has been rebuilt. A change runs through the phases of `Phase` in order; a later change ends an unfinished
-one, and begins again with the first phase. Nothing but the start of a broker reads the role from its configuration.
+one, and begins again with the first phase. What is done in each phase is named once, before the first change. Nothing but the
+start of a broker reads the role from its configuration.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from enum import Enum
 
 import attrs
@@ -81,6 +82,8 @@ class RoleState:
 
 Step = Callable[[RoleState, RoleState], Awaitable[None]]
 """Carries out one phase of a change; takes the old and the new state. Must be repeatable after a cancellation."""
+Steps = Mapping[Phase, Sequence[Step]]
+"""What is called in each phase, in order; a phase that is not named does nothing."""
 OnMaster = Callable[[str, str], None]
 """Receives the master's address and its HA address."""
 
@@ -95,7 +98,8 @@ class LiveRole:
     """Where a replica's master serves clients, once known."""
     master_ha_address: str = ""
     on_master: list[OnMaster] = attrs.field(factory=list[OnMaster])
-    _steps: dict[Phase, list[Step]] = attrs.field(factory=lambda: {phase: list[Step]() for phase in Phase})
+    _steps: Steps | None = None
+    """None until `begin`."""
     _changing: trio.Lock = attrs.field(factory=trio.Lock)
     _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     _wanted: int = 0
@@ -124,9 +128,10 @@ class LiveRole:
             return f"the broker is a {role.value}; send to its master{master}"
         return f"the broker is read-only: {self.state.reason}"
 
-    def on(self, phase: Phase, step: Step) -> None:
-        """Have `step` called in that phase of every change, after those that were added before."""
-        self._steps[phase].append(step)
+    def begin(self, steps: Steps) -> None:
+        """Name all that follows the role; once, before the first change."""
+        assert self._steps is None, "the steps of a role are named once"
+        self._steps = steps
 
     def learn_master(self, address: str, ha_address: str) -> None:
         """Take another's word, a name server's or a leader's, for where the master is."""
@@ -143,6 +148,7 @@ class LiveRole:
             OSError, StoreError: a phase failed. The broker is read-only and says why; the change may be repeated.
         Cancellation: leaves the broker read-only or in its new role, not registered.
         """
+        assert self._steps is not None, "a role changes after `begin` has named its steps"
         wanted = RoleState(role, broker_id, reason, synchronous, self.clock.wall_ms())
         self._wanted += 1
         number = self._wanted
@@ -154,26 +160,24 @@ class LiveRole:
             if role.is_replica and not old.role.is_replica:
                 self.master_address = self.master_ha_address = ""  # what was known is of the time before
             with trio.CancelScope() as self._scope:
-                await self._run(old, wanted)
+                await self._run(old, wanted, self._steps)
         return number == self._wanted and self.state is wanted
 
-    async def _run(self, old: RoleState, wanted: RoleState) -> None:
+    async def _run(self, old: RoleState, wanted: RoleState, steps: Steps) -> None:
         # Not yet the wanted role: what asks meanwhile must not take it for reached.
         passing = Role.READ_ONLY if wanted.role.takes_puts else wanted.role
         reason = f"it is becoming {wanted.role.value}: {wanted.reason}"
         self.state = attrs.evolve(wanted, role=passing, reason=reason)
         try:
             for phase in (Phase.STOP_TAKING, Phase.SETTLE, Phase.REBUILD):
-                await self._run_phase(phase, old, wanted)
+                for step in steps.get(phase, ()):
+                    await step(old, wanted)
         except Exception as error:
             self.state = attrs.evolve(wanted, role=Role.READ_ONLY, reason=f"it could not become {wanted.role.value}: {error}")
             log.error("role_change_failed", old=old.role.value, new=wanted.role.value, reason=str(error))
             raise
         self.state = wanted
         log.info("role_changed", old=old.role.value, new=wanted.role.value, broker_id=wanted.broker_id, reason=wanted.reason)
-        await self._run_phase(Phase.SERVE, old, wanted)
-        await self._run_phase(Phase.REGISTER, old, wanted)
-
-    async def _run_phase(self, phase: Phase, old: RoleState, wanted: RoleState) -> None:
-        for step in self._steps[phase]:
-            await step(old, wanted)
+        for phase in (Phase.SERVE, Phase.REGISTER):
+            for step in steps.get(phase, ()):
+                await step(old, wanted)

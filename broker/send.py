@@ -32,15 +32,16 @@ from ..message.properties import (
 )
 from ..remoting.codes import RequestCode, ResponseCode
 from ..remoting.command import ONEWAY_FLAG, RemotingCommand, encode_frame
+from ..remoting.dispatcher import Dispatcher
 from ..remoting.errors import RequestRefused
 from ..remoting.server import ServerConnection
 from ..store.message_store import MessageStore
 from ..store.put_side import PutBatch
 from ..store.statuses import PutStatus
 from ..world.randomness import Randomness
-from .config import BrokerConfig
 from .divert import divert_delayed, redirect_retry
 from .groups import GroupTable
+from .live_config import LiveConfig
 from .send_answers import SendAnswers
 from .stats import Stats
 from .topics import NOT_FOR_CLIENTS, TopicConfig, TopicTable, topic_name_fault
@@ -98,11 +99,11 @@ _Sent = tuple[RemotingCommand, int, int]
 """A request, which message of the put is its, and the queue it asked for."""
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, kw_only=True)
 class SendHandler:
     """Turns send requests into puts."""
 
-    config: BrokerConfig
+    config: LiveConfig
     store: MessageStore
     topics: TopicTable
     groups: GroupTable
@@ -114,8 +115,12 @@ class SendHandler:
     _answers: SendAnswers = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._cluster = encode_properties({CLUSTER: self.config.broker_cluster_name})
-        self._answers = SendAnswers(self.config.region_id, self.config.trace_on, self.store.store_host.hex().upper())
+        self._cluster = encode_properties({CLUSTER: self.config.now.broker_cluster_name})
+        self._answers = SendAnswers(self.config.now.region_id, self.config.now.trace_on, self.store.store_host.hex().upper())
+
+    def register(self, dispatcher: Dispatcher) -> None:
+        """Enter the handler."""
+        dispatcher.register_run(SEND_CODES, self.handle)
 
     def handle(self, connection: ServerConnection, requests: list[RemotingCommand]) -> None:
         """Put what a run of requests brings, and answer each."""
@@ -155,7 +160,7 @@ class SendHandler:
 
     def _takes_messages(self, config: TopicConfig) -> bool:
         """Whether a client may write to a topic, and another one read what it has written."""
-        allowed = config.perm & self.config.broker_permission & PERM_WRITE
+        allowed = config.perm & self.config.now.broker_permission & PERM_WRITE
         return bool(allowed and config.read_queue_nums) and config.topic_name not in NOT_FOR_CLIENTS
 
     def _admit(self, request: RemotingCommand, queue_nums: int, host: bytes, messages: list[IncomingMessage]) -> int:
@@ -223,7 +228,7 @@ class SendHandler:
                 )
             config = self.topics.create_for_group(topic, group.retry_queue_nums)
         else:
-            queue_nums = int(request.ext.get("d") or self.config.default_topic_queue_nums)
+            queue_nums = int(request.ext.get("d") or self.config.now.default_topic_queue_nums)
             config = self.topics.create_by_send(topic, request.ext.get("c") or "", queue_nums)
         if config is None:
             if (fault := topic_name_fault(topic)) is not None:
@@ -232,10 +237,10 @@ class SendHandler:
                 ResponseCode.TOPIC_NOT_EXIST,
                 f"topic {topic} does not exist and may not be created by sending; the message was not stored",
             )
-        if not config.is_writable or not self.config.broker_permission & PERM_WRITE:
+        if not config.is_writable or not self.config.now.broker_permission & PERM_WRITE:
             raise RequestRefused(
                 ResponseCode.NO_PERMISSION,
-                f"topic {topic} on broker {self.config.broker_name} is not writable; the message was not stored",
+                f"topic {topic} on broker {self.config.now.broker_name} is not writable; the message was not stored",
             )
         if not config.read_queue_nums:
             raise RequestRefused(
@@ -250,10 +255,10 @@ class SendHandler:
         queue_id = self._queue_for(request, topic)
         if topic.startswith(RETRY_PREFIX):
             raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, f"a batch cannot be sent to the retry topic {topic}")
-        if len(request.body) > self.config.max_message_size:
+        if len(request.body) > self.config.now.max_message_size:
             raise RequestRefused(
                 ResponseCode.MESSAGE_ILLEGAL,
-                f"the batch has {len(request.body)} bytes, maxMessageSize is {self.config.max_message_size}; "
+                f"the batch has {len(request.body)} bytes, maxMessageSize is {self.config.now.max_message_size}; "
                 "nothing of it was stored",
             )
         try:
@@ -294,7 +299,7 @@ class SendHandler:
         if decoded.get(TRANSACTION_PREPARED) == "true":
             raise RequestRefused(
                 ResponseCode.NO_PERMISSION,
-                f"broker {self.config.broker_name} does not take transactional messages; the message was not stored",
+                f"broker {self.config.now.broker_name} does not take transactional messages; the message was not stored",
             )
         if DELAY in decoded:
             divert_delayed(message, self.store.dispatcher.tags_codes.level_max)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import attrs
 import orjson
 
@@ -15,21 +12,23 @@ from ..remoting.command import RemotingCommand
 from ..remoting.dispatcher import Dispatcher
 from ..remoting.server import ServerConnection
 from ..world.slices import in_slices
+from .delay import DelayDelivery
 from .groups import GroupTable
 from .offsets import ConsumerOffsets
+from .replicated_tables import ReplicatedTables
 from .topics import TopicTable
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, kw_only=True)
 class SlaveSync:
     """Answers the slaves of one broker; whole tables, unpaged, which every version takes."""
 
     topics: TopicTable
     groups: GroupTable
     offsets: ConsumerOffsets
-    delay_offsets: Callable[[], dict[str, Any]]
-    check_leads: Callable[[], None]
-    """Raises RequestRefused where the tables may be older than those of the group's leader."""
+    delay: DelayDelivery
+    replicated: ReplicatedTables | None
+    """In DLedger mode, the tables' part in the log: only those of the leader are sure to be new."""
     secret: bytes = attrs.field(repr=False)
     """What slaves and master share; with it answers carry a proof for those that ask for one."""
 
@@ -65,11 +64,11 @@ class SlaveSync:
     def show_delay_offsets(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
         """45: how far delayed messages have been delivered."""
         self._check(request)
-        return self._proved(request, dumps(self.delay_offsets()))
+        return self._proved(request, dumps(self.delay.to_json()))
 
     def _check(self, request: RemotingCommand) -> None:
-        if request.boolean("ofMaster"):
-            self.check_leads()
+        if self.replicated is not None and request.boolean("ofMaster"):
+            self.replicated.check_current()
 
     def _proved(self, request: RemotingCommand, body: bytes) -> RemotingCommand:
         nonce = request.ext.get(NONCE_FIELD, "")

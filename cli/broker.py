@@ -9,7 +9,6 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from ..broker.admin.settings import reload_config
 from ..broker.broker import Broker, open_broker
 from ..broker.config import KEYS, BrokerConfig, config_of
 from ..broker.errors import BadConfig, BrokerError
@@ -71,7 +70,7 @@ def command(
         except (click.ClickException, OSError) as error:
             log.error("broker_config_not_reloaded", reason=str(error))
         else:
-            reload_config(broker, told.pop(0), told[-1])
+            broker.settings.reload(told.pop(0), told[-1])
 
     serve(
         open_broker(config, real_world()),

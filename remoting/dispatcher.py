@@ -7,6 +7,7 @@ through the connection), and for work that must wait (runs in a task, bounded in
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
+from typing import Protocol
 
 import attrs
 import trio
@@ -31,6 +32,14 @@ which is read on the event loop at some 100 ns per byte. The heartbeat of a thou
 Handler = Callable[[ServerConnection, RemotingCommand], RemotingCommand | None]
 RunHandler = Callable[[ServerConnection, list[RemotingCommand]], None]
 WaitingHandler = Callable[[ServerConnection, RemotingCommand], Awaitable[RemotingCommand | None]]
+
+
+class Service(Protocol):
+    """Something of a server that answers requests."""
+
+    def register(self, dispatcher: Dispatcher) -> None:
+        """Enter a handler for each of its request codes."""
+        ...
 
 
 @attrs.define(eq=False)
@@ -83,6 +92,11 @@ class Dispatcher:
                 return answer
 
             self._waiting[code] = wait
+
+    def start_soon(self, answer_later: Callable[..., Awaitable[None]], *arguments: object) -> None:
+        """Run the rest of a handler that has returned None in a task of its own."""
+        assert self.nursery is not None, "requests are handled while the server serves"
+        self.nursery.start_soon(answer_later, *arguments)
 
     @property
     def codes(self) -> frozenset[int]:

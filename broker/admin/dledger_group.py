@@ -6,23 +6,20 @@ One request of ours, answered when the change is done. Only the leader can carry
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
 
 import attrs
 import trio
 
-from ...ha.dledger.replica import Replica
+from ...ha.dledger.node import DLedgerNode
 from ...ha.errors import LeadershipLost
 from ...ha.raft.errors import Refused
 from ...ha.raft.units import PeerId
 from ...remoting.codes import RequestCode, ResponseCode
 from ...remoting.command import RemotingCommand
+from ...remoting.dispatcher import Dispatcher
 from ...remoting.errors import RequestRefused
 from ...remoting.server import ServerConnection
 from ...world.network import Address
-
-if TYPE_CHECKING:
-    from ..broker import Broker
 
 CHANGE_SECONDS = 60.0
 """How long a change of members may take: a new voter has to catch up first."""
@@ -30,16 +27,15 @@ TRANSFER_SECONDS = 5.0
 POLL_SECONDS = 0.02
 
 
-def register(broker: Broker, replica: Replica) -> None:
-    """Let the broker of a DLedger group answer the request of this module."""
-    broker.dispatcher.register_waiting(RequestCode.CHANGE_DLEDGER_GROUP, DLedgerAdministration(replica).change)
-
-
 @attrs.define(eq=False)
 class DLedgerAdministration:
     """The handler, over one node."""
 
-    replica: Replica
+    node: DLedgerNode
+
+    def register(self, dispatcher: Dispatcher) -> None:
+        """Enter the handler."""
+        dispatcher.register_waiting(RequestCode.CHANGE_DLEDGER_GROUP, self.change)
 
     async def change(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
         """Carry out `action`: transfer, add, learner or remove, for the node `peer`.
@@ -69,7 +65,7 @@ class DLedgerAdministration:
         return request.response()
 
     async def _transfer(self, peer: PeerId, _request: RemotingCommand) -> None:
-        replica = self.replica
+        replica = self.node.replica
         replica.transfer(peer)
         with trio.move_on_after(TRANSFER_SECONDS):
             while replica.is_leader or replica.leading.leader is None:  # noqa: ASYNC110 - a transfer given up makes no event
@@ -79,23 +75,23 @@ class DLedgerAdministration:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"{peer} did not take over in time; {leader} leads")
 
     async def _add(self, peer: PeerId, request: RemotingCommand) -> None:
-        configuration = self.replica.core.configuration
+        configuration = self.node.replica.core.configuration
         learners = [one for one in configuration.learners if one != peer]
-        await self.replica.change_members([*configuration.voters, peer], learners, {peer: _address(request)})
+        await self.node.replica.change_members([*configuration.voters, peer], learners, {peer: _address(request)})
 
     async def _add_learner(self, peer: PeerId, request: RemotingCommand) -> None:
-        configuration = self.replica.core.configuration
+        configuration = self.node.replica.core.configuration
         voters = [one for one in configuration.voters if one != peer]
-        await self.replica.change_members(voters, [*configuration.learners, peer], {peer: _address(request)})
+        await self.node.replica.change_members(voters, [*configuration.learners, peer], {peer: _address(request)})
 
     async def _remove(self, peer: PeerId, _request: RemotingCommand) -> None:
-        configuration = self.replica.core.configuration
+        configuration = self.node.replica.core.configuration
         if peer not in configuration.members:
             raise RequestRefused(
                 ResponseCode.INVALID_PARAMETER, f"{peer} is no member: {', '.join(sorted(configuration.members))} are"
             )
         voters = [one for one in configuration.voters if one != peer]
-        await self.replica.change_members(voters, [one for one in configuration.learners if one != peer], {})
+        await self.node.replica.change_members(voters, [one for one in configuration.learners if one != peer], {})
 
 
 def _address(request: RemotingCommand) -> Address:

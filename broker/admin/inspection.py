@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 import orjson
@@ -17,15 +17,18 @@ from ...message.json import dumps, queue_key
 from ...message.message import MessageQueue
 from ...remoting.codes import RequestCode, ResponseCode
 from ...remoting.command import FRAME_SIZE_MAX, RemotingCommand
+from ...remoting.dispatcher import Dispatcher
 from ...remoting.errors import RequestRefused
 from ...remoting.server import ServerConnection
+from ...store.message_store import MessageStore
+from ...world.clock import Clock
 from ...world.slices import in_slices
-from ..clients import ConsumerGroup, Member
-from ..stats import StatsRate
-from ..topics import BENCHMARK_TOPIC, NOT_FOR_CLIENTS, TEMPLATE_TOPIC, TRACE_TOPIC, TopicConfig
-
-if TYPE_CHECKING:
-    from ..broker import Broker
+from ..clients import ConsumerGroup, Consumers, Member, Producers
+from ..groups import GroupTable
+from ..live_config import LiveConfig
+from ..offsets import ConsumerOffsets
+from ..stats import Stats, StatsRate
+from ..topics import BENCHMARK_TOPIC, NOT_FOR_CLIENTS, TEMPLATE_TOPIC, TRACE_TOPIC, TopicConfig, TopicTable
 
 JAVA_LONG_MAX = (1 << 63) - 1
 QUEUES_PER_TURN = 200
@@ -35,33 +38,6 @@ ANSWER_BYTES_MAX = FRAME_SIZE_MAX - 64 * 1024
 
 Answer = Callable[[RemotingCommand], Any]
 """Makes the body of an answer."""
-
-
-def register(broker: Broker) -> None:
-    """Let the broker answer the requests of this module."""
-    inspection = Inspection(broker)
-    answers: tuple[tuple[RequestCode, Answer], ...] = (
-        (RequestCode.QUERY_CORRECTION_OFFSET, inspection.correction_offsets),
-        (RequestCode.GET_CONSUMER_CONNECTION_LIST, inspection.consumer_connections),
-        (RequestCode.GET_PRODUCER_CONNECTION_LIST, inspection.producer_connections),
-        (RequestCode.GET_ALL_PRODUCER_INFO, inspection.producers),
-        (RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, inspection.groups_of_topic),
-        (RequestCode.QUERY_TOPICS_BY_CONSUMER, inspection.topics_of_group),
-        (RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, inspection.subscription),
-        (RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, inspection.system_topics),
-        (RequestCode.VIEW_BROKER_STATS_DATA, inspection.stats),
-        (RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, inspection.request_modes),
-    )
-    for code, answer in answers:
-        broker.dispatcher.register(code, _handler(answer))
-    # Those that look at each of many queues do it in slices.
-    for code, slow in (
-        (RequestCode.GET_TOPIC_STATS_INFO, inspection.topic_stats),
-        (RequestCode.GET_CONSUME_STATS, inspection.consume_stats),
-        (RequestCode.GET_BROKER_CONSUME_STATS, inspection.broker_consume_stats),
-        (RequestCode.QUERY_CONSUME_TIME_SPAN, inspection.consume_time_spans),
-    ):
-        broker.dispatcher.register_waiting(code, _waiting_handler(slow))
 
 
 def _handler(answer: Answer) -> Callable[[ServerConnection, RemotingCommand], RemotingCommand]:
@@ -109,18 +85,53 @@ class _QueueTable:
         return orjson.Fragment(self.joined)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, kw_only=True)
 class Inspection:
-    """The answers, over one broker; each takes a request and returns what its body says."""
+    """The answers; each takes a request and returns what its body says."""
 
-    broker: Broker
+    config: LiveConfig
+    address: str
+    """Where clients reach this broker, `host:port`."""
+    clock: Clock
+    store: MessageStore
+    topics: TopicTable
+    groups: GroupTable
+    offsets: ConsumerOffsets
+    stats: Stats
+    consumers: Consumers
+    producers: Producers
+
+    def register(self, dispatcher: Dispatcher) -> None:
+        """Enter the handlers."""
+        answers: tuple[tuple[RequestCode, Answer], ...] = (
+            (RequestCode.QUERY_CORRECTION_OFFSET, self.correction_offsets),
+            (RequestCode.GET_CONSUMER_CONNECTION_LIST, self.consumer_connections),
+            (RequestCode.GET_PRODUCER_CONNECTION_LIST, self.producer_connections),
+            (RequestCode.GET_ALL_PRODUCER_INFO, self.all_producers),
+            (RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, self.groups_of_topic),
+            (RequestCode.QUERY_TOPICS_BY_CONSUMER, self.topics_of_group),
+            (RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, self.subscription),
+            (RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, self.system_topics),
+            (RequestCode.VIEW_BROKER_STATS_DATA, self.statistics),
+            (RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, self.request_modes),
+        )
+        for code, answer in answers:
+            dispatcher.register(code, _handler(answer))
+        # Those that look at each of many queues do it in slices.
+        for code, slow in (
+            (RequestCode.GET_TOPIC_STATS_INFO, self.topic_stats),
+            (RequestCode.GET_CONSUME_STATS, self.consume_stats),
+            (RequestCode.GET_BROKER_CONSUME_STATS, self.broker_consume_stats),
+            (RequestCode.QUERY_CONSUME_TIME_SPAN, self.consume_time_spans),
+        ):
+            dispatcher.register_waiting(code, _waiting_handler(slow))
 
     # ---------------------------------------------------------------- positions
 
     async def topic_stats(self, request: RemotingCommand) -> Any:
         """202: first and next offset of each queue of a topic, and when the newest message came."""
         topic = self._topic(request.text("topic"))
-        store, name = self.broker.store, topic.topic_name
+        store, name = self.store, topic.topic_name
         store.catch_up()
 
         def positions() -> Iterator[tuple[MessageQueue, dict[str, int]]]:
@@ -132,32 +143,31 @@ class Inspection:
 
         table = _QueueTable()
         await table.take(positions())
-        return {"offsetTable": table.encoded, "topicPutTps": self.broker.stats.topic_put_tps(name)}
+        return {"offsetTable": table.encoded, "topicPutTps": self.stats.topic_put_tps(name)}
 
     async def consume_stats(self, request: RemotingCommand) -> Any:
         """208: where a group stands on a topic, on several, or on all that it has offsets on."""
         group = request.text("consumerGroup")
         wanted = request.text("topic", "") or request.text("topicList", "")
         topics = [name for part in wanted.split(";") if (name := part.strip())]
-        self.broker.store.catch_up()
+        self.store.catch_up()
         table, tps = _QueueTable(), 0.0
-        for topic in self._consumed_topics(group, sorted({*topics} or self.broker.offsets.topics_of(group))):
+        for topic in self._consumed_topics(group, sorted({*topics} or self.offsets.topics_of(group))):
             await table.take(self._positions(group, topic))
-            tps += self.broker.stats.group_get_tps(group, topic.topic_name)
+            tps += self.stats.group_get_tps(group, topic.topic_name)
         return {"consumeTps": tps, "offsetTable": table.encoded}
 
     def _consumed_topics(self, group: str, names: Iterable[str]) -> Iterator[TopicConfig]:
         """Those of the topics that are here and that the group, if it lives, subscribes to."""
-        broker = self.broker
-        living = broker.consumers.get(group)
+        living = self.consumers.get(group)
         for name in names:
-            topic = broker.topics.get(name)
+            topic = self.topics.get(name)
             if topic is not None and (living is None or not living.subscriptions or name in living.subscriptions):
                 yield topic
 
     def _positions(self, group: str, topic: TopicConfig) -> Iterator[tuple[MessageQueue, dict[str, int]]]:
-        store, name = self.broker.store, topic.topic_name
-        committed = self.broker.offsets.of(group, name)
+        store, name = self.store, topic.topic_name
+        committed = self.offsets.of(group, name)
         for queue in self._queues(name, topic.read_queue_nums):
             queue_id = queue.queue_id
             offset = max(committed.get(queue_id, 0), 0)
@@ -169,18 +179,18 @@ class Inspection:
                     "consumerOffset": offset,
                     "lastTimestamp": max(consumed_ms, 0),
                     # What lies between is on its way through a consumer.
-                    "pullOffset": max(offset, self.broker.stats.got_to(group, name, queue_id)),
+                    "pullOffset": max(offset, self.stats.got_to(group, name, queue_id)),
                 },
             )
 
     async def broker_consume_stats(self, request: RemotingCommand) -> Any:
         """317: where every group stands on its ordered, or on its other topics."""
-        broker, ordered = self.broker, request.boolean("isOrder")
-        broker.store.catch_up()
-        topics_of: dict[str, list[str]] = {group: [] for group in sorted(broker.groups.groups)}
-        async for piece in in_slices(sorted(broker.offsets.table)):
+        ordered = request.boolean("isOrder")
+        self.store.catch_up()
+        topics_of: dict[str, list[str]] = {group: [] for group in sorted(self.groups.groups)}
+        async for piece in in_slices(sorted(self.offsets.table)):
             for name, group in piece:
-                topic = broker.topics.get(name)
+                topic = self.topics.get(name)
                 if group in topics_of and topic is not None and topic.order == ordered:
                     topics_of[group].append(name)
         groups: list[bytes] = []
@@ -192,12 +202,12 @@ class Inspection:
                 table = _QueueTable(room)
                 await table.take(self._positions(group, topic), sums)
                 if table.entries:
-                    tps = broker.stats.group_get_tps(group, topic.topic_name)
+                    tps = self.stats.group_get_tps(group, topic.topic_name)
                     stats.append(b'{"consumeTps":%b,"offsetTable":%b}' % (orjson.dumps(tps), table.joined))
                     room = table.room
             groups.append(b"{%b:[%b]}" % (orjson.dumps(group), b",".join(stats)))
         return {
-            "brokerAddr": broker.address,
+            "brokerAddr": self.address,
             "consumeStatsList": orjson.Fragment(b"[" + b",".join(groups) + b"]"),
             "totalDiff": sums["brokerOffset"] - sums["consumerOffset"],
             "totalInflightDiff": sums["pullOffset"] - sums["consumerOffset"],
@@ -206,14 +216,14 @@ class Inspection:
     async def consume_time_spans(self, request: RemotingCommand) -> Any:
         """303: oldest, consumed and newest message of each queue, by store time."""
         topic, group = self._topic(request.text("topic")), request.text("group")
-        broker, store, name = self.broker, self.broker.store, topic.topic_name
-        now_ms = broker.world.clock.wall_ms()
+        store, name = self.store, topic.topic_name
+        now_ms = self.clock.wall_ms()
         store.catch_up()
 
         def span(queue_id: int) -> dict[str, Any]:
             oldest_ms = store.earliest_store_time(name, queue_id)
             newest_ms = store.store_time(name, queue_id, store.max_offset(name, queue_id) - 1)
-            offset = broker.offsets.query(group, name, queue_id) or 0
+            offset = self.offsets.query(group, name, queue_id) or 0
             consumed_ms = store.store_time(name, queue_id, offset - 1) if offset > 0 else oldest_ms
             # A group that has consumed all lags by nothing, else by the age of the next message.
             next_ms = store.store_time(name, queue_id, offset) if offset < store.max_offset(name, queue_id) else -1
@@ -223,7 +233,7 @@ class Inspection:
                 "delayTime": now_ms - next_ms if next_ms >= 0 else 0,
                 "maxTimeStamp": newest_ms,
                 "maxTimeStampStr": _time_text(newest_ms),
-                "messageQueue": {"brokerName": broker.config.broker_name, "queueId": queue_id, "topic": name},
+                "messageQueue": {"brokerName": self.config.now.broker_name, "queueId": queue_id, "topic": name},
                 "minTimeStamp": oldest_ms,
                 "minTimeStampStr": _time_text(oldest_ms),
             }
@@ -240,7 +250,7 @@ class Inspection:
     def correction_offsets(self, request: RemotingCommand) -> Any:
         """308: per queue the lowest offset of the topic's groups; Long.MAX where the compared group is lower still."""
         topic, compared = request.text("topic"), request.text("compareGroup")
-        offsets, store = self.broker.offsets, self.broker.store
+        offsets, store = self.offsets, self.store
         without = {name.strip() for name in request.text("filterGroups", "").split(",")}
         lowest: dict[int, int] = {}
         for group in offsets.groups_of(topic) - without:
@@ -257,7 +267,7 @@ class Inspection:
     def consumer_connections(self, request: RemotingCommand) -> Any:
         """203: who consumes for a group, and what."""
         group = request.text("consumerGroup")
-        living = self.broker.consumers.get(group)
+        living = self.consumers.get(group)
         if living is None:
             raise not_online(group)
         return {
@@ -271,14 +281,14 @@ class Inspection:
     def producer_connections(self, request: RemotingCommand) -> Any:
         """204: who produces for a group."""
         group = request.text("producerGroup")
-        members = self.broker.producers.members(group)
+        members = self.producers.members(group)
         if not members:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"no producer of the group {group!r} is connected")
         return {"connectionSet": [_connection(member) for member in members]}
 
-    def producers(self, _request: RemotingCommand) -> Any:
+    def all_producers(self, _request: RemotingCommand) -> Any:
         """328: all producers by group."""
-        producers = self.broker.producers
+        producers = self.producers
         return {
             "data": {
                 group: [
@@ -298,32 +308,32 @@ class Inspection:
     def groups_of_topic(self, request: RemotingCommand) -> Any:
         """300: groups that subscribe to a topic now or have offsets on it."""
         topic = request.text("topic")
-        groups = self.broker.consumers.groups_of_topic(topic) | self.broker.offsets.groups_of(topic)
+        groups = self.consumers.groups_of_topic(topic) | self.offsets.groups_of(topic)
         return {"groupList": sorted(groups)}
 
     def topics_of_group(self, request: RemotingCommand) -> Any:
         """343: topics that a group has offsets on."""
-        topics = self.broker.offsets.topics_of(request.text("group"))
-        return {"brokerAddr": self.broker.address, "topicList": sorted(topics)}
+        topics = self.offsets.topics_of(request.text("group"))
+        return {"brokerAddr": self.address, "topicList": sorted(topics)}
 
     def subscription(self, request: RemotingCommand) -> Any:
         """345: what a living group wants of a topic."""
         group, topic = request.text("group"), request.text("topic")
-        wanted = _subscription(self.broker.consumers.get(group), topic)
+        wanted = _subscription(self.consumers.get(group), topic)
         return {"group": group, "subscriptionData": wanted, "topic": topic}
 
     # ---------------------------------------------------------------- the rest
 
     def system_topics(self, _request: RemotingCommand) -> Any:
         """305: topics that are the broker's own."""
-        topics = self.broker.topics
+        topics = self.topics
         present = {name for name in topics.topics if topics.is_system(name)}
         return {"topicList": sorted(present | NOT_FOR_CLIENTS | {TEMPLATE_TOPIC, BENCHMARK_TOPIC, TRACE_TOPIC})}
 
-    def stats(self, request: RemotingCommand) -> Any:
+    def statistics(self, request: RemotingCommand) -> Any:
         """315: one key of one statistics set."""
         name, key = request.text("statsName"), request.text("statsKey")
-        view = self.broker.stats.view(name, key)
+        view = self.stats.view(name, key)
         if view is None:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"the statistics {name} hold nothing about {key!r}")
         return {"statsDay": _rate(view.day), "statsHour": _rate(view.hour), "statsMinute": _rate(view.minute)}
@@ -333,13 +343,13 @@ class Inspection:
         return {"messageRequestModeMap": {}}
 
     def _topic(self, name: str) -> TopicConfig:
-        topic = self.broker.topics.get(name)
+        topic = self.topics.get(name)
         if topic is None:
             raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"there is no topic {name!r} on this broker")
         return topic
 
     def _queues(self, topic: str, count: int) -> Iterator[MessageQueue]:
-        broker_name = self.broker.config.broker_name
+        broker_name = self.config.now.broker_name
         return (MessageQueue(topic, broker_name, queue_id) for queue_id in range(count))
 
 

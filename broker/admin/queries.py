@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -15,7 +14,7 @@ from ...remoting.errors import RequestRefused
 from ...remoting.server import ServerConnection
 from ...store.message_store import MessageStore
 from ..clients import Consumers
-from ..config import BrokerConfig
+from ..live_config import LiveConfig
 
 ANSWER_BYTES_MAX = FRAME_SIZE_MAX - 64 * 1024
 """Records in one answer; clients close the connection over a frame beyond `FRAME_SIZE_MAX`."""
@@ -23,14 +22,13 @@ UNITS_MAX = 1000
 """Queue entries in one answer; tools ask for ten at a time."""
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, kw_only=True)
 class Queries:
     """The handlers."""
 
+    config: LiveConfig
     store: MessageStore
     consumers: Consumers
-    config: Callable[[], BrokerConfig]
-    """The configuration as it is now."""
 
     def register(self, dispatcher: Dispatcher) -> None:
         """Enter the handlers."""
@@ -42,7 +40,7 @@ class Queries:
         """12: records whose KEYS or UNIQ_KEY has the key; as many as fit one frame."""
         count_max = request.integer("maxNum")
         if request.boolean("_UNIQUE_KEY_QUERY"):
-            count_max = self.config().default_query_max_num
+            count_max = self.config.now.default_query_max_num
         self.store.catch_up()
         result = self.store.query(
             request.text("topic"),

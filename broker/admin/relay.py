@@ -5,7 +5,8 @@ The client's own answer goes back as it came. Nothing is kept: a client that is 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable
+from typing import Any, cast
 
 import attrs
 import trio
@@ -16,15 +17,18 @@ from ...message.message import MessageId, MessageQueue
 from ...message.numbers import long_of
 from ...remoting.codes import RequestCode, ResponseCode
 from ...remoting.command import RemotingCommand
-from ...remoting.dispatcher import BODY_BYTES_MAX
+from ...remoting.dispatcher import BODY_BYTES_MAX, Dispatcher
 from ...remoting.errors import CallTimeout, ConnectionLost, RequestRefused
 from ...remoting.server import ServerConnection
+from ...store.message_store import MessageStore
 from ...world.events import get_logger
-from ..clients import ConsumerGroup, Member
+from ..clients import ConsumerGroup, Consumers, Member
+from ..commits import Commits
+from ..groups import GroupTable
+from ..live_config import LiveConfig
+from ..offsets import ConsumerOffsets
+from ..topics import TopicTable
 from .inspection import not_online
-
-if TYPE_CHECKING:
-    from ..broker import Broker
 
 log = get_logger(__name__)
 
@@ -36,20 +40,26 @@ LATEST = -1
 """As a timestamp to reset to: the end of the queue. As a queue or offset: not given."""
 
 
-def register(broker: Broker) -> None:
-    """Let the broker answer the requests of this module."""
-    relay = Relay(broker)
-    broker.dispatcher.register_waiting(RequestCode.GET_CONSUMER_RUNNING_INFO, relay.running_info)
-    broker.dispatcher.register_waiting(RequestCode.CONSUME_MESSAGE_DIRECTLY, relay.consume_directly)
-    broker.dispatcher.register_waiting(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, relay.consumer_status)
-    broker.dispatcher.register(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, relay.reset_offsets)
-
-
-@attrs.define(eq=False)
+@attrs.define(eq=False, kw_only=True)
 class Relay:
-    """The handlers, over one broker."""
+    """The handlers."""
 
-    broker: Broker
+    config: LiveConfig
+    store: MessageStore
+    topics: TopicTable
+    groups: GroupTable
+    offsets: ConsumerOffsets
+    commits: Commits
+    consumers: Consumers
+    group_reset: Callable[[str, str], None]
+    """Answers the held pulls of a group on a topic that were reset."""
+
+    def register(self, dispatcher: Dispatcher) -> None:
+        """Enter the handlers."""
+        dispatcher.register_waiting(RequestCode.GET_CONSUMER_RUNNING_INFO, self.running_info)
+        dispatcher.register_waiting(RequestCode.CONSUME_MESSAGE_DIRECTLY, self.consume_directly)
+        dispatcher.register_waiting(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, self.consumer_status)
+        dispatcher.register(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, self.reset_offsets)
 
     # ---------------------------------------------------------------- passed on as they are
 
@@ -59,18 +69,17 @@ class Relay:
 
     async def consume_directly(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
         """309: let one consumer consume one stored message now."""
-        broker = self.broker
         try:
             offset = MessageId.parse(request.text("msgId")).physical_offset
         except BadMessageId as error:
             raise RequestRefused(ResponseCode.INVALID_PARAMETER, str(error)) from error
-        record = broker.store.message_at(offset)
+        record = self.store.message_at(offset)
         if record is None:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"there is no message at the physical offset {offset}")
-        topic, group = broker.topics.get(request.ext.get("topic", "")), broker.groups.get(request.text("consumerGroup"))
+        topic, group = self.topics.get(request.ext.get("topic", "")), self.groups.get(request.text("consumerGroup"))
         ext = {
             **_fields_for_client(request),
-            "brokerName": broker.config.broker_name,
+            "brokerName": self.config.now.broker_name,
             "topicSysFlag": str(topic.topic_sys_flag if topic is not None else 0),
             "groupSysFlag": str(group.others.get("groupSysFlag") or 0 if group is not None else 0),
         }
@@ -78,7 +87,7 @@ class Relay:
 
     async def _pass_on(self, request: RemotingCommand, ext: dict[str, str], body: bytes = b"") -> RemotingCommand:
         group, client_id = request.text("consumerGroup"), request.text("clientId")
-        living = self.broker.consumers.get(group)
+        living = self.consumers.get(group)
         member = living.find(client_id) if living is not None else None
         if member is None:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"no consumer {client_id!r} of the group {group!r} is connected")
@@ -96,7 +105,7 @@ class Relay:
         """223: where the consumers of a group say that they stand on a topic; those that do not answer are left out."""
         group, topic = request.text("group"), request.text("topic")
         wanted = request.text("clientAddr", "")
-        living = self.broker.consumers.get(group)
+        living = self.consumers.get(group)
         if living is None:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"no consumer of the group {group!r} is connected")
         tables: dict[str, dict[MessageQueue, Any]] = {}
@@ -125,16 +134,16 @@ class Relay:
         """
         group, topic = request.text("group"), request.text("topic")
         targets = self._targets(request, group, topic)
-        table = {MessageQueue(topic, self.broker.config.broker_name, at): offset for at, offset in targets.items()}
-        living = self.broker.consumers.get(group)
-        if self.broker.config.use_server_side_reset_offset:
+        table = {MessageQueue(topic, self.config.now.broker_name, at): offset for at, offset in targets.items()}
+        living = self.consumers.get(group)
+        if self.config.now.use_server_side_reset_offset:
             for queue_id, offset in targets.items():
-                self.broker.offsets.reset(group, topic, queue_id, offset)
-            self.broker.pulls.group_reset(group, topic)
+                self.offsets.reset(group, topic, queue_id, offset)
+            self.group_reset(group, topic)
             log.info("offsets_reset", group=group, topic=topic, consumers=len(living.members) if living is not None else 0)
             return request.response(body=dumps({"offsetTable": table}))
         for queue_id, offset in targets.items():
-            self.broker.commit_offset(group, topic, queue_id, offset)
+            self.commits.commit(group, topic, queue_id, offset)
         log.info("offsets_reset", group=group, topic=topic, consumers=len(living.members) if living is not None else 0)
         if living is None:
             refusal = not_online(group)
@@ -143,12 +152,12 @@ class Relay:
         return request.response(body=dumps({"offsetTable": table}))
 
     def _targets(self, request: RemotingCommand, group: str, topic: str) -> dict[int, int]:
-        broker, store = self.broker, self.broker.store
-        config = broker.topics.get(topic)
+        store = self.store
+        config = self.topics.get(topic)
         if config is None:
             raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"there is no topic {topic!r} on this broker")
-        committed = broker.offsets.of(group, topic)
-        if broker.groups.get(group) is None and not committed:
+        committed = self.offsets.of(group, topic)
+        if self.groups.get(group) is None and not committed:
             raise RequestRefused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"there is no group {group!r} on this broker")
         timestamp, forced = request.integer("timestamp", LATEST), request.boolean("isForce")
         wanted, explicit = request.integer("queueId", LATEST), request.integer("offset", LATEST)

@@ -7,20 +7,21 @@ All values are texts under RocketMQ's names. Tools of both generations break on 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import attrs
 
 from ...message.json import dumps
 from ...remoting.codes import RequestCode
 from ...remoting.command import PROTOCOL_VERSION, RemotingCommand
+from ...remoting.dispatcher import Dispatcher
 from ...remoting.server import ServerConnection
 from ...store.config import SCHEDULE_TOPIC
-from ..stats import Totals
-
-if TYPE_CHECKING:
-    from ..broker import Broker
+from ...store.message_store import MessageStore
+from ...world.clock import Clock
+from ..delay import DelayDelivery
+from ..stats import Stats, Totals
 
 VERSION_DESCRIPTION = "V4_9_8"
 """The name of `PROTOCOL_VERSION`."""
@@ -57,18 +58,20 @@ _ZERO = dict.fromkeys(
 }
 
 
-def register(broker: Broker) -> None:
-    """Let the broker answer the requests of this module."""
-    runtime = Runtime(broker)
-    broker.dispatcher.register(RequestCode.GET_BROKER_RUNTIME_INFO, runtime.show)
-    broker.dispatcher.register(RequestCode.GET_BROKER_HA_STATUS, runtime.ha_status)
-
-
-@attrs.define(eq=False)
+@attrs.define(eq=False, kw_only=True)
 class Runtime:
-    """The handlers, over one broker."""
+    """The handlers."""
 
-    broker: Broker
+    clock: Clock
+    store: MessageStore
+    stats: Stats
+    delay: DelayDelivery
+    replication_status: Callable[[], Mapping[str, Any]]
+
+    def register(self, dispatcher: Dispatcher) -> None:
+        """Enter the handlers."""
+        dispatcher.register(RequestCode.GET_BROKER_RUNTIME_INFO, self.show)
+        dispatcher.register(RequestCode.GET_BROKER_HA_STATUS, self.ha_status)
 
     def show(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
         """28: everything at once."""
@@ -79,18 +82,17 @@ class Runtime:
         return {**_ZERO, **self._of_broker(), **self._of_traffic(), **self._of_store(), **self._of_delay()}
 
     def _of_broker(self) -> dict[str, str]:
-        broker = self.broker
-        started_ms = broker.stats.started_ms
+        started_ms = self.stats.started_ms
         return {
             "brokerActive": "true",
             "brokerVersion": str(PROTOCOL_VERSION),
             "brokerVersionDesc": VERSION_DESCRIPTION,
             "bootTimestamp": str(started_ms),
-            "runtime": duration_text(broker.world.clock.wall_ms() - started_ms),
+            "runtime": duration_text(self.clock.wall_ms() - started_ms),
         }
 
     def _of_traffic(self) -> dict[str, str]:
-        stats = self.broker.stats
+        stats = self.stats
         now, today, yesterday = stats.totals(), stats.today_morning, stats.yesterday_morning
         transferred = self._rates(lambda totals: totals.got)
         return {
@@ -114,10 +116,10 @@ class Runtime:
         }
 
     def _rates(self, what: Callable[[Totals], int]) -> str:
-        return " ".join(str(self.broker.stats.per_second(what, seconds)) for seconds in RATE_SECONDS)
+        return " ".join(str(self.stats.per_second(what, seconds)) for seconds in RATE_SECONDS)
 
     def _of_store(self) -> dict[str, str]:
-        store = self.broker.store
+        store = self.store
         disk, directory = store.world.disk, store.config.commit_log_directory
         usage = disk.usage(directory)
         return {
@@ -134,8 +136,8 @@ class Runtime:
 
     def _of_delay(self) -> dict[str, str]:
         # Per level: the next offset to deliver and the end of its queue, of levels that were ever used.
-        store, values = self.broker.store, dict[str, str]()
-        for level, offset in self.broker.delay.offsets().items():
+        store, values = self.store, dict[str, str]()
+        for level, offset in self.delay.offsets().items():
             high = store.max_offset(SCHEDULE_TOPIC, level - 1)
             if high > 0:
                 values[f"scheduleMessageOffset_{level}"] = f"{offset},{high}"
@@ -143,7 +145,7 @@ class Runtime:
 
     def ha_status(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
         """907: who follows this broker, or whom it follows."""
-        return request.response(body=dumps(self.broker.replication.status(self.broker)))
+        return request.response(body=dumps(self.replication_status()))
 
 
 def duration_text(milliseconds: int) -> str:

@@ -1,13 +1,12 @@
 """The broker's settings, shown and changed while it runs (RocketMQ AdminBrokerProcessor): requests 25 and 26.
 
 A change is taken whole or not at all. What is fixed at the start (who and where the broker is, its files, its role) is refused
-by name, and so is what we do not know: a typing error must not look like success. `broker.conf` itself is left as it is.
+by name, and so is what we do not know: a typing error must not look like success. `self.conf` itself is left as it is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import attrs
 
@@ -15,17 +14,19 @@ from ...message.data_version import DataVersion
 from ...message.json import dumps
 from ...remoting.codes import RequestCode, ResponseCode
 from ...remoting.command import RemotingCommand
+from ...remoting.dispatcher import Dispatcher
 from ...remoting.errors import RequestRefused
 from ...remoting.java_properties import PROPERTIES_BYTES_MAX, read_properties
 from ...remoting.server import ServerConnection
 from ...store.config import StoreConfig
+from ...store.message_store import MessageStore
+from ...world.clock import Clock
 from ...world.events import get_logger
 from ..config import KEYS, BrokerConfig, config_of
 from ..errors import BadConfig
-from ..topics import TEMPLATE_TOPIC, system_topics
-
-if TYPE_CHECKING:
-    from ..broker import Broker
+from ..groups import GroupTable
+from ..live_config import LiveConfig
+from ..topics import TEMPLATE_TOPIC, TopicTable, system_topics
 
 log = get_logger(__name__)
 
@@ -65,24 +66,29 @@ assert KEYS.keys() >= CHANGEABLE
 _STORE_FIELDS = frozenset(field.name for field in attrs.fields(StoreConfig))
 
 
-def register(broker: Broker) -> None:
-    """Let the broker answer the requests of this module."""
-    settings = Settings(broker, DataVersion(0, broker.world.clock.wall_ms()))
-    broker.dispatcher.register(RequestCode.UPDATE_BROKER_CONFIG, settings.change, body_bytes_max=PROPERTIES_BYTES_MAX)
-    broker.dispatcher.register(RequestCode.GET_BROKER_CONFIG, settings.show)
-
-
-@attrs.define(eq=False)
+@attrs.define(eq=False, kw_only=True)
 class Settings:
-    """The handlers, over one broker."""
+    """The handlers."""
 
-    broker: Broker
-    version: DataVersion
+    config: LiveConfig
+    clock: Clock
+    store: MessageStore
+    topics: TopicTable
+    groups: GroupTable
+    version: DataVersion = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.version = DataVersion(0, self.clock.wall_ms())
+
+    def register(self, dispatcher: Dispatcher) -> None:
+        """Enter the handlers."""
+        dispatcher.register(RequestCode.UPDATE_BROKER_CONFIG, self.change, body_bytes_max=PROPERTIES_BYTES_MAX)
+        dispatcher.register(RequestCode.GET_BROKER_CONFIG, self.show)
 
     def show(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
         """26: every setting as properties text."""
         version = dumps(self.version.to_json()).decode()
-        return request.response(ext={"version": version}, body=self.broker.config.to_properties().encode())
+        return request.response(ext={"version": version}, body=self.config.now.to_properties().encode())
 
     def change(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
         """25: change settings until the next start."""
@@ -90,55 +96,49 @@ class Settings:
             entries = read_properties(request.body.decode())
         except ValueError as error:  # not UTF-8, or not properties
             raise RequestRefused(ResponseCode.INVALID_PARAMETER, f"the body is not properties text: {error}") from error
-        broker = self.broker
-        changed = changed_config(broker.config, entries)
-        if changed == broker.config:
+        changed = changed_config(self.config.now, entries)
+        if changed == self.config.now:
             return request.response()
-        _apply(broker, changed, entries)
-        self.version = self.version.next(broker.world.clock.wall_ms())
+        self._apply(changed, entries)
+        self.version = self.version.next(self.clock.wall_ms())
         log.info("broker_config_changed", entries=entries)
         return request.response()
 
+    def reload(self, before: BrokerConfig, after: BrokerConfig) -> None:
+        """Take over what has changed in a configuration file, as far as it may change while the broker runs.
 
-def reload_config(broker: Broker, before: BrokerConfig, after: BrokerConfig) -> None:
-    """Take over what has changed in a configuration file, as far as it may change while the broker runs.
+        Args:
+            before: what the file said when it was read last.
+            after: what it says now.
+        """
+        told_before, told_now = before.entries(), after.entries()
+        different = {key for key in KEYS if told_before.get(key) != told_now.get(key)}
+        changeable = {key: told_now[key] for key in sorted(different & CHANGEABLE)}
+        if changeable:
+            self._apply(config_of(changeable, self.config.now), changeable)
+            log.info("broker_config_changed", entries=changeable)
+        if fixed := sorted(different - CHANGEABLE):
+            log.warning("broker_config_needs_restart", keys=fixed)
+        if not different:
+            log.info("broker_config_unchanged")
 
-    Args:
-        broker: the running broker.
-        before: what the file said when it was read last.
-        after: what it says now.
-    """
-    told_before, told_now = before.entries(), after.entries()
-    different = {key for key in KEYS if told_before.get(key) != told_now.get(key)}
-    changeable = {key: told_now[key] for key in sorted(different & CHANGEABLE)}
-    if changeable:
-        _apply(broker, config_of(changeable, broker.config), changeable)
-        log.info("broker_config_changed", entries=changeable)
-    if fixed := sorted(different - CHANGEABLE):
-        log.warning("broker_config_needs_restart", keys=fixed)
-    if not different:
-        log.info("broker_config_unchanged")
+    def _apply(self, changed: BrokerConfig, keys: Iterable[str]) -> None:
+        before, self.config.now = self.config.now, changed
+        self.groups.auto_create = changed.auto_create_subscription_group
+        if changed.auto_create_topic_enable != before.auto_create_topic_enable:
+            self._offer_template()
+        if changed.broker_permission != before.broker_permission:
+            self.topics.touch()  # name servers take a table only with a new version
+        of_store = [name for key in keys if (name := KEYS[key]) in _STORE_FIELDS]
+        self.store.config = attrs.evolve(self.store.config, **{name: getattr(changed, name) for name in of_store})
 
-
-def _apply(broker: Broker, changed: BrokerConfig, keys: Iterable[str]) -> None:
-    before, broker.config = broker.config, changed
-    broker.sends.config = changed
-    broker.groups.auto_create = changed.auto_create_subscription_group
-    if changed.auto_create_topic_enable != before.auto_create_topic_enable:
-        _offer_template(broker)
-    if changed.broker_permission != before.broker_permission:
-        broker.topics.touch()  # name servers take a table only with a new version
-    of_store = [name for key in keys if (name := KEYS[key]) in _STORE_FIELDS]
-    broker.store.config = attrs.evolve(broker.store.config, **{name: getattr(changed, name) for name in of_store})
-
-
-def _offer_template(broker: Broker) -> None:
-    # The template topic exists exactly while topics are created by sending.
-    for topic in system_topics(broker.config):
-        if topic.topic_name == TEMPLATE_TOPIC:
-            broker.topics.put(topic)
-            return
-    broker.topics.delete(TEMPLATE_TOPIC)
+    def _offer_template(self) -> None:
+        # The template topic exists exactly while topics are created by sending.
+        for topic in system_topics(self.config.now):
+            if topic.topic_name == TEMPLATE_TOPIC:
+                self.topics.put(topic)
+                return
+        self.topics.delete(TEMPLATE_TOPIC)
 
 
 def changed_config(config: BrokerConfig, entries: dict[str, str]) -> BrokerConfig:

@@ -7,7 +7,7 @@ to or refuses with a remark and does nothing. Names from the wire are checked be
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any, TypeGuard, cast
+from typing import Any, TypeGuard, cast
 
 import attrs
 
@@ -15,16 +15,17 @@ from ...message.flags import PERM_INHERIT, PERM_READ_WRITE
 from ...message.json import OF_STRANGERS_BYTES_MAX, dumps, loads
 from ...remoting.codes import RequestCode, ResponseCode
 from ...remoting.command import RemotingCommand
+from ...remoting.dispatcher import Dispatcher
 from ...remoting.errors import RequestRefused
 from ...remoting.server import ServerConnection
 from ...store.cleaning import Cleaner
-from ..groups import GroupConfig, group_name_fault
+from ...store.message_store import MessageStore
+from ..clients import Consumers
+from ..deletions import Deletions
+from ..groups import GroupConfig, GroupTable, group_name_fault
 from ..json_values import table_of
-from ..topics import SINGLE_TAG, TopicConfig, topic_name_fault
-
-if TYPE_CHECKING:
-    from ..broker import Broker
-
+from ..offsets import ConsumerOffsets
+from ..topics import SINGLE_TAG, TopicConfig, TopicTable, topic_name_fault
 
 QUEUE_NUMS_MAX = 16_384
 """Each queue costs a file and a place in every route; nobody has needed more."""
@@ -40,35 +41,38 @@ TOPIC_ATTRIBUTES: Mapping[str, Collection[str] | None] = {
 """Attribute keys of topics and the values that mean something here; None takes a number."""
 
 
-def register(broker: Broker) -> None:
-    """Let the broker answer the requests of this module."""
-    administration = Administration(broker)
-    for code, handler in (
-        (RequestCode.UPDATE_AND_CREATE_TOPIC, administration.put_topic),
-        (RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, administration.put_topics),
-        (RequestCode.GET_TOPIC_CONFIG, administration.show_topic),
-        (RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, administration.put_group),
-        (RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, administration.put_groups),
-        (RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, administration.show_group),
-        (RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN, administration.forbid_group),
-        (RequestCode.CLONE_GROUP_OFFSET, administration.clone_offsets),
-    ):
-        broker.dispatcher.register(code, handler)
-    for code, waiting in (
-        (RequestCode.DELETE_TOPIC_IN_BROKER, administration.delete_topic),
-        (RequestCode.DELETE_SUBSCRIPTIONGROUP, administration.delete_group),
-        (RequestCode.CLEAN_UNUSED_TOPIC, administration.clean_topics),
-        (RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, administration.clean_queues),
-        (RequestCode.DELETE_EXPIRED_COMMITLOG, administration.delete_expired_segments),
-    ):
-        broker.dispatcher.register_waiting(code, waiting)
-
-
-@attrs.define(eq=False)
+@attrs.define(eq=False, kw_only=True)
 class Administration:
-    """The handlers, over one broker."""
+    """The handlers."""
 
-    broker: Broker
+    store: MessageStore
+    topics: TopicTable
+    groups: GroupTable
+    offsets: ConsumerOffsets
+    consumers: Consumers
+    deletions: Deletions
+
+    def register(self, dispatcher: Dispatcher) -> None:
+        """Enter the handlers."""
+        for code, handler in (
+            (RequestCode.UPDATE_AND_CREATE_TOPIC, self.put_topic),
+            (RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, self.put_topics),
+            (RequestCode.GET_TOPIC_CONFIG, self.show_topic),
+            (RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, self.put_group),
+            (RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, self.put_groups),
+            (RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, self.show_group),
+            (RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN, self.forbid_group),
+            (RequestCode.CLONE_GROUP_OFFSET, self.clone_offsets),
+        ):
+            dispatcher.register(code, handler)
+        for code, waiting in (
+            (RequestCode.DELETE_TOPIC_IN_BROKER, self.delete_topic),
+            (RequestCode.DELETE_SUBSCRIPTIONGROUP, self.delete_group),
+            (RequestCode.CLEAN_UNUSED_TOPIC, self.clean_topics),
+            (RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, self.clean_queues),
+            (RequestCode.DELETE_EXPIRED_COMMITLOG, self.delete_expired_segments),
+        ):
+            dispatcher.register_waiting(code, waiting)
 
     # ---------------------------------------------------------------- topics
 
@@ -84,14 +88,14 @@ class Administration:
             "topicSysFlag": request.integer("topicSysFlag", 0),
             "order": request.boolean("order"),
         }
-        self.broker.topics.put(self._topic(given, parse_attributes(request.text("attributes", ""))))
+        self.topics.put(self._topic(given, parse_attributes(request.text("attributes", ""))))
         return request.response()
 
     def put_topics(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
         """18: create or change topics, all or none."""
         configs = [self._topic(given, _changes_of(given)) for given in _listed(request, "topicConfigList")]
         if configs:
-            self.broker.topics.put(*configs)
+            self.topics.put(*configs)
         return request.response()
 
     def _topic(self, given: Mapping[str, Any], changes: Mapping[str, str]) -> TopicConfig:
@@ -103,7 +107,7 @@ class Administration:
         fault = topic_name_fault(name)
         if fault is not None:
             raise _invalid(fault)
-        if self.broker.topics.is_system(name):
+        if self.topics.is_system(name):
             raise _invalid(f"{name} is a topic of the system; it cannot be created or changed")
         for count in (config.read_queue_nums, config.write_queue_nums):
             if not 0 <= count <= QUEUE_NUMS_MAX:
@@ -112,7 +116,7 @@ class Administration:
             raise _invalid(f"perm is made of 4 (read), 2 (write) and 1 (inherit) (got {config.perm})")
         if config.topic_filter_type not in FILTER_TYPES:
             raise _invalid(f"topicFilterType is one of {', '.join(FILTER_TYPES)} (got {config.topic_filter_type!r})")
-        known = self.broker.topics.get(name)
+        known = self.topics.get(name)
         attributes = altered_attributes(known.attributes if known is not None else {}, changes)
         for key, value in attributes.items():
             _check_topic_attribute(key, value)
@@ -124,15 +128,15 @@ class Administration:
         fault = topic_name_fault(topic)
         if fault is not None:
             raise _invalid(fault)
-        if self.broker.topics.is_system(topic):
+        if self.topics.is_system(topic):
             raise _invalid(f"{topic} is a topic of the system; it cannot be deleted")
-        await self.broker.deletions.delete_topic(topic)
+        await self.deletions.delete_topic(topic)
         return request.response()
 
     def show_topic(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
         """351: one topic's settings."""
         topic = request.text("topic")
-        config = self.broker.topics.get(topic)
+        config = self.topics.get(topic)
         if config is None:
             raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"there is no topic {topic!r} on this broker")
         return request.response(body=dumps(config.to_json()))
@@ -144,14 +148,14 @@ class Administration:
         given = loads(request.body or b"{}", loose_bytes_max=OF_STRANGERS_BYTES_MAX)
         if not isinstance(given, dict):
             raise _invalid("the body is not a group")
-        self.broker.groups.put(self._group(cast("dict[str, Any]", given)))
+        self.groups.put(self._group(cast("dict[str, Any]", given)))
         return request.response()
 
     def put_groups(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
         """225: create or change groups, all or none."""
         configs = [self._group(given) for given in _listed(request, "groupConfigList")]
         if configs:
-            self.broker.groups.put(*configs)
+            self.groups.put(*configs)
         return request.response()
 
     def _group(self, given: Mapping[str, Any]) -> GroupConfig:
@@ -166,7 +170,7 @@ class Administration:
             raise _invalid(f"retryQueueNums is 0 to {QUEUE_NUMS_MAX} (got {config.retry_queue_nums})")
         if not -(1 << 31) <= config.retry_max_times < 1 << 31:  # a larger one would break the table for every Java client
             raise _invalid(f"retryMaxTimes is a number of 32 bits (got {config.retry_max_times})")
-        known = self.broker.groups.get(config.group_name)
+        known = self.groups.get(config.group_name)
         before: Mapping[str, str] = known.others.get("attributes") or {} if known is not None else {}
         return attrs.evolve(config, others={**config.others, "attributes": altered_attributes(before, _changes_of(given))})
 
@@ -176,15 +180,15 @@ class Administration:
         offsets = request.boolean("cleanOffset") or request.boolean("removeOffset")
         group = request.text("groupName")
         fault = group_name_fault(group)
-        if fault is not None and self.broker.groups.get(group) is None:
+        if fault is not None and self.groups.get(group) is None:
             raise _invalid(fault)
-        await self.broker.deletions.delete_group(group, offsets=offsets)
+        await self.deletions.delete_group(group, offsets=offsets)
         return request.response()
 
     def show_group(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
         """352: one group's settings; of a group that would appear by being used, those that it would have."""
         group = request.text("group")
-        groups = self.broker.groups
+        groups = self.groups
         config = groups.get(group)
         if config is None:
             if not groups.auto_create or group_name_fault(group) is not None:
@@ -199,8 +203,8 @@ class Administration:
         if fault is not None:
             raise _invalid(fault)
         if "readable" in request.ext:
-            self.broker.groups.set_forbidden(group, topic, forbidden=not request.boolean("readable"))
-        readable = not self.broker.groups.is_forbidden(group, topic)
+            self.groups.set_forbidden(group, topic, forbidden=not request.boolean("readable"))
+        readable = not self.groups.is_forbidden(group, topic)
         return request.response(body=dumps({"group": group, "readable": readable, "topic": topic}))
 
     def clone_offsets(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
@@ -209,10 +213,10 @@ class Administration:
         fault = group_name_fault(target)
         if fault is not None:
             raise _invalid(fault)
-        offsets, living = self.broker.offsets, self.broker.consumers.get(source)
+        offsets, living = self.offsets, self.consumers.get(source)
         topic = request.text("topic", "")
         for name in [topic] if topic else sorted(offsets.topics_of(source)):
-            if self.broker.topics.get(name) is None:
+            if self.topics.get(name) is None:
                 continue
             if living is not None and not request.boolean("offline") and name not in living.subscriptions:
                 continue  # the group no longer consumes it
@@ -228,7 +232,7 @@ class Administration:
 
     async def clean_topics(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
         """316: delete the messages of topics that no longer exist."""
-        await self.broker.deletions.delete_unused_topics()
+        await self.deletions.delete_unused_topics()
         return request.response()
 
     async def delete_expired_segments(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
@@ -237,7 +241,7 @@ class Administration:
         return request.response()
 
     def _cleaner(self) -> Cleaner:
-        cleaner = self.broker.store.cleaner
+        cleaner = self.store.cleaner
         if cleaner is None:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, "the store has not been opened for cleaning")
         return cleaner

@@ -1,12 +1,10 @@
-"""Heartbeats, membership, offsets and locks as clients ask for them."""
+"""Heartbeats and membership as clients announce them."""
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
-import attrs
 import pytest
 import trio
 
@@ -17,7 +15,7 @@ from ledgermq.broker.topics import TopicConfig
 from ledgermq.message.json import loads
 from ledgermq.remoting.codes import RequestCode, ResponseCode
 
-from .desk import Desk, Peer, open_desk, until
+from .desk import Peer, open_desk, until
 
 Code = ResponseCode
 
@@ -178,142 +176,6 @@ async def test_a_heartbeat_that_is_none_is_refused_whole(tmp_path: Path, body: b
         assert answer.code == Code.SYSTEM_ERROR
         assert answer.remark
         assert not desk.broker.consumers.groups
-
-
-async def test_a_new_group_on_a_young_queue_begins_at_its_start(tmp_path: Path) -> None:
-    """Nothing committed, first message still there: 0, unless the client does not want that."""
-    ask = {"consumerGroup": "g", "topic": "T1", "queueId": 0}
-    async with open_desk(tmp_path) as desk:
-        desk.broker.topics.put(TopicConfig("T1", 2, 2))
-        peer = desk.peer()
-        assert peer.ask(RequestCode.QUERY_CONSUMER_OFFSET, ask).ext == {"offset": "0"}
-        desk.put("T1")
-        await desk.settled()
-        assert peer.ask(RequestCode.QUERY_CONSUMER_OFFSET, ask).ext == {"offset": "0"}
-        refused = peer.ask(RequestCode.QUERY_CONSUMER_OFFSET, {**ask, "setZeroIfNotFound": "false"})
-
-        assert refused.code == Code.QUERY_NOT_FOUND
-
-
-async def test_a_new_group_on_an_old_queue_decides_for_itself(tmp_path: Path) -> None:
-    """Once the first message has left memory, there is no offset to give."""
-    async with open_desk(tmp_path) as desk:
-        desk.broker.topics.put(TopicConfig("T1", 2, 2))
-        desk.put("T1")
-        desk.put("T1")
-        await desk.settled()
-        desk.broker.store.config = attrs.evolve(desk.broker.store.config, memory_bytes=10)
-
-        answer = desk.peer().ask(RequestCode.QUERY_CONSUMER_OFFSET, {"consumerGroup": "g", "topic": "T1", "queueId": 0})
-
-        assert answer.code == Code.QUERY_NOT_FOUND
-
-
-async def test_a_committed_offset_is_given_back(tmp_path: Path) -> None:
-    """Any offset of the queue, also one before what was committed last."""
-    ask = {"consumerGroup": "g", "topic": "T1", "queueId": 1}
-    async with open_desk(tmp_path) as desk:
-        desk.broker.topics.put(TopicConfig("T1", 2, 2))
-        for _ in range(9):
-            desk.put("T1", queue_id=1)
-        peer = desk.peer()
-        for offset in (9, 4):
-            committed = peer.ask(RequestCode.UPDATE_CONSUMER_OFFSET, {**ask, "commitOffset": offset})
-            assert committed.code == Code.SUCCESS
-
-        assert peer.ask(RequestCode.QUERY_CONSUMER_OFFSET, ask).ext == {"offset": "4"}
-
-
-async def test_an_offset_on_no_topic_is_not_kept(tmp_path: Path) -> None:
-    """Committing on a topic that does not exist is refused, so that nobody fills the table with names."""
-    async with open_desk(tmp_path) as desk:
-        answer = desk.peer().ask(
-            RequestCode.UPDATE_CONSUMER_OFFSET, {"consumerGroup": "g", "topic": "T9", "queueId": 0, "commitOffset": 3}
-        )
-
-        assert answer.code == Code.TOPIC_NOT_EXIST
-        assert not desk.broker.offsets.table
-
-
-async def test_the_ends_of_a_queue_are_told(tmp_path: Path) -> None:
-    """Min, max, first by time and earliest store time; an unknown queue has 0 and -1."""
-    queue = {"topic": "T1", "queueId": 0}
-    async with open_desk(tmp_path) as desk:
-        desk.put("T1")
-        desk.put("T1")
-        await desk.settled()
-        peer = desk.peer()
-        stored = desk.broker.store.store_time("T1", 0, 0)
-
-        assert peer.ask(RequestCode.GET_MAX_OFFSET, queue).ext == {"offset": "2"}
-        assert peer.ask(RequestCode.GET_MIN_OFFSET, queue).ext == {"offset": "0"}
-        assert peer.ask(RequestCode.GET_EARLIEST_MSG_STORETIME, queue).ext == {"timestamp": str(stored)}
-        late = {**queue, "timestamp": stored + 10_000}
-        assert peer.ask(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, late).ext == {"offset": "2"}
-        upper = {**late, "boundaryType": "UPPER"}
-        assert peer.ask(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, upper).ext == {"offset": "1"}
-        unknown = {"topic": "T9", "queueId": 0}
-        assert peer.ask(RequestCode.GET_MAX_OFFSET, unknown).ext == {"offset": "0"}
-        assert peer.ask(RequestCode.GET_EARLIEST_MSG_STORETIME, unknown).ext == {"timestamp": "-1"}
-
-
-async def test_what_was_acknowledged_is_seen_by_the_next_question(tmp_path: Path) -> None:
-    """Queues and index are derived in batches; whoever has just sent a message need not wait for that."""
-    queue = {"topic": "T1", "queueId": 0}
-    query = {"topic": "T1", "maxNum": 8, "beginTimestamp": 0, "endTimestamp": 1 << 60}
-    async with open_desk(tmp_path) as desk:
-        peer = desk.peer()
-
-        peer.send("T1")
-        assert peer.ask(RequestCode.GET_MAX_OFFSET, queue).ext == {"offset": "1"}
-        peer.send("T1")
-        assert peer.ask(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, {**queue, "timestamp": 1 << 60}).ext == {"offset": "2"}
-        peer.send("T1")
-        stats = loads((await peer.ask_waiting(RequestCode.GET_TOPIC_STATS_INFO, {"topic": "T1"})).body)["offsetTable"].values()
-        assert sum(range_["maxOffset"] for range_ in stats) == 3
-        peer.send("T1", KEYS="k7")
-        assert peer.ask(RequestCode.QUERY_MESSAGE, {**query, "key": "k7"}).code == ResponseCode.SUCCESS
-
-
-async def test_queues_are_locked_for_one_client(tmp_path: Path) -> None:
-    """The answer lists what the client holds; unlocking makes room for the next."""
-    queue = {"brokerName": "b1", "queueId": 0, "topic": "T1"}
-    async with open_desk(tmp_path) as desk:
-        desk.broker.topics.put(TopicConfig("T1"))
-        peer = desk.peer()
-
-        async def lock(client_id: str) -> list[Any]:
-            body = {"clientId": client_id, "consumerGroup": "g", "mqSet": [queue]}
-            held: list[Any] = loads((await peer.ask_waiting(RequestCode.LOCK_BATCH_MQ, None, body)).body)["lockOKMQSet"]
-            return held
-
-        assert await lock("c1") == [queue]
-        assert await lock("c2") == []
-        unlock = {"clientId": "c1", "consumerGroup": "g", "mqSet": [queue]}
-        assert peer.ask(RequestCode.UNLOCK_BATCH_MQ, None, unlock).code == Code.SUCCESS
-        assert await lock("c2") == [queue]
-        assert peer.ask(RequestCode.LOCK_BATCH_MQ, None, {"mqSet": [{}]}).code == Code.SYSTEM_ERROR
-        for strange in ({**queue, "queueId": 16}, {**queue, "queueId": -1}, {**queue, "topic": "nowhere"}):
-            asked = {"clientId": "c1", "consumerGroup": "g", "mqSet": [strange]}
-            answer = await peer.ask_waiting(RequestCode.LOCK_BATCH_MQ, None, asked)
-            assert loads(answer.body)["lockOKMQSet"] == []  # they would be written down for whoever asks
-
-
-async def test_a_restart_gives_no_queue_to_another_while_its_owner_may_go_on(tmp_path: Path) -> None:
-    """The broker ends without a word as soon as the lock is granted; its owner renews it, another member must wait."""
-    queue = {"brokerName": "b", "queueId": 0, "topic": "T1"}
-
-    async def lock(desk: Desk, client_id: str) -> bool:
-        body = {"clientId": client_id, "consumerGroup": "g", "mqSet": [queue]}
-        return bool(loads((await desk.peer().ask_waiting(RequestCode.LOCK_BATCH_MQ, None, body)).body)["lockOKMQSet"])
-
-    async with open_desk(tmp_path) as desk:
-        desk.broker.topics.put(TopicConfig("T1"))
-        assert await lock(desk, "owner")
-        shutil.copytree(tmp_path, tmp_path / "copy")
-    for client_id, granted in (("other", False), ("owner", True)):
-        async with open_desk(tmp_path / "copy") as desk:
-            assert await lock(desk, client_id) is granted
 
 
 @pytest.mark.parametrize(

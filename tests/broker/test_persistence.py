@@ -8,96 +8,12 @@ import orjson
 import pytest
 import trio
 
-from ledgermq.broker.errors import BadTable
-from ledgermq.broker.groups import GroupConfig
 from ledgermq.broker.persistence import Persistence, encoded
 from ledgermq.broker.topics import TopicConfig
 from ledgermq.message.json import loads
 from ledgermq.world.real import real_world
 
 from .desk import open_desk, until
-
-
-async def test_tables_survive_a_restart(tmp_path: Path) -> None:
-    """Topics, groups and offsets are there again after a clean stop."""
-    async with open_desk(tmp_path) as desk:
-        desk.broker.topics.put(TopicConfig("T1", 3, 3))
-        desk.broker.groups.put(GroupConfig("g", retry_max_times=2))
-        desk.put("T1", queue_id=2)
-        desk.broker.offsets.commit("g", "T1", 2, 1)
-        topics_version, groups_version = desk.broker.topics.version, desk.broker.groups.version
-
-    async with open_desk(tmp_path) as desk:
-        assert desk.broker.topics.topics["T1"] == TopicConfig("T1", 3, 3)
-        assert desk.broker.groups.groups["g"].retry_max_times == 2
-        assert desk.broker.offsets.query("g", "T1", 2) == 1
-        assert (desk.broker.topics.version, desk.broker.groups.version) == (topics_version, groups_version)
-
-
-async def test_files_have_rocketmqs_shapes(tmp_path: Path) -> None:
-    """An Apache broker reads them: names, keys and nesting are its own."""
-    async with open_desk(tmp_path) as desk:
-        desk.broker.topics.put(TopicConfig("T1", 3, 3))
-        desk.broker.groups.put(GroupConfig("g"))
-        desk.broker.offsets.commit("g", "T1", 2, 77)
-        desk.broker.delay.changes += 1
-
-    def content(name: str) -> dict[str, dict[str, object]]:
-        value: dict[str, dict[str, object]] = loads((tmp_path / "config" / name).read_bytes())
-        return value
-
-    assert content("topics.json")["topicConfigTable"]["T1"] == TopicConfig("T1", 3, 3).to_json()
-    assert content("subscriptionGroup.json")["subscriptionGroupTable"]["g"] == GroupConfig("g").to_json()
-    assert content("consumerOffset.json")["offsetTable"] == {"T1@g": {"2": 77}}
-    assert content("delayOffset.json")["offsetTable"]["18"] == 0
-    assert content("topics.json")["dataVersion"].keys() == {"counter", "stateVersion", "timestamp"}
-
-
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("topics.json", '{"topicConfigTable":{"T1":{}}}'),
-        ("topics.json", '{"topicConfigTable":{"T1":7}}'),
-        ("subscriptionGroup.json", '{"subscriptionGroupTable":{"g":{"groupName":"g","retryMaxTimes":"x"}}}'),
-        ("consumerOffset.json", '{"offsetTable":{"T1@g":{"a":1}}}'),
-        ("delayOffset.json", '{"offsetTable":{1:"x"}}'),
-        ("consumerOffset.json", "[]"),
-        ("consumerOffset.json", '{"offsetTable":[]}'),
-        ("consumerOffset.json", '{"offsetTable":{"T1@g":[5,7]}}'),
-        ("delayOffset.json", '{"offsetTable":"x"}'),
-        ("topics.json", "0"),
-        ("topics.json", '{"topicConfigTable":["T1"]}'),
-        ("topics.json", '{"topicConfigTable":{"T1":"T1"}}'),
-        ("subscriptionGroup.json", '{"subscriptionGroupTable":false}'),
-        ("subscriptionGroup.json", '{"forbiddenTable":{"g":["T1"]}}'),
-        ("consumerOffset.json", '{"offsetTable":{"T1@g":{0:5'),
-        ("consumerOffset.json", "\x7fELF"),
-    ],
-)
-async def test_a_damaged_table_is_named(tmp_path: Path, name: str, content: str) -> None:
-    """A file that is no table stops the start, with its path in the error: an empty one of offsets would move every group."""
-    (tmp_path / "config").mkdir()
-    (tmp_path / "config" / name).write_text(content)
-
-    with pytest.RaisesGroup(BadTable, allow_unwrapped=True, flatten_subgroups=True) as caught:
-        async with open_desk(tmp_path):
-            pass
-
-    assert name in str(caught.value.exceptions[0] if isinstance(caught.value, BaseExceptionGroup) else caught.value)
-    async with open_desk(tmp_path / "other"):
-        pass
-
-
-async def test_topics_of_a_killed_broker_can_be_read(tmp_path: Path) -> None:
-    """Messages are acknowledged before their new topic is in a file; after a kill they are not lost from sight."""
-    async with open_desk(tmp_path) as desk:
-        desk.peer().send("T1", b"kept", queue_id=2)
-        await desk.settled()
-    (tmp_path / "config" / "topics.json").unlink()
-    (tmp_path / "config" / "topics.json.bak").unlink(missing_ok=True)
-
-    async with open_desk(tmp_path) as desk:
-        assert [message.body for message in desk.peer().pulled("T1", queueId=2)] == [b"kept"]
 
 
 async def test_a_new_topic_is_written_at_once(tmp_path: Path) -> None:
@@ -196,19 +112,3 @@ async def test_no_request_brings_a_number_beyond_64_bits_into_a_table(tmp_path: 
 def orjson_like(value: object) -> bytes:
     """A strict JSON body."""
     return orjson.dumps(value)
-
-
-@pytest.mark.parametrize("content", [b"", bytes(100), b"{"], ids=["empty", "zeros", "cut off"])
-async def test_lost_offsets_stop_the_start(tmp_path: Path, content: bytes) -> None:
-    """A file that is empty has lost them as much as one that is cut off; a backup that can be read helps."""
-    config = tmp_path / "config"
-    config.mkdir()
-    (config / "consumerOffset.json").write_bytes(content)
-
-    with pytest.RaisesGroup(pytest.RaisesExc(BadTable, match="empty or not JSON"), flatten_subgroups=True):
-        async with open_desk(tmp_path):
-            pass
-
-    (config / "consumerOffset.json.bak").write_bytes(b'{"offsetTable":{"T1@g":{0:0}}}')
-    async with open_desk(tmp_path) as desk:
-        assert desk.broker.offsets.query("g", "T1", 0) == 0

@@ -102,7 +102,7 @@ async def test_a_broker_that_serves_is_registered(tmp_path: Path) -> None:
                     "brokerName": "b1",
                     "brokerAddr": desk.broker.address,
                     "clusterName": "c1",
-                    "haServerAddr": f"10.1.1.1:{desk.broker.replication.ha_port}",
+                    "haServerAddr": f"10.1.1.1:{desk.broker.node.port}",
                     "brokerId": "0",
                     "bodyCrc32": str(zlib.crc32(request.body) & 0x7FFFFFFF),
                     "compressed": "false",

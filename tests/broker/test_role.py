@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from ledgermq.broker.role import LiveRole, Phase, Role, RoleState
+from ledgermq.broker.role import LiveRole, Phase, Role, RoleState, Step
 from ledgermq.client.admin import open_admin
 from ledgermq.client.consumer import ConsumeFrom, open_consumer
 from ledgermq.client.producer import open_producer
@@ -24,25 +24,20 @@ def starting_role() -> LiveRole:
     return LiveRole(RoleState(Role.READ_ONLY, 0, "it is starting"), SimClock(now=lambda: 0.0))
 
 
-def recorded(role: LiveRole, steps: list[str]) -> Callable[[Phase], None]:
-    """Adds a step to a phase that writes down what the role is while it runs."""
+def recorded(role: LiveRole, steps: list[str], phase: Phase) -> Step:
+    """A step that writes down what the role is while its phase runs."""
 
-    def add(phase: Phase) -> None:
-        async def step(_old: RoleState, _new: RoleState) -> None:
-            steps.append(f"{phase.name} as {role.state.role.value}")
-            await trio.lowlevel.checkpoint()
+    async def step(_old: RoleState, _new: RoleState) -> None:
+        steps.append(f"{phase.name} as {role.state.role.value}")
+        await trio.lowlevel.checkpoint()
 
-        role.on(phase, step)
-
-    return add
+    return step
 
 
 async def test_observers_follow_in_the_order_of_the_phases() -> None:
-    """However they were added; a master counts as one only when everything has been rebuilt."""
+    """However they are listed; a master counts as one only when everything has been rebuilt."""
     role, steps = starting_role(), list[str]()
-    add = recorded(role, steps)
-    for phase in (Phase.REGISTER, Phase.SERVE, Phase.STOP_TAKING, Phase.REBUILD, Phase.SETTLE):
-        add(phase)
+    role.begin({phase: [recorded(role, steps, phase)] for phase in reversed(Phase)})
 
     assert await role.change(Role.MASTER, 0, "test")
 
@@ -59,7 +54,7 @@ async def test_observers_follow_in_the_order_of_the_phases() -> None:
 async def test_a_replica_is_one_from_the_first_phase_on() -> None:
     """What it holds may be behind from that moment on."""
     role, steps = starting_role(), list[str]()
-    recorded(role, steps)(Phase.STOP_TAKING)
+    role.begin({Phase.STOP_TAKING: [recorded(role, steps, Phase.STOP_TAKING)]})
 
     await role.change(Role.SLAVE, 1, "test")
 
@@ -76,8 +71,7 @@ async def test_a_later_change_ends_one_that_waits(autojump_clock: trio.testing.M
         if new.role is Role.MASTER:
             await trio.sleep_forever()
 
-    role.on(Phase.REBUILD, rebuild)
-    recorded(role, steps)(Phase.SERVE)
+    role.begin({Phase.REBUILD: [rebuild], Phase.SERVE: [recorded(role, steps, Phase.SERVE)]})
 
     async def become(name: str, change: Callable[[], Awaitable[bool]]) -> None:
         results[name] = await change()
@@ -103,7 +97,7 @@ async def test_a_phase_that_fails_leaves_the_broker_read_only_and_says_why() -> 
             failing.clear()
             raise OSError(28, "No space left on device")
 
-    role.on(Phase.REBUILD, rebuild)
+    role.begin({Phase.REBUILD: [rebuild]})
 
     with pytest.raises(OSError, match="No space"):
         await role.change(Role.MASTER, 0, "test")
@@ -112,6 +106,17 @@ async def test_a_phase_that_fails_leaves_the_broker_read_only_and_says_why() -> 
 
     assert await role.change(Role.MASTER, 0, "test")
     assert role.takes_puts
+
+
+async def test_steps_are_named_once_and_before_the_first_change() -> None:
+    """A step that is named later would miss a change, and the order would depend on who comes first."""
+    role = starting_role()
+    with pytest.raises(AssertionError, match="named its steps"):
+        await role.change(Role.MASTER, 0, "test")
+
+    role.begin({})
+    with pytest.raises(AssertionError, match="named once"):
+        role.begin({})
 
 
 # ---------------------------------------------------------------- real pairs

@@ -253,7 +253,7 @@ async def test_cpp_consumer_is_told_in_a_list(desk: Desk) -> None:
 async def test_server_side_reset_is_told_to_nobody_but_the_next_pulls(desk: Desk) -> None:
     """With `useServerSideResetOffset` members get no request, an offline group is no error, and the answer is the same."""
     await three_messages(desk)
-    desk.broker.config = attrs.evolve(desk.broker.config, use_server_side_reset_offset=True)
+    desk.broker.live_config.now = attrs.evolve(desk.broker.config, use_server_side_reset_offset=True)
 
     offline = desk.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset(timestamp=-1))
     connection = desk.consumer("g1", "T1")

@@ -50,7 +50,7 @@ async def test_changed_setting_holds_for_broker_and_store(desk: Desk) -> None:
     assert shown(desk)["maxMessageSize"] == "1000"
     assert desk.broker.config.long_polling_enable is False
     assert desk.broker.store.config.max_message_size == 1000
-    assert desk.broker.sends.config.max_message_size == 1000
+    assert desk.broker.config.max_message_size == 1000
     assert version(desk) == before + 1
 
 

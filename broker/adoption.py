@@ -1,0 +1,18 @@
+"""Topics that the table lacks although the store has messages of them."""
+
+from __future__ import annotations
+
+from collections.abc import Set as AbstractSet
+
+from ..store.message_store import MessageStore
+from ..world.events import get_logger
+from .topics import TopicTable
+
+log = get_logger(__name__)
+
+
+def adopt_stored_topics(topics: TopicTable, store: MessageStore, but: AbstractSet[str] = frozenset()) -> None:
+    """Enter topics whose messages are stored into the table, except those in `but`, which were deleted."""
+    queue_nums = {topic: max(store.queue_ids(topic)) + 1 for topic in store.topics() - but}
+    if adopted := topics.adopt(queue_nums):
+        log.warning("topics_adopted", topics=adopted)

@@ -1,0 +1,83 @@
+"""Requests of clients for locks on queues (RocketMQ AdminBrokerProcessor): codes 41 and 42."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+
+from ..message.json import dumps
+from ..message.message import MessageQueue
+from ..message.numbers import int_of
+from ..message.units import QueueId
+from ..remoting.codes import RequestCode, ResponseCode
+from ..remoting.command import RemotingCommand, encode_frame
+from ..remoting.dispatcher import Dispatcher
+from ..remoting.errors import RequestRefused
+from ..remoting.server import ServerConnection
+from ..world.clock import Clock
+from .locks import LOCKS_FILE, QueueLocks
+from .persistence import Persistence
+from .request_bodies import body_of
+from .topics import TopicTable
+
+
+@attrs.define(eq=False, kw_only=True)
+class LockRequests:
+    """The handlers."""
+
+    clock: Clock
+    topics: TopicTable
+    locks: QueueLocks
+    persistence: Persistence
+    _dispatcher: Dispatcher = attrs.field(init=False)
+
+    def register(self, dispatcher: Dispatcher) -> None:
+        """Enter the handlers."""
+        self._dispatcher = dispatcher
+        dispatcher.register(RequestCode.LOCK_BATCH_MQ, self.lock)
+        dispatcher.register(RequestCode.UNLOCK_BATCH_MQ, self.unlock)
+
+    def lock(self, connection: ServerConnection, request: RemotingCommand) -> RemotingCommand | None:
+        """Answer a renewal at once; an owner that is new hears of it when the disk has it, for a restart must not forget it."""
+        group, client_id, queues = self._lock_request(request)
+        changes = self.locks.changes
+        known = filter(self._is_here, queues)
+        held = self.locks.lock(group, client_id, known, self.clock.monotonic())
+        answer = request.response(body=dumps({"lockOKMQSet": list(map(queue_to_json, held))}))
+        if self.locks.changes == changes:
+            return answer
+        self._dispatcher.start_soon(self._answer_when_kept, connection, answer)
+        return None
+
+    async def _answer_when_kept(self, connection: ServerConnection, answer: RemotingCommand) -> None:
+        await self.persistence.write(LOCKS_FILE)  # a disk that refuses is logged; it stops no consumer
+        connection.push(encode_frame(answer))
+
+    def _is_here(self, queue: MessageQueue) -> bool:
+        config = self.topics.get(queue.topic)
+        return config is not None and 0 <= queue.queue_id < max(config.read_queue_nums, config.write_queue_nums)
+
+    def unlock(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+        group, client_id, queues = self._lock_request(request)
+        self.locks.unlock(group, client_id, queues)
+        self.persistence.tables[LOCKS_FILE].wake()
+        return request.response()
+
+    def _lock_request(self, request: RemotingCommand) -> tuple[str, str, list[MessageQueue]]:
+        body = body_of(request)
+        try:
+            queues = [
+                MessageQueue(str(item["topic"]), str(item["brokerName"]), QueueId(int_of(item["queueId"])))
+                for item in body.get("mqSet") or ()
+            ]
+            return str(body["consumerGroup"]), str(body["clientId"]), queues
+        except (KeyError, TypeError, ValueError) as error:
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR, f"the lock request is not one: {type(error).__name__}: {error}"
+            ) from error
+
+
+def queue_to_json(queue: MessageQueue) -> dict[str, Any]:
+    """A message queue as bodies carry it."""
+    return {"brokerName": queue.broker_name, "queueId": queue.queue_id, "topic": queue.topic}

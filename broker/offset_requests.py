@@ -1,0 +1,92 @@
+"""Requests of clients for offsets (RocketMQ ConsumerManageProcessor, AdminBrokerProcessor): codes 14, 15 and 29 to 32."""
+
+from __future__ import annotations
+
+import attrs
+
+from ..remoting.codes import RequestCode, ResponseCode
+from ..remoting.command import RemotingCommand
+from ..remoting.dispatcher import Dispatcher
+from ..remoting.errors import RequestRefused
+from ..remoting.server import ServerConnection
+from ..store.message_store import MessageStore
+from .commits import Commits
+from .groups import GroupTable
+from .offsets import ConsumerOffsets
+from .topics import TopicTable
+
+
+@attrs.define(eq=False, kw_only=True)
+class OffsetRequests:
+    """The handlers."""
+
+    store: MessageStore
+    topics: TopicTable
+    groups: GroupTable
+    offsets: ConsumerOffsets
+    commits: Commits
+
+    def register(self, dispatcher: Dispatcher) -> None:
+        """Enter the handlers."""
+        dispatcher.register(RequestCode.QUERY_CONSUMER_OFFSET, self.query_offset)
+        dispatcher.register(RequestCode.UPDATE_CONSUMER_OFFSET, self.commit_offset)
+        dispatcher.register(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, self.search_offset)
+        dispatcher.register(RequestCode.GET_MAX_OFFSET, self.max_offset)
+        dispatcher.register(RequestCode.GET_MIN_OFFSET, self.min_offset)
+        dispatcher.register(RequestCode.GET_EARLIEST_MSG_STORETIME, self.earliest_store_time)
+
+    def query_offset(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+        group, topic, queue_id = request.text("consumerGroup"), request.text("topic"), request.integer("queueId")
+        offset = self.offsets.query(group, topic, queue_id)
+        if offset is None:
+            # A new group on a young queue begins at its first message, whatever the consumer asks for.
+            store = self.store
+            young = store.min_offset(topic, queue_id) <= 0 and (
+                store.unit(topic, queue_id, 0) is None or store.is_in_memory(topic, queue_id, 0)
+            )
+            if not young or not request.boolean("setZeroIfNotFound", default=True):
+                raise RequestRefused(
+                    ResponseCode.QUERY_NOT_FOUND, f"the group {group} has no offset for queue {queue_id} of {topic}"
+                )
+            offset = 0
+        return request.response(ext={"offset": offset})
+
+    def commit_offset(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+        group, topic = request.text("consumerGroup"), request.text("topic")
+        queue_id, offset = request.integer("queueId"), request.integer("commitOffset")
+        config = self.topics.topics.get(topic)
+        if config is None:
+            raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"the topic {topic!r} does not exist; nothing was committed")
+        queue_nums = max(config.read_queue_nums, config.write_queue_nums)
+        if not 0 <= queue_id < queue_nums and queue_id not in self.store.queue_ids(topic):
+            raise RequestRefused(
+                ResponseCode.INVALID_PARAMETER,
+                f"queueId {queue_id} is not one of the {queue_nums} queues of {topic}; nothing was committed",
+            )
+        if self.groups.find(group) is None:
+            raise RequestRefused(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"the consumer group {group!r} does not exist; nothing was committed"
+            )
+        self.commits.commit(group, topic, queue_id, offset)
+        return request.response()
+
+    def search_offset(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+        upper = request.ext.get("boundaryType", "").lower() == "upper"
+        self.store.catch_up()
+        offset = self.store.offset_by_time(
+            request.text("topic"), request.integer("queueId"), request.integer("timestamp"), upper=upper
+        )
+        return request.response(ext={"offset": offset})
+
+    def max_offset(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+        self.store.catch_up()  # whoever has just sent a message finds it behind the end otherwise
+        offset = self.store.max_offset(request.text("topic"), request.integer("queueId"))
+        return request.response(ext={"offset": offset})
+
+    def min_offset(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+        offset = self.store.min_offset(request.text("topic"), request.integer("queueId"))
+        return request.response(ext={"offset": offset})
+
+    def earliest_store_time(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+        timestamp = self.store.earliest_store_time(request.text("topic"), request.integer("queueId"))
+        return request.response(ext={"timestamp": timestamp})

@@ -1,0 +1,69 @@
+"""The files of a broker's tables: how a start reads them, and which changes have them written again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import attrs
+
+from ..store.message_store import MessageStore
+from ..world.clock import Clock
+from .commits import Commits
+from .config import BrokerConfig
+from .delay import DelayDelivery
+from .deletions import GROUPS_FILE, OFFSETS_FILE, TOPICS_FILE, Deletions
+from .groups import GroupTable
+from .locks import LOCKS_FILE, QueueLocks
+from .offsets import ConsumerOffsets
+from .persistence import LOG_OFFSET_KEY, Persistence, encoded
+from .topics import TopicTable
+
+DELAYS_FILE = "delayOffset.json"
+
+
+@attrs.frozen(kw_only=True)
+class TableFiles:
+    """What the files are about; the tables of topics and groups are made from their files before."""
+
+    persistence: Persistence
+    clock: Clock
+    store: MessageStore
+    topics: TopicTable
+    groups: GroupTable
+    offsets: ConsumerOffsets
+    commits: Commits
+    delay: DelayDelivery
+    locks: QueueLocks
+    deletions: Deletions
+
+    def load(self, config: BrokerConfig) -> None:
+        """Read the other tables, let all of them follow the log, and write every table that changes from now on.
+
+        Raises:
+            BadTable: a file is damaged.
+        """
+        keep = self.persistence.keep
+        # Topics are found again by their messages; without offsets all groups would pass over what they have not consumed.
+        self.persistence.load(OFFSETS_FILE, self.offsets.load, replaceable=False)
+        self.persistence.load(DELAYS_FILE, self.delay.load)
+        topics_file = keep(TOPICS_FILE, self._with_log_offset(self.topics.to_json), lambda: self.topics.version.counter)
+        groups_file = keep(GROUPS_FILE, self._with_log_offset(self.groups.to_json), lambda: self.groups.version.counter)
+        keep(
+            OFFSETS_FILE,
+            lambda: encoded(self._with_log_offset(self.offsets.to_json)()),
+            lambda: self.offsets.changes,
+            config.flush_consumer_offset_interval / 1000,
+        )
+        keep(DELAYS_FILE, self.delay.durable_json, self.delay.durable_changes, config.flush_delay_offset_interval / 1000)
+        now = self.clock.monotonic()
+        self.persistence.load(LOCKS_FILE, lambda stored: self.locks.load(stored, now))
+        keep(LOCKS_FILE, self.locks.to_json, lambda: self.locks.changes)
+        self.store.on_queues_cut.append(self.commits.queues_cut)
+        self.topics.on_change.append(lambda _: topics_file.wake())
+        self.groups.on_change.append(groups_file.wake)
+        self.deletions.follow_log()
+
+    def _with_log_offset(self, to_json: Callable[[], Mapping[str, Any]]) -> Callable[[], dict[str, Any]]:
+        """What the file of a table gets: the table, and up to where in the log it contains all deletions."""
+        return lambda: {LOG_OFFSET_KEY: self.deletions.log_offset, **to_json()}
