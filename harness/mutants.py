@@ -254,8 +254,8 @@ def _answer_without_slaves(_: Any) -> Callable[[Any, Any, Any], Any]:
 
 def _drop_dead_letters(original: Any) -> Any:
     def handle(self: Any, connection: Any, request: Any) -> Any:
-        stored = decode_record(self.broker.store.message_at(request.integer("offset")))
-        group = self.broker.groups.find(request.text("group"))
+        stored = decode_record(self.store.message_at(request.integer("offset")))
+        group = self.groups.find(request.text("group"))
         if stored.reconsume_times >= retry.retries_max(group, request):
             return request.response()
         return original(self, connection, request)
