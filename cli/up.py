@@ -215,7 +215,8 @@ async def _open_cluster(plan: Plan, world: World) -> AsyncGenerator[Cluster]:
         brokers = [await stack.enter_async_context(open_broker(config, world)) for config in plan.brokers(str(namesrv.address))]
         if plan.mode == "dledger":
             for first in range(0, len(brokers), plan.nodes):
-                await wait_for_master(brokers[first : first + plan.nodes])
+                group = brokers[first : first + plan.nodes]
+                await wait_for_master(lambda group=group: group)  # type: ignore[misc]
         yield Cluster(plan, namesrv, tuple(brokers))
 
 

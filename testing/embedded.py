@@ -1,15 +1,17 @@
 """A name server and brokers inside a test: on real sockets in a thread of their own, or on virtual time in the test's own loop.
 
 The real kind serves any client, ours or foreign, from trio, asyncio or plain code. The virtual kind lives in a trio test with a
-mock clock, on simulated machines: there a delay of two hours passes at once.
+mock clock, on simulated machines: there a delay of two hours passes at once. In both a broker can be killed, as if by kill -9,
+stopped in order, and started again on its store; its address stays the same.
 """
 
 from __future__ import annotations
 
 import socket
 import tempfile
-from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, nullcontext
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager, nullcontext
+from typing import Protocol
 
 import attrs
 import trio
@@ -19,8 +21,9 @@ from ..broker.config import ASYNC_MASTER, SLAVE, SYNC_MASTER, BrokerConfig, conf
 from ..namesrv.config import NamesrvConfig
 from ..namesrv.server import open_namesrv
 from ..world.real import World, real_world
-from ..world.threads import opened_in_thread
-from .sim.world import sim_world
+from ..world.threads import ThreadLoop, opened_in_thread
+from .mortal import Life, mortal
+from .sim.world import Machine, sim_machines
 
 HOST = "127.0.0.1"
 WAIT_SECONDS = 0.01
@@ -41,21 +44,192 @@ SMALL_FILES = {
 """Sizes for stores that live for a few seconds; RocketMQ's keys, which a test may override."""
 
 
-@attrs.frozen
+class Place(Protocol):
+    """Where a broker runs, one process after another."""
+
+    def world(self) -> World:
+        """The world of a process that starts now."""
+        ...
+
+    async def kill(self) -> None:
+        """End the process that runs there, without a chance to do anything."""
+        ...
+
+
+@attrs.define(eq=False)
+class RealPlace:
+    """The machine that the test runs on."""
+
+    _life: Life = attrs.field(factory=Life)
+
+    def world(self) -> World:
+        self._life = Life()
+        return mortal(real_world(), self._life)
+
+    async def kill(self) -> None:
+        await self._life.end()
+
+
+@attrs.define(eq=False)
+class SimulatedPlace:
+    """A simulated machine."""
+
+    machine: Machine
+
+    def world(self) -> World:
+        return self.machine.world()
+
+    async def kill(self) -> None:
+        await trio.lowlevel.checkpoint()
+        self.machine.kill()
+
+
+@attrs.define(eq=False)
+class EmbeddedNode:
+    """One broker of a cluster, through all its lives."""
+
+    place: Place
+    config: BrokerConfig
+    broker: Broker | None = None
+    """While it runs."""
+    _killed: bool = False
+    _leave: trio.Event = attrs.field(factory=trio.Event)
+    _ended: trio.Event = attrs.field(factory=trio.Event)
+    _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+
+    @property
+    def address(self) -> str:
+        """Where clients reach it, `host:port`."""
+        return f"{self.config.bind_address}:{self.config.listen_port}"
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Live once, until `stop` or `kill`."""
+        if self._killed:
+            await self._ended.wait()  # the dead process still holds the store's lock and the port
+        self._killed = False
+        self._leave, self._ended, self._scope = trio.Event(), trio.Event(), trio.CancelScope()
+        try:
+            with self._scope:
+                async with open_broker(self.config, self.place.world()) as self.broker:
+                    # The port that was free stays its own, so that clients find the broker again after a restart.
+                    self.config = attrs.evolve(self.config, listen_port=self.broker.port)
+                    task_status.started()
+                    await self._leave.wait()
+        except Exception:
+            if not self._killed:  # what a dead process runs into on its way out concerns nobody
+                raise
+        finally:
+            if not self._killed:
+                self.broker = None
+            self._ended.set()
+
+    async def stop(self) -> None:
+        """Stop it in order; returns when it has ended."""
+        self._leave.set()
+        await self._ended.wait()
+
+    async def kill(self) -> None:
+        """End it as kill -9 does; its tasks find out by themselves."""
+        self._killed, self.broker = True, None
+        await self.place.kill()
+        self._scope.cancel()
+
+
+@attrs.define(eq=False)
 class Embedded:
     """What runs, and where clients reach it."""
 
     namesrv: str
     """`host:port`, to be given to clients as their name server."""
-    addresses: tuple[str, ...]
-    """Each broker's own `host:port`."""
+    nodes: tuple[EmbeddedNode, ...]
+    """To be touched only in the loop that the brokers live in."""
     world: World
     """What a client must be given to reach brokers on virtual time; real ones need nothing."""
-    brokers: tuple[Broker, ...]
-    """The brokers themselves: only to be touched in the loop that they live in."""
 
     def __repr__(self) -> str:
-        return f"<Embedded namesrv={self.namesrv} brokers={','.join(self.addresses)}>"
+        return f"<{type(self).__name__} namesrv={self.namesrv} brokers={','.join(self.addresses)}>"
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Each broker's own `host:port`, whether it runs or not."""
+        return tuple(node.address for node in self.nodes)
+
+    @property
+    def brokers(self) -> tuple[Broker, ...]:
+        """The brokers that run: only to be touched in the loop that they live in."""
+        return tuple(node.broker for node in self.nodes if node.broker is not None)
+
+    def node(self, address: str) -> EmbeddedNode:
+        """The broker at an address.
+
+        Raises:
+            ValueError: no broker of this cluster has it.
+        """
+        for node in self.nodes:
+            if node.address == address:
+                return node
+        raise ValueError(f"the brokers of this cluster are {', '.join(self.addresses)} (got {address!r})")
+
+    async def _master(self) -> str:
+        broker = await wait_for_master(lambda: self.brokers)
+        return next(node.address for node in self.nodes if node.broker is broker)
+
+    async def _start(self, address: str, nursery: trio.Nursery) -> None:
+        node = self.node(address)
+        if node.broker is None:
+            await nursery.start(node.run)
+
+    async def _end(self, address: str, *, kill: bool) -> None:
+        node = self.node(address)
+        if node.broker is not None:
+            await (node.kill() if kill else node.stop())
+
+
+@attrs.define(eq=False)
+class OpenEmbedded(Embedded):
+    """A cluster in the current trio loop."""
+
+    nursery: trio.Nursery
+
+    async def master(self) -> str:
+        """The address of the broker that takes sends and is known as master; waits until there is one."""
+        return await self._master()
+
+    async def kill(self, address: str) -> None:
+        """Kill a broker, as kill -9 does; nothing happens if it does not run."""
+        await self._end(address, kill=True)
+
+    async def stop(self, address: str) -> None:
+        """Stop a broker in order; nothing happens if it does not run."""
+        await self._end(address, kill=False)
+
+    async def start(self, address: str) -> None:
+        """Start a broker that was killed or stopped, on its store; nothing happens if it runs."""
+        await self._start(address, self.nursery)
+
+
+@attrs.define(eq=False)
+class StartedEmbedded(Embedded):
+    """A cluster in a thread of its own; the methods may be called from any thread, and block."""
+
+    _open: OpenEmbedded
+    _loop: ThreadLoop
+
+    def master(self) -> str:
+        """The address of the broker that takes sends and is known as master; waits until there is one."""
+        return self._loop.call(self._open.master)
+
+    def kill(self, address: str) -> None:
+        """Kill a broker, as kill -9 does; nothing happens if it does not run."""
+        self._loop.call(lambda: self._open.kill(address))
+
+    def stop(self, address: str) -> None:
+        """Stop a broker in order; nothing happens if it does not run."""
+        self._loop.call(lambda: self._open.stop(address))
+
+    def start(self, address: str) -> None:
+        """Start a broker that was killed or stopped, on its store; nothing happens if it runs."""
+        self._loop.call(lambda: self._open.start(address))
 
 
 def broker_configs(
@@ -128,8 +302,7 @@ async def open_embedded(
     nodes: int = 1,
     store: str | None = None,
     settings: Mapping[str, str] | None = None,
-    world: World | None = None,
-) -> AsyncGenerator[Embedded]:
+) -> AsyncGenerator[OpenEmbedded]:
     """Run a cluster in the current trio loop for the length of an `async with` block.
 
     Args:
@@ -137,52 +310,80 @@ async def open_embedded(
         nodes: see there.
         store: a directory that outlives the cluster; a temporary one if None.
         settings: see there.
-        world: simulated machines instead of the real one.
     """
-    host = HOST if world is None else world.network.own_host()
-    temporary = tempfile.TemporaryDirectory(prefix="ledgermq-") if store is None and world is None else nullcontext("store")
+    temporary = tempfile.TemporaryDirectory(prefix="ledgermq-") if store is None else nullcontext(store)
     with temporary as folder:
-        raft_ports = range(RAFT_PORT, RAFT_PORT + nodes) if world is not None else free_ports(host, nodes)
-        configs = broker_configs(store or folder, host, mode=mode, nodes=nodes, settings=settings, raft_ports=raft_ports)
-        async with AsyncExitStack() as stack:
-            used = world or real_world()
-            name_server = NamesrvConfig(listen_port=0, bind_address=host)
-            namesrv = str((await stack.enter_async_context(open_namesrv(name_server, used))).address)
-            known = [attrs.evolve(config, namesrv_addr=namesrv) for config in configs]
-            brokers = tuple([await stack.enter_async_context(open_broker(config, used)) for config in known])
-            if mode == "dledger":
-                await wait_for_master(brokers)
-            yield Embedded(namesrv, tuple(broker.address for broker in brokers), used, brokers)
-
-
-async def wait_for_master(brokers: Sequence[Broker]) -> Broker:
-    """Return the broker that its group has elected, once name servers know it."""
-    while True:
-        for broker in brokers:
-            if broker.role.takes_puts and len(broker.registration.registered_with) == len(broker.config.name_servers):
-                return broker
-        await trio.sleep(WAIT_SECONDS)
+        ports = free_ports(HOST, nodes)
+        configs = broker_configs(folder, HOST, mode=mode, nodes=nodes, settings=settings, raft_ports=ports)
+        world = real_world()
+        async with _opened([EmbeddedNode(RealPlace(), config) for config in configs], world, world, HOST) as embedded:
+            yield embedded
 
 
 @asynccontextmanager
 async def open_virtual(
     *, seed: int = 0, mode: str = "local", nodes: int = 1, settings: Mapping[str, str] | None = None
-) -> AsyncGenerator[Embedded]:
-    """Run a cluster on one simulated machine, for a trio test with an autojump clock.
+) -> AsyncGenerator[OpenEmbedded]:
+    """Run a cluster on simulated machines, one for each broker, for a trio test with an autojump clock.
 
     Give `world=embedded.world` to the clients that are to reach it.
     """
-    world = sim_world(seed)
-    async with open_embedded(mode=mode, nodes=nodes, store="store", settings=settings, world=world) as embedded:
+    own, *machines = sim_machines(seed, nodes + 1)
+    hosts = [machine.host for machine in machines]
+    configs = broker_configs("store", own.host, mode=mode, nodes=nodes, settings=settings, raft_ports=[RAFT_PORT] * nodes)
+    if mode == "dledger":
+        peers = ";".join(f"n{at}-{host}:{RAFT_PORT}" for at, host in enumerate(hosts))
+        configs = [attrs.evolve(config, dleger_peers=peers) for config in configs]
+    running = [
+        EmbeddedNode(SimulatedPlace(machine), attrs.evolve(config, broker_ip1=machine.host, bind_address=machine.host))
+        for machine, config in zip(machines, configs, strict=True)
+    ]
+    async with _opened(running, own.world(), own.world(), own.host) as embedded:
         yield embedded
+
+
+@asynccontextmanager
+async def _opened(nodes: Sequence[EmbeddedNode], served: World, world: World, host: str) -> AsyncGenerator[OpenEmbedded]:
+    """Run a name server in the world `served`, and brokers where they are placed; clients get `world`."""
+    async with open_namesrv(NamesrvConfig(listen_port=0, bind_address=host), served) as server:
+        namesrv, failure = str(server.address), None
+        async with trio.open_nursery() as nursery:
+            # Inside the nursery: what fails to start is raised by itself, not as a group of exceptions.
+            try:
+                for node in nodes:
+                    node.config = attrs.evolve(node.config, namesrv_addr=namesrv)
+                    await nursery.start(node.run)
+                embedded = OpenEmbedded(namesrv, tuple(nodes), world, nursery)
+                if nodes[0].config.enable_dleger_commit_log:
+                    await embedded.master()
+                yield embedded
+            except BaseException as error:  # noqa: BLE001 - raised again outside
+                failure = error
+            else:
+                async with trio.open_nursery() as stopping:
+                    for node in nodes:
+                        if node.broker is not None:
+                            stopping.start_soon(node.stop)
+            nursery.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+
+
+async def wait_for_master(brokers: Callable[[], Sequence[Broker]]) -> Broker:
+    """Return the broker that its group has elected, once name servers know it."""
+    while True:
+        for broker in brokers():
+            if broker.role.takes_puts and len(broker.registration.registered_with) == len(broker.config.name_servers):
+                return broker
+        await trio.sleep(WAIT_SECONDS)
 
 
 @contextmanager
 def start_embedded(
     *, mode: str = "local", nodes: int = 1, store: str | None = None, settings: Mapping[str, str] | None = None
-) -> Generator[Embedded]:
+) -> Generator[StartedEmbedded]:
     """Run a cluster in a thread of its own for the length of a `with` block, for code of any kind."""
     with opened_in_thread(
         lambda: open_embedded(mode=mode, nodes=nodes, store=store, settings=settings), "ledgermq-embedded"
-    ) as (embedded, _):
-        yield embedded
+    ) as (embedded, loop):
+        yield StartedEmbedded(embedded.namesrv, embedded.nodes, embedded.world, embedded, loop)

@@ -1,7 +1,8 @@
 """Fixtures for tests of applications: `ledgermq_broker` and `ledgermq_cluster`.
 
 They run on real sockets in a thread of their own, so that trio tests, asyncio tests and plain tests use them alike, with
-clients of any make. Nothing of ours is imported before a test asks for one.
+clients of any make. A test may kill, stop and start their brokers. For virtual time there is `open_virtual` in
+`ledgermq.testing.embedded`. Nothing of ours is imported before a test asks for one.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from .embedded import Embedded
+    from .embedded import StartedEmbedded
 
 
 @pytest.fixture
-def ledgermq_broker() -> Iterator[Embedded]:
+def ledgermq_broker() -> Iterator[StartedEmbedded]:
     """A name server and one broker with an empty store; `.namesrv` is what clients are given."""
     from .embedded import start_embedded  # noqa: PLC0415
 
@@ -26,13 +27,13 @@ def ledgermq_broker() -> Iterator[Embedded]:
 
 
 @pytest.fixture
-def ledgermq_cluster() -> Iterator[Callable[..., Embedded]]:
-    """A function that starts clusters: `ledgermq_cluster(mode="ha", nodes=2, settings={...})`; they end with the test."""
+def ledgermq_cluster() -> Iterator[Callable[..., StartedEmbedded]]:
+    """A function that starts clusters: `ledgermq_cluster(mode="dledger", nodes=3, settings={...})`; they end with the test."""
     from .embedded import start_embedded  # noqa: PLC0415
 
     with ExitStack() as stack:
 
-        def start(**options: object) -> Embedded:
+        def start(**options: object) -> StartedEmbedded:
             return stack.enter_context(start_embedded(**options))  # type: ignore[arg-type]
 
         yield start

@@ -55,3 +55,10 @@ def sim_world(seed: int) -> World:
     """The world of a lone machine without faults."""
     lots = random.Random(seed)  # noqa: S311 - never secrets
     return Machine.of("10.0.0.1", SimFabric(_split(lots)), lots).world()
+
+
+def sim_machines(seed: int, count: int) -> list[Machine]:
+    """Machines on one network without faults."""
+    lots = random.Random(seed)  # noqa: S311 - never secrets
+    fabric = SimFabric(_split(lots))
+    return [Machine.of(f"10.0.0.{number}", fabric, _split(lots)) for number in range(1, count + 1)]

@@ -139,6 +139,24 @@ def test_the_python_guide_prints_what_it_says(namesrv: str, home: Path) -> None:
     assert done.stdout == expected
 
 
+def test_the_guide_to_tests_on_virtual_time_is_right(home: Path) -> None:
+    """A send goes on within a second of virtual time after the kill of a master."""
+    section = README.partition("## In your tests\n")[2].partition("\n## ")[0]
+    program = re.findall(r"^```python\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)[1]
+    assert "open_virtual" in program
+
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS_MAX,
+        env=environment(home),
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_sample_of_a_configuration_can_be_used_as_it_is() -> None:
     """Every key in it is one that a broker knows, those in comments too."""
     text = (ROOT / "examples" / "broker.conf").read_text("utf-8")

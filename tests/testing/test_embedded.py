@@ -13,10 +13,12 @@ import trio
 import trio.testing
 
 from ledgermq import ConsumeFrom, Message, MessageQueue, open_consumer, open_producer
+from ledgermq.blocking import open_consumer as open_blocking_consumer
 from ledgermq.blocking import open_producer as open_blocking_producer
 from ledgermq.message.units import QueueId
-from ledgermq.testing.embedded import Embedded, open_embedded, open_virtual, start_embedded
+from ledgermq.testing.embedded import Embedded, StartedEmbedded, open_embedded, open_virtual, start_embedded
 from ledgermq.testing.pytest_plugin import ledgermq_broker, ledgermq_cluster
+from ledgermq.testing.sim.scheduler import seeded_run
 
 __all__ = ["ledgermq_broker", "ledgermq_cluster"]
 
@@ -59,6 +61,82 @@ def test_a_kept_store_is_there_again(tmp_path: Path) -> None:
     for expected in (0, 1):
         with start_embedded(store=str(tmp_path)) as embedded, open_blocking_producer(embedded.namesrv) as producer:
             assert producer.send(Message("T", b"x"), queue=queue).queue_offset == expected
+
+
+def test_a_group_survives_the_kill_of_its_master(ledgermq_cluster: Callable[..., StartedEmbedded]) -> None:
+    """The producer goes on with the next master; the killed broker comes back on its store and follows."""
+    cluster = ledgermq_cluster(mode="dledger", nodes=3)
+    with open_blocking_producer(cluster.namesrv) as producer:
+        sent = [producer.send(Message("T", b"%d" % number)).message_id for number in range(5)]
+        killed = cluster.master()
+        cluster.kill(killed)
+        sent += [producer.send(Message("T", b"%d" % number)).message_id for number in range(5, 10)]
+        assert cluster.master() != killed
+
+        cluster.start(killed)
+        cluster.stop(cluster.master())
+        sent += [producer.send(Message("T", b"%d" % number)).message_id for number in range(10, 15)]
+    with open_blocking_consumer(cluster.namesrv, "g", "T", consume_from=ConsumeFrom.FIRST) as consumer:
+        received: list[bytes] = []
+        while len(received) < 15:
+            received += [message.body for message in consumer.get_many(32, 5.0)]
+    assert sorted(received, key=int) == [b"%d" % number for number in range(15)]
+    assert len(set(sent)) == 15
+
+
+def test_a_broker_that_is_killed_closes_nothing_in_order(tmp_path: Path) -> None:
+    """RocketMQ's file `abort` says so to the next start, which recovers what had been written."""
+    with start_embedded(store=str(tmp_path)) as embedded, open_blocking_producer(embedded.namesrv) as producer:
+        (address,) = embedded.addresses
+        queue = MessageQueue("T", "broker-a", QueueId(0))
+        producer.send(Message("T", b"x"), queue=queue)
+        embedded.stop(address)
+        assert not (tmp_path / "0" / "abort").exists()
+        embedded.start(address)
+        producer.send(Message("T", b"y"), queue=queue)
+
+        embedded.kill(address)
+
+        assert (tmp_path / "0" / "abort").exists()
+        embedded.start(address)
+        assert producer.send(Message("T", b"z"), queue=queue).queue_offset == 2
+
+
+def test_what_is_killed_twice_or_unknown_is_said(ledgermq_broker: StartedEmbedded) -> None:
+    (address,) = ledgermq_broker.addresses
+    ledgermq_broker.kill(address)
+    ledgermq_broker.kill(address)
+
+    with pytest.raises(ValueError, match=f"the brokers of this cluster are {address}"):
+        ledgermq_broker.start("10.0.0.1:1")
+
+
+def test_a_group_on_virtual_time_survives_the_kill_of_its_master() -> None:
+    """Each broker has a machine of its own; the same seed gives the same times."""
+
+    async def main() -> tuple[float, list[bytes]]:
+        async with open_virtual(seed=3, mode="dledger", nodes=3) as embedded:
+            received: list[bytes] = []
+            async with open_producer(embedded.namesrv, world=embedded.world) as producer:
+                await producer.send(Message("T", b"before"))
+                killed = await embedded.master()
+                await embedded.kill(killed)
+                started = trio.current_time()
+                await producer.send(Message("T", b"after"))
+                gap = trio.current_time() - started
+                assert await embedded.master() != killed
+                await embedded.start(killed)
+            async with open_consumer(
+                embedded.namesrv, "g", "T", consume_from=ConsumeFrom.FIRST, world=embedded.world
+            ) as consumer:
+                while len(received) < 2:
+                    received += [message.body for message in await consumer.get_many(32, 5.0)]
+            return gap, received
+
+    gap, received = seeded_run(main, seed=3)
+
+    assert sorted(received) == [b"after", b"before"]
+    assert gap < 1.0
 
 
 def test_it_is_ready_in_well_under_half_a_second_of_processor_time() -> None:

@@ -1,0 +1,192 @@
+"""The real machine as one process sees it that a test can kill: from then on nothing it does reaches a file or a peer.
+
+Killing a broker inside the test's own process must not give it the chance to say goodbye: closing in order hands leadership
+over, syncs and writes tables. Bytes that were written stay, as the page cache keeps them for a process that ends.
+"""
+
+from __future__ import annotations
+
+import errno
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+import trio
+from trio.abc import Listener
+
+from ..world.address import Address
+from ..world.disk import Buffer, Disk, DiskFile, DiskLock, DiskUsage
+from ..world.network import Network, Stream
+from ..world.real import World
+
+
+@attrs.define(eq=False)
+class Life:
+    """Whether the process lives, and its connections."""
+
+    ended: bool = False
+    streams: weakref.WeakSet[Stream] = attrs.field(factory=weakref.WeakSet[Stream])
+
+    def check(self) -> None:
+        """Refuse whatever a dead process would do.
+
+        Raises:
+            OSError: it has been killed. Nothing was done.
+        """
+        if self.ended:
+            raise OSError(errno.EIO, "the process has been killed")
+
+    async def end(self) -> None:
+        """Kill the process."""
+        self.ended = True
+        for stream in list(self.streams):
+            await trio.aclose_forcefully(stream)
+
+
+@attrs.define(eq=False)
+class MortalFile:
+    """Implements `DiskFile`."""
+
+    inner: DiskFile
+    life: Life
+
+    @property
+    def size(self) -> int:
+        return self.inner.size
+
+    def write(self, buffer: Buffer, position: int) -> None:
+        self.life.check()
+        self.inner.write(buffer, position)
+
+    def read(self, position: int, size: int) -> bytes:
+        return self.inner.read(position, size)
+
+    def view(self) -> memoryview:
+        return self.inner.view()
+
+    def sync(self) -> None:
+        self.life.check()
+        self.inner.sync()
+
+    def truncate(self, size: int) -> None:
+        self.life.check()
+        self.inner.truncate(size)
+
+    def reserve(self, position: int, size: int) -> None:
+        self.life.check()
+        self.inner.reserve(position, size)
+
+    def clear(self, position: int) -> None:
+        self.life.check()
+        self.inner.clear(position)
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+@attrs.define(eq=False)
+class MortalDisk:
+    """Implements `Disk`; locks are released by the dead too, as the system does it."""
+
+    inner: Disk
+    life: Life
+
+    def open(self, path: str, *, create_size: int | None = None, read_only: bool = False) -> DiskFile:
+        self.life.check()
+        return MortalFile(self.inner.open(path, create_size=create_size, read_only=read_only), self.life)
+
+    def lock(self, path: str) -> DiskLock:
+        self.life.check()
+        return self.inner.lock(path)
+
+    def exists(self, path: str) -> bool:
+        return self.inner.exists(path)
+
+    def is_directory(self, path: str) -> bool:
+        return self.inner.is_directory(path)
+
+    def is_link(self, path: str) -> bool:
+        return self.inner.is_link(path)
+
+    def size(self, path: str) -> int:
+        return self.inner.size(path)
+
+    def modified_ms(self, path: str) -> int:
+        return self.inner.modified_ms(path)
+
+    def list_directory(self, path: str) -> list[str]:
+        return self.inner.list_directory(path)
+
+    def make_directories(self, path: str) -> None:
+        self.life.check()
+        self.inner.make_directories(path)
+
+    def remove(self, path: str) -> None:
+        self.life.check()
+        self.inner.remove(path)
+
+    def remove_tree(self, path: str) -> None:
+        self.life.check()
+        self.inner.remove_tree(path)
+
+    def replace(self, source: str, target: str) -> None:
+        self.life.check()
+        self.inner.replace(source, target)
+
+    def sync_directory(self, path: str) -> None:
+        self.life.check()
+        self.inner.sync_directory(path)
+
+    def usage(self, path: str) -> DiskUsage:
+        return self.inner.usage(path)
+
+    def boot_id(self) -> str:
+        return self.inner.boot_id()
+
+
+@attrs.define(eq=False)
+class MortalListener(Listener[Stream]):
+    """Accepts connections for a process that may be killed."""
+
+    inner: Listener[Stream]
+    life: Life
+
+    async def accept(self) -> Stream:
+        stream = await self.inner.accept()
+        self.life.streams.add(stream)
+        return stream
+
+    async def aclose(self) -> None:
+        await self.inner.aclose()
+
+
+@attrs.define(eq=False)
+class MortalNetwork:
+    """Implements `Network`."""
+
+    inner: Network
+    life: Life
+
+    async def open_stream(self, address: Address) -> Stream:
+        self.life.check()
+        stream = await self.inner.open_stream(address)
+        self.life.streams.add(stream)
+        return stream
+
+    async def open_listeners(self, host: str, port: int) -> Sequence[Listener[Stream]]:
+        self.life.check()
+        return [MortalListener(listener, self.life) for listener in await self.inner.open_listeners(host, port)]
+
+    def listener_port(self, listener: Listener[Stream]) -> int:
+        assert isinstance(listener, MortalListener)
+        return self.inner.listener_port(listener.inner)
+
+    def own_host(self) -> str:
+        return self.inner.own_host()
+
+
+def mortal(world: World, life: Life) -> World:
+    """The world as a process sees it that ends with `life`."""
+    changes: dict[str, Any] = {"disk": MortalDisk(world.disk, life), "network": MortalNetwork(world.network, life)}
+    return attrs.evolve(world, **changes)

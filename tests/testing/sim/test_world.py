@@ -1,0 +1,44 @@
+"""Simulated machines: disks of their own, one network, and what kills and power cuts leave."""
+
+from __future__ import annotations
+
+from ledgermq.testing.sim.scheduler import seeded_run
+from ledgermq.testing.sim.world import sim_machines
+from ledgermq.world.network import Address
+
+
+def test_machines_of_one_seed_share_a_network_and_no_disk() -> None:
+    """A connection leads from one to the other; a file is where it was written."""
+
+    async def main() -> str:
+        first, second = sim_machines(1, 2)
+        first.world().disk.open("a", create_size=1).close()
+        assert not second.world().disk.exists("a")
+        network = second.world().network
+        listeners = await network.open_listeners(second.host, 0)
+        stream = await first.world().network.open_stream(Address(second.host, network.listener_port(listeners[0])))
+        return stream.peer.host
+
+    assert seeded_run(main, seed=1) == "10.0.0.2"
+
+
+def test_a_kill_leaves_what_was_written_and_a_power_cut_what_was_synced() -> None:
+    async def main() -> list[bytes]:
+        found: list[bytes] = []
+        for machine in sim_machines(1, 2):
+            disk = machine.disk
+            file = disk.open("a", create_size=4)
+            file.write(b"once", 0)
+            file.sync()
+            disk.sync_directory("")
+            file.write(b"more", 0)
+            if not found:
+                machine.kill()
+            else:
+                machine.disk = disk.power_cut(2)
+            found.append(machine.disk.open("a").read(0, 4))
+        return found
+
+    killed, cut = seeded_run(main, seed=1)
+    assert killed == b"more"
+    assert cut in (b"once", b"more")
