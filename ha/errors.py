@@ -1,21 +1,21 @@
 """Errors of replication.
 
 HaError
-├── HaProtocolError     the peer sent what its dialect does not allow: its connection is closed
-├── WrongDialect        the peer speaks the other dialect; says which key to set
-├── HaRefused           one side will not replicate with the other; says what to do
-├── CorruptEpochs       the epoch file does not add up
-├── WrongHaSetting      a configuration key has a value that cannot work
+├── HaProtocolError     the peer sent bytes that its dialect does not allow: its connection is closed
+├── WrongDialect        the peer speaks the other dialect; the message names the key to set
+├── HaRefused           one node refuses to replicate with the other; the message says what to do
+├── CorruptEpochs       the epoch file is inconsistent
+├── WrongHaSetting      a configuration key has a value that is not allowed
 ├── WrongRaftDialect    a peer on the Raft port speaks the other dialect; says which key to set
 ├── CorruptLedger       the files of a ledger are not what they were when they were synced
 ├── CorruptHardState    term and vote of a node cannot be read
 ├── LeadershipLost      this node stopped leading before it could answer
 ├── LedgerGap           entries do not continue a ledger
-└── CommittedEntries    a cut would take committed entries away
+└── CommittedEntries    a truncation would remove committed entries
 
 NotWritable (store)
 ├── TooManyPending           too many puts wait for a majority
-└── InSyncReplicasNotEnough  too few slaves are within reach
+└── InSyncReplicasNotEnough  too few slaves are in sync
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class HaError(Exception):
 
 
 class HaProtocolError(HaError):
-    """The peer sent what its dialect does not allow. Nothing of it was taken for an acknowledgement or appended."""
+    """The peer sent bytes that its dialect does not allow. None of them acknowledged a put or were appended."""
 
 
 class WrongDialect(HaError):
-    """The peer speaks `dialect` on the HA port; ours is another one."""
+    """The peer speaks `dialect` on the HA port, and this node another one."""
 
     def __init__(self, dialect: str) -> None:
         super().__init__(f"the other side speaks the other HA protocol: set haProtocol = {dialect} on this node to talk to it")
@@ -41,15 +41,15 @@ class WrongDialect(HaError):
 
 
 class HaRefused(HaError):
-    """Replication between these two nodes is refused until a person acts."""
+    """Replication between two nodes is refused until an operator acts."""
 
 
 class CorruptEpochs(HaError):
-    """The epoch file of a store does not add up."""
+    """The epoch file of a store is inconsistent."""
 
 
 class WrongHaSetting(HaError):
-    """A configuration key has a value that cannot work."""
+    """A configuration key has a value that is not allowed."""
 
 
 class WrongRaftDialect(HaError):

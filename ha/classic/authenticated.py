@@ -1,8 +1,8 @@
-"""Our own HA protocol: both sides prove that they know the secret and agree where their logs part, then transfer.
+"""Our own HA protocol: both sides prove that they know the secret, agree where their logs diverge, and transfer the log.
 
 Handshake: slave TAG; master challenge; slave hello with MAC; master welcome with MAC; slave first report, which must be
-exactly the offset that both computed. From then on data frames one way and reports the other, each with a checksum. A report
-counts only up to what was sent on this connection, so nothing that a slave says can acknowledge what it was not given.
+exactly the offset that both computed. Then data frames go one way and reports the other, each with a checksum. A report counts
+only up to what was sent on this connection, so a slave cannot acknowledge bytes that it did not get.
 """
 
 from __future__ import annotations
@@ -63,10 +63,11 @@ from .protocol import (
 )
 
 BATCH_MAX = 512 * 1024
-"""Log bytes of one frame at most: large enough that the frame costs little, small enough for one turn of the event loop and for
-the caches of a processor."""
+"""The most log bytes of one frame: enough to make the cost of a frame small, and few enough for one turn of the event loop
+and the processor's caches."""
 BATCH_SECONDS_MAX = 0.05
-"""A frame that takes longer to leave is halved: acknowledgements come per frame, so a slow link wants small ones."""
+"""If sending a frame takes longer, the next ones are half as large: each frame is acknowledged as a whole, so a slow
+connection needs small ones."""
 
 _AS_SLAVE, _AS_MASTER, _AS_REFUSAL = b"ledgermq ha slave", b"ledgermq ha master", b"ledgermq ha refusal"
 
@@ -77,14 +78,14 @@ class Stage(Enum):
     GREETING = auto()
     HANDSHAKE = auto()
     REQUEST = auto()
-    """The welcome is out; the slave's first report must follow."""
+    """The welcome was sent; the slave's first report must follow."""
     TRANSFER = auto()
 
 
 def rejoin_point(slave: Hello, master: Welcome) -> int | None:
-    """Where a slave goes on: up to there both logs are equal, and the master still has what follows.
+    """The offset from which a slave continues: both logs are equal before it, and the master still has what follows.
 
-    None: the slave's log joins nothing that the master has, and it begins anew at the master's `fresh_start`.
+    None if the master cannot continue the slave's log; the slave then begins with an empty log at `fresh_start`.
 
     Raises:
         HaRefused: the two logs have no history in common.
@@ -111,7 +112,7 @@ class AuthenticatedMaster:
     log: LogBounds
     limits: TransferLimits
     fresh_start: Callable[[bool], int]
-    """Where a slave with an empty log begins; told whether that slave asks for the first segment."""
+    """Where a slave with an empty log begins; the argument is whether the slave asks for the first segment."""
     opened_at: float
     identity: NodeIdentity
     secret: bytes = attrs.field(repr=False)
@@ -119,7 +120,7 @@ class AuthenticatedMaster:
     """32 unpredictable bytes, never used before."""
     epochs: EpochList
     confirmed: Callable[[], int]
-    """End of what enough nodes hold; the slave is told with every frame."""
+    """The confirmed offset, which every frame carries."""
     taken: Callable[[bytes], str | None] = _nobody_has
     """Why a node with this identity may not join, because another connection has it; None if it may."""
     stage: Stage = Stage.GREETING
@@ -165,8 +166,8 @@ class AuthenticatedMaster:
             raise HaProtocolError(f"version {greeting[-1]} of the HA protocol; this node speaks version {TAG[-1]}")
         if greeting != TAG:
             if greeting[0] & 0x80:
-                raise HaProtocolError("neither the HA protocol nor RocketMQ's: its first bytes are no greeting and no offset")
-            # An Apache slave takes this for a heartbeat at an impossible offset; ours learns from it what to set.
+                raise HaProtocolError("neither the HA protocol nor RocketMQ's: the first bytes are no greeting and no offset")
+            # An Apache slave reads this as a heartbeat at an impossible offset; one of ours recognises it and logs what to set.
             self._farewell = BARE_HEADER.pack(offset=struct.unpack(">q", TAG)[0], size=0)
             raise WrongDialect("rocketmq")
         self.stage = Stage.HANDSHAKE
@@ -226,7 +227,7 @@ class AuthenticatedMaster:
         return HaRefused(reason)
 
     def _reports(self) -> list[MasterFact]:
-        # Reports may come many at once; each is checked, the last one stands for all.
+        # Many reports may arrive at once; each is checked, and only the last one is returned.
         facts: list[MasterFact] = []
         last: SlaveReported | None = None
         while self._inbox.size >= REPORT.size:
@@ -239,8 +240,7 @@ class AuthenticatedMaster:
                 continue
             if not 0 <= appended <= self.next_offset or flushed > appended:
                 raise HaProtocolError(
-                    f"a report of {appended} appended and {flushed} flushed, "
-                    f"but only what lies before {self.next_offset} was sent"
+                    f"a report of {appended} appended and {flushed} flushed, but only bytes before {self.next_offset} were sent"
                 )
             last = SlaveReported(appended, flushed)
         if last is not None:
@@ -262,18 +262,18 @@ class AuthenticatedMaster:
     def next_size(self) -> int:
         if self.next_offset < self.log.min_offset:
             raise HaRefused(
-                f"the slave needs offset {self.next_offset}, the log begins at {self.log.min_offset} by now; it is filled anew "
-                "when it connects again"
+                f"the slave needs offset {self.next_offset}, the log now begins at {self.log.min_offset}; the slave is "
+                "filled from the beginning when it connects again"
             )
         epoch_end = next((entry.start for entry in self.epochs if entry.start > self.next_offset), None)
         size = self._batch
         if self.log.max_offset - self.next_offset > size:
-            # Frames that end at multiples of their size, and so at borders of pages: a slave writes those in less time.
+            # Frames end at multiples of their size, and so at borders of pages, because a slave writes whole pages faster.
             size -= self.next_offset % size
         return size if epoch_end is None else min(size, epoch_end - self.next_offset)
 
     def _adapt(self, now: float) -> None:
-        """Choose the size of a frame by how long the last one took to leave, if it was a full one."""
+        """Choose the size of frames by the time that sending the last full one took."""
         if self._last_size < self._batch:
             return
         if now - self._last_write > BATCH_SECONDS_MAX:
@@ -329,18 +329,18 @@ class AuthenticatedSlave:
     nonce: bytes
     """32 unpredictable bytes, never used before."""
     epochs: EpochList
-    """Those of the own log; kept up to date as bytes come."""
+    """The epochs of the slave's log, updated as bytes are received."""
     from_first: bool = False
     confirmed: int = 0
-    """What the master had said to be confirmed, on earlier connections too; never beyond the end of the own log."""
+    """The confirmed offset as the master sent it, on earlier connections too; at most the end of the slave's log."""
     master_end: int = 0
-    """End of the master's log, as it said last."""
+    """The end of the master's log, as it was sent last."""
     readable: int | None = None
-    """Up to where the master lets consumers see, once it has said so on this connection."""
+    """The master's readable offset, once it was sent on this connection."""
     stage: Stage = Stage.GREETING
     wanted: int = 0
     _end: int = attrs.field(init=False)
-    """End of the log once all facts so far are carried out."""
+    """The end of the log once all facts so far are carried out."""
     _hello: Hello | None = None
     _challenge: bytes = b""
     _master_epochs: EpochList = attrs.field(factory=EpochList)
@@ -440,7 +440,7 @@ class AuthenticatedSlave:
             header = inbox.peek(DATA.size)
             kind, size, offset, epoch, confirmed, master_end, readable, crc = DATA.codec.unpack(header)
             if kind != DATA_KIND or not 0 <= size <= FRAME_BODY_MAX:
-                raise HaProtocolError("what follows is not a data frame")
+                raise HaProtocolError("the received bytes are not a data frame")
             if inbox.size < DATA.size + size:
                 self.wanted = DATA.size + size - inbox.size
                 return
@@ -479,7 +479,7 @@ class AuthenticatedSlave:
 
     def report(self, now: float) -> bytes:
         if not self.joined:
-            # The first report is asked for when the welcome has been taken, and the stage says so by then.
+            # The first report is sent after the welcome was accepted, and the stage has changed by then.
             return b""
         self._last_report = now
         return encode_report(self._end, min(self.log.flushed_offset, self._end))
@@ -496,14 +496,14 @@ class AuthenticatedSlave:
 
 
 def _next_part(inbox: Pieces) -> tuple[int, bytes] | None:
-    """The next part of the handshake, or None while it is not whole."""
+    """The next part of the handshake, or None while it is incomplete."""
     if inbox.size < BARE_HEADER.size:
         return None
     tag, size = struct.unpack(">8si", inbox.peek(BARE_HEADER.size))
     if tag == TAG and size == 0:
         raise WrongDialect("rocketmq")
     if tag != TAG or not 0 < size <= HANDSHAKE_PART_MAX:
-        raise HaProtocolError("what came is no part of the handshake")
+        raise HaProtocolError("the received bytes are not a part of the handshake")
     if inbox.size < ENVELOPE.size + size:
         return None
     kind = ENVELOPE.unpack(inbox.read(ENVELOPE.size))["kind"]

@@ -1,8 +1,8 @@
 """RocketMQ's HA protocol as it is: 8-byte reports one way, 12-byte headers and log bytes the other (HAConnection).
 
-Nobody says who he is and nothing is checked, so the little that can be known is held to: a report beyond what was sent, an
-offset that the log does not have and a frame that does not join are refused with what a person has to do. The peer may speak
-our dialect; its tag is recognised, and both sides learn which key to set.
+The protocol has no identities and no checksums, so everything that can be checked is: a report beyond what was sent, an offset
+that the log does not have and a frame that does not continue the log are refused with what the operator has to do. A peer that
+speaks our dialect is recognised by its tag, and both nodes log which key to set.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .protocol import (
 
 TAG_AS_OFFSET: int = struct.unpack(">q", TAG)[0]
 _ECHO = BARE_HEADER.pack(offset=TAG_AS_OFFSET, size=0)
-"""A heartbeat at the offset that a peer of our dialect seemed to report: by it that peer knows whom it talks to."""
+"""A heartbeat at the offset that a peer of our dialect seemed to report, by which that peer recognises a bare master."""
 
 
 @attrs.define(eq=False)
@@ -39,15 +39,15 @@ class BareMaster:
     log: LogBounds
     limits: TransferLimits
     fresh_start: Callable[[bool], int]
-    """Where a slave with an empty log begins; asked with False, for a bare slave has no say in it."""
+    """Where a slave with an empty log begins; called with False, because a bare slave cannot choose."""
     sent_end: Callable[[], int]
-    """End of what any slave can have got of the log as it is: recovered when the master started, or sent since."""
+    """The most that a slave can hold of this log: the end at the master's start, or what was sent since."""
     opened_at: float
     next_offset: int = -1
     checksummed: bool = attrs.field(default=False, init=False)
     _held: bytes = b""
     _sent: bool = False
-    """Something was sent: the slave has checked that it joins its log, so its reports say what it holds of this one."""
+    """Whether something was sent; the slave has then checked that it continues its log, so its reports count."""
     _farewell: bytes = b""
     _last_read: float = attrs.field(init=False)
     _last_write: float = attrs.field(init=False)
@@ -60,7 +60,7 @@ class BareMaster:
         return self.next_offset >= 0
 
     def receive(self, received: Buffer, now: float) -> tuple[list[MasterFact], bytes]:
-        """Take the last whole report and skip those before it, as RocketMQ's ReadSocketService does."""
+        """Read the last complete report and skip those before it, as RocketMQ's ReadSocketService does."""
         self._last_read = now
         held = self._held + received
         whole = len(held) & ~7
@@ -75,7 +75,7 @@ class BareMaster:
             raise HaProtocolError(f"a report of offset {offset}")
         if self.ready:
             if offset > self.next_offset:
-                raise HaProtocolError(f"a report of offset {offset}, but only what lies before {self.next_offset} was sent")
+                raise HaProtocolError(f"a report of offset {offset}, but only bytes before {self.next_offset} were sent")
             return ([SlaveReported(offset, offset)] if self._sent else []), b""
         return [self._start(offset)], b""
 
@@ -90,11 +90,11 @@ class BareMaster:
                 "or set haProtocol = ledgermq on both nodes"
             )
         if offset > self.sent_end():
-            # The master lost a tail that this slave still has, and has written over it since: same offsets, other bytes.
+            # The master lost a tail that this slave still has and has written other bytes at the same offsets since.
             raise HaRefused(
-                f"the slave's log ends at {offset}, but since this master started nobody was sent more than what lies before "
-                f"{self.sent_end()}: its last bytes are not ours; stop the slave, move its store away and let it begin empty, "
-                "or set haProtocol = ledgermq on both nodes"
+                f"the slave's log ends at {offset}, but since its start this master has sent only bytes before "
+                f"{self.sent_end()}: the slave's last bytes are not the master's; stop the slave, move its store away and let "
+                "it begin empty, or set haProtocol = ledgermq on both nodes"
             )
         self.next_offset = offset
         return SlaveJoined(None, None, offset, fresh=False)
@@ -105,13 +105,13 @@ class BareMaster:
     def next_size(self) -> int:
         if self.next_offset < self.log.min_offset:
             raise HaRefused(
-                f"the slave needs offset {self.next_offset}, the master's log begins at {self.log.min_offset} by now: "
+                f"the slave needs offset {self.next_offset}, the master's log now begins at {self.log.min_offset}: "
                 "stop the slave, move its store away and let it begin empty"
             )
         return self.limits.batch_size
 
     def frame(self, size: int, body_crc: int, now: float) -> bytes:
-        del body_crc  # nothing in a bare frame carries it
+        del body_crc  # a bare frame has no checksum
         header = BARE_HEADER.codec.pack(self.next_offset, size)
         self.next_offset += size
         self._last_write, self._sent = now, True
@@ -130,7 +130,7 @@ class BareMaster:
 
 @attrs.define(eq=False)
 class BareSlave:
-    """The slave's end (HAClient). It reports at once after connecting, which every master of the protocol takes."""
+    """The slave's end (HAClient). It reports at once after connecting, which every master of the protocol accepts."""
 
     log: LogBounds
     limits: TransferLimits
@@ -138,7 +138,7 @@ class BareSlave:
     joined: bool = False
     wanted: int = 0
     _end: int = attrs.field(init=False)
-    """End of the log once all facts so far are carried out."""
+    """The end of the log once all facts so far are carried out."""
     _inbox: Pieces = attrs.field(factory=Pieces)
     _last_read: float = attrs.field(init=False)
     _last_report: float = attrs.field(init=False)
@@ -197,7 +197,7 @@ class BareSlave:
                 f"(here {segment_size}) to the master's value, with an empty store"
             )
         if self._end == 0 and offset % segment_size:
-            # An empty slave is sent a whole segment of the master's, from its beginning on.
+            # A slave with an empty log is filled from the beginning of one of the master's segments.
             raise HaRefused(
                 f"the master's segment begins at offset {offset}, where none begins here: set mappedFileSizeCommitLog "
                 f"(here {segment_size}) to the master's value"

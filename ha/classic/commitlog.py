@@ -1,7 +1,7 @@
-"""The log of a classic master: the local log, and puts that wait for slaves where the role promises it.
+"""The log of a classic master: a local log whose puts also wait for slaves under SYNC_MASTER.
 
-Invariant: a put is answered PUT_OK only if both waits that its mode asks for, flush and slaves, ended well; they run side by
-side, and a replication result other than PUT_OK replaces the flush's (RocketMQ CommitLog handleDiskFlushAndHA).
+Invariant: a put is answered PUT_OK only if both waits of its mode, for the flush and for slaves, succeeded. They run
+concurrently, and a replication result other than PUT_OK replaces that of the flush (RocketMQ handleDiskFlushAndHA).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Epochs: which master wrote which stretch of the log, and where two logs part.
+"""Epochs: which master wrote which part of the log, and where two logs diverge.
 
 An epoch begins each time a node becomes master, at the end of its log. Two logs hold the same bytes up to some point inside
-the newest epoch that both know with the same number, start and writer (RocketMQ AutoSwitch, consistent point; the writer is
-ours: it keeps two nodes apart that became master at the same offset). Invariant: numbers ascend, starts never descend.
+the newest epoch that both have with the same number, start and writer (RocketMQ AutoSwitch, consistent point; the writer is our
+addition and distinguishes two nodes that became master at the same offset). Invariant: numbers ascend, starts never descend.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ import attrs
 from ..errors import CorruptEpochs
 
 EPOCHS_MAX = 1000
-"""Entries kept and sent; a node that missed more restarts of its master than this has to be filled anew."""
+"""How many epochs are kept and sent; a node that missed more changes of master is filled from the beginning."""
 
 
 @attrs.frozen
 class Epoch:
-    """One stretch of the log."""
+    """The part of a log that one master wrote."""
 
     number: int
     start: int
     """Physical offset of its first byte."""
     writer: bytes
-    """Node that was master, 16 bytes."""
+    """Identity of the node that was master, 16 bytes."""
     replicas: int
-    """Copies, the master's included, that a put of this epoch waited for; 1 = the master's alone."""
+    """How many copies, including the master's, a put of this epoch waited for; 1 is the master's alone."""
 
 
 @attrs.frozen
@@ -54,13 +54,13 @@ class EpochList:
         return self.entries[-1] if self.entries else None
 
     def truncated(self, offset: int) -> EpochList:
-        """The list of a log that ends at `offset`: epochs that begin there or later have no bytes and go."""
+        """The list of a log that ends at `offset`, without the epochs that begin there or later, which have no bytes."""
         return EpochList(tuple(entry for entry in self.entries if entry.start < offset))
 
     def begun(self, log_start: int, log_end: int, writer: bytes, replicas: int) -> EpochList:
         """The list after `writer` became master of a log with these bounds.
 
-        A log whose beginning is in no epoch (it was written before there were epochs) gets one for what it holds.
+        A log without epochs, written before they existed, gets one for its bytes.
         """
         entries = self.truncated(log_end).entries
         if not entries and log_end > log_start:
@@ -69,7 +69,7 @@ class EpochList:
         return EpochList((*entries, Epoch(number, log_end, writer, replicas))[-EPOCHS_MAX:])
 
     def at(self, offset: int) -> Epoch | None:
-        """The epoch that the byte at `offset` belongs to."""
+        """The epoch of the byte at `offset`."""
         return next((entry for entry in reversed(self.entries) if entry.start <= offset), None)
 
     def end_of(self, epoch: Epoch, log_end: int) -> int:
@@ -78,7 +78,7 @@ class EpochList:
         return self.entries[position + 1].start if position + 1 < len(self.entries) else log_end
 
     def promised_end(self, start: int, log_end: int) -> int:
-        """End of the last stretch of [start, log_end) whose puts waited for a slave; `start` when there is none."""
+        """The end of the last part of [start, log_end) whose puts waited for a slave; `start` if there is none."""
         promised = start
         for entry in self.entries:
             end = min(self.end_of(entry, log_end), log_end)
@@ -88,7 +88,7 @@ class EpochList:
 
 
 def common_point(own: EpochList, own_end: int, other: EpochList, other_end: int) -> int | None:
-    """Up to where two logs hold the same bytes, or None when they share no epoch."""
+    """The offset up to which two logs hold the same bytes, or None if they share no epoch."""
     others = {entry.number: entry for entry in other}
     for entry in reversed(own.entries):
         twin = others.get(entry.number)

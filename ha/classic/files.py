@@ -1,4 +1,4 @@
-"""What replication keeps beside the store: who the node is, and the epochs of its log."""
+"""The files of replication beside the store: the node's identity and the epochs of its log."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def load_node(disk: Disk, root: str, secrets: Randomness) -> bytes:
         if len(node) == NODE_SIZE:
             return node
     except (KeyError, TypeError, ValueError):
-        pass  # the first start, or a file that somebody emptied: the node becomes a new one
+        pass  # the first start, or an emptied file: the node gets a new identity
     node = secrets.getrandbits(8 * NODE_SIZE).to_bytes(NODE_SIZE, "big")
     file.save({"node": node.hex()})
     return node
@@ -41,11 +41,11 @@ class EpochFile:
     root: str
 
     def load(self) -> EpochList:
-        """The list as it was saved; an empty one where there is none.
+        """The saved list, or an empty one if there is no file.
 
         Raises:
-            CorruptEpochs: the file holds something else.
-            OSError: it cannot be read.
+            CorruptEpochs: the file holds no list of epochs.
+            OSError: the file cannot be read.
         """
         kept = self._file.load()
         if kept is None:
@@ -62,7 +62,7 @@ class EpochFile:
         """Replace the list.
 
         Raises:
-            OSError: the old list stands.
+            OSError: the old list is kept.
         Durability: on return the new list survives a power cut.
         """
         self._file.save({"epochs": [attrs.asdict(entry) | {"writer": entry.writer.hex()} for entry in epochs]})

@@ -1,8 +1,8 @@
-"""What travels on the HA port, byte for byte, in both dialects.
+"""The bytes of the HA port in both dialects.
 
-Bare (RocketMQ HAConnection, HAClient): reports of 8 bytes one way, headers of 12 bytes and log bytes the other; no greeting,
-no checksum. Authenticated (ours): a greeting that no bare peer can send or misread, a handshake of enveloped parts, then
-reports and data frames with checksums. `TAG` read as a bare offset is negative: no bare master acknowledges a put by it.
+Bare (RocketMQ HAConnection, HAClient): reports of 8 bytes one way, headers of 12 bytes and log bytes the other way, without
+greeting and checksums. Authenticated (ours): a greeting that no bare peer can send or misread, a handshake of enveloped parts,
+then reports and data frames with checksums. `TAG` as a bare offset is negative, so no bare master acknowledges a put for it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ assert BARE_HEADER.size == 12
 # --- authenticated dialect: handshake ---
 
 TAG = b"\x89LMQHA\r\x01"
-"""First bytes of either side; the last one is the version. As a bare offset it is negative: see above."""
+"""The first bytes that either side sends; the last byte is the version. As a bare offset they are negative, see above."""
 
 NONCE_SIZE = 32
 MAC_SIZE = 32
@@ -90,11 +90,11 @@ EPOCH = Layout(
 KIND_CHALLENGE, KIND_HELLO, KIND_WELCOME, KIND_REFUSAL = 1, 2, 3, 4
 FLAG_FROM_FIRST = 1
 HANDSHAKE_PART_MAX = 64 * 1024
-"""Bytes that an envelope may announce: names and a full list of epochs fit, a stranger's memory bomb does not."""
+"""The largest part of a handshake: names and a full list of epochs fit; a larger part is refused."""
 
 assert ENVELOPE.size == 16
 assert HELLO.size + 2 * 255 + EPOCHS_MAX * EPOCH.size + MAC_SIZE <= HANDSHAKE_PART_MAX
-assert struct.unpack(">q", TAG)[0] < -1  # -1 is what a bare master keeps for "no report yet"
+assert struct.unpack(">q", TAG)[0] < -1  # a bare master uses -1 for "no report yet"
 
 # --- authenticated dialect: transfer ---
 
@@ -123,7 +123,7 @@ DATA = Layout(
 REPORT_KIND, DATA_KIND = b"HARP", b"HADT"
 CRC_SIZE = 4
 FRAME_BODY_MAX = 4 * 1024 * 1024
-"""Log bytes of one frame; RocketMQ's slave has a 4 MiB buffer, so no master sends as much."""
+"""The most log bytes of one frame; RocketMQ's slave has a buffer of 4 MiB, so no master sends more."""
 
 assert REPORT.size == 24
 assert DATA.size == 48
@@ -133,7 +133,7 @@ _CRC = struct.Struct(">I")
 
 @attrs.frozen
 class NodeIdentity:
-    """Who a node is to the others of its broker name."""
+    """The identity of a node within its broker name."""
 
     cluster: str
     broker_name: str

@@ -1,7 +1,7 @@
-"""The master's side of the HA port: accept slaves, push the log to each, keep the books (RocketMQ HAService, HAConnection).
+"""The master's side of the HA port: accept slaves, send them the log, track what they hold (RocketMQ HAService, HAConnection).
 
-One reader and one writer task per slave. A writer that waits for its slave's socket costs nobody else anything: producers only
-wake writers, they never wait for one. Log bytes go from the segment's map into the socket; nothing is done per message.
+Each slave has a reader and a writer task. A writer that waits for its slave's socket delays nobody else: producers wake writers
+and never wait for one. Log bytes go from the segment's map to the socket; no work is done per message.
 """
 
 from __future__ import annotations
@@ -37,20 +37,23 @@ log = get_logger(__name__)
 
 RECEIVE_BYTES = 64 * 1024
 UNSENT_BYTES_MAX = 2 * 1024 * 1024
-"""Enough that a slave that reads in bulk finds more while the writer is woken, which is when half of it has left."""
+"""The size of a socket's send buffer. The writer is woken when half of it is sent; the rest keeps a fast slave busy."""
 SWEEP_SECONDS = 0.5
-"""How often silence is looked for, and heartbeats become due."""
+"""How often silent slaves are looked for and heartbeats are sent."""
 STRANGERS_MAX = 64
-"""Connections that have not joined yet; one more ends the oldest, so that strangers cannot keep slaves out."""
+"""How many connections may be open that have not joined; a further one closes the oldest, so that slaves can always join."""
 FAREWELL_SECONDS = 1.0
+"""How long sending the reason of a refusal may take."""
 EPOCH_RETRY_SECONDS = 5.0
+"""The pause before saving the list of epochs is tried again."""
 TWIN_SECONDS = 60.0
-"""How long a connection that took the place of a living one of the same node keeps it, unless it falls silent."""
+"""For this time after a connection replaced another one of the same node, a third one is refused unless it is silent."""
 FRAMES_TOGETHER = 16
+"""How many full frames of the bare dialect are sent in one call."""
 AT_ONCE_BYTES_MAX = 256 * 1024
-"""What one connection's receive brings fits in; more may not fit into a socket, and then more puts are sent together anyway."""
+"""Up to this size a put is sent in its own turn. It exceeds one receive of a producer; more may not fit into the socket."""
 COLD_BYTES = 1024 * 1024 * 1024
-"""A slave that is further behind reads what may have left the page cache: a worker thread touches those bytes first."""
+"""Bytes for a slave that is further behind may have left the page cache, so a worker thread reads them first."""
 
 
 @attrs.frozen
@@ -59,16 +62,16 @@ class SlaveStatus:
 
     address: Address
     broker_id: int | None
-    """None for a bare slave, which does not say."""
+    """None for a bare slave, which does not send it."""
     appended: int
     flushed: int
     lag_bytes: int
     sent: int
-    """End of what has been handed to its connection."""
+    """End of the log bytes that were passed to its connection."""
     sent_per_second: int
-    """Bytes, over the last seconds."""
+    """Bytes per second over the last seconds."""
     last_ack_seconds: float
-    """Since its last report."""
+    """Seconds since its last report."""
     in_sync: bool
 
 
@@ -87,15 +90,15 @@ class HAConnection:
     flushed: int = 0
     last_ack: float = 0.0
     replaced_at: float = -inf
-    """When it took the place of another connection of the same node that had not ended, by the monotonic clock."""
+    """When it replaced another open connection of the same node, by the monotonic clock."""
     sent: Rate = attrs.field(factory=Rate)
     _rest: bytes = b""
-    """Of a frame that did not leave in one piece; the writer goes on with it."""
+    """The rest of a frame that was sent only in part; the writer sends it."""
     _parked: bool = False
-    """The writer has sent all there was."""
+    """Whether the writer has sent everything and waits for more."""
 
     async def run(self) -> None:
-        """Serve until either side ends it."""
+        """Serve until either side closes the connection."""
         with self.scope:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._write)
@@ -110,7 +113,7 @@ class HAConnection:
                 for fact in facts:
                     self._learn(fact)
                 if answer:
-                    # The writer sends nothing before the slave has joined, and the core answers nothing after it.
+                    # The writer sends nothing before the slave has joined, and the core answers nothing afterwards.
                     await stream.send_all(answer)
         except HaError as error:
             self.refused(error)
@@ -134,7 +137,7 @@ class HAConnection:
             self.service.reported(self)
 
     def refused(self, error: HaError) -> None:
-        """Say why a connection is ended by us."""
+        """Log why the master closes a connection."""
         if isinstance(error, WrongDialect):
             log.error(
                 "ha_peer_speaks_other_protocol", remote=str(self.remote), set_ha_protocol=error.dialect, reason=str(error)
@@ -177,7 +180,7 @@ class HAConnection:
         service.sent_end = max(service.sent_end, core.next_offset)
         parts: list[bytes | memoryview] = [header, body]
         if len(body) == size and not core.checksummed:
-            # RocketMQ's small frames leave many at once: each would cost a system call and a wake-up of the slave.
+            # RocketMQ's small frames are sent many at once, because each costs a system call and a wake-up of the slave.
             while len(parts) < 2 * FRAMES_TOGETHER and (body := service.log.slice_from(core.next_offset, core.next_size())):
                 parts += (core.frame(len(body), 0, service.clock.monotonic()), body)
             service.sent_end = max(service.sent_end, core.next_offset)
@@ -185,11 +188,11 @@ class HAConnection:
         return True
 
     def transfer_now(self) -> bool:
-        """Send what has just been appended within this turn of the loop, if the slave has confirmed all before it.
+        """Send what was just appended in this turn of the event loop, if the slave has confirmed everything before it.
 
-        A lone put then waits for no other task. Where more is under way, the writer sends it with what else has come meanwhile.
+        A lone put then waits for no other task. If more is under way, the writer sends it together with later puts.
 
-        Returns: whether all of the log has been sent.
+        Returns: whether the whole log has been sent.
         """
         core, master_log = self.core, self.service.log
         begin, size = core.next_offset, master_log.max_offset - core.next_offset
@@ -204,7 +207,7 @@ class HAConnection:
         return len(body) == size and not self._rest
 
     async def _checksum(self, body: memoryview) -> int:
-        """CRC-32 of `body`; where it may have left the page cache, a worker thread waits for the disk."""
+        """CRC-32 of `body`; a worker thread computes it if the bytes may have left the page cache."""
         if self.service.log.max_offset - self.core.next_offset > COLD_BYTES:
             return await self.service.workers.run(crc32, body)
         return crc32(body)
@@ -219,20 +222,20 @@ class HAService:
     clock: Clock
     workers: Workers
     secrets: Randomness
-    """Unpredictable: nonces come from it."""
+    """Unpredictable randomness, for nonces."""
     settings: HaSettings
     identity: NodeIdentity
     epoch_file: EpochFile
     acks: Acknowledgements
     epochs: EpochList = attrs.field(factory=EpochList)
     port: int = 0
-    """Where slaves connect, once `run` has started."""
+    """The port to which slaves connect, once `run` has started."""
     sent_end: int = 0
-    """End of what any slave can hold of this log: recovered, or sent since."""
+    """The most that a slave can hold of this log: the end at recovery, or what was sent since."""
     growth: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot)
-    """Writers that have sent all there is."""
+    """Writers that have sent everything and wait for more."""
     connections: dict[HAConnection, None] = attrs.field(factory=dict[HAConnection, None])
-    """Open ones, oldest first."""
+    """The open connections, oldest first."""
     _owners: dict[Hashable, HAConnection] = attrs.field(factory=dict[Hashable, HAConnection])
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -244,8 +247,8 @@ class HAService:
         """
         listeners = list(await self._listen())
         self.port = self.network.listener_port(listeners[0])
-        # The epoch begins where recovery ended, also if puts come before it could be written down: what lay behind that point
-        # on a slave is not what comes now.
+        # The epoch begins where recovery ended, even if puts are stored before it could be saved: what a slave holds behind
+        # that point is not what this master writes there.
         recovered_end = self.sent_end = self.log.max_offset
         begun = await self._begin_epoch(recovered_end)
         async with trio.open_nursery() as nursery:
@@ -264,7 +267,7 @@ class HAService:
 
     async def _serve(self, listeners: list[Listener[Stream]], recovered_end: int, begun: bool) -> None:
         while not begun:
-            # On a full disk the broker must still start, if only to be read from; slaves wait in the backlog meanwhile.
+            # On a full disk the broker must still start, so that it can be read; slaves wait in the backlog meanwhile.
             await trio.sleep(EPOCH_RETRY_SECONDS)
             begun = await self._begin_epoch(recovered_end)
         await trio.serve_listeners(self._accept, listeners)
@@ -321,9 +324,9 @@ class HAService:
         )
 
     def _twin_of(self, node: bytes, remote: Address) -> str | None:
-        """Why a node that says who it is may not join: its identity has come by two connections, and the last one lives.
+        """Why a node may not join: two living nodes have its identity. None if it may.
 
-        One node alone may leave a connection behind that has not ended; it does not do so again within seconds.
+        One node may leave an open connection behind when it connects again, but not twice within seconds.
         """
         former, now = self._owners.get(node), self.clock.monotonic()
         if former is None or now - former.last_ack >= self.settings.limits.heartbeat_seconds * 1.5:
@@ -336,7 +339,7 @@ class HAService:
         )
 
     def _fresh_start(self, from_first: bool) -> int:
-        """Where a slave with an empty log begins: RocketMQ's last segment, or an earlier one that a waiting put lies in."""
+        """Where a slave with an empty log begins: at RocketMQ's last segment, or at an earlier one of a waiting put."""
         if from_first or self.settings.from_first:
             return self.log.min_offset
         start = self.acks.unanswered_from(self.log.max_offset)
@@ -352,25 +355,25 @@ class HAService:
                     log.warning("silent_slave_closed", remote=str(connection.remote), silence_seconds=round(silence, 1))
                     connection.scope.cancel()
                 elif connection.slave is not None:
-                    connection.sent.look(now, connection.core.next_offset)
+                    connection.sent.sample(now, connection.core.next_offset)
             self.growth.unpark_all()
 
     def log_grew(self) -> None:
-        """The log has more to send: every writer sends it in its own turn."""
+        """Wake every writer, because the log has grown."""
         self.growth.unpark_all()
 
     def transfer_now(self) -> None:
-        """Send what there is to send at once: a put waits for the slaves' acknowledgement."""
+        """Send new bytes in this turn, because a put waits for the slaves' acknowledgement."""
         for connection in self._owners.values():
             connection.transfer_now()
 
     def joined(self, connection: HAConnection, fact: SlaveJoined) -> None:
-        """A slave has said who it is and from where on it needs the log."""
+        """Register a slave that has joined and needs the log from an offset on."""
         connection.key = key = connection if fact.node is None else fact.node
         former = self._owners.get(key)
         if former is not None:
             connection.replaced_at = self.clock.monotonic()
-            # The node has come back before we noticed that it was gone; it counts once, by its new connection.
+            # The node has connected again before its old connection ended; it counts once, by the new one.
             log.info("slave_connection_replaced", remote=str(former.remote), new_remote=str(connection.remote))
             former.scope.cancel()
         self._owners[key] = connection
@@ -391,12 +394,12 @@ class HAService:
         self.growth.unpark_all()
 
     def reported(self, connection: HAConnection) -> None:
-        """A slave has said how far it is."""
+        """Count the report of a slave."""
         if self._owners.get(connection.key) is connection:
             self.acks.hold(connection.key, connection.appended)
 
     def slaves(self) -> list[SlaveStatus]:
-        """All slaves that have joined, as they are now."""
+        """The state of all slaves that have joined."""
         now, end = self.clock.monotonic(), self.log.max_offset
         return [
             SlaveStatus(

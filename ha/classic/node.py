@@ -1,4 +1,4 @@
-"""One node of a classic broker group: a master with its HA service, or a slave with its client, in turn as its role changes."""
+"""One node of a classic broker group: a master with its HA service or a slave with its client, as its role changes."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class StoreFollower:
 
     def tail_seconds(self, start: int) -> float:
         first = next((parts[5] for _, parts in self.log.records(start, self.log.max_offset) if parts is not None), None)
-        # Deriving may be behind, and then the last timestamp is older than the last record: the tail seems shorter than it is.
+        # If deriving is behind, the last timestamp is older than the last record, and the tail seems shorter than it is.
         return max(self.store.dispatcher.last_store_timestamp - first, 0) / 1000 if first is not None else 0.0
 
-    def may_show(self, readable: int) -> None:
-        # Only of what is here: behind it, a master that has lost power may send other bytes than those it spoke of.
+    def limit_readable(self, readable: int) -> None:
+        # The limit is at most the end of our log: behind it, a master that lost power may send other bytes than it announced.
         readable = min(readable, self.log.max_offset)
         if readable != self.log.readable_limit:
             self.log.readable_limit = readable
@@ -66,19 +66,19 @@ class ClassicNode:
     cluster: str
     broker_name: str
     service: HAService | None = None
-    """While it is a master that runs."""
+    """The HA service, while the node is a running master."""
     client: HAClient | None = None
-    """While it is a slave that runs."""
+    """The HA client, while the node is a running slave."""
     _log: ClassicCommitLog = attrs.field(init=False)
     _local: LocalCommitLog = attrs.field(init=False)
     _store: MessageStore = attrs.field(init=False)
     _epoch_file: EpochFile = attrs.field(init=False)
     _node: bytes = b""
-    """This node's identity."""
+    """The identity of this node."""
     _nursery: trio.Nursery = attrs.field(init=False)
     _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     _ended: trio.Event | None = None
-    """Set when the active role has ended; None while there is none."""
+    """Set when the active role has ended; None while no role is active."""
     _master: Address | None = None
 
     @property
@@ -101,7 +101,7 @@ class ClassicNode:
 
     @property
     def _first_limit(self) -> int | None:
-        """What consumers may see of a log that is being opened: a slave's is limited by what its master last let them see."""
+        """The readable limit of a log that is being opened: 0 for a slave, whose master sets it, and none for a master."""
         return 0 if self.settings.slave and self.settings.protocol == OURS else None
 
     def set_master(self, master: Address | None) -> None:
@@ -124,11 +124,11 @@ class ClassicNode:
             await trio.sleep_forever()
 
     async def prepare_to_lead(self) -> None:
-        """Let consumers see all of the log: no master has a say any more."""
+        """Let consumers read the whole log, because no master limits it any more."""
         self._local.readable_limit = None
 
     async def hand_over(self) -> None:
-        """A classic group elects nobody."""
+        """Do nothing: a classic group has no elections."""
 
     async def lead(self, broker_id: int, *, synchronous: bool) -> None:
         world, log = self.world, self._log
@@ -151,7 +151,7 @@ class ClassicNode:
 
     async def follow(self, broker_id: int) -> None:
         world = self.world
-        if self.settings.protocol == OURS and self._local.readable_limit is None:  # a bare master says nothing of the kind
+        if self.settings.protocol == OURS and self._local.readable_limit is None:  # a bare master sends no limit
             self._local.readable_limit = self._local.readable_offset
         self.client = HAClient(
             StoreFollower(self._store, self._local),

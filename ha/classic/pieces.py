@@ -1,6 +1,6 @@
-"""A received byte stream, held in the pieces in which it came until a whole part is there.
+"""A received byte stream, kept in the pieces in which it was received until a whole part is complete.
 
-Nothing is joined that need not be: a body of log bytes leaves as views of what was received, ready to be appended one by one.
+Pieces are not joined unless they must be: log bytes are taken as views of the received pieces, to be appended one by one.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import attrs
 from ...message.fields import Buffer
 
 SMALL = 1024
-"""Neighbours shorter than this are joined."""
+"""Adjacent pieces shorter than this are joined."""
 
 
 @attrs.define(eq=False)
 class Pieces:
-    """Bytes received and not yet taken."""
+    """Bytes that were received and not yet taken."""
 
     _pieces: deque[memoryview] = attrs.field(factory=deque[memoryview])
     size: int = 0
@@ -26,18 +26,18 @@ class Pieces:
         """Add received bytes; they must not change before they are taken or `settle` has been called."""
         self.size += len(received)
         if len(received) < SMALL and self._pieces and len(self._pieces[-1]) < SMALL:
-            # A trickle of single bytes would otherwise cost a view each, a hundred times its size.
+            # Otherwise single bytes would each cost a view of a hundred times their size.
             received = bytes(self._pieces.pop()) + received
         if len(received):
             self._pieces.append(memoryview(received))
 
     def settle(self) -> None:
-        """Copy what is left of the bytes that were fed last: their memory is about to be received into again."""
+        """Copy the remaining bytes that were fed last, because their memory is about to be reused for receiving."""
         if self._pieces:
             self._pieces[-1] = memoryview(bytes(self._pieces[-1]))
 
     def peek(self, size: int) -> bytes:
-        """The first `size` bytes, which stay; there must be as many."""
+        """The first `size` bytes, without removing them; there must be as many."""
         first = self._pieces[0]
         if len(first) >= size:
             return bytes(first[:size])

@@ -1,8 +1,8 @@
-"""What both dialects of the HA port share: the facts that a core reports, the limits it is given, the shape it has.
+"""What both dialects of the HA port share: the facts that a core reports, its limits and its interface.
 
-A core is one end of one connection: received bytes and the time go in, facts and bytes to send come out. It knows no socket,
-no clock and no file; offsets of the log are asked of a `LogBounds`. Facts are to be carried out in order, and a `HaError`
-raised by `receive` ends that connection and nothing else.
+A core is one end of one connection: it takes received bytes and the time, and returns facts and bytes to send. It uses no
+socket, clock or file; it reads the offsets of the log from `LogBounds`. The shell carries facts out in order; a `HaError` that
+`receive` raises closes that connection only.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .epochs import EpochList
 
 
 class LogBounds(Protocol):
-    """The part of a log that a core looks at."""
+    """The offsets of a log that a core reads."""
 
     @property
     def min_offset(self) -> int: ...
@@ -30,33 +30,33 @@ class LogBounds(Protocol):
 
 @attrs.frozen
 class TransferLimits:
-    """Times in seconds, sizes in bytes; RocketMQ's defaults."""
+    """Limits of a connection, with RocketMQ's defaults; times in seconds, sizes in bytes."""
 
     heartbeat_seconds: float = 5.0
-    """Longest silence of either side that is still healthy (haSendHeartbeatInterval)."""
+    """How long either side may send nothing before it sends a heartbeat (haSendHeartbeatInterval)."""
     housekeeping_seconds: float = 20.0
-    """A peer that was silent for longer is gone (haHousekeepingInterval)."""
+    """A connection whose peer was silent for longer is closed (haHousekeepingInterval)."""
     handshake_seconds: float = 10.0
-    """From the connection to the end of the handshake; a bare slave may need 5 s for its first word."""
+    """How long the handshake may take; a bare slave may need 5 s for its first report."""
     batch_size: int = 32 * 1024
-    """Log bytes of one frame: all of it in the bare dialect, what a frame starts with in ours (haTransferBatchSize)."""
+    """Log bytes of one frame in the bare dialect, and of the first frames in ours (haTransferBatchSize)."""
     segment_size: int = 1 << 30
-    """Log bytes of one segment; master and slave must agree."""
+    """Bytes of one segment of the log; master and slave must have the same."""
 
 
-# --- facts a master learns ---
+# --- facts for a master ---
 
 
 @attrs.frozen
 class SlaveJoined:
-    """A slave holds everything before `offset` and is sent what follows."""
+    """A slave holds everything before `offset` and needs what follows."""
 
     node: bytes | None
-    """Who it is; None for a bare slave, which does not say."""
+    """Its identity; None for a bare slave, which sends none."""
     broker_id: int | None
     offset: int
     fresh: bool
-    """It begins there with nothing: the offset acknowledges no put."""
+    """Whether it begins there with an empty log, so that the offset acknowledges no put."""
 
 
 @attrs.define
@@ -67,12 +67,12 @@ class SlaveReported:
     flushed: int
 
 
-# --- facts a slave learns ---
+# --- facts for a slave ---
 
 
 @attrs.define
 class LogReceived:
-    """Bytes to append at `offset`, in pieces as they came."""
+    """Bytes to append at `offset`, in the pieces in which they were received."""
 
     offset: int
     pieces: list[memoryview]
@@ -80,7 +80,7 @@ class LogReceived:
 
 @attrs.frozen
 class JoinedMaster:
-    """The master agreed to send from `offset` on; `epochs` are those of the log up to there."""
+    """The master sends from `offset` on; `epochs` are those of the log up to there."""
 
     offset: int
     epochs: EpochList | None
@@ -89,25 +89,25 @@ class JoinedMaster:
 
 @attrs.frozen
 class TailDropped:
-    """Everything from `start` on is not in the master's log and has to go before anything is appended."""
+    """The bytes from `start` on are not in the master's log and must be removed before anything is appended."""
 
     start: int
     end: int
     confirmed_end: int
-    """Up to here the master had told us that puts were answered as replicated; `start` when none of it was."""
+    """The end of the removed bytes that the master had reported as confirmed; `start` if there are none."""
     promised_end: int
-    """Up to here puts waited for a slave and may have been answered as replicated; `start` when none of it did."""
+    """The end of the removed bytes whose puts waited for a slave and may have been acknowledged; `start` if there are none."""
 
 
 @attrs.frozen
 class LogAbandoned:
-    """The log joins nothing that the master still has: all of it goes, the next byte comes at `start`."""
+    """The master cannot continue this log: all of it is removed, and the next byte comes at `start`."""
 
     start: int
     old_min: int
     old_end: int
     diverged: bool
-    """It held bytes that the master never had; otherwise the master has merely expired what would follow."""
+    """Whether it held bytes that the master never had; otherwise the master has only expired what follows it."""
     confirmed_end: int
     promised_end: int
 
@@ -133,24 +133,24 @@ class MasterCore(Protocol):
 
     @property
     def ready(self) -> bool:
-        """Whether the slave has said from where on it needs the log."""
+        """Whether the slave has sent the offset from which on it needs the log."""
         ...
 
     @property
     def next_offset(self) -> int:
-        """Where the next data frame begins."""
+        """The physical offset of the next data frame."""
         ...
 
     def receive(self, received: Buffer, now: float) -> tuple[list[MasterFact], bytes]:
-        """Take what the slave sent; return what it means and what to answer.
+        """Decode bytes of the slave; returns facts and the bytes to answer.
 
         Raises:
-            HaError: close the connection, after sending `farewell`. No fact of these bytes holds.
+            HaError: the caller sends `farewell` and closes the connection. These bytes gave no fact.
         """
         ...
 
     def farewell(self) -> bytes:
-        """What to send before closing after an error: a refusal that the slave can show, or nothing."""
+        """The bytes to send before closing after an error: a refusal that the slave can log, or nothing."""
         ...
 
     def next_size(self) -> int:
@@ -162,18 +162,18 @@ class MasterCore(Protocol):
         ...
 
     def frame(self, size: int, body_crc: int, now: float) -> bytes:
-        """The header of a frame with the next `size` log bytes; `next_offset` moves behind them.
+        """The header of a frame with the next `size` log bytes; advances `next_offset` by them.
 
-        `body_crc` is their CRC-32; it is asked for because computing it is the one slow thing here, and may happen elsewhere.
+        `body_crc` is their CRC-32, which the caller computes because it is slow and may run in a thread.
         """
         ...
 
     def heartbeat(self, now: float) -> bytes:
-        """A heartbeat if nothing was sent for the heartbeat interval or the slave must be told something, else nothing."""
+        """A heartbeat if nothing was sent for the heartbeat interval or its content has changed, else nothing."""
         ...
 
     def silent_for(self, now: float) -> float | None:
-        """Seconds of the peer's silence once they are too many, else None."""
+        """Seconds since the peer sent something, if they exceed the limit, else None."""
         ...
 
 
@@ -182,39 +182,39 @@ class SlaveCore(Protocol):
 
     @property
     def joined(self) -> bool:
-        """Whether the master has agreed to send."""
+        """Whether the master has accepted this slave."""
         ...
 
     @property
     def wanted(self) -> int:
-        """Bytes that are missing of the frame that has begun; with fewer there is nothing to be done. 0 if none has begun."""
+        """Missing bytes of an incomplete frame, before which nothing can be done; 0 if there is none."""
         ...
 
     @property
     def held(self) -> int:
-        """Bytes kept of the frame that has begun."""
+        """Received bytes of an incomplete frame."""
         ...
 
     def opening(self) -> bytes:
-        """What to send as soon as the connection is open."""
+        """The bytes to send as soon as the connection is open."""
         ...
 
     def receive(self, received: Buffer, now: float) -> tuple[list[SlaveFact], bytes]:
-        """Take what the master sent; return what to do, and what to answer once that is done.
+        """Decode bytes of the master; returns facts, and the bytes to answer once the facts are carried out.
 
-        Facts hold views of `received`; what the core keeps of it is a copy.
+        Facts hold views of `received`; the core itself keeps only copies.
 
         Raises:
-            HaError: close the connection. No fact of these bytes holds.
+            HaError: the caller closes the connection. These bytes gave no fact.
         """
         ...
 
     def heard(self, now: float) -> None:
-        """Bytes have come that are not handed over yet, because more are wanted: the peer is not silent."""
+        """Record that bytes were received which the caller does not pass on yet, so that the peer does not count as silent."""
         ...
 
     def report(self, now: float) -> bytes:
-        """Say how far the log reaches; nothing while not joined."""
+        """A report of the log's end; nothing while not joined."""
         ...
 
     def report_due(self, now: float) -> bool:

@@ -1,4 +1,4 @@
-"""How fast a position in the log moves, from looks at it now and then: nothing is counted where the bytes flow. Pure."""
+"""The rate at which a position in the log grows, from periodic samples, so that nothing is counted on the hot path. Pure."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ from collections import deque
 
 import attrs
 
-LOOKS_KEPT = 7
-"""Three seconds of looks, two a second."""
+SAMPLES_MAX = 7
+"""How many samples are kept: three seconds at two samples per second."""
 
 
 @attrs.define
 class Rate:
-    """Bytes a second over the looks that are kept."""
+    """Bytes per second over the kept samples."""
 
-    _looks: deque[tuple[float, int]] = attrs.field(factory=lambda: deque[tuple[float, int]](maxlen=LOOKS_KEPT))
+    _samples: deque[tuple[float, int]] = attrs.field(factory=lambda: deque[tuple[float, int]](maxlen=SAMPLES_MAX))
 
-    def look(self, now: float, position: int) -> None:
-        """Take note of the position; one that has gone back is a beginning."""
-        if self._looks and position < self._looks[-1][1]:
-            self._looks.clear()
-        self._looks.append((now, position))
+    def sample(self, now: float, position: int) -> None:
+        """Record the position; if it has decreased, the earlier samples are dropped."""
+        if self._samples and position < self._samples[-1][1]:
+            self._samples.clear()
+        self._samples.append((now, position))
 
     @property
     def per_second(self) -> int:
-        """0 until there are two looks."""
-        if len(self._looks) < 2:
+        """The rate in bytes per second, or 0 with fewer than two samples."""
+        if len(self._samples) < 2:
             return 0
-        (first_at, first), (last_at, last) = self._looks[0], self._looks[-1]
+        (first_at, first), (last_at, last) = self._samples[0], self._samples[-1]
         return round((last - first) / (last_at - first_at)) if last_at > first_at else 0

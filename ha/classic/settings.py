@@ -1,4 +1,4 @@
-"""What replication can be told; the broker fills it from RocketMQ's keys."""
+"""The settings of classic replication, which the broker fills from RocketMQ's keys."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ OURS, BARE = "ledgermq", "rocketmq"
 
 @attrs.frozen(kw_only=True)
 class HaSettings:
-    """Times in seconds, sizes in bytes."""
+    """Settings of one node; times in seconds, sizes in bytes."""
 
     protocol: str = OURS
-    """Which dialect the HA port speaks (haProtocol)."""
+    """The dialect of the HA port (haProtocol)."""
     secret: bytes = attrs.field(default=b"", repr=False)
-    """What master and slaves share; empty authenticates nobody (haSecret)."""
+    """The secret that master and slaves share; if empty, nobody is authenticated (haSecret)."""
     listen_host: str = ""
     listen_port: int = 10912
     """haListenPort."""
     limits: TransferLimits = attrs.field(factory=TransferLimits)
     sync_master: bool = False
-    """Puts wait for slaves (brokerRole = SYNC_MASTER)."""
+    """Whether puts wait for slaves (brokerRole = SYNC_MASTER)."""
     slave: bool = False
-    """The node begins as a slave (brokerRole = SLAVE)."""
+    """Whether the node begins as a slave (brokerRole = SLAVE)."""
     in_sync_replicas: int = 2
-    """Copies that a waiting put needs, the master's included; a SYNC_MASTER never waits for less than one slave."""
+    """How many copies, including the master's, a waiting put needs; a SYNC_MASTER waits for at least one slave."""
     min_in_sync_replicas: int = 1
-    """With fewer copies within reach a SYNC_MASTER refuses puts before storing them."""
+    """With fewer copies in sync a SYNC_MASTER refuses puts before it stores them (minInSyncReplicas)."""
     gap_max: int = GAP_MAX
-    """haMaxGapNotInSync."""
+    """A slave that is further behind is not in sync (haMaxGapNotInSync)."""
     slave_timeout_seconds: float = 3.0
-    """slaveTimeout."""
+    """How long a put waits for slaves (slaveTimeout)."""
     from_first: bool = False
-    """A slave with an empty log is filled from the master's first segment, not its last (syncFrom = first)."""
+    """Whether a slave with an empty log is filled from the master's first segment instead of its last (syncFrom = first)."""
 
     sync_flush: bool = False
-    """The group promises what is on the medium (flushDiskType = SYNC_FLUSH): what a power cut takes was never answered."""
+    """Whether puts are answered only once they are flushed (flushDiskType = SYNC_FLUSH)."""
     accept_loss: bool = False
-    """A slave drops what a master that came back shorter does not have, whatever was promised of it (haAcceptLoss)."""
+    """Whether a slave drops acknowledged bytes that a returned master does not have (haAcceptLoss)."""
 
     def __attrs_post_init__(self) -> None:
         if self.protocol not in (OURS, BARE):
@@ -49,5 +49,5 @@ class HaSettings:
 
     @property
     def replicas(self) -> int:
-        """Copies that a put waits for; 1 = it does not wait."""
+        """How many copies a put waits for; with 1 it does not wait."""
         return max(self.in_sync_replicas, 2) if self.sync_master else 1

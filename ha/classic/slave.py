@@ -1,7 +1,7 @@
-"""A slave's side: connect to the master's HA port, append what comes, say how far the log is (RocketMQ HAClient).
+"""The slave's side: connect to the master's HA port, append what it sends, report the log's end (RocketMQ HAClient).
 
-Invariant: the own log is at every moment a prefix of what the master's log was when it was sent. What has to be cut for that is
-cut only after it has been said, with what had been promised about it; a log that belongs to another history is never touched.
+Invariant: the slave's log is always a prefix of the master's log at the time of sending. Bytes that the master does not have
+are removed only after logging what was promised about them; a log of another history is never changed.
 """
 
 from __future__ import annotations
@@ -31,32 +31,34 @@ from .settings import OURS, HaSettings
 log = get_logger(__name__)
 
 CONNECT_SECONDS = 3.0
+"""How long connecting may take."""
 RETRY_SECONDS_MIN = 0.5
 RETRY_SECONDS_MAX = 5.0
-"""RocketMQ's pause after a failed connection; ours grows to it."""
+"""The longest pause after a failed connection, which is RocketMQ's; ours doubles up to it."""
 TICK_SECONDS = 0.5
+"""How often silence and due reports are looked for."""
 RECEIVE_BYTES = BATCH_MAX + 2 * DATA.size
-"""Bytes of one receive: many small frames, or a long one with the header of the next; seldom a large part of a frame, which
-would have to be kept elsewhere."""
+"""Bytes of one receive: many small frames, or a long one with the header of the next. It is rarely a large part of a frame,
+which would have to be copied."""
 RECEIVES_AT_ONCE = 3
-"""In bulk, where the next bytes have often arrived when the last ones are taken: a turn of the loop is a millisecond or
-two of it, then others get theirs."""
+"""How many receives one turn of the event loop makes during bulk transfer, when more bytes have often arrived already. They
+take a millisecond or two; then other tasks run."""
 LONG_FRAME_BYTES = 128 * 1024
-"""What is missing of one as long is received on its own, with the header of the next: it then lies in one piece at the
+"""The rest of a frame of at least this size is received alone, with the header of the next: it is then in one piece at the
 beginning of the buffer, in memory that is still in the processor's cache."""
 BUFFER_BYTES = max(RECEIVE_BYTES, FRAME_BODY_MAX + 2 * DATA.size)
 BULK_BYTES = 128 * 1024
-"""So much at once has piled up because we are the slower ones."""
+"""A receive of this size means a backlog: the master sends faster than this slave appends."""
 FAR_BEHIND_BYTES = 2 * 1024 * 1024
-"""Who lacks more catches up: receiving then comes before all else."""
+"""A slave that is further behind catches up: receiving then has priority over deriving and reporting."""
 UNPROMISED_SECONDS_MAX = 60.0
-"""A tail of more seconds is more than a crash takes from a master: its store is an older copy, or another one."""
+"""A longer tail is more than a crash takes from a master: its store must be an older copy or another store."""
 REPORT_BYTES = 2 * 1024 * 1024
-"""One report for so many is enough meanwhile: each costs master and slave a turn of their loops."""
+"""A slave that catches up reports once per this many bytes, because each report costs both nodes a turn of their loops."""
 
 
 class Follower(Protocol):
-    """What of a store follows a master."""
+    """The part of a store that follows a master."""
 
     @property
     def log(self) -> RawCommitLog: ...
@@ -65,45 +67,45 @@ class Follower(Protocol):
         """Raw bytes were appended; queues and index can be derived from them.
 
         Args:
-            more: the next ones are here already, and receiving them comes first.
+            more: whether more bytes have arrived already; receiving them has priority.
         """
         ...
 
     def tail_seconds(self, start: int) -> float:
-        """How much time lies between the first and the last record stored from `start` on, by their timestamps."""
+        """Seconds between the timestamps of the first and the last record from `start` on."""
         ...
 
-    def may_show(self, readable: int) -> None:
-        """The master lets consumers see what lies before `readable`."""
+    def limit_readable(self, readable: int) -> None:
+        """Let consumers read what is before `readable`, as the master does."""
         ...
 
     async def cut(self, offset: int) -> None:
-        """Drop everything from `offset` on, in the log and in what is derived from it.
+        """Remove everything from `offset` on, from the log and from what is derived from it.
 
         Raises:
-            OSError: the disk refused.
+            OSError: the disk failed.
         """
         ...
 
     async def clear(self) -> None:
-        """Drop everything; the log is empty and begins where the next raw bytes do.
+        """Remove everything; the empty log begins where the next raw bytes do.
 
         Raises:
-            OSError: the disk refused.
+            OSError: the disk failed.
         """
         ...
 
 
 @attrs.define
 class Losses:
-    """What a rejoin has cost so far, in bytes."""
+    """How many bytes rejoins have removed so far."""
 
     dropped: int = 0
-    """Cut because the master did not have it."""
+    """Bytes removed because the master did not have them."""
     promised: int = 0
-    """Of these, written while puts waited for a slave: producers may have been told that they were replicated."""
+    """Of these, bytes whose puts waited for a slave, so that producers may have got an acknowledgement."""
     confirmed: int = 0
-    """Of these, known to have been answered as replicated."""
+    """Of these, bytes that the master had reported as confirmed."""
 
 
 @attrs.define(eq=False)
@@ -115,7 +117,7 @@ class HAClient:
     clock: Clock
     workers: Workers
     secrets: Randomness
-    """Unpredictable: nonces come from it."""
+    """Unpredictable randomness, for nonces."""
     settings: HaSettings
     identity: NodeIdentity
     epoch_file: EpochFile
@@ -123,33 +125,33 @@ class HAClient:
     """The master's HA address; set through `follow`."""
     losses: Losses = attrs.field(factory=Losses)
     joined_at: float | None = None
-    """When the present connection was agreed on, by the monotonic clock; None while there is none."""
+    """When the master accepted the current connection, by the monotonic clock; None while there is none."""
     last_read: float = 0.0
-    """When the master was heard last, by the monotonic clock."""
+    """When bytes of the master were last received, by the monotonic clock."""
     last_write: float = 0.0
-    """When the master was last told something, by the monotonic clock."""
+    """When bytes were last sent to the master, by the monotonic clock."""
     master_end: int = 0
-    """End of the master's log, as far as it is known."""
+    """The last known end of the master's log."""
     received: Rate = attrs.field(factory=Rate)
-    """How fast the log grows while the present connection lasts."""
+    """The rate at which the log has grown on the current connection."""
     refusal: str | None = None
-    """Why the last connection ended, if a person has to act."""
+    """Why the last connection ended, if an operator must act."""
     _unreachable: Address | None = None
-    """What the log has been told about, until it can be reached again."""
+    """The master that was logged as unreachable, until it can be reached again."""
     _epochs: EpochList | None = None
     _confirmed: int = 0
     _known: trio.Event = attrs.field(factory=trio.Event)
     _reported: int = 0
-    """End of the log when the master was last told of it."""
+    """The end of the log in the last report."""
     _taking: bool = False
-    """Received bytes are on their way into the log."""
+    """Whether received bytes are being appended."""
     _outgoing: bytearray = attrs.field(factory=bytearray)
     _sending: bool = False
     _sender: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot)
 
     @property
     def lag_bytes(self) -> int:
-        """How far the own log is behind what is known of the master's."""
+        """How many bytes the log is behind the last known end of the master's."""
         return max(self.master_end - self.follower.log.max_offset, 0)
 
     def follow(self, master: Address | None) -> None:
@@ -159,14 +161,14 @@ class HAClient:
             self._known.set()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Follow the master, over as many connections as it takes, until cancelled.
+        """Follow the master, connecting again whenever a connection ends, until cancelled.
 
         Raises:
-            CorruptEpochs, OSError: what is kept beside the log cannot be read, or not be brought up to date.
+            CorruptEpochs, OSError: the file of epochs cannot be read or written.
         """
         self._epochs = await self.workers.run(self.epoch_file.load)
-        # Recovery may have cut the log since the list was saved; an epoch without bytes is none. It must not stay on the disk
-        # either: once the log is longer again, bytes of an earlier epoch would count as its own.
+        # Recovery may have truncated the log since the list was saved, so epochs without bytes are removed, on the disk too:
+        # once the log is longer again, bytes of an earlier epoch would count as theirs.
         await self._keep(self._epochs.truncated(self.follower.log.max_offset))
         task_status.started()
         pause = RETRY_SECONDS_MIN
@@ -179,7 +181,7 @@ class HAClient:
             await trio.sleep(pause)
 
     async def _connect_and_follow(self) -> bool:
-        """Live through one connection; returns whether the master had agreed to send."""
+        """Run one connection until it ends; returns whether the master had accepted this slave."""
         master = self.master
         assert master is not None
         try:
@@ -216,7 +218,7 @@ class HAClient:
             if isinstance(group.exceptions[0], WrongDialect):
                 log.error("ha_peer_speaks_other_protocol", master=str(master), set_ha_protocol=group.exceptions[0].dialect)
         except* (OSError, StoreError) as group:
-            reason = self.refusal = f"the own log cannot be written: {group.exceptions[0]}"
+            reason = self.refusal = f"the slave's log cannot be written: {group.exceptions[0]}"
         joined = self.joined_at is not None
         if self.refusal is not None:
             log.error("ha_connection_refused", master=str(master), reason=reason)
@@ -262,7 +264,7 @@ class HAClient:
             filled, bulk = 0, False
 
     async def _take(self, stream: Stream, core: SlaveCore, received: memoryview, *, bulk: bool) -> None:
-        """Carry out what `received` means."""
+        """Decode received bytes, carry out their facts and answer them."""
         facts, answer = core.receive(received, self.last_read)
         self._taking, grown = True, False
         for fact in facts:
@@ -281,15 +283,15 @@ class HAClient:
             answer += core.report(self.clock.monotonic())
         try:
             if answer:
-                # At once, before anybody derives queues from what came, and before they are told: a producer waits for it.
+                # The report is sent before queues are derived from the new bytes, because a producer waits for it.
                 self._outgoing += answer
                 await self._drain(stream)
         finally:
             if readable is not None:
-                self.follower.may_show(readable)
+                self.follower.limit_readable(readable)
             if grown:
-                # A bare master does not say where its log ends. Ours does: one that is busy and followed closely sends in bulk
-                # too.
+                # A bare master does not send the end of its log. Ours does; a receive in bulk alone does not mean a backlog,
+                # because a busy master that is followed closely sends in bulk too.
                 self.follower.log_grew(more=far_behind or (bulk and not isinstance(core, AuthenticatedSlave)))
         if far_behind:
             await self.follower.log.reserve(self.master_end)
@@ -319,10 +321,10 @@ class HAClient:
                 raise AssertionError("appended by the caller")
 
     def _refuse_loss(self, start: int, end: int, confirmed_end: int, promised_end: int) -> None:
-        """Keep what the master does not have, unless it is a short tail that nobody was promised.
+        """Refuse to remove bytes that the master does not have, unless they are a short tail without acknowledged puts.
 
         Raises:
-            HaRefused: a person must settle it. Nothing was cut.
+            HaRefused: an operator must decide. Nothing was removed.
         """
         seconds = self.follower.tail_seconds(start)
         answered_end = confirmed_end if self.settings.sync_flush else max(confirmed_end, promised_end)
@@ -382,7 +384,7 @@ class HAClient:
             await self._sender.park()
 
     async def _drain(self, stream: Stream) -> None:
-        """Send what is to go out, unless another task is at it already, which then sends this too."""
+        """Send the outgoing bytes, unless another task is sending; that task then sends them too."""
         if self._sending:
             return
         self._sending = True
@@ -398,19 +400,20 @@ class HAClient:
         while True:
             await trio.sleep(TICK_SECONDS)
             now, own = self.clock.monotonic(), self.follower.log
-            if self.joined_at is not None and own.max_offset > own.min_offset:  # an empty log will begin where it is told to
-                self.received.look(now, own.max_offset)
+            if self.joined_at is not None and own.max_offset > own.min_offset:  # an empty log has no end yet
+                self.received.sample(now, own.max_offset)
             silence = core.silent_for(now)
             if silence is not None:
                 log.warning("silent_master_closed", master=str(self.master), silence_seconds=round(silence, 1))
                 scope.cancel()
             elif not self._taking and core.report_due(now) and not self._outgoing:
-                # While bytes are being taken, the core counts some that are not in the log yet; their own report follows.
+                # While bytes are being appended, the core counts some that are not in the log yet; their report follows.
                 self._outgoing += core.report(now)
                 self._sender.unpark()
 
 
 def _room(wanted: int, held: int) -> int:
-    """Up to where the buffer is received into: so much is wanted from its beginning on, and held of the same frame."""
-    # A long frame's short rest too: with it came a part of the next, to be copied, and that left a short rest again.
+    """Up to which position of the buffer to receive; `wanted` bytes of a frame are missing, `held` bytes of it are kept."""
+    # This holds for the short rest of a long frame too: otherwise a part of the next frame would be received with it and
+    # copied, which would leave a short rest again.
     return wanted + DATA.size if wanted and wanted + held >= LONG_FRAME_BYTES else RECEIVE_BYTES

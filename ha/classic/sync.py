@@ -1,8 +1,8 @@
 """A slave's copies of its master's tables: topics, consumer offsets, delay offsets, groups (RocketMQ SlaveSynchronize).
 
-Consumer offsets follow one rule of ours. What a consumer has committed here while the master was away, and what is further
-than the master's own offset, stays and is handed to the master: neither jumps back when an old master returns. Everything
-else follows the master, backwards too, for that is how offsets are reset.
+Consumer offsets have a rule of their own. An offset that a consumer committed here while the master was away, and that is
+beyond the master's, is kept and sent to the master, so that no group moves back when an old master returns. All other offsets
+follow the master, also backwards, because an administrator resets offsets there.
 """
 
 from __future__ import annotations
@@ -30,12 +30,14 @@ from .table_proofs import NONCE_FIELD, NONCE_SIZE, PROOF_FIELD, is_proved
 log = get_logger(__name__)
 
 PERIOD_SECONDS = 10.0
+"""The pause between two rounds of copying."""
 CALL_SECONDS = 5.0
+"""How long one call to the master may take."""
 PUSHES_MAX = 1000
-"""Offsets handed to the master in one round; the rest follow in the next."""
+"""How many offsets are sent to the master in one round; the others follow in the next."""
 
 Offsets = dict[tuple[str, str], dict[int, int]]
-"""(topic, group) → queue → offset."""
+"""Consumer offsets by (topic, group) and queue id."""
 
 
 class SlaveTables(Protocol):
@@ -49,7 +51,7 @@ class SlaveTables(Protocol):
         ...
 
     def adopt_topics(self) -> None:
-        """Take up topics that only our log tells of."""
+        """Add topics that only the records of our log name."""
         ...
 
     def take_groups(self, stored: Mapping[str, Any]) -> None:
@@ -61,23 +63,23 @@ class SlaveTables(Protocol):
         ...
 
     def consumer_offsets(self) -> Offsets:
-        """The offsets as they are now."""
+        """The current offsets."""
         ...
 
     def put_consumer_offsets(self, offsets: Offsets) -> None:
-        """Put these over our own."""
+        """Overwrite our offsets with these."""
         ...
 
 
 @attrs.define
 class OffsetMerge:
-    """Tells what was committed here from what the master had told us; pure."""
+    """Distinguishes offsets that were committed here from those copied from the master. Pure."""
 
     _settled: dict[tuple[str, str, int], int] | None = None
-    """What our table holds as long as nobody commits here; None before the master has told us anything."""
+    """The offsets of our table without commits of consumers here; None before the master's were copied for the first time."""
 
     def merge(self, own: Offsets, masters: Offsets) -> tuple[Offsets, Offsets]:
-        """Compare the tables; returns what to put over our own, and what to hand to the master."""
+        """Compare the tables; returns the offsets to overwrite here, and those to send to the master."""
         put: Offsets = {}
         push: Offsets = {}
         settled = {(*key, queue_id): offset for key, queues in masters.items() for queue_id, offset in queues.items()}
@@ -96,52 +98,52 @@ class OffsetMerge:
                     continue
                 if self._was_committed_here(key, queue_id, held):
                     push.setdefault(key, {})[queue_id] = held
-                else:  # deleted there, or from an old file of ours: no commit, now or in a later round
+                else:  # deleted there, or read from an old file here: it is no commit, now or later
                     settled[*key, queue_id] = held
         self._settled = settled
         return put, push
 
     def handed(self, key: tuple[str, str], queue_id: int, offset: int) -> None:
-        """The master was given an offset: what it makes of it counts from now on, also if it is less.
+        """Record that an offset was sent to the master, whose own value counts from now on even if it is smaller.
 
-        A master that has lost messages takes no offset behind the end of its queue. Handed over again and again, the offset
-        would one day be inside the queue, and the group would pass over the messages that have come there meanwhile.
+        A master that has lost messages accepts no offset beyond the end of its queue. If the offset was sent again and again,
+        it would be inside the queue one day, and the group would skip the messages stored there meanwhile.
         """
         if self._settled is not None:
             self._settled[*key, queue_id] = offset
 
     def _was_committed_here(self, key: tuple[str, str], queue_id: int, held: int) -> bool:
-        # Before the master has told us anything we know of no commit: our file may simply be older than a reset there.
+        # Before the first copy no offset counts as a commit, because our file may be older than a reset at the master.
         return self._settled is not None and self._settled.get((*key, queue_id)) != held
 
 
 @attrs.define(eq=False)
 class ConfigSync:
-    """Asks the master for its tables, again and again."""
+    """Copies the tables of the master periodically."""
 
     tables: SlaveTables
     network: Network
     secret: bytes = attrs.field(default=b"", repr=False)
-    """With a secret, only tables of a master that proves to share it are taken."""
+    """With a secret, only tables of a master that proves to share it are accepted."""
     secrets: Randomness | None = None
-    """Unpredictable: nonces come from it. Needed where there is a secret."""
+    """Unpredictable randomness for nonces; required with a secret."""
     period_seconds: float = PERIOD_SECONDS
     master: Address | None = None
     rounds: int = 0
-    """Whole rounds so far in which every table came."""
+    """How many rounds have copied every table."""
     _failing: set[str] = attrs.field(factory=set[str])
-    """What failed in the last round; said once as long as it stays the same."""
+    """The tables that failed in the last round; logged again only when they change."""
     _merge: OffsetMerge = attrs.field(factory=OffsetMerge)
     _wake: trio.Event = attrs.field(factory=trio.Event)
 
     def follow(self, master: Address | None) -> None:
-        """Set the master's address for clients; a new one is asked at once."""
+        """Set the master's address for clients; a change starts a round at once."""
         if master != self.master:
             self.master = master
             self._wake.set()
 
     async def run(self) -> None:
-        """Keep the tables like the master's until cancelled."""
+        """Keep the tables equal to the master's until cancelled."""
         while True:
             if self.master is not None:
                 await self.round(self.master)
@@ -150,7 +152,7 @@ class ConfigSync:
                 await self._wake.wait()
 
     async def round(self, master: Address) -> None:
-        """Ask for every table once; one that does not come leaves ours as it was."""
+        """Copy every table once; a table that cannot be copied stays unchanged."""
         failed: dict[str, str] = {}
         try:
             async with connected(master, network=self.network) as channel:
@@ -161,11 +163,11 @@ class ConfigSync:
                         if not isinstance(error, CallTimeout):
                             raise
                         failed[name] = str(error)
-                    except Exception as error:  # noqa: BLE001 - whatever a master says must not end its slave
+                    except Exception as error:  # noqa: BLE001 - no answer of a master may end its slave
                         failed[name] = str(error) if isinstance(error, _Unanswered | _Unproved | JsonError) else fault_of(error)
         except* RemotingError as group:
             failed["connection"] = str(group.exceptions[0])
-        if failed:  # what the log has of a topic that the master has not come to tell of can be read nowhere else now
+        if failed:  # messages of a topic that the master has not sent yet can be read only here now
             self.tables.adopt_topics()
         if failed and failed.keys() != self._failing:
             log.warning("slave_sync_failed", master=str(master), **failed)
@@ -221,7 +223,7 @@ class ConfigSync:
         if answer.code != ResponseCode.SUCCESS:
             raise _Unanswered(f"code {answer.code}: {answer.remark}")
         if nonce is not None and not is_proved(self.secret, nonce, code, answer.body, answer.ext.get(PROOF_FIELD, "")):
-            raise _Unproved(f"the answer to {code.name} does not prove that its sender knows haSecret; it was not taken")
+            raise _Unproved(f"the answer to {code.name} does not prove that its sender knows haSecret; it was ignored")
         return _table_of(answer.body, code)
 
 
@@ -230,13 +232,13 @@ class _Unanswered(Exception):
 
 
 class _Unproved(Exception):
-    """Whoever answered does not share our secret."""
+    """The node that answered does not share our secret."""
 
 
 def _table_of(body: bytes, code: RequestCode) -> dict[str, Any]:
     stored: Any = loads(body) if body else {}
     if not isinstance(stored, dict):
-        raise TypeError(f"the answer to {code.name} is no JSON object")
+        raise TypeError(f"the answer to {code.name} is not a JSON object")
     return cast("dict[str, Any]", stored)
 
 

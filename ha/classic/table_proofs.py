@@ -1,8 +1,8 @@
-"""Proof that a copy of the master's tables comes from somebody who shares the secret with the slave. Pure.
+"""Proof that a copy of the master's tables comes from a node that shares the secret with the slave. Pure.
 
-The tables travel over the port of clients, where anybody may answer: whoever registers as master with a name server is asked
-for them. So the slave sends a nonce with its request, and a master of ours answers with a MAC over nonce, code and body. A
-slave that has a secret takes no table without it; without a secret, and from an Apache master, nothing is proved.
+Tables are requested at the port for clients of the broker that registered as master with a name server, which may be a
+stranger. So the slave sends a nonce with its request, and a master of ours answers with a MAC over nonce, code and body. A
+slave with a secret accepts no table without this proof; without a secret, or from an Apache master, nothing is proved.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _AS_TABLES = b"ledgermq tables"
 
 
 def table_proof(secret: bytes, nonce: str, code: int, body: bytes) -> str | None:
-    """What a master answers with; None if it has no secret, or if the nonce is none."""
+    """The proof in a master's answer; None if the master has no secret or the nonce is malformed."""
     try:
         given = bytes.fromhex(nonce)
     except ValueError:
@@ -27,6 +27,6 @@ def table_proof(secret: bytes, nonce: str, code: int, body: bytes) -> str | None
 
 
 def is_proved(secret: bytes, nonce: str, code: int, body: bytes, proof: str) -> bool:
-    """Whether a slave with this secret may take a body."""
+    """Whether a slave with this secret may accept a body."""
     expected = table_proof(secret, nonce, code, body)
     return expected is not None and same_mac(expected.encode(), proof.encode())

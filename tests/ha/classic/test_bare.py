@@ -74,7 +74,7 @@ def test_a_bare_slave_whose_tail_the_master_has_written_over_is_refused() -> Non
     recovered_end = 2500
     master = BareMaster(log, LIMITS, lambda _: 0, lambda: recovered_end, 0.0)
 
-    with pytest.raises(HaRefused, match="nobody was sent more than what lies before 2500"):
+    with pytest.raises(HaRefused, match="this master has sent only bytes before 2500"):
         master.receive(BARE_REPORT.pack(offset=2800), 0.0)
 
 
@@ -86,7 +86,7 @@ def test_a_bare_slave_left_behind_by_retention_is_refused_with_what_to_do() -> N
 
     log.start, log.content = 1000, log.content[1000:]
 
-    with pytest.raises(HaRefused, match="needs offset 500, the master's log begins at 1000"):
+    with pytest.raises(HaRefused, match="needs offset 500, the master's log now begins at 1000"):
         master.next_size()
 
 

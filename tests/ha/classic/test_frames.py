@@ -121,7 +121,7 @@ def test_a_slave_that_needs_what_has_expired_is_let_go_to_be_filled_anew() -> No
 
     log.start, log.content = 1000, log.content[1000:]
 
-    with pytest.raises(HaRefused, match="needs offset 100, the log begins at 1000 by now; it is filled anew"):
+    with pytest.raises(HaRefused, match="needs offset 100, the log now begins at 1000; the slave is filled from the beginning"):
         pair.master.next_size()
 
 

@@ -164,11 +164,11 @@ async def test_a_masters_word_covers_only_what_has_come(autojump_clock: MockCloc
         master.put(3)
         log = slave.node._local
         follower = StoreFollower(slave.store, log)
-        follower.may_show(1 << 20)
+        follower.limit_readable(1 << 20)
         log.append_raw(0, master.content())
 
         assert log.readable_offset == 0
-        follower.may_show(1 << 20)
+        follower.limit_readable(1 << 20)
         assert log.readable_offset == log.max_offset > 0
 
 
