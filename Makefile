@@ -50,6 +50,7 @@ check: .venv/ready-to-check  ## format, lint, types, layers, generated pages
 	$(BIN)/mypy
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
+	$(BIN)/python -m harness.import_circles
 	$(BIN)/python docs/formats.py --check
 	$(BIN)/python docs/raft.py --check
 	$(BIN)/python docs/events.py --check

@@ -14,7 +14,7 @@ import trio
 
 from ..world.events import get_logger
 from ..world.ticks import next_tick
-from .message_store import MessageStore
+from .put_side import PutSide
 from .retention import MANUAL_ROUNDS, FileAge, Reason, RetentionRules, disk_full, due
 
 log = get_logger(__name__)
@@ -28,7 +28,7 @@ async def _nothing_to_write(_log_min_offset: int) -> None:
 class Cleaner:
     """Carries out retention on one store."""
 
-    store: MessageStore
+    store: PutSide
     before_removal: Callable[[int], Awaitable[None]] = _nothing_to_write
     """Called with what will be the log's min offset before files are removed: the next start must not miss them."""
     _manual_rounds: int = 0

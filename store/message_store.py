@@ -7,18 +7,15 @@ Everything runs on the event loop; only syncing and recovery run on worker threa
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import TYPE_CHECKING
 
 import attrs
 import trio
 
 from ..message.control import deletion_of
+from .cleaning import Cleaner
 from .consumequeue import ConsumeQueue
 from .events import LogEvents
 from .put_side import PutSide
-
-if TYPE_CHECKING:
-    from .cleaning import Cleaner
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -154,10 +151,6 @@ class MessageStore(PutSide):
     @property
     def writable(self) -> bool:
         return self.writability.refusal is None
-
-    def disk_ratio(self) -> float:
-        """Used share of the commit log's file system, 0..1."""
-        return self.world.disk.usage(self.config.commit_log_directory).ratio
 
 
 def queue_offsets_of(queues: Iterable[ConsumeQueue]) -> dict[tuple[str, int], int]:

@@ -239,3 +239,7 @@ class ReadSide:
         return QueryResult(
             [record for record in found if record is not None], self.index.end_timestamp, self.index.end_physical_offset
         )
+
+    def disk_ratio(self) -> float:
+        """Used share of the commit log's file system, 0..1."""
+        return self.world.disk.usage(self.config.commit_log_directory).ratio

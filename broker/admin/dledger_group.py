@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 import attrs
 import trio
 
+from ...ha.dledger.members import change_members
 from ...ha.dledger.node import DLedgerNode
 from ...ha.errors import LeadershipLost
 from ...ha.raft.errors import Refused
@@ -77,12 +78,12 @@ class DLedgerAdministration:
     async def _add(self, peer: PeerId, request: RemotingCommand) -> None:
         configuration = self.node.replica.core.configuration
         learners = [one for one in configuration.learners if one != peer]
-        await self.node.replica.change_members([*configuration.voters, peer], learners, {peer: _address(request)})
+        await change_members(self.node.replica, [*configuration.voters, peer], learners, {peer: _address(request)})
 
     async def _add_learner(self, peer: PeerId, request: RemotingCommand) -> None:
         configuration = self.node.replica.core.configuration
         voters = [one for one in configuration.voters if one != peer]
-        await self.node.replica.change_members(voters, [*configuration.learners, peer], {peer: _address(request)})
+        await change_members(self.node.replica, voters, [*configuration.learners, peer], {peer: _address(request)})
 
     async def _remove(self, peer: PeerId, _request: RemotingCommand) -> None:
         configuration = self.node.replica.core.configuration
@@ -91,7 +92,7 @@ class DLedgerAdministration:
                 ResponseCode.INVALID_PARAMETER, f"{peer} is no member: {', '.join(sorted(configuration.members))} are"
             )
         voters = [one for one in configuration.voters if one != peer]
-        await self.node.replica.change_members(voters, [one for one in configuration.learners if one != peer], {})
+        await change_members(self.node.replica, voters, [one for one in configuration.learners if one != peer], {})
 
 
 def _address(request: RemotingCommand) -> Address:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import trio
 
@@ -11,9 +10,7 @@ from ...world.network import Address
 from ..errors import LeadershipLost
 from ..raft.units import PeerId
 from .group_records import GroupConfiguration, configuration_record
-
-if TYPE_CHECKING:
-    from .replica import Replica
+from .replica import Replica
 
 CATCH_UP_SECONDS = 0.1
 """How often a leader that adds a voter looks whether it has caught up."""

@@ -39,7 +39,6 @@ from .layout import CHANNEL_CONFIGURATION
 from .ledger import Ledger, Placed
 from .links import Links
 from .log_reader import LedgerReader, write_slice
-from .members import change_members
 from .native import BeginAnew
 from .native_layout import LANE_CONTROL
 from .settings import ReplicaSettings
@@ -125,7 +124,15 @@ class Replica:
                 self._connected,
             )
         else:
-            clients = foreign_clients(self)
+            clients = foreign_clients(
+                settings,
+                self.ledger,
+                world.clock,
+                leader=lambda: self.leading.leader,
+                addresses=self.addresses,
+                propose=self.propose,
+                when_committed=self.when_committed,
+            )
             self.links = JavaLinks(settings.group, settings.self_id, world.network, world.clock, self._deliver, clients)
         self.links.follow_members(dict(self.addresses()))
         self._leading = Leading(Role.FOLLOWER, self.core.term, None, None)
@@ -272,16 +279,6 @@ class Replica:
         """
         self.core.transfer_leadership(target)
         self._wake()
-
-    async def change_members(
-        self, voters: Sequence[PeerId], learners: Sequence[PeerId], addresses: dict[PeerId, Address]
-    ) -> None:
-        """Let the group become `voters` and `learners`, and wait until that is committed; new voters are learners first.
-
-        Raises:
-            NotLeader, ChangeRefused (Refused): the present step was refused; earlier ones stand.
-        """
-        await change_members(self, voters, learners, addresses)
 
     # ------------------------------------------------------------------------------------------------------------------ running
 

@@ -36,6 +36,7 @@ from .ready import CommittedRange, HardState, Ready, SoftState, SyncPoint
 from .roles import Input, Role
 from .settings import Settings
 from .state import Draw, Leadership, State
+from .terms import become_follower
 from .units import NO_INDEX, LogIndex, PeerId, Term
 
 _NO_HARD_STATE = HardState()
@@ -131,7 +132,7 @@ class Raft(State):
             contacts = {replicator.peer: replicator.contact_tick for replicator in led.group}
             contacts[self.id] = self.now
             if self.now - quorum_value(contacts, self.configuration) > settings.election_ticks_max:
-                election.become_follower(self, Input.QUORUM_LOST, self.term, None)
+                become_follower(self, Input.QUORUM_LOST, self.term, None)
                 return
         if timers.transfer.tick():
             transfer.abort(led)
@@ -180,7 +181,7 @@ class Raft(State):
                 # Thesis §4.2.3: a removed or returning node must not depose a leader that is alive.
                 return
             from_leader = isinstance(message, Append | Heartbeat | InstallSnapshot | TimeoutNow)
-            election.become_follower(self, Input.HIGHER_TERM, message.term, message.sender if from_leader else None)
+            become_follower(self, Input.HIGHER_TERM, message.term, message.sender if from_leader else None)
         elif message.term < self.term:
             self._answer_stale(message)
             return
@@ -222,7 +223,7 @@ class Raft(State):
             return
         self.heard_tick = self.now
         if self.role is not Role.FOLLOWER or self.leader != message.sender:
-            election.become_follower(self, Input.LEADER_SEEN, self.term, message.sender)
+            become_follower(self, Input.LEADER_SEEN, self.term, message.sender)
         else:
             self.timers.election.start(self.draw_election_ticks())
         if isinstance(message, Append):

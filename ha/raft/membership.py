@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from . import election, reading, transfer
+from . import reading, transfer
 from .errors import ChangeRefused
 from .quorum import Configuration
 from .roles import Input
 from .state import Leadership, State
+from .terms import become_follower
 from .units import PeerId
 
 
@@ -80,7 +81,7 @@ def on_commit(state: State, led: Leadership) -> None:
         if not configuration.votes(state.id):
             # Raft §6: a leader that is not in the new configuration leads until that is committed.
             transfer.nominate_successor(state, led)
-            election.become_follower(state, Input.REMOVED, state.term, None)
+            become_follower(state, Input.REMOVED, state.term, None)
             return
         follow_configuration(state, led)
     reading.confirm_reads(state, led)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from operator import attrgetter
 from typing import Any, TypeAlias
 
-from ledgermq.ha.raft import ballot_box, election, following, membership, quorum, reading, replication
+from ledgermq.ha.raft import ballot_box, election, following, membership, quorum, reading, replication, terms
 from ledgermq.ha.raft.core import Raft
 from ledgermq.ha.raft.log import RaftLog
 from ledgermq.ha.raft.quorum import Configuration, majority, quorum_value
@@ -102,7 +102,7 @@ def _learners_count(_: Any) -> Any:
 
 def _pre_vote_raises_the_term(original: Any) -> Any:
     def start_pre_vote(state: Any, cause: Any) -> None:
-        election.enter_term(state, state.term + 1, None)
+        terms.enter_term(state, state.term + 1, None)
         original(state, cause)
 
     return start_pre_vote

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 
+from ledgermq.ha.dledger.members import change_members
 from ledgermq.ha.dledger.waiters import Outcome
 from ledgermq.ha.raft.errors import NotLeader
 from ledgermq.ha.raft.roles import Role
@@ -297,12 +298,12 @@ def test_members_are_added_and_removed_while_it_runs() -> None:
         assert fresh.failure is None
         voters = [PeerId("n0"), PeerId("n1"), PeerId("n2"), PeerId("n3")]
         with trio.fail_after(20):
-            await leader.up.change_members(voters, [], {PeerId("n3"): Address("10.0.0.4", PORT)})
+            await change_members(leader.up, voters, [], {PeerId("n3"): Address("10.0.0.4", PORT)})
         assert await group.put(leader, 3) is Outcome.COMMITTED
         await group.converged()
         kept = [peer for peer in voters if peer != removed.peer]
         with trio.fail_after(20):
-            await leader.up.change_members(kept, [], {})
+            await change_members(leader.up, kept, [], {})
         await removed.kill()
         await group.put_until_done(5)
         await group.converged()
