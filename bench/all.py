@@ -40,6 +40,7 @@ _FIGURES = (
     Figure("stalled-slave", "stalled_slave.py", (), "--runs 1 --seconds 3 --warmup 5 --lone 500"),
     Figure("catch-up", "catch_up.py", (), "--runs 1 --mib 256"),
     Figure("restart", "restart.py", (), "--runs 1 --gib 1"),
+    Figure("pipeline", "pipeline.py", (), "--quick"),
 )
 
 

@@ -22,11 +22,16 @@ class PipelineError(Exception):
     """Everything below."""
 
 
+SECRET_OPTIONS = frozenset(("secretkey", "securitytoken", "tls.client.keypassword"))
+"""Options, in lower case, whose values no error shows."""
+
+
 class BadOption(PipelineError, ValueError):
     """An option has a value that cannot be used; nothing was read or written."""
 
     def __init__(self, option: str, value: object, reason: str) -> None:
-        super().__init__(f"option {option!r}: {reason} (got {value!r})")
+        shown = "a secret" if option.lower() in SECRET_OPTIONS and value is not None else repr(value)
+        super().__init__(f"option {option!r}: {reason} (got {shown})")
         self.option, self.value = option, value
 
 

@@ -14,6 +14,7 @@ import attrs
 from ..remoting.command import RemotingCommand, encode_frame
 from ..remoting.connection import Connection
 from ..remoting.errors import RemoteProtocolError
+from ..remoting.signature import Credentials, sign
 from ..world.address import Address
 from ..world.clock import Clock, SystemClock
 from ..world.sockets import Socket, Sockets, TcpSockets
@@ -38,6 +39,8 @@ class Link:
     address: Address
     sockets: Sockets = attrs.field(factory=TcpSockets)
     clock: Clock = attrs.field(factory=SystemClock)
+    credentials: Credentials | None = None
+    """Signs every request."""
     _socket: Socket | None = None
     _core: Connection[int] = attrs.field(factory=Connection[int])
     _answers: dict[int, RemotingCommand] = attrs.field(factory=dict[int, RemotingCommand])
@@ -53,6 +56,8 @@ class Link:
                 self._socket = self.sockets.connect(self.address, min(CONNECT_SECONDS, timeout_seconds))
                 self._core, self._answers = Connection[int](), {}
             opaque = command.opaque = self._core.next_opaque()
+            if self.credentials is not None:
+                sign(command, self.credentials)
             self._socket.settimeout(timeout_seconds)
             self._socket.sendall(encode_frame(command))
         except OSError as error:
@@ -112,14 +117,14 @@ def _reason(error: Exception) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
 
 
-_links: dict[tuple[Address, tuple[tuple[str, str], ...]], Link] = {}
+_links: dict[tuple[Address, tuple[tuple[str, str], ...], Credentials | None], Link] = {}
 
 
 def link_to(address: Address, servers: Servers) -> Link:
     """The connection of this process to a server."""
-    key = (address, servers.tls)
+    key = (address, servers.tls, servers.credentials)
     if key not in _links:
-        _links[key] = Link(address, _sockets(servers))
+        _links[key] = Link(address, _sockets(servers), credentials=servers.credentials)
     return _links[key]
 
 

@@ -15,8 +15,9 @@ from typing import TypeVar
 import attrs
 
 from ..message.message import MessageQueue
+from ..remoting.signature import Credentials
 from ..world.address import Address
-from .errors import BadOption
+from .errors import SECRET_OPTIONS, BadOption
 from .offsets import EARLIEST, LATEST, Offsets, parse, parse_assignment
 
 Value = TypeVar("Value")
@@ -42,7 +43,8 @@ TLS_OPTIONS = (
     "tls.client.certPath", "tls.client.keyPath", "tls.client.keyPassword",
 )  # fmt: skip
 
-_SHARED = ("nameServer", "storePath", "brokerName", *TLS_OPTIONS)
+ACL_OPTIONS = ("accessKey", "secretKey", "securityToken")
+_SHARED = ("nameServer", "storePath", "brokerName", *TLS_OPTIONS, *ACL_OPTIONS)
 READ_OPTIONS = (
     *_SHARED, "subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets", "startingTimestamp",
     "endingTimestamp", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy",
@@ -79,6 +81,8 @@ class Servers:
     failover_seconds: float = FAILOVER_MS / 1000
     """How long a call looks for a server that can answer it."""
     call_seconds: float = PULL_TIMEOUT_MS / 1000
+    credentials: Credentials | None = None
+    """Signs every request, for brokers with access control."""
 
     def __str__(self) -> str:
         return ";".join(map(str, self.namesrv))
@@ -210,7 +214,8 @@ class _Given:
                 )
                 raise BadOption(key, value, f"there is no such option; {hint}")
             if name in self._values and self._values[name] != value:
-                raise BadOption(names[name], value, f"it is given twice; the other value is {self._values[name]!r}")
+                other = "" if name in SECRET_OPTIONS else f"; the other value is {self._values[name]!r}"
+                raise BadOption(names[name], value, f"it is given twice{other}")
             self._values[name] = value
 
     def text(self, name: str) -> str | None:
@@ -316,7 +321,18 @@ def _servers(given: _Given) -> Servers:
         _addresses("nameServer", text),
         tls,
         given.read("failoverTimeoutMs", _integer(0), FAILOVER_MS) / 1000,
+        credentials=_credentials(given),
     )
+
+
+def _credentials(given: _Given) -> Credentials | None:
+    access_key, secret_key, token = (given.text(name) for name in ACL_OPTIONS)
+    if access_key is None and secret_key is None and token is None:
+        return None
+    if access_key is None or secret_key is None:
+        missing = "accessKey" if access_key is None else "secretKey"
+        raise BadOption(missing, None, "'accessKey' and 'secretKey' are given together or not at all")
+    return Credentials(access_key, secret_key, token)
 
 
 def _stores(given: _Given) -> Stores:

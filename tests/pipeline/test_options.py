@@ -53,7 +53,7 @@ def test_several_stores_are_told_apart_by_broker_name() -> None:
         ({"brokerName": "a,b"}, "brokerName", "one name for each of the 1 stores"),
         ({"startingOffset": "earliest"}, "startingOffset", "did you mean 'startingOffsets'"),
         ({"kafka.bootstrap.servers": "h:1"}, "kafka.bootstrap.servers", "did you mean 'nameServer'"),
-        ({"quite-other": "x"}, "quite-other", "there are: assign"),
+        ({"quite-other": "x"}, "quite-other", "there are: accessKey"),
         ({"startingOffsets": "latest"}, "startingOffsets", "cannot be where a range begins"),
         ({"startingOffsets": "first"}, "startingOffsets", "not valid JSON"),
         ({"startingOffsets": '{"T":{"a":{"0":-1}}}'}, "startingOffsets", "-1 cannot be where a range begins"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,9 @@ class Engine:
     journal: list[str] = attrs.field(factory=list[str])
     """Ends of batches, as the checkpoint holds them."""
     committed: int = 0
-    """How many batches have been."""
+    """How many batches have ended."""
+    on_batch: Callable[[list[tuple[int, int]]], object] = lambda _: None
+    """Called with the rows of each batch."""
 
     def __call__(self, *, fail: bool = False, **options: Any) -> Seen:
         """Read all that is there; with `fail`, die in the first batch that has rows. Returns the batches."""
@@ -52,6 +55,7 @@ class Engine:
             if fail and found:
                 raise RuntimeError("halt here")
             seen.append((self.committed, found))
+            self.on_batch(found)
             self.committed += 1
             reader.commit(json.loads(self.journal[-1]))
 
