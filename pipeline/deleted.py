@@ -28,6 +28,9 @@ WALK_BYTES_MAX = 256 * 1024 * 1024
 control records either; ours have one within seconds."""
 
 _size_magic_flag = struct.Struct(f">ii{SYS_FLAG_AT - 8}xi").unpack_from
+_entry_header = struct.Struct(">ii16xq").unpack_from
+"""Magic number, size and position of an entry of a Raft ledger."""
+_ENTRY_MAGIC = 1
 
 Queue = tuple[str, int]
 """Topic and queue id."""
@@ -116,20 +119,27 @@ class Deletions:
         limit = min(len(view), end - file.start) - header - RECORD_SIZE_MIN
         while position <= limit:
             size, magic, sys_flag = _size_magic_flag(view, position + header)
-            if magic not in (MAGIC_V1, MAGIC_V2) or size < RECORD_SIZE_MIN:
+            is_record = magic in (MAGIC_V1, MAGIC_V2) and size >= RECORD_SIZE_MIN
+            if header:  # the entry says how long it is; a configuration of the group is an entry that is no record
+                entry_magic, size, _ = _entry_header(view, position)
+                if entry_magic != _ENTRY_MAGIC or size < header:
+                    return
+            elif not is_record:
                 return
-            if sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
+            if is_record and sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
                 topic = self._deleted(view, position + header)
                 if topic is not None:
                     self._found[topic] = file.start + position + header
-            position += header + size
+            position += size
             self._walked = file.start + position
 
     def _first_record(self, file: SegmentFile, view: memoryview) -> int:
         """Where to start in a file: at the place that was reached, if a record begins there, else at the file's first one."""
         position = self._walked - file.start
-        if position > 0 and position + file.header_size + RECORD_SIZE_MIN <= len(view):
-            span = span_of(view, position + file.header_size, len(view))
-            if span is not None and span.physical_offset == file.start + position + file.header_size:
-                return position
-        return 0
+        if position <= 0 or position + file.header_size + RECORD_SIZE_MIN > len(view):
+            return 0
+        if file.header_size:
+            magic, _, place = _entry_header(view, position)
+            return position if magic == _ENTRY_MAGIC and place == file.start + position else 0
+        span = span_of(view, position, len(view))
+        return position if span is not None and span.physical_offset == file.start + position else 0

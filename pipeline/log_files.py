@@ -71,19 +71,25 @@ class SegmentFiles:
     files: list[SegmentFile] = attrs.field(factory=list[SegmentFile])
 
     def refresh(self) -> None:
-        """Look which files there are now."""
+        """Look up which files exist now."""
         found: list[SegmentFile] = []
         for directory in self.directories():
-            header_size = LEDGER_HEADER_SIZE if f"/{LEDGER_PREFIX}" in directory[len(self.root) :] else 0
-            for name in numbered(self.disk, directory):
-                path = f"{directory}/{name}"
-                try:
-                    size = self.disk.size(path)
-                except FileNotFoundError:
-                    continue  # expired between the two calls
-                if size:
-                    found.append(SegmentFile(path, int(name), int(name) + size, header_size))
+            is_ledger = f"/{LEDGER_PREFIX}" in directory[len(self.root) :]
+            found += self.in_directory(directory, LEDGER_HEADER_SIZE if is_ledger else 0)
         self.files = sorted(found, key=lambda file: file.start)
+
+    def in_directory(self, directory: str, header_size: int) -> list[SegmentFile]:
+        """List the numbered files of a directory."""
+        found: list[SegmentFile] = []
+        for name in numbered(self.disk, directory):
+            path = f"{directory}/{name}"
+            try:
+                size = self.disk.size(path)
+            except FileNotFoundError:
+                continue  # expired between the two calls
+            if size:
+                found.append(SegmentFile(path, int(name), int(name) + size, header_size))
+        return found
 
     def directories(self) -> list[str]:
         """Where files of the log are."""

@@ -1,8 +1,9 @@
 """`audit`: whether the replicas of a log are the same, and whether each of them is sound.
 
-The logs of a master and its slaves, and the ledgers of a group, are equal byte for byte up to the end of the shorter one.
-Workers take a CRC of every stretch of every replica; stretches that differ are looked at byte by byte, and the first difference
-is named by its record. A replica that is merely shorter does not differ.
+The logs of a master and its slaves are equal byte for byte up to the end of the shortest one, and the ledgers of a Raft group
+up to the smallest committed index; what a node holds beyond that may still be replaced. Workers compute a CRC of every stretch
+of every replica. Stretches that differ are compared byte by byte, and the first difference is named by its record. A replica
+that is only shorter does not differ.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from ...world.disk import RealDisk
 from ..errors import BadOption
 from ..log_files import SegmentFile
 from ..store_files import Store, open_stores
+from .ledgers import entry_at, examine_ledgers
 from .places import Report, nobody
 
 if TYPE_CHECKING:
@@ -110,17 +112,20 @@ def audit(spark: SparkSession, replicas: Sequence[str], *, report: Report = nobo
 
 
 def end_of(store: Store) -> int:
-    """Where the last sound record of a store's log ends; headers of a ledger's entries count with their records."""
+    """Return where the last sound record of a store's log ends; in a Raft ledger, where its last committed entry ends."""
+    ledgers = examine_ledgers(store.root, check_bodies=False)
+    if ledgers.end is not None:
+        return ledgers.end
     for file in reversed(store.log.files):
         piece = store.log.piece(file)
         if piece is None:
             continue
-        view, header = memoryview(piece.bytes), file.header_size
+        view = memoryview(piece.bytes)
         position = 0
-        while check_record(view, position + header, len(view), check_crc=False)[0] is Check.RECORD:
-            span = span_of(view, position + header, len(view))
+        while check_record(view, position, len(view), check_crc=False)[0] is Check.RECORD:
+            span = span_of(view, position, len(view))
             assert span is not None
-            position += header + span.size
+            position += span.size
         if position:
             return file.start + position
     return store.log.min_offset
@@ -148,7 +153,8 @@ def _sum(stretch: _Stretch) -> tuple[str, int, int, int]:
 def _verify(root: str) -> tuple[str, list[str]]:
     report = verify(RealDisk(), root)
     more = report.problem_count - len(report.problems)
-    return root, [*report.problems, *([f"and {more} more"] if more else [])]
+    of_ledgers = examine_ledgers(root, check_bodies=True).problems
+    return root, [*report.problems, *([f"and {more} more"] if more else []), *of_ledgers]
 
 
 def _differences(stores: Sequence[Store], sums: dict[tuple[int, int], dict[str, int]]) -> list[Difference]:
@@ -191,13 +197,16 @@ def _first_difference(reference: Store, other: Store, physical_offset: int, size
 
 
 def _record_at(store: Store, file: SegmentFile, physical_offset: int) -> str:
+    """Say which record, or which entry of a ledger, holds a byte."""
     piece = store.log.piece(file)
     assert piece is not None
-    view, header = memoryview(piece.bytes), file.header_size
+    view = memoryview(piece.bytes)
+    if file.header_size:
+        return entry_at(view, file.start, physical_offset)
     position = 0
-    while (span := span_of(view, position + header, len(view))) is not None:
-        if file.start + position + header + span.size > physical_offset:
+    while (span := span_of(view, position, len(view))) is not None:
+        if file.start + position + span.size > physical_offset:
             where = f"topic {topic_of(view, span)}, queue {span.queue_id}, queue offset {span.queue_offset}"
-            return f"the record at {file.start + position + header} ({where})"
-        position += header + span.size
+            return f"the record at {file.start + position} ({where})"
+        position += span.size
     return "no record: behind the last one, or a filler"

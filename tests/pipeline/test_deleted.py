@@ -7,13 +7,23 @@ from pathlib import Path
 
 import pytest
 
+from ledgermq.ha.dledger.layout import CHANNEL_CONFIGURATION
+from ledgermq.message.control import CONTROL_TOPIC, KIND_PROPERTY, deletion_of
+from ledgermq.message.flags import TRANSACTION_ROLLBACK
+from ledgermq.message.json import dumps_strict
+from ledgermq.message.layout import encode_record
 from ledgermq.message.message import MessageQueue
+from ledgermq.message.properties import encode_properties
 from ledgermq.pipeline.catalog import Bounds, StoreCatalog
+from ledgermq.pipeline.deleted import Deletions
 from ledgermq.pipeline.errors import DataLoss
+from ledgermq.pipeline.log_files import SegmentFiles
 from ledgermq.pipeline.options import Stores
 from ledgermq.pipeline.ranges import QueueRange
 from ledgermq.store.deletions import Deletion
+from ledgermq.world.disk import RealDisk
 
+from ..ha.dledger.ledgers import HOST, messages, open_small
 from .stores import StoreFiles, interleaved
 from .test_segment_reader import rows_of, whole
 
@@ -100,3 +110,30 @@ def test_the_deletion_of_another_topic_changes_nothing(files: StoreFiles) -> Non
     files.append(interleaved(3))
 
     assert bounds(files) == Bounds(0, 101)
+
+
+def test_a_deletion_in_a_ledger_is_found_behind_entries_that_are_no_records(tmp_path: Path) -> None:
+    """An entry may carry a configuration of the group instead of a message."""
+    queue = encode_record(b"T", 0, 1, b"new", b"", 0, 0, 0, HOST, 1, HOST)
+    control = deletion_of("T", {0: 1})
+    properties = encode_properties({KIND_PROPERTY: control.kind}).encode()
+    record = encode_record(
+        CONTROL_TOPIC.encode(), 0, 0, dumps_strict(control.content), properties, 0, TRANSACTION_ROLLBACK, 0, HOST, 1, HOST
+    )
+    ledger = open_small(RealDisk(), str(tmp_path))
+    ledger.append(1, messages(0, 1))
+    ledger.append(1, [b"a configuration"], channel=CHANNEL_CONFIGURATION, patch=False)
+    placed = ledger.append(1, [record])
+    ledger.append(1, [queue])
+    end = ledger.end_position
+    ledger.close()
+    log = SegmentFiles(str(tmp_path))
+    log.refresh()
+    deletions = Deletions(str(tmp_path), log, RealDisk())
+
+    deletions.refresh(placed.start)
+    before = deletions.position_of("T")
+    deletions.refresh(end)
+
+    assert before == 0
+    assert deletions.position_of("T") == placed.offsets[0]

@@ -19,7 +19,9 @@ from ledgermq.pipeline.jobs.copies import replay, stream
 from ledgermq.pipeline.jobs.letters import compact, dead_letters, redrive, summary
 from ledgermq.pipeline.jobs.stats import stats
 from ledgermq.testing.embedded import Embedded
+from ledgermq.world.disk import RealDisk
 
+from ...ha.dledger.ledgers import force, messages, open_small
 from ..brokers import all_bodies, bodies, create_topic, numbered, send
 from ..stores import Stored, StoreFiles, interleaved
 
@@ -262,3 +264,30 @@ def test_commands_run_the_jobs(
     assert "the topic 'TT' does not exist" in unknown.stderr
     assert "--namesrv HOST:PORT, or --store DIR" in nowhere.stderr
     assert "FAILFAST, DROPMALFORMED, PERMISSIVE" in bad_option.stderr
+
+
+def test_ledgers_are_compared_as_far_as_they_are_committed(spark: SparkSession, tmp_path: Path) -> None:
+    """Two nodes may hold other entries behind the committed index; before it, the first difference is named by its entry."""
+    nodes = [tmp_path / name for name in ("one", "two")]
+    for node, tail in zip(nodes, (100, 200), strict=True):
+        ledger = open_small(RealDisk(), str(node))
+        ledger.append(1, messages(0, 50))
+        ledger.append(2, messages(tail, 10))
+        ledger.commit(49)
+        force(ledger)
+        ledger.write_checkpoint()
+        ledger.close()
+
+    sound = audit(spark, [str(node) for node in nodes])
+    path = nodes[1] / "dledger-n0" / "data" / f"{4096:020d}"
+    content = bytearray(path.read_bytes())
+    content[300] ^= 1
+    path.write_bytes(content)
+    damaged = audit(spark, [str(node) for node in nodes])
+
+    assert sound.sound, sound
+    (difference,) = damaged.differences
+    assert difference.physical_offset == 4096 + 300
+    assert "of term 1 at" in difference.record
+    assert "does not have the CRC" in damaged.problems[str(nodes[1])][0]
+    assert damaged.problems[str(nodes[0])] == []
