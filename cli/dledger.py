@@ -49,6 +49,9 @@ def _row(node: dict[str, Any]) -> dict[str, Any]:
     peers: list[dict[str, Any]] = node.get("peers") or []
     lags = [f"{peer['id']} {peer['lagEntries']}" for peer in peers if peer.get("lagEntries") is not None]
     refusals = [f"{peer['id']}: {peer['refusal']}" for peer in peers if peer.get("refusal")]
+    silent = [peer["id"] for peer in peers if not peer.get("connected") and not peer.get("refusal")]
+    if silent:
+        refusals.append(f"does not reach {', '.join(silent)}{_without_majority(node, silent)}")
     return {
         "broker": node["broker"],
         "node": node.get("selfId"),
@@ -62,6 +65,18 @@ def _row(node: dict[str, Any]) -> dict[str, Any]:
         "flush": node.get("raftFlush"),
         "note": "; ".join(filter(None, (node.get("failure"), *refusals))) or None,
     }
+
+
+def _without_majority(node: dict[str, Any], silent: list[str]) -> str:
+    """What to do where so many nodes are silent that nobody can lead; empty otherwise."""
+    voters: list[str] = node.get("voters") or []
+    lost = [name for name in voters if name in silent]
+    if node.get("leaderId") is not None or 2 * (len(voters) - len(lost)) > len(voters):
+        return ""
+    return (
+        f": {len(voters) - len(lost)} of {len(voters)} voters are no majority, so nothing can be sent. Start the others; where "
+        "their disks are lost for good, see docs/operating.md"
+    )
 
 
 @command.command("transfer")

@@ -1,4 +1,8 @@
-"""`ledgermq up`: a name server and brokers in one process, for a laptop and for trying things out."""
+"""`ledgermq up`: a name server and brokers, for a laptop and for trying things out.
+
+They run in one process, except the nodes of DLedger groups: each of these is a process of its own, so that one can be killed
+while the others elect the next master.
+"""
 
 from __future__ import annotations
 
@@ -7,26 +11,31 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext, suppress
 from pathlib import Path
 
 import attrs
 import click
+import trio
 
 from ..broker.broker import Broker, open_broker
 from ..broker.config import BrokerConfig, config_of
 from ..broker.errors import BrokerError
+from ..client.admin import Admin, open_admin
+from ..client.errors import ClientError
 from ..ha.errors import HaError
 from ..message.errors import JsonError
+from ..message.units import MASTER_ID
 from ..namesrv.config import NamesrvConfig
 from ..namesrv.server import Namesrv, open_namesrv
 from ..remoting.errors import BadTlsSetting
 from ..store.errors import StoreError
-from ..testing.embedded import dledger_keys, free_ports, wait_for_master
+from ..testing.embedded import dledger_keys, free_ports
 from ..world.real import World, real_world
 from .logs import LogFormat, log_options, log_to_stderr
 from .output import table
+from .processes import BrokerProcess
 from .serving import serve
 
 PORTS_PER_BROKER = 10
@@ -35,6 +44,8 @@ PORTS_PER_BROKER = 10
 RAFT_PORT_DISTANCE = 30_000
 PORT_MAX = 65_535
 TEMPORARY_PREFIX = "ledgermq-up-"
+WAIT_SECONDS = 0.05
+"""How often the name server is asked whether new groups have elected a master."""
 EVERYWHERE = ("", "0.0.0.0", "::")
 
 
@@ -96,12 +107,23 @@ class Plan:
 
 
 @attrs.frozen
+class Shown:
+    """A broker as it is announced."""
+
+    name: str
+    role: str
+    address: str
+    process_id: int | None = None
+    """Of a broker that is a process of its own."""
+
+
+@attrs.frozen
 class Cluster:
     """What runs."""
 
     plan: Plan
     namesrv: Namesrv
-    brokers: tuple[Broker, ...]
+    brokers: tuple[Shown, ...]
 
     def __repr__(self) -> str:
         return f"<Cluster of {len(self.brokers)} brokers at {self.namesrv.address}>"
@@ -171,7 +193,8 @@ def command(
         secret = secrets.token_hex()
         plan = Plan(mode, nodes, masters, host, port, broker_port, folder, secret, store is not None, raft_ports)
         expected = (BrokerError, StoreError, HaError, JsonError, BadTlsSetting)
-        serve(_open_cluster(plan, real_world()), _announce, *expected, port_options="--port or --broker-port")
+        options = ("--log-level", log_level, *(("--log-format", log_format) if log_format else ()))
+        serve(_open_cluster(plan, options, real_world()), _announce, *expected, port_options="--port or --broker-port")
 
 
 def _raft_ports(host: str, broker_port: int, count: int) -> tuple[int, ...]:
@@ -207,36 +230,72 @@ def _locked(folder: Path) -> Generator[None]:
 
 
 @asynccontextmanager
-async def _open_cluster(plan: Plan, world: World) -> AsyncGenerator[Cluster]:
-    async with AsyncExitStack() as stack:
-        kept = f"{plan.store}/namesrv/kvConfig.json"
-        config = NamesrvConfig(listen_port=plan.port, bind_address=plan.host, kv_config_path=kept)
-        namesrv = await stack.enter_async_context(open_namesrv(config, world))
-        brokers = [await stack.enter_async_context(open_broker(config, world)) for config in plan.brokers(str(namesrv.address))]
+async def _open_cluster(plan: Plan, options: Sequence[str], world: World) -> AsyncGenerator[Cluster]:
+    """Run the name server and the brokers.
+
+    Args:
+        options: of the command `ledgermq broker`, for brokers that are processes of their own.
+    """
+    kept = f"{plan.store}/namesrv/kvConfig.json"
+    config = NamesrvConfig(listen_port=plan.port, bind_address=plan.host, kv_config_path=kept)
+    async with open_namesrv(config, world) as namesrv:
+        configs = plan.brokers(str(namesrv.address))
         if plan.mode == "dledger":
-            for first in range(0, len(brokers), plan.nodes):
-                group = brokers[first : first + plan.nodes]
-                await wait_for_master(lambda group=group: group)  # type: ignore[misc]
-        yield Cluster(plan, namesrv, tuple(brokers))
+            processes = [BrokerProcess(config, Path(plan.store), options) for config in configs]
+            async with trio.open_nursery() as nursery:
+                async with trio.open_nursery() as starting:
+                    for process in processes:
+                        starting.start_soon(nursery.start, process.run)
+                yield Cluster(plan, namesrv, await _elected(str(namesrv.address), processes))
+                nursery.cancel_scope.cancel()
+        else:
+            async with AsyncExitStack() as stack:
+                brokers = [await stack.enter_async_context(open_broker(config, world)) for config in configs]
+                yield Cluster(plan, namesrv, tuple(map(_shown, brokers)))
 
 
-def _role_of(broker: Broker) -> str:
-    """What a broker is; with classic replication as configured, for puts of an async master wait for nobody."""
+def _shown(broker: Broker) -> Shown:
+    """A broker of this process. Its role is the configured one: puts of an asynchronous master wait for nobody."""
     config = broker.config
-    return broker.role.state.role.value if config.enable_dleger_commit_log else config.broker_role.replace("_", " ").lower()
+    return Shown(config.broker_name, config.broker_role.replace("_", " ").lower(), broker.address)
+
+
+async def _elected(namesrv: str, processes: Sequence[BrokerProcess]) -> tuple[Shown, ...]:
+    """The nodes of DLedger groups, once each group has elected a master that the name server knows."""
+    async with open_admin(namesrv) as admin:
+        while True:
+            masters = await _masters(admin)
+            if masters.keys() == {process.config.broker_name for process in processes}:
+                break
+            await trio.sleep(WAIT_SECONDS)
+    return tuple(
+        Shown(
+            process.config.broker_name,
+            "master" if masters[process.config.broker_name] == process.address else "follower",
+            process.address,
+            process.process_id,
+        )
+        for process in processes
+    )
+
+
+async def _masters(admin: Admin) -> dict[str, str]:
+    """The master of each broker name that has one."""
+    try:
+        brokers = (await admin.cluster()).brokers
+    except ClientError:
+        return {}
+    return {broker.name: str(broker.addresses[MASTER_ID]) for broker in brokers if MASTER_ID in broker.addresses}
 
 
 def _announce(cluster: Cluster) -> str:
     plan = cluster.plan
-    rows = [{"what": "name server", "role": "", "address": str(cluster.namesrv.address)}]
-    rows += [
-        {
-            "what": broker.config.broker_name,
-            "role": _role_of(broker),
-            "address": broker.address,
-        }
-        for broker in cluster.brokers
-    ]
+    rows: list[dict[str, object]] = [{"what": "name server", "role": "", "address": str(cluster.namesrv.address)}]
+    rows += [{"what": broker.name, "role": broker.role, "address": broker.address} for broker in cluster.brokers]
+    killable = [broker.process_id for broker in cluster.brokers if broker.process_id is not None]
+    if killable:
+        for row, process_id in zip(rows, ("", *killable), strict=True):
+            row["process"] = process_id
     elsewhere = f" --namesrv {cluster.namesrv.address}" if cluster.namesrv.port != NamesrvConfig().listen_port else ""
     return "\n".join(
         (
@@ -248,6 +307,7 @@ def _announce(cluster: Cluster) -> str:
             "Try, in another terminal:",
             f'  ledgermq send hello "my first message"{elsewhere}',
             f"  ledgermq consume hello --from-beginning{elsewhere}",
+            *(("Kill a broker (kill -9 PROCESS): another one leads, and it is started again.",) if killable else ()),
             "Ctrl-C stops.",
         )
     )
