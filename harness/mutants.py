@@ -249,7 +249,7 @@ def _show_what_the_master_may_lose(_: Any) -> Any:
 
 
 def _answer_without_slaves(_: Any) -> Callable[[Any, Any, Any], Any]:
-    return lambda self, end, done: self.local.when_stored(end, done)
+    return lambda self, end, done: self.inner.when_stored(end, done)
 
 
 def _drop_dead_letters(original: Any) -> Any:

@@ -90,7 +90,7 @@ class DLedgerNode:
             raise
         replica.older = older
         replica.before_clearing.append(self._drop_older)
-        return DividedCommitLog(older, newer, ledger.continue_from, older.files_end, sealed=sealed)
+        return DividedCommitLog(newer, older, ledger.continue_from, older.files_end, sealed=sealed)
 
     async def _drop_older(self) -> None:
         """The leader no longer has what came between: what is older has expired too."""

@@ -23,7 +23,7 @@ def divided(disk: SimDisk, *, sealed: bool = False) -> DividedCommitLog:
         newer.append_raw(position, b"")
         newer.max_offset = newer.flushed_offset = position
 
-    return DividedCommitLog(older, newer, continue_from, older.files_end, sealed=sealed)
+    return DividedCommitLog(newer, older, continue_from, older.files_end, sealed=sealed)
 
 
 def recovered(disk: SimDisk) -> tuple[DividedCommitLog, int]:
@@ -66,9 +66,9 @@ def test_an_offset_names_its_span() -> None:
     log, _ = recovered(disk)
     (offset,) = put(log, 1)
 
-    assert isinstance(log.newer, LocalCommitLog)
+    assert isinstance(log.inner, LocalCommitLog)
     assert log.record(0, 200) == log.older.local.record(0, 200) is not None
-    assert log.record(offset, 200) == log.newer.record(offset, 200) is not None
+    assert log.record(offset, 200) == log.inner.record(offset, 200) is not None
     assert log.slice_from(offset - 8, 100) == bytes(8)
     assert log.segment_end(offset - 8) == offset
 
