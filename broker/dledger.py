@@ -101,7 +101,17 @@ class DLedgerReplication(Replication[DLedgerNode]):
 
     async def _append_tables(self, scope: trio.CancelScope) -> None:
         with scope:
-            await keep_running("appending of commits", self.replicated.run)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(keep_running, "appending of commits", self.replicated.run)
+                nursery.start_soon(keep_running, "saying where queues go on", self._say_queue_ends)
+
+    async def _say_queue_ends(self) -> None:
+        """Let the log tell what a node has to know that begins anew with the first entry of this one."""
+        ends = self.store.queue_ends
+        while ends.owed:
+            await ends.pay()
+            if ends.owed:
+                await trio.sleep(RETRY_SECONDS)
 
     async def _keep_tables(self, sync: ConfigSync, scope: trio.CancelScope) -> None:
         """Copy the leader's tables once, for what is older than this node's log; the log brings the rest.

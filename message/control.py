@@ -7,7 +7,7 @@ it: neither RocketMQ nor an older version of ours adds such a record to a consum
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 import attrs
@@ -27,6 +27,9 @@ KIND_PROPERTY = "CONTROL"
 
 TOPIC_DELETED = "topic_deleted"
 """`topic` ends here. `queues` holds for each queue the offset of its next message; other queues begin at 0 again."""
+QUEUES_END = "queues_end"
+"""`queues` holds lists of topic, queue id and the offset that the next message of the queue gets, for nodes whose log begins
+behind the last message of the queue."""
 GROUP_DELETED = "group_deleted"
 """The settings of `group` are deleted here, and with `offsets` also its consumer offsets."""
 TOPICS_CHANGED = "topics_changed"
@@ -114,6 +117,29 @@ def deleted_topic_of(control: Control) -> tuple[str, dict[int, int]]:
             raise CorruptRecord(f"a {TOPIC_DELETED} record holds queue ids and offsets (got {queue_id!r:.40}: {offset!r:.40})")
         next_offsets[int(queue_id)] = offset
     return topic, next_offsets
+
+
+def queues_end_of(queues: Iterable[tuple[str, int, int]]) -> Control:
+    """The event that says where queues go on: topic, queue id and next offset of each."""
+    return Control(QUEUES_END, {"queues": [list(queue) for queue in queues]})
+
+
+def ended_queues_of(control: Control) -> list[tuple[str, int, int]]:
+    """Topic, queue id and next offset of each queue of a `QUEUES_END` event.
+
+    Raises:
+        CorruptRecord: the content has another shape.
+    """
+    rows = control.content.get("queues")
+    if not isinstance(rows, list):
+        raise CorruptRecord(f"a {QUEUES_END} record holds a list of queues (got {control.content!r:.200})")
+    found: list[tuple[str, int, int]] = []
+    for row in cast("Iterable[Any]", rows):
+        parts = list(cast("Iterable[Any]", row)) if isinstance(row, list) else []
+        if [type(part) for part in parts] != [str, int, int]:
+            raise CorruptRecord(f"a {QUEUES_END} record holds topics, queue ids and offsets (got {row!r:.200})")
+        found.append((parts[0], parts[1], parts[2]))
+    return found
 
 
 def group_deletion_of(group: str, *, offsets: bool) -> Control:

@@ -32,6 +32,8 @@ assert FIELDS.size == 40
 MARK_AT = 2048
 """Where our own recovery mark lies, in the part of the file that RocketMQ leaves unused."""
 MARK_SIZE_MAX = 256
+DERIVE_ANEW = b"DERIVE ANEW"
+"""Stands in the place of the mark while a log is replaced by another one."""
 NOTE_AT = 3072
 """A mark of another kind, in a sector of its own: of what has been written, whether or not it is on the medium."""
 
@@ -145,12 +147,22 @@ class Checkpoint:
             file.close()
         self.confirm_offset, self._saved = offset, b""
 
-    def forget(self) -> None:
+    @property
+    def derives_anew(self) -> bool:
+        """Whether a log was being replaced by another one, so that nothing that was derived may be trusted."""
+        return self.mark.startswith(DERIVE_ANEW)
+
+    def forget(self, *, derive_anew: bool = False) -> None:
         """Let the next start know nothing of how far this one had got, and force what else has changed.
+
+        Args:
+            derive_anew: the next start also drops all queues, because they may belong to a log that is being replaced.
 
         Raises:
             OSError: the old mark may stand.
         """
         self.mark = self.note = bytes(MARK_SIZE_MAX)
+        if derive_anew:
+            self.mark = DERIVE_ANEW.ljust(MARK_SIZE_MAX, b"\0")
         self.write_note(self.note)
         self.save()

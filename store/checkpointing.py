@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Awaitable, Callable
+from functools import partial
 from math import inf
 
 import attrs
@@ -55,6 +56,9 @@ class CheckpointKeeper:
     _written: RecoveryMark | None = None
     """The mark in the checkpoint, if this process has written it."""
     _cuts: int = 0
+    """Counts cuts of the log, so that a mark from before a cut is not written after it."""
+    _cutting: bool = False
+    """Between `begin_cut` and `end_cut` nothing may be said about how far anything is."""
     _writing: trio.Lock = attrs.field(factory=trio.Lock)
     """Held while the checkpoint file is written: otherwise one writer could put back what another has just replaced."""
 
@@ -97,7 +101,7 @@ class CheckpointKeeper:
         store = self.store
         position = store.dispatcher.dispatched_offset
         # Another node may truncate a replica's log at any time: a note could outlive the bytes that it describes.
-        if position == self._noted or store.log.readable_limit is not None or store.is_replica:
+        if position == self._noted or store.log.readable_limit is not None or store.is_replica or self._cutting:
             return
         if store.events.unsaved_end:  # a start that reads on behind a deletion would not know of it
             return
@@ -141,7 +145,7 @@ class CheckpointKeeper:
             await run(store.index.sync_full, commit_log.flushed_offset)
             self.checkpoint.index_timestamp = store.index.forced_timestamp
         async with self._writing:
-            if timestamp and position == dispatched and cuts == self._cuts and deletions_saved:
+            if timestamp and position == dispatched and cuts == self._cuts and not self._cutting and deletions_saved:
                 checkpoint = self.checkpoint
                 checkpoint.physical_timestamp = checkpoint.logical_timestamp = timestamp
                 indexed = store.index.forced_offset if store.index is not None else -1
@@ -212,17 +216,27 @@ class CheckpointKeeper:
             self.store.dispatcher.dirty[queue] = None  # perhaps not even begun; closing does it
             raise
 
-    async def forget_mark(self) -> None:
+    async def begin_cut(self, *, everything: bool = False) -> None:
         """Write down that nothing is known to be on the medium, and that consumers see no more than they may now.
+
+        Until `end_cut` is called, no mark is written: a part of the log is about to go.
+
+        Args:
+            everything: the whole log goes; a start before `end_cut` drops all that was derived from it.
 
         Raises:
             OSError: the disk refused; the old mark stands.
         """
         self._cuts += 1
+        self._cutting = True
         self._written = None
         async with self._writing:
             self.checkpoint.confirm_offset = self.store.log.readable_limit or 0
-            await self.store.world.workers.run(self.checkpoint.forget)
+            await self.store.world.workers.run(partial(self.checkpoint.forget, derive_anew=everything))
+
+    def end_cut(self) -> None:
+        """Marks may be written again: queues and log agree."""
+        self._cutting = False
 
     async def allow_removal(self, log_min_offset: int) -> None:
         """Write down that the log may begin at `log_min_offset` from now on, and that index and queues may lose files.
@@ -230,6 +244,8 @@ class CheckpointKeeper:
         Raises:
             OSError: the disk refused. Nothing may be removed.
         """
+        if self.store.events.unsaved_end:
+            await self.save()  # or a crash now would need the removed records to find out where queues go on
         async with self._writing:
             mark = RecoveryMark.decode(self.checkpoint.mark)
             if mark is not None:

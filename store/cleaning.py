@@ -73,6 +73,9 @@ class Cleaner:
         safe = min(commit_log.flushed_offset, self.store.dispatcher.dispatched_offset)
         oldest = commit_log.files()[: len(deletion.names)]
         removed = [segment for segment in oldest if segment.end <= safe]
+        await self.store.queue_ends.pay()
+        if removed and not await self._keep_queue_ends(removed[-1].end) and deletion.reason is not Reason.FORCED:
+            removed = []
         if removed:
             await self.before_removal(removed[-1].end)
         for segment in removed:
@@ -85,6 +88,17 @@ class Cleaner:
         if removed:
             await self.follow_log()
         self._mark_disk(disk_full(self.store.disk_ratio(), rules), ratio)
+
+    async def _keep_queue_ends(self, low: int) -> bool:
+        """Say in the log where queues go on whose messages before `low` are about to go; returns whether that is said.
+
+        A replica cannot say it, and need not: its master does.
+        """
+        ends = self.store.queue_ends
+        if self.store.writability.hard_refusal is not None or await ends.say(low):
+            return True
+        ends.owed = True
+        return False
 
     def _ages(self) -> list[FileAge]:
         disk = self.store.world.disk

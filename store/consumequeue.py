@@ -7,13 +7,14 @@ it. New units gather in memory for the length of one dispatch round; `write` put
 from __future__ import annotations
 
 import struct
+from bisect import bisect_left
 
 import attrs
 
 from ..message.fields import Field, Layout
 from ..world.disk import Disk
 from ..world.events import get_logger
-from .deletions import Deletion
+from .deletions import Deletion, QueueEnd
 from .errors import BadQueueName, LinkInStore
 from .names import queue_fault, queue_id_of, queue_offset_fault
 from .segments import Segment, Segments
@@ -61,6 +62,9 @@ class ConsumeQueue:
     """End of the last record in this queue; records below it are duplicates."""
     deletion: Deletion | None = None
     """The last deletion of the topic: units before its queue offset do not count."""
+    ends: list[QueueEnd] = attrs.field(factory=list[QueueEnd])
+    """Control records that say where the queue goes on, in log order: the log that this node has need not hold any message of
+    the queue, and then only they prevent that offsets are given out a second time."""
     _gathered: bytearray = attrs.field(factory=bytearray)
     _unsynced_from: int = -1
     _sync_failed: bool = False
@@ -74,17 +78,24 @@ class ConsumeQueue:
             return True
         if physical_offset + size <= self.physical_end or queue_offset < self.max_offset:
             return False
-        if queue_offset_fault(queue_offset) or (self.max_offset and queue_offset - self.max_offset > GAP_UNITS_MAX):
-            place = {"topic": self.topic, "queue_id": self.queue_id, "physical_offset": physical_offset}
-            log.error("queue_offset_impossible", expected=self.max_offset, found=queue_offset, **place)
+        if self._is_impossible(queue_offset, physical_offset):
             return False
         self._skip_to(queue_offset)
         return self.put(queue_offset, physical_offset, size, tags_code)
 
+    def _is_impossible(self, queue_offset: int, physical_offset: int) -> bool:
+        """Whether no broker has given out this queue offset behind the units that there are; logs it if so."""
+        gap = queue_offset - self.max_offset if self._has_units else 0
+        if queue_offset_fault(queue_offset) is None and gap <= GAP_UNITS_MAX:
+            return False
+        place = {"topic": self.topic, "queue_id": self.queue_id, "physical_offset": physical_offset}
+        log.error("queue_offset_impossible", expected=self.max_offset, found=queue_offset, **place)
+        return True
+
     def _skip_to(self, queue_offset: int) -> None:
         # The log does not begin at this queue's first message (a fresh slave, an expired head), or a unit is missing.
         self.write()
-        if self.segments.files:
+        if self._has_units:
             log.error(
                 "queue_offset_gap", topic=self.topic, queue_id=self.queue_id, expected=self.max_offset, found=queue_offset
             )
@@ -94,10 +105,16 @@ class ConsumeQueue:
                 self.max_offset += count
                 self.write()
             return
-        start = queue_offset * UNIT_SIZE
-        segment = self.segments.last(start)
-        segment.append(_PRE_BLANK * ((start - segment.start) // UNIT_SIZE))
         self.min_offset = self.max_offset = queue_offset
+
+    @property
+    def _has_units(self) -> bool:
+        return self.segments.max_offset > self.segments.min_offset
+
+    @property
+    def _gathered_from(self) -> int:
+        """The number of the first unit that is in memory only."""
+        return self.max_offset - len(self._gathered) // UNIT_SIZE
 
     def write(self) -> None:
         """Write the gathered units.
@@ -106,6 +123,8 @@ class ConsumeQueue:
             OSError: the disk refused; the units stay gathered and `write` may be called again.
         """
         gathered = self._gathered
+        if gathered and not self._has_units:
+            self._begin_files(self._gathered_from * UNIT_SIZE)
         if self._unsynced_from < 0 and gathered:
             self._unsynced_from = self.segments.max_offset
         while gathered:
@@ -113,6 +132,13 @@ class ConsumeQueue:
             room = segment.size - segment.wrote
             segment.append(gathered[:room])
             del gathered[:room]
+
+    def _begin_files(self, at: int) -> None:
+        """Make the file that byte `at` of the queue lies in; units before it that this node never had are filled in."""
+        if self.segments.files and self.segments.max_offset != at:
+            self.segments.clear()  # an earlier attempt failed half-way, or all units were cut
+        segment = self.segments.last(at)
+        segment.append(_PRE_BLANK * ((at - segment.start) // UNIT_SIZE))
 
     def sync(self) -> None:
         """Force written units to the medium; blocks."""
@@ -146,8 +172,8 @@ class ConsumeQueue:
         Those that the disk has not taken yet are read from memory: their records are in the log, and consumers need not wait.
         """
         at = offset * UNIT_SIZE
-        behind = at - self.segments.max_offset
-        if behind >= 0:
+        if self._gathered and offset >= self._gathered_from:
+            behind = (offset - self._gathered_from) * UNIT_SIZE
             return bytes(self._gathered[behind : behind + count * UNIT_SIZE])
         segment = self.segments.find(at)
         if segment is None:
@@ -175,11 +201,45 @@ class ConsumeQueue:
         Raises:
             OSError: the disk refused. The caller derives the control record again.
         """
-        offset = deletion.queue_offset
-        if 0 < self.max_offset < offset:
-            self._skip_to(offset)
+        self.go_on_at(deletion)
         self.deletion = deletion
-        self.min_offset = min(max(self.min_offset, offset), self.max_offset)
+        self.min_offset = min(max(self.min_offset, deletion.queue_offset), self.max_offset)
+
+    def go_on_at(self, end: QueueEnd) -> None:
+        """Let the next unit have the number that a control record says, if the queue ends before that.
+
+        Raises:
+            OSError: the disk refused. The caller derives the control record again.
+        """
+        if self.max_offset < end.queue_offset:
+            if self._is_impossible(end.queue_offset, end.physical_offset):
+                return
+            self._skip_to(end.queue_offset)
+        self.note_end(end)
+
+    def note_end(self, end: QueueEnd) -> None:
+        """Keep what a control record says, without changing units; a queue without units goes on there."""
+        at = bisect_left(self.ends, end.physical_offset, key=_physical_offset)
+        if at == len(self.ends) or self.ends[at].physical_offset != end.physical_offset:
+            self.ends.insert(at, end)
+        if not self._has_units and not self._gathered:
+            self._end_at_last_unit()
+            self.min_offset = self.max_offset
+
+    @property
+    def last_mention(self) -> int:
+        """The end of the last record in the log that tells where this queue goes on."""
+        return max(self.physical_end, self.ends[-1].physical_end if self.ends else 0)
+
+    def _place_before(self, physical_offset: int) -> int:
+        """Where control records before `physical_offset` let the queue go on."""
+        return next((end.queue_offset for end in reversed(self.ends) if end.physical_end <= physical_offset), 0)
+
+    @property
+    def first_number(self) -> int:
+        """The number of the first unit of the first file, or of the file that would be the first one."""
+        at = self.segments.min_offset if self._has_units else self._gathered_from * UNIT_SIZE
+        return (at - at % self.segments.segment_size) // UNIT_SIZE
 
     def last_unit_before(self, physical_offset: int) -> Unit | None:
         """The last written unit whose record ends at or before `physical_offset`, if there is one."""
@@ -221,14 +281,18 @@ class ConsumeQueue:
 
     def _end_at_last_unit(self) -> None:
         self.max_offset = self.segments.max_offset // UNIT_SIZE
+        last = self.units(self.max_offset - 1, 1) if self._has_units else b""
+        if not last and self.ends:
+            self.max_offset = max(self.max_offset, self.ends[-1].queue_offset)
         self.min_offset = min(self.min_offset, self.max_offset)
-        last = self.units(self.max_offset - 1, 1) if self.max_offset else b""
         offset, size, _ = UNIT.codec.unpack(last) if last else (0, 0, 0)
         self.physical_end = 0 if size == PRE_BLANK_SIZE else offset + size
 
     def truncate(self, physical_offset: int) -> None:
-        """Drop the units of records at or beyond `physical_offset`."""
+        """Drop the units of records at or beyond `physical_offset`, and what control records there say."""
         self._gathered.clear()
+        while self.ends and self.ends[-1].physical_end > physical_offset:
+            self.ends.pop()
         first = self._first_unit_at(physical_offset)
         if first * UNIT_SIZE < self.segments.max_offset:
             self.segments.truncate(first * UNIT_SIZE)
@@ -249,11 +313,13 @@ class ConsumeQueue:
 
     def end_before(self, physical_offset: int) -> int:
         """The number of the unit that follows those of the records before `physical_offset`."""
+        if not self._has_units and not self._gathered:
+            return self._place_before(physical_offset)
         return self.max_offset if self.physical_end <= physical_offset else self._first_unit_at(physical_offset)
 
     def forget_place(self) -> None:
         """Let the next unit be of any queue offset, if there is no unit left."""
-        if self.segments.files and self.segments.max_offset == self.segments.min_offset:
+        if self.segments.files and not self._has_units:
             self.segments.clear()
             self._end_at_last_unit()
 
@@ -264,6 +330,11 @@ class ConsumeQueue:
 
     def correct_min_offset(self, log_min_offset: int) -> None:
         """Move `min_offset` to the first unit whose record is at or behind `log_min_offset`."""
+        while len(self.ends) > 1 and self.ends[0].physical_offset < log_min_offset:
+            del self.ends[0]
+        if not self._has_units:
+            self.min_offset = self._gathered_from
+            return
         low, high = self.segments.min_offset // UNIT_SIZE, self.segments.max_offset // UNIT_SIZE
         while low < high:
             middle = (low + high) // 2
@@ -290,9 +361,14 @@ class ConsumeQueue:
     def delete(self) -> None:
         """Remove all files of the queue."""
         self._gathered.clear()
+        self.ends.clear()
         self.deletion = None
         for segment in list(self.segments.files):
             self.segments.remove(segment)
+
+
+def _physical_offset(end: QueueEnd) -> int:
+    return end.physical_offset
 
 
 def _valid_bytes(segment: Segment) -> int:
@@ -393,12 +469,25 @@ class ConsumeQueues:
             self.remove(queue)
         return deleted
 
+    def clear(self) -> None:
+        """Remove all queues and their files, so that not even a power cut brings one back.
+
+        Raises:
+            OSError: the disk refused; the call may be repeated.
+        """
+        for queue in list(self.table.values()):
+            self.remove(queue)
+        for topic in self.disk.list_directory(self.directory):
+            self.disk.remove_tree(f"{self.directory}/{topic}")
+        if self.disk.exists(self.directory):
+            self.disk.sync_directory(self.directory)
+
     def remove(self, queue: ConsumeQueue) -> None:
         """Remove one queue and its files."""
-        del self.table[queue.topic, queue.queue_id]
         queue.delete()
         if self.disk.exists(queue.segments.directory):
             self.disk.remove_tree(queue.segments.directory)
+        del self.table[queue.topic, queue.queue_id]  # last: files that a refusing disk keeps must not come back with the name
 
     def close(self) -> None:
         for queue in self.table.values():

@@ -29,7 +29,7 @@ def queue_ends(queues: Iterable[ConsumeQueue], physical_offset: int) -> int:
 
 def queue_begins(queues: Iterable[ConsumeQueue]) -> int:
     """The sum of the first unit numbers of queues."""
-    return sum(queue.segments.min_offset // UNIT_SIZE for queue in queues)
+    return sum(queue.first_number for queue in queues)
 
 
 def remove_corrupt_queues(commit_log: CommitLog, queues: ConsumeQueues, *, page_cache_intact: bool) -> bool:

@@ -1,7 +1,7 @@
-"""From which offset on the messages of a deleted topic's queue count, and the file that keeps it.
+"""What control records say about queues: where a queue goes on, and before which offset its messages are deleted.
 
-The file is a cache of control records of the log: a deletion in it counts as long as its control record is in the log. Pure but
-for the file; readers of a store's files that import no server use it too.
+The file `deletedQueues.json` is a cache of control records of the log. A deletion in it counts as long as its control record is
+in the log. Pure but for the file; readers of a store's files that import no server use it too.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ import attrs
 
 from ..world.disk import Disk
 from .json_file import JsonFile
-from .names import queue_id_of, queue_offset_fault
+from .names import queue_fault, queue_id_of, queue_offset_fault
 
 
 @attrs.frozen
-class Deletion:
-    """Where in the log a topic was deleted."""
+class QueueEnd:
+    """A control record that says where a queue goes on."""
 
     physical_offset: int
-    """Of the control record that says so."""
+    """Where the control record lies in the log."""
     size: int
     """Of that record, bytes."""
     queue_offset: int
@@ -32,20 +32,46 @@ class Deletion:
         return self.physical_offset + self.size
 
 
+@attrs.frozen
+class Deletion(QueueEnd):
+    """The control record also deletes the topic: messages before it do not count."""
+
+
 def deletions_file(disk: Disk, root: str) -> JsonFile:
     """Where a store keeps its deletions."""
     return JsonFile(disk, f"{root}/deletedQueues.json")
 
 
+Row = list[int]
+"""Queue offset, physical offset and size of one control record, as the file holds them."""
+
+
 def deletions_of(kept: Any) -> Iterator[tuple[str, int, Deletion]]:
-    """What the file says, without what makes no sense: a deletion is believed only if the log confirms it."""
-    for topic, queues in _object(_object(kept).get("deletedQueues")).items():
+    """The deletions in the file, without what makes no sense; one is believed only if the log confirms it."""
+    for topic, queue_id, (queue_offset, physical_offset, size) in _rows(kept, "deletedQueues"):
+        yield topic, queue_id, Deletion(physical_offset, size, queue_offset)
+
+
+def ends_of(kept: Any) -> Iterator[tuple[str, int, QueueEnd]]:
+    """The same for queues that go on somewhere without a deletion."""
+    for topic, queue_id, (queue_offset, physical_offset, size) in _rows(kept, "endedQueues"):
+        if queue_fault(topic, queue_id) is None:
+            yield topic, queue_id, QueueEnd(physical_offset, size, queue_offset)
+
+
+def row_of(end: QueueEnd) -> Row:
+    """What the file says about a control record."""
+    return [end.queue_offset, end.physical_offset, end.size]
+
+
+def _rows(kept: Any, key: str) -> Iterator[tuple[str, int, Row]]:
+    for topic, queues in _object(_object(kept).get(key)).items():
         for name, listed in _object(queues).items():
             queue_id = queue_id_of(name)
             for numbers in _list(listed):
                 found = _list(numbers)
                 if queue_id is not None and len(found) == 3 and all(map(_is_offset, found)):
-                    yield topic, queue_id, Deletion(found[1], found[2], found[0])
+                    yield topic, queue_id, found
 
 
 def _object(value: Any) -> dict[str, Any]:

@@ -4,32 +4,34 @@ Invariant: what an event changes in the store follows from the log alone, so eve
 queues. The dispatcher calls `LogEvents.apply` between the records before and behind an event. Tables outside the store (topics,
 groups, offsets) follow through `on_event`; events that recovery met wait in `recovered` until those tables are loaded.
 
-A deletion leaves the units of deleted messages in the queue's files and only says from which queue offset on they count. That
-is kept in `deletedQueues.json`, which is written before the recovery mark passes the event. A deletion counts as long as its
-control record is in the log.
+A deletion leaves the units of deleted messages in the queue's files and only says from which queue offset on they count. An end
+of a queue says where its offsets go on for a node that has no message of it. Both are kept in `deletedQueues.json`, which is
+written before the recovery mark passes the event. A deletion counts as long as its control record is in the log.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 from zlib import crc32
 
 import attrs
 
-from ..message.control import TOPIC_DELETED, Control, decode_control, deleted_topic_of
+from ..message.control import QUEUES_END, TOPIC_DELETED, Control, decode_control, deleted_topic_of, ended_queues_of
 from ..message.errors import CorruptRecord
 from ..message.json import dumps
 from ..world.events import get_logger
 from .commitlog import CommitLog
 from .consumequeue import ConsumeQueues
-from .deletions import Deletion, deletions_of
+from .deletions import Deletion, QueueEnd, Row, deletions_of, ends_of, row_of
 from .json_file import JsonFile
 from .names import queue_fault, queue_offset_fault
 
 log = get_logger(__name__)
 
 OnEvent = Callable[[Control], None]
+_Table = dict[str, dict[str, list[Row]]]
+"""By topic and queue id, what the file says about control records."""
 
 
 @attrs.define(eq=False)
@@ -46,7 +48,7 @@ class LogEvents:
     deletions: dict[tuple[str, int], list[Deletion]] = attrs.field(factory=dict[tuple[str, int], list[Deletion]])
     """By topic and queue id, the deletions whose messages are still in the log, in log order; the last one counts."""
     unsaved_end: int = 0
-    """Behind the last control record that `deletions` has and the file has not; 0 if the file has all."""
+    """Behind the last control record about queues that is applied and not in the file yet; 0 if the file has all."""
 
     def apply(self, physical_offset: int, size: int) -> None:
         """Carry out the event whose control record lies there; one that cannot be read, or is unknown, changes nothing.
@@ -59,6 +61,8 @@ class LogEvents:
             control = decode_control(record if record is not None else b"")
             if control.kind == TOPIC_DELETED:
                 self._delete_topic(control, physical_offset, size)
+            elif control.kind == QUEUES_END:
+                self._end_queues(control, physical_offset, size)
         except CorruptRecord as error:
             log.error("control_record_unreadable", physical_offset=physical_offset, reason=str(error))
             return
@@ -81,6 +85,15 @@ class LogEvents:
                 self.unsaved_end = physical_offset + size
         log.info("topic_ended", topic=topic, physical_offset=physical_offset, queues=len(next_offsets))
 
+    def _end_queues(self, control: Control, physical_offset: int, size: int) -> None:
+        ends = ended_queues_of(control)
+        for topic, queue_id, offset in ends:
+            if fault := queue_fault(topic, queue_id) or queue_offset_fault(offset):
+                raise CorruptRecord(fault)
+        for topic, queue_id, offset in ends:
+            self.queues.of(topic, queue_id).go_on_at(QueueEnd(physical_offset, size, offset))
+        self.unsaved_end = physical_offset + size
+
     # ---------------------------------------------------------------- the file
 
     def load(self, file: JsonFile) -> None:
@@ -95,14 +108,22 @@ class LogEvents:
         for topic, queue_id, deletion in deletions_of(kept):
             if deletion.physical_offset >= self.log.min_offset and self._is_in_log(topic, deletion):
                 self._add(topic, queue_id, deletion)
+        named: dict[int, Collection[tuple[str, int, int]]] = {}
+        for topic, queue_id, end in ends_of(kept):
+            at = end.physical_offset
+            if at >= self.log.min_offset:  # a record that has expired cannot be asked any more
+                if at not in named:
+                    named[at] = self._ended_queues(end)
+                if (topic, queue_id, end.queue_offset) not in named[at]:
+                    continue
+            self.queues.of(topic, queue_id).note_end(end)
 
     def _add(self, topic: str, queue_id: int, deletion: Deletion) -> None:
         known = self.deletions.setdefault((topic, queue_id), [])
         while known and known[-1].physical_end > deletion.physical_offset:  # the log is derived again from there
             known.pop()
         known.append(deletion)
-        if queue := self.queues.table.get((topic, queue_id)):
-            queue.restart(deletion)
+        self.queues.of(topic, queue_id).restart(deletion)
 
     def _is_in_log(self, topic: str, deletion: Deletion) -> bool:
         record = self.log.record(deletion.physical_offset, deletion.size)
@@ -111,22 +132,42 @@ class LogEvents:
         except CorruptRecord:
             return False
 
+    def _ended_queues(self, end: QueueEnd) -> Collection[tuple[str, int, int]]:
+        """What the control record says that a row of the file is about; nothing if it is not in the log."""
+        record = self.log.record(end.physical_offset, end.size)
+        try:
+            return frozenset(ended_queues_of(decode_control(record))) if record is not None else ()
+        except CorruptRecord:
+            return ()
+
     def to_json(self) -> dict[str, Any]:
         """What the file is to hold."""
-        low, table = self.log.min_offset, dict[str, dict[str, list[list[int]]]]()
+        low, ended = self.log.min_offset, _Table()
+        for (topic, queue_id), queue in self.queues.table.items():
+            if rows := [row_of(end) for end in queue.ends if not isinstance(end, Deletion) or end.physical_offset < low]:
+                ended.setdefault(topic, {})[str(queue_id)] = rows
+        return {"deletedQueues": self._deleted(), "endedQueues": ended}
+
+    def _deleted(self) -> _Table:
+        low, table = self.log.min_offset, _Table()
         for (topic, queue_id), deletions in self.deletions.items():
-            listed = [[each.queue_offset, each.physical_offset, each.size] for each in deletions if each.physical_offset >= low]
-            if listed:  # else the messages have expired
-                table.setdefault(topic, {})[str(queue_id)] = listed
-        return {"deletedQueues": table}
+            if rows := [row_of(each) for each in deletions if each.physical_offset >= low]:  # else the messages have expired
+                table.setdefault(topic, {})[str(queue_id)] = rows
+        return table
 
     @property
     def crc(self) -> int:
-        """A checksum of what the file is to hold."""
-        return crc32(dumps(self.to_json()))
+        """A checksum of the deletions that the file is to hold. Lost ends are noticed by the number of units."""
+        return crc32(dumps({"deletedQueues": self._deleted()}))
+
+    def clear(self) -> None:
+        """Forget all deletions: the log has begun anew."""
+        self.deletions.clear()
+        self.unsaved_end = 1  # the file must not tell the next start of another log
 
     def cut(self, physical_offset: int) -> None:
         """Forget the deletions at or behind `physical_offset`: the log has been cut there, and nothing was deleted there."""
+        self.unsaved_end = min(self.unsaved_end, physical_offset)
         for key, deletions in list(self.deletions.items()):
             left = [deletion for deletion in deletions if deletion.physical_end <= physical_offset]
             if len(left) < len(deletions):

@@ -6,7 +6,8 @@ Everything runs on the event loop; only syncing and recovery run on worker threa
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
 
 import attrs
 import trio
@@ -17,6 +18,9 @@ from .consumequeue import ConsumeQueue
 from .events import LogEvents
 from .put_side import PutSide
 
+if TYPE_CHECKING:
+    from .checkpointing import CheckpointKeeper
+
 
 @attrs.define(eq=False, kw_only=True)
 class MessageStore(PutSide):
@@ -25,8 +29,8 @@ class MessageStore(PutSide):
     events: LogEvents
     cleaner: Cleaner | None = None
     """Carries out retention while the store is open."""
-    forget_mark: Callable[[], Awaitable[None]] | None = None
-    """Makes the next start trust nothing of how far this one had got; the log is about to be cut behind that."""
+    checkpoints: CheckpointKeeper | None = None
+    """Says what is on the medium while the store is open; nothing, while the log is cut."""
     on_queues_cut: list[Callable[[Mapping[tuple[str, int], int]], None]] = attrs.field(
         factory=list[Callable[[Mapping[tuple[str, int], int]], None]]
     )
@@ -40,18 +44,18 @@ class MessageStore(PutSide):
         Raises:
             OSError: the disk refused; the next start finds out what is left.
         """
-        if self.forget_mark is not None:
-            await self.forget_mark()
+        await self.begin_cut()
         await self.log.truncate(offset)
         self.dispatcher.cut(offset)
         if self.index is not None:
             self.index.cut(offset)
         ends: dict[tuple[str, int], int] = {}
         for key, queue in self.queues.table.items():
-            if queue.physical_end > offset:
+            if queue.last_mention > offset:
                 queue.truncate(offset)
                 ends[key] = self.next_offsets[key] = queue.max_offset
         self.events.cut(offset)
+        self._end_cut()
         for tell in self.on_queues_cut:
             tell(ends)
 
@@ -61,18 +65,25 @@ class MessageStore(PutSide):
         Raises:
             OSError: the disk refused; the next start finds out what is left.
         """
-        if self.forget_mark is not None:
-            await self.forget_mark()
+        await self.begin_cut(everything=True)
         await self.log.clear()
-        self.dispatcher.cut(0)
-        self.events.cut(0)
-        if self.index is not None:
-            self.index.cut(0)
         ends = dict.fromkeys(self.queues.table, 0)
-        for topic in {topic for topic, _ in self.queues.table}:  # queues of another stretch of the log begin elsewhere
-            self.drop_queues(topic)
+        self.drop_everything_derived()
         for tell in self.on_queues_cut:
             tell(ends)
+
+    async def begin_cut(self, *, everything: bool = False) -> None:
+        """Let no start trust what the checkpoint says about a part of the log that is about to go; see `CheckpointKeeper`.
+
+        Raises:
+            OSError: the disk refused. Nothing may be cut.
+        """
+        if self.checkpoints is not None:
+            await self.checkpoints.begin_cut(everything=everything)
+
+    def _end_cut(self) -> None:
+        if self.checkpoints is not None:
+            self.checkpoints.end_cut()
 
     async def become_writable(self) -> None:
         """Derive all that may be read, drop a record that came in part only, and take up the queue offsets from there.
@@ -91,6 +102,7 @@ class MessageStore(PutSide):
             if self.dispatcher.dispatched_offset < self.log.max_offset:
                 await self.cut(self.dispatcher.dispatched_offset)
         self.take_up_next_offsets()
+        self.queue_ends.owed = self.queue_ends.filled_from() > 0
         self.last_timestamp = max(self.last_timestamp, self.dispatcher.last_store_timestamp)
 
     def take_up_next_offsets(self) -> None:
@@ -101,10 +113,21 @@ class MessageStore(PutSide):
             self.next_offsets[key] = max(end, self.next_offsets.get(key, 0))
 
     def drop_everything_derived(self) -> None:
-        """Forget what was derived from a log that has begun anew elsewhere; its records are derived as they come."""
+        """Forget what was derived from a log that has begun anew elsewhere; its records are derived as they come.
+
+        `begin_cut` came before it, so that a start after a crash does the same.
+
+        Raises:
+            OSError: the disk refused; the call may be repeated.
+        """
         self.dispatcher.cut(0)
-        for topic in {topic for topic, _ in self.queues.table}:
-            self.drop_queues(topic)
+        self.events.clear()
+        if self.index is not None:
+            self.index.cut(0)
+        self.queues.clear()  # queues of another stretch of the log begin elsewhere
+        self.dispatcher.dirty.clear()
+        self.next_offsets.clear()
+        self._end_cut()
 
     # ---------------------------------------------------------------- queues
 

@@ -14,6 +14,7 @@ import attrs
 import trio
 
 from ..message.layout import encode_host
+from ..world.disk import Disk
 from ..world.events import get_logger
 from ..world.real import World
 from .checkpoint import Checkpoint
@@ -90,7 +91,7 @@ async def open_message_store(
                 queues=len(store.queues.table),
             )
             cleaner = store.cleaner = Cleaner(store)
-            store.forget_mark, cleaner.before_removal = keeper.forget_mark, keeper.allow_removal
+            store.checkpoints, cleaner.before_removal = keeper, keeper.allow_removal
             await world.workers.run(_create_abort_file, world, root)
             async with trio.open_nursery() as nursery:
                 await nursery.start(store.log.run)
@@ -121,12 +122,14 @@ def _open(world: World, config: StoreConfig, store_host: tuple[str, int], open_c
             raise ForeignQueues(f"{root}/{name}")
     checkpoint = Checkpoint(disk, f"{root}/checkpoint")
     checkpoint.load()
+    queues = ConsumeQueues(disk, f"{root}/consumequeue", config.mapped_file_size_consume_queue)
+    if checkpoint.derives_anew:
+        _drop_derived(disk, root, queues)
     mark, note = RecoveryMark.decode(checkpoint.mark), RecoveryMark.decode(checkpoint.note)
     # After a mere crash of the process all written bytes are still in the page cache; only after a crash of the machine may
     # bytes that were written, but not synced, be missing in any order.
     page_cache_intact = clean_exit or (mark is not None and mark.boot_id == disk.boot_id() != "")
     commit_log = open_commit_log(world, config)
-    queues = ConsumeQueues(disk, f"{root}/consumequeue", config.mapped_file_size_consume_queue)
     store = _assemble(world, config, store_host, commit_log, queues)
     index = store.index
     try:
@@ -144,7 +147,14 @@ def _open(world: World, config: StoreConfig, store_host: tuple[str, int], open_c
             elif mark is not None and page_cache_intact and index.end_physical_offset < mark.indexed_offset:
                 lost_from = index.end_physical_offset
             disk.make_directories(index.directory)
-        derived_damaged = queues.damaged or remove_corrupt_queues(commit_log, queues, page_cache_intact=page_cache_intact)
+        if checkpoint.derives_anew and index is not None:
+            index.clear()
+            lost_from = commit_log.min_offset
+        derived_damaged = (
+            checkpoint.derives_anew
+            or queues.damaged
+            or remove_corrupt_queues(commit_log, queues, page_cache_intact=page_cache_intact)
+        )
         if mark is not None and not commit_log.empty and disk.list_directory(queues.directory):
             derived_damaged |= lost_units(mark, commit_log, queues) or _lost_deletions(mark, store)
         commit_log.limit_readable(checkpoint.confirm_offset)
@@ -176,6 +186,17 @@ def _open(world: World, config: StoreConfig, store_host: tuple[str, int], open_c
     commit_log.on_readable.append(store.dispatcher.wake)
     commit_log.on_truncated.append(store.dispatcher.cut)
     return _Opened(store, checkpoint, recovered, clean_exit)
+
+
+def _drop_derived(disk: Disk, root: str, queues: ConsumeQueues) -> None:
+    """Remove what a log that was being replaced may have left behind; everything is derived from the log that is there."""
+    log.warning("derived_files_dropped", path=root, reason="the last run ended while the log was being replaced")
+    queues.clear()
+    deletions = deletions_file(disk, root)
+    for path in (deletions.path, deletions.backup_path):
+        if disk.exists(path):
+            disk.remove(path)
+    disk.sync_directory(root)
 
 
 def _lost_deletions(mark: RecoveryMark, store: MessageStore) -> bool:

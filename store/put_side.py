@@ -25,6 +25,7 @@ from .dispatch import Derivable
 from .errors import AppendUnclear, NotWritable
 from .local_recovery import SECTOR
 from .names import queue_fault
+from .queue_ends import QueueEnds
 from .read_side import ReadSide
 from .statuses import PutStatus
 
@@ -76,12 +77,15 @@ class Writability:
     queue_error: str | None = None
 
     @property
+    def hard_refusal(self) -> str | None:
+        """The reason if not even an event that makes room on the disk may be appended; else None."""
+        return "the broker is shutting down" if self.shut_down else self.role_refusal
+
+    @property
     def refusal(self) -> str | None:
         """The reason, for the producer; None when puts are welcome."""
-        if self.shut_down:
-            return "the broker is shutting down"
-        if self.role_refusal is not None:
-            return self.role_refusal
+        if (refusal := self.hard_refusal) is not None:
+            return refusal
         if self.disk_full:
             return "the disk is full beyond diskSpaceWarningLevelRatio; messages are taken again when space has been freed"
         if self.queue_error is not None:
@@ -97,7 +101,11 @@ class PutSide(ReadSide):
     writability: Writability = attrs.field(factory=Writability)
     last_timestamp: int = 0
     """Store timestamp of the last record: they never decrease along the log, whatever the clock does."""
+    queue_ends: QueueEnds = attrs.field(init=False)
     _topic_fields: dict[str, bytes] = attrs.field(factory=dict[str, bytes])
+
+    def __attrs_post_init__(self) -> None:
+        self.queue_ends = QueueEnds(self)
 
     def put(self, messages: Sequence[IncomingMessage], *, together: bool = False) -> PutBatch:
         """Append messages in order, as far as each is legal.
@@ -324,8 +332,11 @@ class PutSide(ReadSide):
         """What the next message of each queue of a topic gets; queues that never had a message are left out."""
         return {queue_id: offset for (name, queue_id), offset in self.next_offsets.items() if name == topic and offset}
 
-    def append_event(self, control: Control) -> int:
+    def append_event(self, control: Control, *, on_full_disk: bool = False) -> int:
         """Append an event to the log; it is applied in its turn, here and wherever this log is derived.
+
+        Args:
+            on_full_disk: the event is needed before anything can be deleted, so a nearly full disk takes it too.
 
         Returns:
             The position that `event_done` waits for.
@@ -334,8 +345,9 @@ class PutSide(ReadSide):
             NotWritable: the log takes nothing now; see its text. Nothing was appended.
             OSError: the disk refused. Nothing was appended.
         """
-        if self.writability.refusal is not None:
-            raise NotWritable(self.writability.refusal)
+        refusal = self.writability.hard_refusal if on_full_disk else self.writability.refusal
+        if refusal is not None:
+            raise NotWritable(refusal)
         now = self.last_timestamp = max(self.world.clock.wall_ms(), self.last_timestamp)
         message = control_message(control, now, self.store_host)
         records = encode_records([message], [topic_field(CONTROL_TOPIC.encode())], [0], now, self.store_host)

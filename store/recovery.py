@@ -74,6 +74,7 @@ def recover(
             raise MissingLog(log.directory, mark.flushed_offset)
         for queue in queues:
             queue.truncate(0)
+            queue.forget_place()
         return Recovered(0, 0, 0, torn=False)
     if mark is not None and log.min_offset > mark.log_min_offset >= 0:
         raise MissingSegment(log.directory, mark.log_min_offset, log.min_offset)
@@ -96,7 +97,7 @@ def recover(
     if page_cache_intact and trusted is not None and note is not None and _is_there(log, note, queues):
         start = max(start, note.start)
     for queue in queues:
-        if not page_cache_intact or queue.physical_end > start:
+        if not page_cache_intact or queue.last_mention > start:
             _forget_from(log, queue, start)
     if derived_damaged or (trusted is not None and sum(queue.max_offset for queue in queues) < trusted.queue_ends):
         start = _forget_derived(log, queues, checkpoint)

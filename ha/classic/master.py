@@ -7,7 +7,7 @@ and never wait for one. Log bytes go from the segment's map to the socket; no wo
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from math import inf
 
 import attrs
@@ -230,6 +230,8 @@ class HAService:
     epochs: EpochList = attrs.field(factory=EpochList)
     port: int = 0
     """The port to which slaves connect, once `run` has started."""
+    on_fresh_slave: Callable[[int], None] | None = None
+    """Called with the physical offset from which on a slave with an empty log is sent the log."""
     sent_end: int = 0
     """The most that a slave can hold of this log: the end at recovery, or what was sent since."""
     growth: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot)
@@ -387,6 +389,8 @@ class HAService:
             lag_bytes=self.log.max_offset - fact.offset,
             fresh=fact.fresh,
         )
+        if fact.fresh and self.on_fresh_slave is not None:
+            self.on_fresh_slave(fact.offset)
         if fact.node is None:
             self.acks.claim(key, fact.offset)
         else:

@@ -18,6 +18,10 @@ from .native import BeginAnew, ReceivedEntries
 from .walk import walk_entries
 
 
+def _always() -> bool:
+    return True
+
+
 @attrs.define(eq=False)
 class LedgerReader:
     """Satisfies the core's `LogReader`."""
@@ -26,6 +30,8 @@ class LedgerReader:
     initial: GroupConfiguration
     """What the group began with, before any entry."""
     wall_ms: Callable[[], int]
+    may_fill: Callable[[], bool] = _always
+    """Whether the log says everything that a node needs that begins anew with this node's first entry."""
 
     def state(self) -> LogState:
         """The log as the core finds it when it starts."""
@@ -59,8 +65,10 @@ class LedgerReader:
         return Batch(first_index, piece.last_index, runs, len(piece.entries), piece, configurations)
 
     def snapshot(self, peer: PeerId) -> Snapshot | None:
-        """Where a peer begins anew that lacks entries which have expired here."""
+        """Where a peer begins anew that lacks expired entries; None while the log says too little for such a peer."""
         del peer
+        if not self.may_fill():
+            return None
         ledger = self.ledger
         boundary = ledger.begin_index - 1
         index, group = NO_INDEX, self.initial

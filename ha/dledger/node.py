@@ -70,6 +70,7 @@ class DLedgerNode:
     def _with_older_log(self, world: World, config: StoreConfig, newer: DLedgerCommitLog) -> CommitLog:
         """The ledger, behind the segments of a classic commit log if the store has some (RocketMQ's divided offset)."""
         replica = self.replica
+        replica.reader.may_fill = self._may_fill
         replica.before_clearing.append(self._forget_mark)
         replica.on_cleared.append(self._begun_anew)
         local = open_local_commit_log(world, config)
@@ -100,6 +101,7 @@ class DLedgerNode:
     async def run(self, store: MessageStore, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Report what this node becomes, until cancelled. The group itself runs with the store's log."""
         self._store = store
+        store.queue_ends.filled_from = lambda: self.replica.ledger.begin_position
         self.replica.on_role.append(self._role_changed)
         self._running.set()
         task_status.started()
@@ -115,15 +117,18 @@ class DLedgerNode:
             if reported == self.replica.leading or self.on_leading is None:
                 await self._changed.wait()
 
+    def _may_fill(self) -> bool:
+        return self._running.is_set() and not self._store.queue_ends.owed
+
     def _role_changed(self, _leading: Leading) -> None:
+        self._store.queue_ends.owed = True  # what this node has expired as a follower is said once it leads
         self._changed.set()
         self._scope.cancel()
 
     async def _forget_mark(self) -> None:
         """Let no later start look for the log that is about to be dropped."""
         await self._running.wait()  # the log takes part in the group a moment before the broker knows its store
-        if self._store.forget_mark is not None:
-            await self._store.forget_mark()
+        await self._store.begin_cut(everything=True)
 
     def _begun_anew(self) -> None:
         """The leader no longer had what was missing here: what was derived from it has gaps that nothing can fill."""

@@ -79,7 +79,8 @@ class Replica:
     """Awaited right before the ledger begins anew, so that no later start calls for what it drops; one that raises OSError is
     called again."""
     on_cleared: list[Callable[[], None]] = attrs.field(factory=list[Callable[[], None]])
-    """Called when the ledger has begun anew, because the leader no longer had what was missing here."""
+    """Called when the ledger has begun anew, because the leader no longer had what was missing here; one that raises OSError is
+    called again."""
     older: OlderLog | None = None
     """The classic commit log that the ledger continues, if the store has one."""
     stopped: str | None = None
@@ -461,20 +462,26 @@ class Replica:
                 self.ledger.configurations = [(begin.configuration_index, begin.configuration_body)]
             self.ledger.write_checkpoint()
 
-        while True:
-            try:
-                async with self.disk.lock:
-                    for prepare in self.before_clearing:
-                        await prepare()
-                    change()  # on the event loop, which reads the list of files that this changes
-            except OSError as error:
-                log.error("ledger_not_begun_anew", reason=error.strerror or str(error))
-                await trio.sleep(RETRY_SECONDS)
-            else:
-                break
+        async def clear() -> None:
+            async with self.disk.lock:
+                for prepare in self.before_clearing:
+                    await prepare()
+                change()  # on the event loop, which reads the list of files that this changes
+
+        async def drop_derived() -> None:
+            for tell in self.on_cleared:
+                tell()
+
+        for step in (clear, drop_derived):
+            while True:
+                try:
+                    await step()
+                except OSError as error:
+                    log.error("ledger_not_begun_anew", reason=error.strerror or str(error))
+                    await trio.sleep(RETRY_SECONDS)
+                else:
+                    break
         self.links.follow_members(self.addresses())
-        for tell in self.on_cleared:
-            tell()
 
     def _commit(self, index: LogIndex) -> None:
         self.ledger.commit(index)

@@ -64,7 +64,7 @@ from ledgermq.remoting.errors import BadProperties, RemoteProtocolError, Request
 from ledgermq.remoting.java_properties import read_properties, write_properties
 from ledgermq.store.checkpoint import FILE_SIZE, MARK_SIZE_MAX, Checkpoint
 from ledgermq.store.consumequeue import UNIT_SIZE, ConsumeQueues
-from ledgermq.store.deletions import deletions_file, deletions_of
+from ledgermq.store.deletions import deletions_file, deletions_of, ends_of
 from ledgermq.store.index import IndexFiles
 from ledgermq.store.json_file import JsonFile
 from ledgermq.store.names import queue_fault
@@ -338,8 +338,9 @@ def _control(data: bytes) -> None:
 
 
 def _deletions(data: bytes) -> None:
-    found = deletions_of(deletions_file(_disk_with("/store/deletedQueues.json", data), "/store").load())
-    assert all(queue_id >= 0 and deletion.queue_offset >= 0 for _, queue_id, deletion in found)
+    kept = deletions_file(_disk_with("/store/deletedQueues.json", data), "/store").load()
+    for found in (deletions_of(kept), ends_of(kept)):
+        assert all(queue_id >= 0 and end.queue_offset >= 0 for _, queue_id, end in found)
 
 
 def _identity(data: bytes) -> None:

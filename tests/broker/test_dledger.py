@@ -55,13 +55,19 @@ class Node:
             self.broker = None
             self._ended.set()
 
-    async def end(self, how: str) -> None:
-        """Stop it in order, kill its process, or switch its machine off."""
-        self._dead = how != "stop"
+    def crash(self, how: str) -> None:
+        """Let its process, or its machine, reach nothing from now on; `end` ends it."""
+        self._dead = True
         if how == "kill":
             self.machine.kill()
-        elif how == "power cut":
+        else:
             self.machine.power_cut()
+
+    async def end(self, how: str) -> None:
+        """Stop it in order, kill its process, or switch its machine off."""
+        self._dead = False
+        if how != "stop":
+            self.crash(how)
         self._scope.cancel()
         await self._ended.wait()
 

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
+import pytest
+import trio
+import trio.testing
+
+from ledgermq.store.local_commitlog import LocalCommitLog
+from ledgermq.testing.logs import capture_logs
+from ledgermq.testing.sim.disk import SimDisk
+
 from .stores import derive_all, incoming, small_store
+from .test_queue_ends import let_idle_messages_expire, opened
 
 
 async def test_what_is_put_is_derived_and_read_back(tmp_path: Path) -> None:
@@ -31,3 +41,36 @@ async def test_a_store_that_becomes_writable_goes_on_behind_what_it_holds(tmp_pa
 
         assert store.dispatch_behind_bytes == 0
         assert store.next_offsets == {("TopicTest", 1): 3}
+
+
+@pytest.mark.parametrize("end", ["kill", "power"])
+async def test_a_store_that_ends_between_clearing_its_log_and_its_queues_keeps_no_queue_of_the_old_log(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """Queues that began in a later file would go on behind their old messages, and those of the new log be duplicates."""
+    disk = SimDisk()
+    async with opened(disk) as store:
+        for _ in range(150):
+            store.put([incoming(b"x" * 100)])
+        await let_idle_messages_expire(store, idle=2)
+        store.put([incoming()])
+        derive_all(store)
+        assert store.queues.table["TopicTest", 1].segments.min_offset > 0
+        await trio.sleep(12)
+
+        async def clear(log: LocalCommitLog) -> None:
+            await cleared(log)
+            nonlocal disk
+            disk = disk.kill() if end == "kill" else disk.power_cut(1)
+
+        cleared = LocalCommitLog.clear
+        monkeypatch.setattr(LocalCommitLog, "clear", clear)
+        with suppress(OSError):
+            await store.clear()
+    with capture_logs() as told:
+        async with opened(disk) as store:
+            assert store.queue_ids("TopicTest") == []
+            assert store.put([incoming()]).queue_offsets == [0]
+    assert "derived_files_dropped" in [event["event"] for event in told]
+    async with opened(disk) as store:
+        assert store.max_offset("TopicTest", 1) == 1

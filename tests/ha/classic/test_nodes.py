@@ -77,6 +77,31 @@ async def test_a_fresh_slave_gets_the_last_segment_and_its_queues_begin_there(
             assert slave.store.max_offset("T", 0) == 300
 
 
+@pytest.mark.parametrize("from_first", [False, True])
+@pytest.mark.parametrize("protocol", DIALECTS)
+async def test_a_slave_knows_where_queues_go_on_of_which_it_is_sent_no_message(
+    autojump_clock: MockClock, open_node: OpenNode, protocol: str, *, from_first: bool
+) -> None:
+    """They are in older segments, or have expired; when the slave is promoted, it gives out none of their offsets again."""
+    async with open_node("m", protocol=protocol, from_first=from_first) as master:
+        master.put(7, topic="Idle")
+        master.put(300)
+        if from_first:
+            segments = master.store.log.local.segments
+            await master.store.queue_ends.say(segments.files[2].start)
+            for segment in segments.files[:2]:
+                segments.remove(segment)
+        async with open_node("s", slave=True, protocol=protocol) as slave:
+            await slave.caught_up(master)
+            await trio.sleep(1)
+            await slave.caught_up(master)
+            assert slave.store.log.min_offset > 0
+            disk = slave.disk
+    async with open_node("s", disk=disk.kill(), protocol=protocol) as promoted:
+        assert promoted.store.put([message()]).queue_offsets == [300]
+        assert (promoted.store.min_offset("Idle", 0), promoted.store.max_offset("Idle", 0)) == (7, 7)
+
+
 @pytest.mark.parametrize("protocol", DIALECTS)
 async def test_sync_master_waits_for_its_slave(
     autojump_clock: MockClock, open_node: OpenNode, lines: Lines, joined: Joined, protocol: str

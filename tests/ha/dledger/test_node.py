@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import cast
 
 import attrs
@@ -94,6 +95,62 @@ def test_a_node_that_ends_right_after_its_ledger_began_anew_starts_again_and_can
     scenario(story)
 
 
+@pytest.mark.parametrize("queues_fail", [False, True])
+@pytest.mark.parametrize("how", ["kill", "power cut"])
+def test_a_node_that_ends_while_it_begins_anew_keeps_nothing_of_the_old_queues(how: str, *, queues_fail: bool) -> None:
+    """Its ledger is empty already and the queues of the old one are still there, because the disk refuses or the node ends."""
+
+    async def story(group: Group) -> None:
+        async with open_producer(group.namesrv, "p", world=group.world("10.0.3.1")) as producer:
+            await group.produce(producer, 20)
+            master = await group.master()
+            away = next(node for node in group.nodes if node is not master)
+            await away.end("stop")
+            for _ in range(60):
+                await producer.send(Message("U", group.lots.randbytes(5000)))
+            for node in group.nodes:
+                if node is not away:
+                    await expire_all_but_the_newest_files(node)
+            await group.nursery.start(away.run)
+            assert away.broker is not None
+            assert isinstance(away.broker.replication, DLedgerReplication)
+            reached = trio.Event()
+
+            def stop() -> None:
+                if queues_fail and not reached.is_set():
+                    reached.set()
+                    raise OSError(5, "the disk refuses")
+                if not queues_fail:
+                    away.crash(how)
+                    reached.set()
+
+            away.broker.replication.node.replica.on_cleared.insert(0, stop)
+            with trio.fail_after(30):
+                await reached.wait()
+            if queues_fail:
+                await trio.sleep(3)
+            await away.end(how)
+            await group.nursery.start(away.run)
+            await group.produce(producer, 10)
+            await check_nodes_agree(group)
+            master = await group.master()
+            assert master.broker is not None
+            if master is not away:
+                await hand_over(group, master.broker, away)
+            await group.produce(producer, 10)
+            await check_nodes_agree(group)
+            for topic in ("T", "U"):
+                for queue_id in range(2):
+                    ranges = {
+                        (node.broker.store.min_offset(topic, queue_id), node.broker.store.max_offset(topic, queue_id))
+                        for node in group.nodes
+                        if node.broker is not None
+                    }
+                    assert len(ranges) == 1
+
+    scenario(story)
+
+
 def test_a_node_that_begins_anew_knows_where_the_queues_of_a_deleted_topic_go_on() -> None:
     """The messages are gone before it came, the deletion is still in the log: queue offsets are not given out a second time."""
 
@@ -121,6 +178,53 @@ def test_a_node_that_begins_anew_knows_where_the_queues_of_a_deleted_topic_go_on
             await admin.create_topic("T", queues=2)
             await group.produce(producer, 10)
             await check_nodes_agree(group)
+
+    scenario(story)
+
+
+@pytest.mark.parametrize("how", ["stop", "kill", "power cut"])
+@pytest.mark.parametrize("newly_elected", [False, True])
+def test_a_node_that_begins_anew_knows_where_queues_go_on_whose_messages_have_expired(how: str, *, newly_elected: bool) -> None:
+    """The queue still has readers at its end; offsets that were acknowledged are not given out a second time.
+
+    What a follower expired without a word is said when it is elected.
+    """
+
+    async def story(group: Group) -> None:
+        world = group.world("10.0.3.1")
+        async with open_producer(group.namesrv, "p", world=world) as producer:
+            await group.produce(producer, 20)
+            master = await group.master()
+            away = next(node for node in group.nodes if node is not master)
+            await away.end("stop")
+            for _ in range(60):
+                await producer.send(Message("U", group.lots.randbytes(5000)))
+            for node in group.nodes:
+                if node is not away:
+                    await expire_all_but_the_newest_files(node)
+            if newly_elected:
+                assert master.broker is not None
+                await hand_over(group, master.broker, next(node for node in group.nodes if node not in (master, away)))
+            else:
+                assert master.broker is not None
+                await master.broker.store.queue_ends.say(master.broker.store.log.min_offset)
+            await group.nursery.start(away.run)
+            assert away.broker is not None
+            with trio.fail_after(30):
+                while away.broker.store.log.min_offset == 0:  # noqa: ASYNC110 - virtual time
+                    await trio.sleep(0.001)
+            await trio.sleep(2)
+            await away.end(how)
+            await group.nursery.start(away.run)
+            await trio.sleep(2)
+            master = await group.master()
+            assert master.broker is not None
+            if master is not away:
+                await hand_over(group, master.broker, away)
+            await group.produce(producer, 10)
+            await check_nodes_agree(group)
+            assert away.broker is not None
+            assert sum(away.broker.store.max_offset("T", queue_id) for queue_id in range(2)) == 30
 
     scenario(story)
 
@@ -170,7 +274,7 @@ async def test_a_role_that_was_interrupted_is_taken_again_when_it_comes_back_at_
     node = DLedgerNode(SETTINGS, take)
     node.replica = cast("Replica", replica)
     async with trio.open_nursery() as nursery:
-        await nursery.start(node.run, cast("MessageStore", None))
+        await nursery.start(node.run, cast("MessageStore", SimpleNamespace(queue_ends=SimpleNamespace())))
         await trio.testing.wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
     assert taken == [first]

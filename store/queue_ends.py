@@ -1,0 +1,82 @@
+"""Saying in the log where queues go on, before the messages that said so expire.
+
+Invariant: on a node that takes messages and owes nothing, the log behind its beginning says for every queue which offset comes
+next: by a message, by a deletion or by a `QUEUES_END` event. So a node that is filled from this log gives out no queue offset a
+second time. A replica expires its log as it likes; what the log lacks then is said when the replica becomes master.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import attrs
+import trio
+
+from ..message.control import queues_end_of
+from ..world.events import get_logger
+from .errors import NotWritable
+
+if TYPE_CHECKING:
+    from .put_side import PutSide
+
+log = get_logger(__name__)
+
+QUEUES_PER_RECORD_MAX = 200
+"""More queues than this are divided among several records, each of which stays below 64 KiB."""
+SAID_SECONDS_MAX = 5.0
+"""How long we wait until an event is as safe as the mode promises, before the attempt counts as failed."""
+
+
+@attrs.define(eq=False)
+class QueueEnds:
+    """What one store's log says about the ends of queues."""
+
+    store: PutSide
+    filled_from: Callable[[], int] = attrs.field(init=False)
+    """Physical offset from which on a node gets the log that has nothing yet: the beginning of what other nodes are sent."""
+    owed: bool = False
+    """The log from there on may lack the record that says where some queue goes on."""
+
+    restate: list[Callable[[], int]] = attrs.field(factory=list[Callable[[], int]])
+    """Append other things that a node must know whose log begins there. Each returns the end of what it has appended, and
+    raises NotWritable if the log does not take it."""
+
+    def __attrs_post_init__(self) -> None:
+        self.filled_from = lambda: self.store.log.min_offset
+
+    def unsaid(self, offset: int) -> list[tuple[str, int, int]]:
+        """Topic, queue id and next offset of the queues of which no record behind `offset` says where they go on."""
+        table = self.store.queues.table
+        return [
+            (topic, queue_id, next_offset)
+            for (topic, queue_id), next_offset in self.store.next_offsets.items()
+            if next_offset and ((queue := table.get((topic, queue_id))) is None or queue.last_mention <= offset)
+        ]
+
+    async def say(self, offset: int) -> bool:
+        """Append events for the queues that a log would not tell of if it began at `offset`; returns whether it now does.
+
+        The events have been applied when this returns True. On a broker that takes no messages nothing is appended.
+        """
+        end, store = 0, self.store
+        unsaid = self.unsaid(offset)
+        try:
+            for at in range(0, len(unsaid), QUEUES_PER_RECORD_MAX):
+                end = store.append_event(queues_end_of(unsaid[at : at + QUEUES_PER_RECORD_MAX]), on_full_disk=True)
+            if offset > 0:
+                end = max([end, *(restate() for restate in self.restate)])
+            if end:
+                with trio.fail_after(SAID_SECONDS_MAX):
+                    await store.event_done(end)
+        except (NotWritable, OSError, trio.TooSlowError) as error:
+            log.warning("queue_ends_not_in_log", queues=len(unsaid), offset=offset, reason=str(error) or "it took too long")
+            return False
+        if unsaid:
+            log.info("queue_ends_said", queues=len(unsaid), offset=offset)
+        return True
+
+    async def pay(self) -> None:
+        """Say what is owed; if that fails, it is owed still."""
+        if self.owed and self.store.writability.hard_refusal is None and await self.say(self.filled_from()):
+            self.owed = False
