@@ -22,7 +22,7 @@ from ..message.flags import COMPRESSED, HOST_BITS
 from ..message.layout import CRC_MASK, HEADS, MAGIC_V1, MAGIC_V2, RECORD_SIZE_MIN, decode_host
 from ..message.message import MessageQueue
 from ..message.properties import KEYS, TAGS, UNIQUE_KEY
-from .columns import CORRUPT, Column
+from .columns import CORRUPT, HEADERS, Column
 from .property_columns import Properties, as_text, split_properties
 
 BATCH_ROWS = 5_000
@@ -469,9 +469,7 @@ _ARROW_TYPES = {
     "binary": pa.binary(),
     "timestamp": TIMESTAMP,
     "map<string,string>": pa.map_(pa.string(), pa.string()),
-    "array<struct<key:string,value:binary>>": pa.list_(
-        pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())]))
-    ),
+    HEADERS: pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())]))),
 }
 
 

@@ -14,6 +14,8 @@ from .errors import BadOption, BadSchema
 from .options import Content
 
 CORRUPT = "_corrupt"
+HEADERS = "array<struct<key:string,value:binary>>"
+"""The type that properties have in the columns of Spark's Kafka source."""
 
 
 @attrs.frozen
@@ -58,14 +60,14 @@ KAFKA_COLUMNS = (
     Column("offset", "bigint"),
     Column("timestamp", "timestamp"),
     Column("timestampType", "int"),
-    Column("headers", "array<struct<key:string,value:binary>>", default=False),
+    Column("headers", HEADERS, default=False),
 )
 WRITE_TYPES: dict[str, tuple[str, ...]] = {
     "body": ("binary", "string"),
     "topic": ("string",),
     "tags": ("string",),
     "keys": ("string",),
-    "properties": ("map<string,string>",),
+    "properties": ("map<string,string>", HEADERS),
     "flag": ("int",),
     "queueId": ("int",),
     "brokerName": ("string",),
@@ -75,7 +77,7 @@ WRITE_TYPES: dict[str, tuple[str, ...]] = {
 }
 """Columns that the sink takes, and the types that each may have."""
 WRITE_ALIASES = {"value": "body", "key": "keys", "headers": "properties", "partition": "queueId"}
-READ_ONLY = frozenset(column.name for column in COLUMNS) - frozenset(WRITE_TYPES)
+READ_ONLY = frozenset(column.name for column in (*COLUMNS, *KAFKA_COLUMNS)) - {*WRITE_TYPES, *WRITE_ALIASES}
 """Columns that reading gives and writing passes over, so that what was read can be written as it is."""
 
 

@@ -128,11 +128,31 @@ class Rows:
             )
         if delay_level is not None and not 0 <= delay_level <= DELAY_LEVEL_MAX:
             raise NotWritten(f"{place} has the delay level {delay_level}, 0 to {DELAY_LEVEL_MAX} are allowed")
-        properties = written_properties(dict(own or ()), tags, keys, sharding_key, place)
+        properties = written_properties(_named(own, place), tags, keys, sharding_key, place)
         return Outgoing(
             topic, queue_id, broker_name, sharding_key, body, flag or 0, properties, delay_level or 0,
             None if born is None else born // 1000, fingerprint(topic, body, flag or 0, properties),
         )  # fmt: skip
+
+
+def _named(own: Any, place: str) -> dict[str, str]:
+    """Properties by name, from a map or from headers as Spark's Kafka source has them.
+
+    Raises:
+        NotWritten: a header is not text.
+    """
+    found: dict[str, str] = {}
+    for item in own or ():
+        name, value = (item["key"], item["value"]) if isinstance(item, dict) else item
+        if isinstance(value, bytes):
+            try:
+                value = value.decode()
+            except UnicodeDecodeError as error:
+                raise NotWritten(
+                    f"{place} has a header {name!r} that is not UTF-8; a property is text. Nothing of this batch was sent"
+                ) from error
+        found[name] = value
+    return found
 
 
 def fingerprint(topic: str, body: bytes, flag: int, properties: str) -> bytes:

@@ -27,7 +27,7 @@ from .ranges import QueueRange, admit, ranges_between
 from .reading import TaskPartition, TaskReader, open_catalog, warn
 
 POLL_SECONDS = 0.02
-"""How often a broker is asked for ends while nothing comes; Spark itself asks without a pause."""
+"""The shortest pause between two looks at the ends of queues. Spark itself asks about ninety times a second."""
 SUBSCRIPTION_SECONDS = 2.0
 """How often topics and queues are looked up again."""
 
@@ -43,6 +43,9 @@ class Progress:
     _queues: list[MessageQueue] = attrs.field(factory=list[MessageQueue])
     _looked_up: float = -SUBSCRIPTION_SECONDS
     _polled: float = 0.0
+    """When the ends were looked up last."""
+    _pause: float = POLL_SECONDS
+    """At least as long as the last look took: a thousand queues take a noticeable part of a second."""
     _shorter_since: dict[MessageQueue, float] = attrs.field(factory=dict[MessageQueue, float])
     _batch_at: float = attrs.field(factory=time.monotonic)
 
@@ -80,13 +83,15 @@ class Progress:
         Raises:
             DataLoss: a queue has been shorter than what was read of it for longer than a failover takes.
         """
+        time.sleep(max(0.0, self._polled + self._pause - time.monotonic()))
+        began = time.monotonic()
         if isinstance(self.catalog, BrokerCatalog):
-            time.sleep(max(0.0, self._polled + POLL_SECONDS - time.monotonic()))
             # Those that were read before, too: a broker that is away takes its queues out of the route.
             ends = self.catalog.ends({*self.queues(), *start})
         else:
             ends = {queue: bounds.max for queue, bounds in self.catalog.bounds(self.queues()).items()}
         self._polled = now = time.monotonic()
+        self._pause = max(POLL_SECONDS, now - began)
         for queue, offset in start.items():
             if queue not in ends:
                 self._lose(queue, f"the queue no longer exists; it was read up to offset {offset}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ledgermq.pipeline.columns import COLUMNS, available, check_writable, chosen, ddl, projected
+from ledgermq.pipeline.columns import COLUMNS, KAFKA_COLUMNS, available, check_writable, chosen, ddl, projected
 from ledgermq.pipeline.errors import BadOption, BadSchema
 from ledgermq.pipeline.options import Content
 
@@ -90,3 +90,10 @@ def test_rows_that_no_message_can_hold_are_refused(fields: list[tuple[str, str]]
         check_writable(fields, has_topic=has_topic)
 
     assert reason in str(refused.value)
+
+
+def test_what_was_read_in_the_style_of_kafka_can_be_written() -> None:
+    """Key, value, partition and headers have a place in a message; offset and time are the broker's."""
+    taken = check_writable([(column.name, column.type) for column in KAFKA_COLUMNS], has_topic=False)
+
+    assert taken == {"key": "keys", "value": "body", "topic": "topic", "partition": "queueId", "headers": "properties"}

@@ -60,6 +60,22 @@ def test_rows_that_cannot_be_sent_are_named(row: dict[str, Any], reason: str) ->
     assert reason in str(refused.value)
 
 
+def test_headers_of_kafka_rows_become_properties() -> None:
+    """A query that was written for Spark's Kafka source keeps its columns; a header that is not text is named."""
+    rows = Rows({"value": "body", "headers": "properties", "key": "keys"}, "T", 1000, allow_null_body=False)
+    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+    def batch(value: bytes) -> Any:
+        headers = pa.array([[{"key": "trace", "value": value}]], kind)
+        return pa.RecordBatch.from_arrays([pa.array([b"x"]), headers, pa.array([b"k"])], ["value", "headers", "key"])
+
+    (message,) = rows.messages(batch(b"7"), "here")
+
+    assert message.properties == "KEYS\x01k\x02trace\x017\x02"
+    with pytest.raises(NotWritten, match="a header 'trace' that is not UTF-8"):
+        list(rows.messages(batch(b"\xff"), "here"))
+
+
 def test_a_null_body_may_be_sent_empty() -> None:
     """If the user says so."""
     (message,) = rows_of(allow_null_body=True, topic="T").messages(batch_of({"body": None}), "here")

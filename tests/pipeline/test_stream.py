@@ -31,12 +31,13 @@ class Engine:
     """Ends of batches, as the checkpoint holds them."""
     committed: int = 0
     """How many batches have ended."""
+    subscription: dict[str, str] = attrs.field(factory=lambda: {"subscribe": "T"})
     on_batch: Callable[[list[tuple[int, int]]], object] = lambda _: None
     """Called with the rows of each batch."""
 
     def __call__(self, *, fail: bool = False, **options: Any) -> Seen:
         """Read all that is there; with `fail`, die in the first batch that has rows. Returns the batches."""
-        given = {"subscribe": "T", "startingOffsets": "earliest", **options}
+        given = {**self.subscription, "startingOffsets": "earliest", **options}
         read = read_options(given, streaming=True)
         columns = tuple(column for column in available(read.content) if column.name in ("queueId", "queueOffset"))
         reader = LedgermqStreamReader(read, columns)
@@ -144,6 +145,41 @@ def test_a_topic_that_gets_more_queues_is_read_from_their_beginning(files: Store
     files.append(interleaved(10, queues=5))
 
     assert sorted(rows(run(storePath=str(files.root)))) == expected([32, 32, 32, 2, 2], [30, 30, 30, 0, 0])
+
+
+def test_a_pattern_takes_in_topics_that_come_later(files: StoreFiles, run: Engine) -> None:
+    """From their beginning, as they were not there when the query began; topics of the system stay out."""
+    run.subscription = {"subscribePattern": "T.*|%.*"}
+    options: dict[str, Any] = {"storePath": str(files.root)}
+    run(**options, startingOffsets="latest")
+    files.append(interleaved(6, topic="T2"))
+    files.append(interleaved(6, topic="other"))
+    files.append(interleaved(6, topic="%RETRY%g"))
+
+    assert sorted(rows(run(**options, startingOffsets="latest"))) == expected([2, 2, 2])
+
+
+def test_a_pattern_without_topics_waits_for_the_first_one(tmp_path: Path, run: Engine) -> None:
+    """A batch finds nothing; a stream goes on."""
+    files = StoreFiles(tmp_path / "store")
+    files.append(interleaved(3, topic="other"))
+    run.subscription = {"subscribePattern": "T.*"}
+    options: dict[str, Any] = {"storePath": str(files.root)}
+    nothing = run(**options)
+    files.append(interleaved(3))
+
+    assert rows(nothing) == []
+    assert sorted(rows(run(**options))) == expected([1, 1, 1])
+
+
+def test_a_thousand_queues_are_one_batch(tmp_path: Path, run: Engine) -> None:
+    """Few messages of many queues share a task."""
+    files = StoreFiles(tmp_path / "store", segment_size=1 << 20, queue_file_units=4)
+    files.append(interleaved(1000, queues=1000))
+
+    seen = run(storePath=str(files.root))
+
+    assert [len(batch) for _, batch in seen] == [0, 1000]
 
 
 def test_retention_that_overtakes_a_stream_is_an_error_or_a_warning(files: StoreFiles, run: Engine) -> None:

@@ -1,0 +1,82 @@
+"""A store that a broker writes while it is scanned, and its consume queues beside whoever adds to them."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from ledgermq import Message, blocking
+from ledgermq.pipeline.catalog import batch_ranges
+from ledgermq.pipeline.columns import chosen
+from ledgermq.pipeline.options import read_options
+from ledgermq.pipeline.reading import TaskReader, open_catalog
+from ledgermq.pipeline.store_files import Store
+from ledgermq.testing.embedded import start_embedded
+
+from .brokers import create_topic
+from .stores import StoreFiles, interleaved
+
+SCANS = 12
+
+
+def test_a_store_is_scanned_while_its_broker_writes(tmp_path: Path) -> None:
+    """Each scan gives every queue from its beginning without a gap, and at least what the one before it gave."""
+    settings = {"mappedFileSizeCommitLog": str(1 << 20), "mappedFileSizeConsumeQueue": "6000"}
+    stopped = threading.Event()
+    counts: list[int] = []
+    with start_embedded(store=str(tmp_path), settings=settings) as embedded:
+        create_topic(embedded.namesrv, "T", 3)
+
+        def send() -> None:
+            with blocking.open_producer(embedded.namesrv, group="writer") as producer:
+                while not stopped.is_set():
+                    producer.send_batch([Message("T", b"x" * 300, tag="a", keys=["k"]) for _ in range(20)])
+
+        sender = threading.Thread(target=send)
+        sender.start()
+        try:
+            options = read_options({"storePath": str(tmp_path / "0"), "subscribe": "T", "verifyCrc": "true"}, streaming=False)
+            catalog = open_catalog(options)
+            while "T" not in catalog.topics():  # the broker has not written its table of topics yet
+                pass
+            while len(counts) < SCANS or counts[-1] == 0:
+                catalog = open_catalog(options)
+                found: dict[int, list[int]] = {}
+                for task in catalog.plan(batch_ranges(catalog, options), options):
+                    for batch in TaskReader(options, chosen(options.content)).read(task):
+                        for queue_id, offset in zip(
+                            batch.column("queueId").to_pylist(), batch.column("queueOffset").to_pylist(), strict=True
+                        ):
+                            found.setdefault(queue_id, []).append(offset)
+                assert all(sorted(offsets) == list(range(len(offsets))) for offsets in found.values())
+                counts.append(sum(map(len, found.values())))
+        finally:
+            stopped.set()
+            sender.join()
+
+    assert counts == sorted(counts)
+    assert counts[-1] > counts[0]
+
+
+def test_the_end_of_a_queue_is_found_again_after_it_grew_or_was_cut(tmp_path: Path) -> None:
+    """The search starts at the end that was known, whether the queue has grown by one file or by many."""
+    files = StoreFiles(tmp_path, queue_file_units=10)
+    files.append(interleaved(5, queues=1))
+    store = Store(str(tmp_path), "a")
+
+    ends = [store.bounds([("T", 0)])["T", 0]]
+    for count in (1, 30, 3):
+        files.append(interleaved(count, queues=1))
+        ends.append(store.bounds([("T", 0)])["T", 0])
+    last = max((tmp_path / "consumequeue" / "T" / "0").iterdir())
+    last.unlink()
+    ends.append(store.bounds([("T", 0)])["T", 0])
+
+    assert ends == [(0, 5), (0, 6), (0, 36), (0, 39), (0, 30)]
+
+
+def test_a_queue_that_does_not_exist_is_empty(tmp_path: Path) -> None:
+    """The broker creates its files with the first message."""
+    StoreFiles(tmp_path).append(interleaved(3))
+
+    assert Store(str(tmp_path), "a").bounds([("T", 7), ("none", 0)]) == {("T", 7): (0, 0), ("none", 0): (0, 0)}
