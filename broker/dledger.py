@@ -49,11 +49,14 @@ def replica_settings(config: BrokerConfig) -> ReplicaSettings:
         WrongHaSetting: a key has a value that cannot work.
     """
     self_id = PeerId(config.dleger_self_id)
+    peers = parse_peers(config.dleger_peers)
     preferred = frozenset(PeerId(peer.strip()) for peer in config.preferred_leader_id.split(";") if peer.strip())
+    if unknown := preferred - peers.keys():  # no mistake if a node of that name is added later
+        log.warning("preferred_leader_unknown", preferred_leader_id=", ".join(sorted(unknown)), peers=", ".join(peers))
     return ReplicaSettings(
         group=config.dleger_group or config.broker_name,
         self_id=self_id,
-        peers=parse_peers(config.dleger_peers),
+        peers=peers,
         files=LedgerFiles(
             f"{config.store_path_root_dir}/dledger-{self_id}",
             config.mapped_file_size_commit_log,

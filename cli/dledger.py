@@ -28,7 +28,8 @@ async def status(namesrv: str, as_json: bool) -> None:
     """Every node as it sees its group: role, term, what is committed, and what is wrong."""
     async with open_admin(namesrv, tls=chosen_tls()) as admin:
         found = await _nodes(admin)
-    rows = [snaked(node) if as_json else _row(node) for node in found]
+    members = {node["group"]: {*node["voters"], *node["learners"]} for node in found if node.get("role") == "leader"}
+    rows = [snaked(node) if as_json else _row(node, members) for node in found]
     print_rows(rows, _COLUMNS, as_json=as_json, nothing="no broker of this cluster belongs to a DLedger group")
 
 
@@ -45,12 +46,15 @@ async def _nodes(admin: Admin) -> list[dict[str, Any]]:
     return nodes
 
 
-def _row(node: dict[str, Any]) -> dict[str, Any]:
+def _row(node: dict[str, Any], members: dict[str, set[str]]) -> dict[str, Any]:
+    """One line about a node; `members` are those of each group by its leader's word."""
     peers: list[dict[str, Any]] = node.get("peers") or []
     lags = [f"{peer['id']} {peer['lagEntries']}" for peer in peers if peer.get("lagEntries") is not None]
     refusals = [f"{peer['id']}: {peer['refusal']}" for peer in peers if peer.get("refusal")]
     silent = [peer["id"] for peer in peers if not peer.get("connected") and not peer.get("refusal")]
-    if silent:
+    if node.get("selfId") not in members.get(node.get("group", ""), {node.get("selfId")}):
+        refusals = ["no member: the leader does not know it. Let it join with `ledgermq dledger add`, or stop it"]
+    elif silent:
         refusals.append(f"does not reach {', '.join(silent)}{_without_majority(node, silent)}")
     return {
         "broker": node["broker"],
@@ -75,7 +79,7 @@ def _without_majority(node: dict[str, Any], silent: list[str]) -> str:
         return ""
     return (
         f": {len(voters) - len(lost)} of {len(voters)} voters are no majority, so nothing can be sent. Start the others; where "
-        "their disks are lost for good, see docs/operating.md"
+        "their disks are lost for good, `ledgermq store reset-peers` lets one node go on alone"
     )
 
 

@@ -19,6 +19,7 @@ from ..world.real import real_world
 from .clients import json_option
 from .output import print_json, stored_fields, text_or_hex, when
 from .reasons import SuggestingGroup
+from .reset_peers import command as reset_peers
 
 directory = click.argument("store", type=click.Path(exists=True, file_okay=False))
 
@@ -165,3 +166,6 @@ def _print_losses(losses: Losses) -> None:
         click.echo(f"{losses.damaged} places where no sound record begins: what is there cannot be told")
     if not losses.queues and not losses.damaged:
         click.echo("no message")
+
+
+command.add_command(reset_peers)

@@ -8,6 +8,7 @@ HaError
 ├── WrongHaSetting      a configuration key has a value that is not allowed
 ├── WrongRaftDialect    a peer on the Raft port speaks the other dialect; says which key to set
 ├── CorruptLedger       the files of a ledger are not what they were when they were synced
+├── NoSuchNode          a store has no ledger of the node that is meant
 ├── CorruptHardState    term and vote of a node cannot be read
 ├── LeadershipLost      this node stopped leading before it could answer
 ├── LedgerGap           entries do not continue a ledger
@@ -73,6 +74,10 @@ class CorruptLedger(HaError):
             "group are a majority, stop this one, move its whole directory away and let it be filled by the leader again"
         )
         self.path = path
+
+
+class NoSuchNode(HaError):
+    """A store has no ledger of the node that is meant. Nothing was changed."""
 
 
 class CorruptHardState(HaError):

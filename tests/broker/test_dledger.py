@@ -12,6 +12,7 @@ import trio
 
 from ledgermq.broker.broker import Broker, open_broker
 from ledgermq.broker.config import BrokerConfig
+from ledgermq.broker.dledger import dledger_node
 from ledgermq.broker.role import Role
 from ledgermq.client.admin import open_admin
 from ledgermq.client.consumer import ConsumeFrom, open_consumer
@@ -344,3 +345,15 @@ def test_delayed_messages_come_once_each_through_a_failover() -> None:
         assert sorted(received) == sorted(group.sent)
 
     scenario(story)
+
+
+def test_a_preferred_leader_that_is_no_peer_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    """A misspelt id would otherwise prefer nobody without a word."""
+    config = broker_configs("store", "10.0.0.1", mode="dledger", nodes=3, raft_ports=[1, 2, 3])[0]
+
+    dledger_node(attrs.evolve(config, preferred_leader_id="n1"))
+    assert not caplog.records
+    dledger_node(attrs.evolve(config, preferred_leader_id="n1;n7"))
+
+    (record,) = caplog.records
+    assert "preferred_leader_unknown preferred_leader_id='n7'" in record.getMessage()

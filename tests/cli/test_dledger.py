@@ -57,6 +57,7 @@ def test_a_group_of_three_is_shown_handed_over_and_made_smaller(start: Start, ru
     assert "n9 is no member" in refused.stderr
     runner("dledger", "remove", third, namesrv=namesrv)
     assert nodes(runner, namesrv)[other]["voters"] == sorted({old, other})
+    assert re.search(rf"broker-a +{third} .*no member", runner("dledger", "status", namesrv=namesrv).stdout)
     assert runner("consume", "hello", "--from-beginning", namesrv=namesrv).stdout.splitlines() in (
         ["first", "second"],
         ["second", "first"],

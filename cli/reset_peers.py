@@ -1,0 +1,54 @@
+"""`ledgermq store reset-peers`: let one node of a DLedger group go on alone, when the others are lost for good."""
+
+from __future__ import annotations
+
+import click
+
+from ..ha.dledger.reset_peers import look_at_node, reset_peers
+from ..ha.errors import HaError
+from ..store.errors import StoreError, StoreInUse
+from ..world.address import Address
+from ..world.real import real_world
+
+
+def _address(_context: click.Context, _parameter: click.Parameter, text: str) -> Address:
+    try:
+        return Address.parse(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+@click.command("reset-peers")
+@click.argument("store", type=click.Path(exists=True, file_okay=False))
+@click.option("--address", required=True, callback=_address, help="Where this node listens for the others, HOST:PORT.")
+@click.option("--node", help="Its dLegerSelfId, if the store holds several ledgers.")
+@click.option("--data", default="", help="storePathDLedgerCommitLog, if that is set.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def command(store: str, address: Address, node: str | None, data: str, yes: bool) -> None:
+    """Let a node of a DLedger group go on as the only voter, when the disks of a majority are lost for good.
+
+    Do this on one node only: the one of those left whose log ends last. Entries that only lost nodes had are given up. The
+    others join it again as new nodes, with empty stores; none of them may ever come back as it was.
+    """
+    world, root = real_world(), store.rstrip("/")
+    try:
+        try:
+            lock = world.disk.lock(f"{root}/lock")
+        except BlockingIOError:
+            raise StoreInUse(root) from None
+        try:
+            left = look_at_node(world.disk, root, node, data)
+            click.echo(f"{left.peer} has entries up to {left.end_index}; up to {left.committed_index} it knows them committed")
+            if left.configuration is not None:
+                click.echo(f"voters by its log: {', '.join(left.configuration.voters)}")
+            if not yes:
+                click.confirm(f"Let {left.peer} go on as the only voter, and give up what only other nodes have?", abort=True)
+            reset_peers(world.disk, root, left, address, world.clock.wall_ms(), data)
+        finally:
+            lock.release()
+    except (HaError, StoreError) as error:
+        raise click.ClickException(str(error)) from error
+    click.echo(
+        f"{left.peer} is the only voter: start it with dLegerPeers={left.peer}-{address}, then start others with empty stores "
+        "and let them in with `ledgermq dledger add`"
+    )

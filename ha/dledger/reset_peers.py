@@ -1,0 +1,119 @@
+"""Giving up the lost majority of a group: one node that is left becomes the only voter of its ledger (JRaft `resetPeer`).
+
+Nobody is asked, so this is for groups whose other voters are lost for good: what only they had is given up, and one of them
+that comes back would be another group of the same name. The node must not run.
+"""
+
+from __future__ import annotations
+
+import posixpath
+
+import attrs
+
+from ...world.address import Address
+from ...world.disk import Disk
+from ..errors import NoSuchNode
+from ..raft.quorum import Configuration
+from ..raft.units import PeerId, Term
+from .group_records import GroupConfiguration, configuration_record, read_configuration
+from .hard_state import HardStateFile, TermAndVote
+from .layout import CHANNEL_CONFIGURATION, INDEX_FILE_SIZE
+from .ledger import Ledger
+from .recovery import LedgerFiles, open_ledger
+
+DIRECTORY_PREFIX = "dledger-"
+
+
+@attrs.frozen
+class NodeLeft:
+    """What there is of a node, as far as an operator has to know it."""
+
+    peer: PeerId
+    term: Term
+    end_index: int
+    committed_index: int
+    """At least this entry was on a majority."""
+    configuration: Configuration | None
+    """Of the newest entry with one; None if the group still is as `dLegerPeers` has it."""
+
+
+def look_at_node(disk: Disk, root: str, peer: str | None = None, data_directory: str = "") -> NodeLeft:
+    """Read what a node has kept; it must not run.
+
+    Args:
+        root: the store (storePathRootDir).
+        peer: the node's id, where the store holds several ledgers.
+        data_directory: storePathDLedgerCommitLog, if that is set.
+
+    Raises:
+        NoSuchNode: the store has no ledger of that node, or it has several.
+        CorruptLedger, CorruptHardState, WrongSegmentSize, OSError: as when the node starts.
+    """
+    name = _node_of(disk, root, peer)
+    ledger = _open(disk, root, name, data_directory)
+    try:
+        return _look(ledger, name, HardStateFile(disk, f"{root}/{DIRECTORY_PREFIX}{name}").load())
+    finally:
+        ledger.close()
+
+
+def reset_peers(disk: Disk, root: str, left: NodeLeft, address: Address, wall_ms: int, data_directory: str = "") -> None:
+    """Append a configuration in which the node is the only voter, in a new term, and make it durable; blocks.
+
+    Args:
+        left: what `look_at_node` has found.
+        address: where the node listens for others that will join it.
+        wall_ms: by the wall clock.
+
+    Raises:
+        OSError: the disk refused; the command may be repeated.
+    """
+    directory = f"{root}/{DIRECTORY_PREFIX}{left.peer}"
+    ledger = _open(disk, root, left.peer, data_directory)
+    try:
+        term = left.term + 1
+        HardStateFile(disk, directory).save(TermAndVote(term, left.peer))
+        group = GroupConfiguration(Configuration((left.peer,)), {left.peer: address})
+        ledger.append(term, [configuration_record(group, wall_ms)], channel=CHANNEL_CONFIGURATION)
+        end = ledger.end
+        ledger.force(ledger.synced_position, end.position)
+        ledger.reached(end)
+        ledger.write_checkpoint()
+    finally:
+        ledger.close()
+
+
+def _node_of(disk: Disk, root: str, peer: str | None) -> PeerId:
+    found = [name.removeprefix(DIRECTORY_PREFIX) for name in disk.list_directory(root) if name.startswith(DIRECTORY_PREFIX)]
+    if peer is None and len(found) == 1:
+        return PeerId(found[0])
+    if peer not in found:
+        raise NoSuchNode(
+            f"{root} holds ledgers of {', '.join(found)}: say whose with --node"
+            if found and peer is None
+            else f"{root} holds no ledger of {peer or 'any node'}: is this the storePathRootDir of a node of a DLedger group?"
+        )
+    return PeerId(peer)
+
+
+def _open(disk: Disk, root: str, peer: PeerId, data_directory: str) -> Ledger:
+    directory = f"{root}/{DIRECTORY_PREFIX}{peer}"
+    data = data_directory or f"{directory}/data"
+    files = [name for name in disk.list_directory(data) if name.isdecimal()]
+    if not files:
+        raise NoSuchNode(f"{data} holds no entries: a node without any can be started with itself alone in dLegerPeers")
+    index = [name for name in disk.list_directory(f"{directory}/index") if name.isdecimal()]
+    index_size = disk.size(f"{directory}/index/{index[0]}") if index else INDEX_FILE_SIZE
+    size = disk.size(posixpath.join(data, files[0]))
+    return open_ledger(disk, LedgerFiles(directory, size, index_size, data_directory=data_directory))
+
+
+def _look(ledger: Ledger, peer: PeerId, kept: TermAndVote | None) -> NodeLeft:
+    newest = ledger.configurations[-1:]
+    return NodeLeft(
+        peer,
+        max(kept.term if kept is not None else 0, ledger.end_term),
+        ledger.end_index,
+        ledger.committed_index,
+        read_configuration(newest[0][1]).configuration if newest else None,
+    )

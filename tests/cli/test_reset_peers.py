@@ -1,0 +1,45 @@
+"""`ledgermq store reset-peers` on a node whose group is gone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ledgermq.testing.embedded import free_ports
+from ledgermq.world.disk import RealDisk
+
+from .test_dledger import Run, Start
+
+
+def test_a_node_whose_group_is_gone_serves_its_messages_alone(start: Start, runner: Run, tmp_path: Path) -> None:
+    """Before that it is refused while the broker runs."""
+    up = start("up", "--mode", "dledger", "--port", "0", "--broker-port", "0", "--store", str(tmp_path))
+    namesrv = up.wait_for(r"name server +(\S+:\d+)\n")[1]
+    up.wait_for(r"Ctrl-C stops")
+    assert "SEND_OK" in runner("send", "hello", "first", namesrv=namesrv).stdout
+    store, address = str(tmp_path / "broker-a-1"), f"127.0.0.1:{free_ports('127.0.0.1', 1)[0]}"
+    assert "is in use by another broker" in runner("store", "reset-peers", store, "--address", address, status=1).stderr
+    assert up.stop() == 0
+
+    told = runner("store", "reset-peers", store, "--address", address, "--yes").stdout
+
+    assert f"start it with dLegerPeers=n1-{address}" in told
+    names = start("namesrv", "--host", "127.0.0.1", "--port", "0")
+    namesrv = names.wait_for(r"(127\.0\.0\.1:\d+)")[1]
+    keys = {
+        "enableDLegerCommitLog": "true",
+        "dLegerSelfId": "n1",
+        "dLegerPeers": f"n1-{address}",
+        "brokerIP1": "127.0.0.1",
+        "bindAddress": "127.0.0.1",
+        "listenPort": "0",
+        "storePathRootDir": store,
+        "diskMaxUsedSpaceRatio": "95",
+    }
+    alone = start("broker", "--namesrv", namesrv, *(part for key, value in keys.items() for part in (f"--{key}", value)))
+    alone.wait_for("elected in term")
+    alone.wait_for("broker_registered")
+    assert runner("consume", "hello", "--from-beginning", namesrv=namesrv).stdout == "first\n"
+    assert "SEND_OK" in runner("send", "hello", "second", namesrv=namesrv).stdout
+    assert alone.stop() == 0
+    assert names.stop() == 0
+    assert not RealDisk().exists(f"{store}/abort")

@@ -1,0 +1,92 @@
+"""A group that has lost its majority for good: one node that is left goes on alone, by order of an operator only."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from ledgermq.ha.dledger.members import change_members
+from ledgermq.ha.dledger.reset_peers import look_at_node, reset_peers
+from ledgermq.ha.dledger.waiters import Outcome
+from ledgermq.ha.errors import NoSuchNode
+from ledgermq.ha.raft.units import PeerId
+from ledgermq.testing.sim.disk import SimDisk
+from ledgermq.world.network import Address
+
+from .groups import PORT, Group, Node, scenario
+
+
+async def is_left_alone(group: Group, *, remove: bool) -> Node:
+    """Put some entries, and let all nodes but one burn; with `remove` the log has a configuration of the group before."""
+    leader = await group.leader()
+    await group.put(leader, 20)
+    left = next(node for node in group.running if node is not leader)
+    if remove:
+        third = next(node for node in group.running if node not in (leader, left))
+        with trio.fail_after(20):
+            await change_members(leader.up, [leader.peer, left.peer], [], {})
+        await third.stop()
+        await group.put(leader, 5)
+    await group.converged()
+    for node in [left, *group.running]:
+        if node.replica is not None:
+            await node.kill()
+    return left
+
+
+@pytest.mark.parametrize("remove", [False, True])
+def test_the_node_that_is_left_leads_alone_and_takes_in_new_ones(*, remove: bool) -> None:
+    """Everything acknowledged that it has stays; new nodes are filled from it and vote."""
+
+    async def story(group: Group) -> None:
+        left = await is_left_alone(group, remove=remove)
+        address = group.peers[left.peer]
+        found = look_at_node(left.machine.disk, "store")
+        assert found.peer == left.peer
+        assert (found.configuration is not None) == remove
+        reset_peers(left.machine.disk, "store", found, address, 0)
+
+        # The list of the others in dLegerPeers does no harm any more: the log says who votes.
+        await left.start()
+        assert left.failure is None
+        assert await group.leader() is left
+        assert left.up.core.configuration.voters == (left.peer,)
+        assert left.up.leading.term > found.term
+        assert await group.put(left, 5) is Outcome.COMMITTED
+        fresh = group.add("n7", peers={left.peer: address, PeerId("n7"): Address("10.0.0.4", PORT)}, joins=True)
+        await fresh.start()
+        with trio.fail_after(20):
+            await change_members(left.up, [left.peer, fresh.peer], [], {fresh.peer: Address("10.0.0.4", PORT)})
+        assert await group.put(left, 5) is Outcome.COMMITTED
+        await group.converged()
+        group.check()
+        assert not fresh.up.ledger.empty
+
+    scenario(story)
+
+
+def test_it_survives_a_power_cut_at_once() -> None:
+    async def story(group: Group) -> None:
+        left = await is_left_alone(group, remove=True)
+        found = look_at_node(left.machine.disk, "store")
+        reset_peers(left.machine.disk, "store", found, group.peers[left.peer], 0)
+        left.machine.power_cut()
+        await left.start()
+        assert await group.leader() is left
+
+    scenario(story)
+
+
+def test_a_store_without_such_a_node_is_named() -> None:
+    disk = SimDisk()
+    disk.make_directories("store/dledger-n0/data")
+    disk.make_directories("store/dledger-n1/data")
+
+    with pytest.raises(NoSuchNode, match="holds ledgers of n0, n1: say whose with --node"):
+        look_at_node(disk, "store")
+    with pytest.raises(NoSuchNode, match="holds no ledger of n7"):
+        look_at_node(disk, "store", "n7")
+    with pytest.raises(NoSuchNode, match="a node without any can be started with itself alone in dLegerPeers"):
+        look_at_node(disk, "store", "n0")
+    with pytest.raises(NoSuchNode, match="holds no ledger of any node"):
+        look_at_node(disk, "elsewhere")
