@@ -43,7 +43,7 @@ from .commits import Commits
 from .config import BrokerConfig
 from .delay import DelayDelivery
 from .deletions import GROUPS_FILE, TOPICS_FILE, Deletions
-from .dledger import CHANGES_OF_TABLES, DLedgerReplication, dledger_node
+from .dledger import CHANGES_OF_TABLES, OTHER_DECISIONS, DLedgerReplication, dledger_node
 from .groups import GroupTable
 from .live_config import LiveConfig
 from .lock_requests import LockRequests
@@ -179,6 +179,7 @@ class Broker:
             service.register(self.dispatcher)
         if self.replicated is not None:
             self.dispatcher.answer_after(CHANGES_OF_TABLES, self.replicated.check_leads, self.replicated.settled)
+            self.dispatcher.check_first(OTHER_DECISIONS, self.replicated.check_decides)
 
     def _replication(self) -> ClassicReplication | DLedgerReplication:
         tables = SlavesTables(store=self.store, topics=self.topics, groups=self.groups, offsets=self.offsets, delay=self.delay)
@@ -200,7 +201,9 @@ class Broker:
             groups=self.groups,
             offsets=self.offsets,
             delay=self.delay,
+            locks=self.locks,
         )
+        self.groups.may_create = lambda: self.role.takes_puts
         return DLedgerReplication(
             config=self.config,
             node=self.node,
@@ -236,7 +239,9 @@ class Broker:
             randomness=self.world.randomness,
         )
         yield OffsetRequests(store=store, topics=topics, groups=groups, offsets=offsets, commits=self.commits)
-        yield LockRequests(clock=clock, topics=topics, locks=self.locks, persistence=self.persistence)
+        yield LockRequests(
+            clock=clock, topics=topics, locks=self.locks, persistence=self.persistence, replicated=self.replicated
+        )
         yield SlaveSync(
             topics=topics,
             groups=groups,
@@ -344,7 +349,8 @@ class Broker:
             if now >= scan_at:
                 scan_at = now + SCAN_SECONDS
                 self.clients.expire(now)
-                self.locks.expire(now)
+                if self.replicated is None or self.role.takes_puts:  # other nodes do not hear of renewals
+                    self.locks.expire(now)
 
     async def stop(self) -> None:
         """Hand over, leave the routes, take no more messages, answer what waits, write the tables."""
@@ -385,7 +391,7 @@ async def open_broker(config: BrokerConfig, world: World | None = None) -> Async
     try:
         port = world.network.listener_port(listeners[0])
         host = config.broker_ip1 or world.network.own_host()
-        node = dledger_node(config) if config.enable_dleger_commit_log else classic_node(config, world, port)
+        node = dledger_node(config, f"{host}:{port}") if config.enable_dleger_commit_log else classic_node(config, world, port)
         store_host = (_numeric(host, world), port)
         store_config = attrs.evolve(config.store_config(), memory_bytes=world.memory_bytes)
         async with open_message_store(

@@ -36,14 +36,27 @@ CHANGES_OF_TABLES = (
     RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+    RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN,
+    RequestCode.CLONE_GROUP_OFFSET,
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
 )
 """Requests that only the leader takes, and answers when a majority has what they change; deletions do so by themselves."""
+OTHER_DECISIONS = (
+    RequestCode.UPDATE_CONSUMER_OFFSET,
+    RequestCode.LOCK_BATCH_MQ,
+    RequestCode.UNLOCK_BATCH_MQ,
+    RequestCode.CLEAN_UNUSED_TOPIC,
+)
+"""Requests that only the leader takes, and that see to their answer themselves."""
 RETRY_SECONDS = 1.0
 """Pause after a change of role that failed, before it is tried again."""
 
 
-def replica_settings(config: BrokerConfig) -> ReplicaSettings:
+def replica_settings(config: BrokerConfig, address: str = "") -> ReplicaSettings:
     """What RocketMQ's keys say about a DLedger group.
+
+    Args:
+        address: where this broker serves clients.
 
     Raises:
         WrongHaSetting: a key has a value that cannot work.
@@ -63,6 +76,7 @@ def replica_settings(config: BrokerConfig) -> ReplicaSettings:
             data_directory=config.store_path_dledger_commit_log or "",
         ),
         secret=config.ha_secret.encode(),
+        serves=address,
         listen_host=config.bind_address,
         sync=config.raft_flush == "sync",
         dialect=config.raft_dialect,
@@ -70,13 +84,13 @@ def replica_settings(config: BrokerConfig) -> ReplicaSettings:
     )
 
 
-def dledger_node(config: BrokerConfig) -> DLedgerNode:
-    """The node that RocketMQ's keys describe.
+def dledger_node(config: BrokerConfig, address: str) -> DLedgerNode:
+    """The node that RocketMQ's keys describe; `address` is where the broker serves clients.
 
     Raises:
         WrongHaSetting: a key has a value that cannot work.
     """
-    return DLedgerNode(replica_settings(config))
+    return DLedgerNode(replica_settings(config, address))
 
 
 def first_role(config: BrokerConfig) -> RoleState:
@@ -133,6 +147,7 @@ class DLedgerReplication(Replication[DLedgerNode]):
 
     async def start(self, nursery: trio.Nursery) -> None:
         self.replicated.observe()
+        self.store.queue_ends.restate.append(self.replicated.restate)
         self.node.on_leading = self._follow_group
         await super().start(nursery)
 
@@ -144,9 +159,10 @@ class DLedgerReplication(Replication[DLedgerNode]):
                 if leading.role is RaftRole.LEADER:
                     await role.change(Role.MASTER, MASTER_ID, f"elected in term {leading.term}", synchronous=True)
                 elif leading.leader is not None:
-                    await role.change(Role.FOLLOWER, own_id, f"{leading.leader} leads in term {leading.term}")
+                    master = self.node.replica.served_at(leading.leader)
+                    await role.change(Role.FOLLOWER, own_id, f"{leading.leader} leads in term {leading.term}", master=master)
                 else:
-                    await role.change(Role.CANDIDATE, own_id, f"no leader is known in term {leading.term}")
+                    await role.change(Role.CANDIDATE, own_id, f"no leader is known in term {leading.term}", master="")
             except (OSError, StoreError) as error:
                 log.warning("role_not_taken", term=leading.term, reason=str(error))
                 await trio.sleep(RETRY_SECONDS)

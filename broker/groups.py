@@ -107,6 +107,10 @@ class GroupConfig:
         )
 
 
+def _always() -> bool:
+    return True
+
+
 @attrs.define(eq=False)
 class GroupTable:
     """All consumer groups that this broker knows."""
@@ -117,6 +121,8 @@ class GroupTable:
     forbidden: dict[str, dict[str, int]] = attrs.field(factory=dict[str, dict[str, int]])
     """Group, topic → bits; bit 0 forbids the group to read the topic (5.x `forbiddenTable`)."""
     version: DataVersion = attrs.field(factory=DataVersion)
+    may_create: Callable[[], bool] = _always
+    """Whether groups may appear here by being used; on a node of a DLedger group only while it leads."""
     on_change: list[Callable[[], None]] = attrs.field(factory=list[Callable[[], None]])
     _entries: EncodedEntries = attrs.field(factory=lambda: EncodedEntries("the table of groups"))
     _forbidden_entries: EncodedEntries = attrs.field(factory=lambda: EncodedEntries("the table of forbidden topics"))
@@ -157,7 +163,10 @@ class GroupTable:
         return self.groups.get(group)
 
     def find(self, group: str) -> GroupConfig | None:
-        """The group, created if it is unknown and groups may appear by being used."""
+        """The group, created if it is unknown and groups may appear by being used.
+
+        Where they may not appear on this node, but would on the leader, the group gets the settings that it would have there.
+        """
         config = self.groups.get(group)
         if config is not None:
             return config
@@ -165,7 +174,8 @@ class GroupTable:
         if not may_create or group_name_fault(group) is not None:
             return None
         config = GroupConfig(group)
-        self.put(config)
+        if self.may_create():
+            self.put(config)
         return config
 
     def put(self, *configs: GroupConfig) -> None:
@@ -192,7 +202,10 @@ class GroupTable:
     def set_forbidden(self, group: str, topic: str, *, forbidden: bool) -> None:
         """Forbid or allow the group to read the topic; raises TableFull if there are too many already."""
         bits = self.forbidden.get(group, {})
-        bits = {**bits, topic: bits.get(topic, 0) & ~1 | int(forbidden)}
+        self.put_forbidden(group, {**bits, topic: bits.get(topic, 0) & ~1 | int(forbidden)})
+
+    def put_forbidden(self, group: str, bits: dict[str, int]) -> None:
+        """Take over what a group is forbidden, by topic; raises TableFull as `set_forbidden`."""
         self._forbidden_entries.put({group: bits})
         self.forbidden[group] = bits
         self._changed()

@@ -18,6 +18,7 @@ from ..remoting.server import ServerConnection
 from ..world.clock import Clock
 from .locks import LOCKS_FILE, QueueLocks
 from .persistence import Persistence
+from .replicated_tables import ReplicatedTables
 from .request_bodies import body_of
 from .topics import TopicTable
 
@@ -30,6 +31,8 @@ class LockRequests:
     topics: TopicTable
     locks: QueueLocks
     persistence: Persistence
+    replicated: ReplicatedTables | None
+    """In DLedger mode, the log that has to know an owner before it hears that it is one."""
     _dispatcher: Dispatcher = attrs.field(init=False)
 
     def register(self, dispatcher: Dispatcher) -> None:
@@ -39,7 +42,7 @@ class LockRequests:
         dispatcher.register(RequestCode.UNLOCK_BATCH_MQ, self.unlock)
 
     def lock(self, connection: ServerConnection, request: RemotingCommand) -> RemotingCommand | None:
-        """Answer a renewal at once; an owner that is new hears of it when the disk has it, for a restart must not forget it."""
+        """Answer a renewal at once; a new owner hears of it when the disk, or the group, has it: no restart may forget it."""
         group, client_id, queues = self._lock_request(request)
         changes = self.locks.changes
         known = filter(self._is_here, queues)
@@ -47,11 +50,17 @@ class LockRequests:
         answer = request.response(body=dumps({"lockOKMQSet": list(map(queue_to_json, held))}))
         if self.locks.changes == changes:
             return answer
-        self._dispatcher.start_soon(self._answer_when_kept, connection, answer)
+        self._dispatcher.start_soon(self._answer_when_kept, connection, request, answer)
         return None
 
-    async def _answer_when_kept(self, connection: ServerConnection, answer: RemotingCommand) -> None:
-        await self.persistence.write(LOCKS_FILE)  # a disk that refuses is logged; it stops no consumer
+    async def _answer_when_kept(self, connection: ServerConnection, request: RemotingCommand, answer: RemotingCommand) -> None:
+        if self.replicated is None:
+            await self.persistence.write(LOCKS_FILE)  # a disk that refuses is logged; it stops no consumer
+        else:
+            try:
+                await self.replicated.settled()
+            except RequestRefused as refusal:
+                answer = request.response(refusal.code, remark=refusal.remark)
         connection.push(encode_frame(answer))
 
     def _is_here(self, queue: MessageQueue) -> bool:

@@ -36,6 +36,8 @@ class QueueLocks:
 
     _leases: dict[str, _Leases] = attrs.field(factory=dict[str, _Leases])
     _count: int = 0
+    dirty: dict[str, None] | None = None
+    """Groups whose owners have changed since the log was told; None where the log does not hold them."""
     changes: int = 0
     """Counts changes of owners, which renewals are not; the file is written when it has moved."""
 
@@ -46,21 +48,51 @@ class QueueLocks:
             TypeError, ValueError: no table of lists of leases.
         """
         renewed = now - LEASE_SECONDS + OWNER_BELIEVES_SECONDS
-        for group, leases in table_of(table_of(stored, "the content").get("locks"), "locks").items():
-            for topic, broker_name, queue_id, client_id in leases:
-                queue = MessageQueue(str(topic), str(broker_name), QueueId(int_of(queue_id)))
-                if self._count < LEASES_MAX and queue not in self._leases.setdefault(group, {}):
-                    self._leases[group][queue] = str(client_id), renewed
-                    self._count += 1
+        for group, rows in table_of(table_of(stored, "the content").get("locks"), "locks").items():
+            self._add(group, rows, renewed)
+
+    def _add(self, group: str, rows: Iterable[Any], renewed: float) -> None:
+        for topic, broker_name, queue_id, client_id in rows:
+            queue = MessageQueue(str(topic), str(broker_name), QueueId(int_of(queue_id)))
+            if self._count < LEASES_MAX and queue not in self._leases.setdefault(group, {}):
+                self._leases[group][queue] = str(client_id), renewed
+                self._count += 1
+
+    def replace(self, group: str, rows: Iterable[Any], now: float) -> None:
+        """Take over all leases of a group from the log.
+
+        Raises:
+            TypeError, ValueError: no list of leases.
+        """
+        self._count -= len(self._leases.pop(group, {}))
+        self._add(group, rows, now)
+        self.changes += 1
+
+    def take_over(self, now: float) -> None:
+        """Begin to give leases: owners may have renewed those of the last leader just before it ended."""
+        renewed = now - LEASE_SECONDS + OWNER_BELIEVES_SECONDS
+        for leases in self._leases.values():
+            for queue, (owner, _) in leases.items():
+                leases[queue] = owner, renewed
+
+    @property
+    def groups(self) -> Iterable[str]:
+        """The groups that have leases."""
+        return self._leases.keys()
+
+    def rows_of(self, group: str) -> list[list[Any]]:
+        """The leases of a group, as the file and the log hold them."""
+        leases = self._leases.get(group, {})
+        return [[queue.topic, queue.broker_name, queue.queue_id, owner] for queue, (owner, _) in leases.items()]
 
     def to_json(self) -> dict[str, Any]:
         """What `queueLocks.json` gets."""
-        return {
-            "locks": {
-                group: [[queue.topic, queue.broker_name, queue.queue_id, owner] for queue, (owner, _) in leases.items()]
-                for group, leases in self._leases.items()
-            }
-        }
+        return {"locks": {group: self.rows_of(group) for group in self._leases}}
+
+    def _changed(self, group: str) -> None:
+        self.changes += 1
+        if self.dirty is not None:
+            self.dirty[group] = None
 
     def lock(self, group: str, client_id: str, queues: Iterable[MessageQueue], now: float) -> list[MessageQueue]:
         """Take or renew leases; return the queues that the client holds now."""
@@ -73,7 +105,8 @@ class QueueLocks:
                     continue
                 self._count += 1
             if not owner or owner == client_id or now - renewed > LEASE_SECONDS:
-                self.changes += owner != client_id
+                if owner != client_id:
+                    self._changed(group)
                 leases[queue] = client_id, now
                 held.append(queue)
         if not leases:
@@ -87,7 +120,7 @@ class QueueLocks:
             if queue in leases and leases[queue][0] == client_id:
                 del leases[queue]
                 self._count -= 1
-                self.changes += 1
+                self._changed(group)
         if not leases:
             self._leases.pop(group, None)
 
@@ -97,6 +130,7 @@ class QueueLocks:
             for queue in [queue for queue, (_, renewed) in leases.items() if now - renewed > LEASE_SECONDS]:
                 del leases[queue]
                 self._count -= 1
+                self._changed(group)
             if not leases:
                 del self._leases[group]
 

@@ -34,7 +34,7 @@ class ConsumerOffsets:
     version: DataVersion = attrs.field(factory=DataVersion)
     size: int = 0
     """About how many bytes the table has as JSON: a slave's copy holds all of it in one frame."""
-    dirty: set[tuple[str, str, int]] | None = None
+    dirty: dict[tuple[str, str, int], None] | None = None
     """Topic, group and queue of the commits since somebody took them from here; None while nobody does."""
     changes: int = 0
     """Counts commits; the file is written when it has moved."""
@@ -85,7 +85,14 @@ class ConsumerOffsets:
         queues[queue_id] = offset
         self.changes += 1
         if self.dirty is not None:
-            self.dirty.add((topic, group, queue_id))
+            self.dirty[topic, group, queue_id] = None
+
+    def forget_queue(self, group: str, topic: str, queue_id: int) -> None:
+        """Forget a group's offset on one queue."""
+        queues = self.table.get((topic, group), {})
+        if queues.pop(queue_id, None) is not None:
+            self.size -= ENTRY_BYTES
+            self.changes += 1
 
     def _queues(self, topic: str, group: str) -> dict[int, int]:
         queues = self.table.get((topic, group))
@@ -146,11 +153,11 @@ class ConsumerOffsets:
                 raise TableFull("the table of consumer offsets", self.size, TABLE_BYTES_MAX)
             own = self._queues(topic, target)
             self.size += (len(queues) - len(own)) * ENTRY_BYTES
+            if self.dirty is not None:
+                self.dirty.update({(topic, target, queue_id): None for queue_id in (*queues, *own)})
             own.clear()
             own.update(queues)
             self.changes += 1
-            if self.dirty is not None:
-                self.dirty.update((topic, target, queue_id) for queue_id in queues)
 
     def forget_topic(self, topic: str) -> None:
         for group in self.groups_of(topic):

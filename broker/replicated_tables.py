@@ -17,6 +17,7 @@ from ..message.control import (
     CONTROL_TOPIC,
     DELAYS_DELIVERED,
     GROUPS_CHANGED,
+    LOCKS_CHANGED,
     OFFSETS_COMMITTED,
     TABLES_CARRIED,
     TOPICS_CHANGED,
@@ -24,6 +25,7 @@ from ..message.control import (
     decode_control,
 )
 from ..message.errors import CorruptRecord
+from ..message.numbers import int_of
 from ..remoting.codes import ResponseCode
 from ..remoting.errors import RequestRefused
 from ..store.divided_log import DividedCommitLog
@@ -33,6 +35,8 @@ from ..store.older_log import OlderLog
 from ..world.events import get_logger
 from .delay import DelayDelivery
 from .groups import GroupConfig, GroupTable
+from .json_values import table_of
+from .locks import QueueLocks
 from .offsets import ConsumerOffsets
 from .role import LiveRole
 from .topics import TopicConfig, TopicTable
@@ -57,16 +61,19 @@ class ReplicatedTables:
     groups: GroupTable
     offsets: ConsumerOffsets
     delay: DelayDelivery
+    locks: QueueLocks
     changed_end: int = 0
-    """Behind the last change of a topic or group that this node has appended; what an answer has to wait for."""
+    """Behind the last change that this node has appended; what an answer has to wait for."""
     _derived_groups: dict[str, GroupConfig] = attrs.field(factory=dict[str, GroupConfig])
     """The groups as the derived log has them."""
     _appended_groups: dict[str, GroupConfig] = attrs.field(factory=dict[str, GroupConfig])
     """The groups that this node has appended since it leads; another leader may still truncate them."""
+    _forbidden: dict[str, dict[str, int]] = attrs.field(factory=dict[str, dict[str, int]])
+    """What groups are forbidden, as far as it is in the log or was appended by this node since it leads."""
     _unlogged_topics: set[str] = attrs.field(factory=set[str])
     """Topics that were changed here, and whose change the log has not taken yet."""
     _refusal: str = ""
-    """Why the log did not take the last change of a topic or group; empty if it has taken all of them."""
+    """Why the log did not take a change; empty if it has taken all of them."""
     _deliveries: int = 0
     """`DelayDelivery.changes` when positions were last appended."""
     _delivered: Mapping[str, int] = attrs.field(factory=dict[str, int])
@@ -74,7 +81,7 @@ class ReplicatedTables:
 
     def observe(self) -> None:
         """Append the leader's changes and apply those of other leaders from now on."""
-        self._derived_groups = dict(self.groups.groups)
+        self._derived_groups, self._forbidden = dict(self.groups.groups), dict(self.groups.forbidden)
         self.topics.on_change.append(self._topics_changed)
         self.groups.on_change.append(self._groups_changed)
         self.store.events.on_event.append(self._follow)
@@ -83,7 +90,8 @@ class ReplicatedTables:
 
     async def run(self) -> None:
         """Append commits and deliveries as they gather, until cancelled."""
-        self.offsets.dirty, self._deliveries = set(), self.delay.changes
+        self.offsets.dirty, self.locks.dirty, self._deliveries = {}, {}, self.delay.changes
+        self.locks.take_over(self.store.world.clock.monotonic())
         self._delivered = {str(level): offset for level, offset in self.delay.offsets().items()}
         carrying = self._carry_over()
         try:
@@ -91,12 +99,11 @@ class ReplicatedTables:
                 await trio.sleep(GATHER_SECONDS)
                 if self._refusal:
                     self._append_changes()
-                self._append_offsets()
-                self._append_deliveries()
-                if carrying and not (self._refusal or self.offsets.dirty or self.delay.changes != self._deliveries):
-                    carrying = self._append(Control(TABLES_CARRIED, {})) is None
+                self._append_gathered()
+                if carrying and not self._refusal:
+                    carrying = not self._append(Control(TABLES_CARRIED, {}))
         finally:
-            self.offsets.dirty = None
+            self.offsets.dirty = self.locks.dirty = None
             self._unlogged_topics.clear()
             self._appended_groups.clear()
             self._refusal = ""
@@ -115,14 +122,43 @@ class ReplicatedTables:
         if older is None or older.tables_carried:
             return False
         log.info("tables_carried_over", topics=len(self.topics.topics), groups=len(self.groups.groups))
-        self._unlogged_topics.update(self.topics.topics)
-        self._derived_groups.clear()
+        self._count_all_as_unlogged()
         self._append_changes()
-        self.offsets.dirty = {
-            (topic, group, queue_id) for (topic, group), queues in self.offsets.table.items() for queue_id in queues
-        }
-        self._deliveries = -1
         return True
+
+    def _count_all_as_unlogged(self) -> None:
+        self._unlogged_topics.update(self.topics.topics)
+        for known in (self._derived_groups, self._appended_groups, self._forbidden):
+            known.clear()
+        self.offsets.dirty = {
+            (topic, group, queue_id): None for (topic, group), queues in self.offsets.table.items() for queue_id in queues
+        }
+        self.locks.dirty = dict.fromkeys(self.locks.groups)
+        self._deliveries = -1
+
+    def restate(self) -> int:
+        """Append all tables again, because the records that said so are about to expire; returns where the last one ends.
+
+        Raises:
+            NotWritable: the log takes nothing now, or not all of it.
+        """
+        if self.offsets.dirty is None:
+            raise NotWritable("this node does not lead yet")
+        self._count_all_as_unlogged()
+        self._append_changes()
+        self._append_gathered()
+        if self._refusal:
+            raise NotWritable(self._refusal)
+        return self.changed_end
+
+    def check_decides(self) -> None:
+        """Let no other node than the leader decide what all nodes must agree on.
+
+        Raises:
+            RequestRefused: this node does not lead. Nothing was changed.
+        """
+        if not self.role.takes_puts:
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"nothing was changed: {self.role.refusal}")
 
     def check_leads(self) -> None:
         """Let nobody change a table whose changes do not come into the log.
@@ -144,13 +180,14 @@ class ReplicatedTables:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"the tables of this node may be old: {self.role.refusal}")
 
     async def settled(self) -> None:
-        """Wait until the changes of topics and groups so far are on a majority.
+        """Wait until the changes of topics, groups, offsets and locks so far are on a majority.
 
         Raises:
             RequestRefused: they are in the tables of this node, but not as safe as the mode promises.
         """
         if self._refusal:
             self._append_changes()
+        self._append_gathered()
         if self._refusal:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"the other nodes do not know of the change yet: {self._refusal}")
         end = self.changed_end
@@ -175,53 +212,55 @@ class ReplicatedTables:
         topics, groups = self.topics.topics, self.groups.groups
         self._unlogged_topics &= topics.keys()  # deletions are events of their own
         for names in _pieces(sorted(self._unlogged_topics)):
-            if not self._append_change(Control(TOPICS_CHANGED, {"topics": [topics[name].to_json() for name in names]})):
+            if not self._append(Control(TOPICS_CHANGED, {"topics": [topics[name].to_json() for name in names]})):
                 return
             self._unlogged_topics.difference_update(names)
-        for known in (self._derived_groups, self._appended_groups):
+        for known in (self._derived_groups, self._appended_groups, self._forbidden):
             for name in known.keys() - groups.keys():
                 del known[name]
         logged = {**self._derived_groups, **self._appended_groups}
         for names in _pieces([name for name, config in groups.items() if logged.get(name) != config]):
-            if not self._append_change(Control(GROUPS_CHANGED, {"groups": [groups[name].to_json() for name in names]})):
+            if not self._append(Control(GROUPS_CHANGED, {"groups": [groups[name].to_json() for name in names]})):
                 return
             self._appended_groups.update({name: groups[name] for name in names})
-
-    def _append_change(self, control: Control) -> bool:
-        end = self._append(control)
-        if end is not None:
-            self.changed_end = end
-        return end is not None
-
-    def _append_offsets(self) -> None:
-        offsets = self.offsets
-        while offsets.dirty:
-            taken = [offsets.dirty.pop() for _ in range(min(len(offsets.dirty), OFFSETS_PER_RECORD_MAX))]
-            rows = [
-                [topic, group, queue_id, offset]
-                for topic, group, queue_id in taken
-                if (offset := offsets.query(group, topic, queue_id)) is not None
-            ]
-            if rows and self._append(Control(OFFSETS_COMMITTED, {"offsets": rows})) is None:
-                offsets.dirty.update(taken)
+        forbidden = self.groups.forbidden
+        for names in _pieces([name for name, bits in forbidden.items() if self._forbidden.get(name) != bits]):
+            changed = {name: forbidden[name] for name in names}
+            if not self._append(Control(GROUPS_CHANGED, {"groups": [], "forbidden": changed})):
                 return
+            self._forbidden.update(changed)
 
-    def _append_deliveries(self) -> None:
-        delay = self.delay
+    def _append_gathered(self) -> None:
+        """Append commits, locks and positions of delayed messages, as far as they have changed since they were appended."""
+        offsets, locks, delay = self.offsets, self.locks, self.delay
+        while offsets.dirty:
+            taken = [offsets.dirty.popitem()[0] for _ in range(min(len(offsets.dirty), OFFSETS_PER_RECORD_MAX))]
+            rows = [
+                [topic, group, queue_id, -1 if (offset := offsets.query(group, topic, queue_id)) is None else offset]
+                for topic, group, queue_id in taken
+            ]
+            if not self._append(Control(OFFSETS_COMMITTED, {"offsets": rows})):
+                offsets.dirty.update(dict.fromkeys(taken))
+                return
+        while locks.dirty:
+            group = next(iter(locks.dirty))
+            if not self._append(Control(LOCKS_CHANGED, {"locks": {group: locks.rows_of(group)}})):
+                return
+            del locks.dirty[group]
         if delay.changes != self._deliveries:
             changes, levels = delay.changes, {str(level): offset for level, offset in delay.offsets().items()}
-            if self._append(Control(DELAYS_DELIVERED, {"levels": levels})) is not None:
+            if self._append(Control(DELAYS_DELIVERED, {"levels": levels})):
                 self._deliveries = changes
 
-    def _append(self, control: Control) -> int | None:
-        """Append an event; returns its end, or None if the log takes nothing now."""
+    def _append(self, control: Control) -> bool:
+        """Append an event; returns whether the log has taken it."""
         try:
-            return self.store.append_event(control)
+            self.changed_end = self.store.append_event(control)
         except (NotWritable, OSError) as error:
-            if control.kind in (TOPICS_CHANGED, GROUPS_CHANGED):
-                self._refusal = str(error)
+            self._refusal = str(error)
             log.warning("table_change_not_in_log", kind=control.kind, reason=str(error))
-            return None
+            return False
+        return True
 
     # ---------------------------------------------------------------- as any other node
 
@@ -245,18 +284,31 @@ class ReplicatedTables:
     def _apply(self, control: Control) -> None:
         content = control.content
         if control.kind == TOPICS_CHANGED:
-            self.topics.put(*(TopicConfig.from_json(_object(one)) for one in content["topics"]))
+            topics = (TopicConfig.from_json(_object(one)) for one in content["topics"])
+            if changed := [config for config in topics if self.topics.topics.get(config.topic_name) != config]:
+                self.topics.put(*changed)
         elif control.kind == GROUPS_CHANGED:
-            self.groups.put(*self._note_groups(control))
+            groups = self._note_groups(control)
+            if news := [config for config in groups if self.groups.groups.get(config.group_name) != config]:
+                self.groups.put(*news)
+            for group, bits in _forbidden_of(control).items():
+                self.groups.put_forbidden(group, bits)
         elif control.kind == OFFSETS_COMMITTED:
             for topic, group, queue_id, offset in content["offsets"]:
-                self.offsets.commit(group, topic, queue_id, offset)
+                if offset < 0:
+                    self.offsets.forget_queue(group, topic, queue_id)
+                else:
+                    self.offsets.commit(group, topic, queue_id, offset)
+        elif control.kind == LOCKS_CHANGED:
+            for group, rows in table_of(content["locks"], "locks").items():
+                self.locks.replace(group, rows, self.store.world.clock.monotonic())
         elif control.kind == DELAYS_DELIVERED:
             self.delay.load({"offsetTable": content["levels"]})
 
     def _note_groups(self, control: Control) -> list[GroupConfig]:
         configs = [GroupConfig.from_json(_object(one)) for one in control.content["groups"]]
         self._derived_groups.update({config.group_name: config for config in configs})
+        self._forbidden.update(_forbidden_of(control))
         return configs
 
     def events_between(self, start: int, end: int) -> Iterator[tuple[int, Control]]:
@@ -269,6 +321,11 @@ class ReplicatedTables:
                     yield parts[3], decode_control(record if record is not None else b"")
                 except CorruptRecord as error:
                     log.error("control_record_unreadable", physical_offset=parts[3], reason=str(error))
+
+
+def _forbidden_of(control: Control) -> dict[str, dict[str, int]]:
+    table = table_of(control.content.get("forbidden"), "forbidden")
+    return {group: {topic: int_of(bits) for topic, bits in table_of(topics, group).items()} for group, topics in table.items()}
 
 
 def _pieces(names: list[str]) -> Iterator[list[str]]:

@@ -97,6 +97,8 @@ class LiveRole:
     master_address: str = ""
     """Where a replica's master serves clients, once known."""
     master_ha_address: str = ""
+    _group_names_master: bool = False
+    """The group itself has said where the master is, so name servers, which hear of it later, are not believed."""
     on_master: list[OnMaster] = attrs.field(factory=list[OnMaster])
     _steps: Steps | None = None
     """None until `begin`."""
@@ -134,15 +136,24 @@ class LiveRole:
         self._steps = steps
 
     def learn_master(self, address: str, ha_address: str) -> None:
-        """Take another's word, a name server's or a leader's, for where the master is."""
+        """Take a name server's word for where the master is, unless the group itself has said it."""
+        if not self._group_names_master:
+            self._note_master(address, ha_address)
+
+    def _note_master(self, address: str, ha_address: str) -> None:
         if (address, ha_address) != (self.master_address, self.master_ha_address):
             self.master_address, self.master_ha_address = address, ha_address
             log.info("master_found", address=address, ha_address=ha_address)
             for listener in self.on_master:
                 listener(address, ha_address)
 
-    async def change(self, role: Role, broker_id: int, reason: str, *, synchronous: bool = False) -> bool:
+    async def change(
+        self, role: Role, broker_id: int, reason: str, *, synchronous: bool = False, master: str | None = None
+    ) -> bool:
         """Take another role; returns whether it was reached, which a later change prevents.
+
+        Args:
+            master: where the master serves clients, if the group knows; empty if there is none; None if name servers know.
 
         Raises:
             OSError, StoreError: a phase failed. The broker is read-only and says why; the change may be repeated.
@@ -157,7 +168,10 @@ class LiveRole:
             if number != self._wanted:
                 return False
             old = self.state
-            if role.is_replica and not old.role.is_replica:
+            self._group_names_master = bool(master)
+            if master is not None:
+                self._note_master(master, "")
+            elif role.is_replica and not old.role.is_replica:
                 self.master_address = self.master_ha_address = ""  # what was known is of the time before
             with trio.CancelScope() as self._scope:
                 await self._run(old, wanted, self._steps)

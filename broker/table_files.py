@@ -58,12 +58,12 @@ class TableFiles:
         keep(DELAYS_FILE, self.delay.durable_json, self.delay.durable_changes, config.flush_delay_offset_interval / 1000)
         now = self.clock.monotonic()
         self.persistence.load(LOCKS_FILE, lambda stored: self.locks.load(stored, now))
-        keep(LOCKS_FILE, self.locks.to_json, lambda: self.locks.changes)
+        keep(LOCKS_FILE, self._with_log_offset(self.locks.to_json), lambda: self.locks.changes)
         self.store.on_queues_cut.append(self.commits.queues_cut)
         self.topics.on_change.append(lambda _: topics_file.wake())
         self.groups.on_change.append(groups_file.wake)
         self.deletions.follow_log()
 
     def _with_log_offset(self, to_json: Callable[[], Mapping[str, Any]]) -> Callable[[], dict[str, Any]]:
-        """What the file of a table gets: the table, and up to where in the log it contains all deletions."""
+        """What the file of a table gets: the table, and up to where in the log it contains all events."""
         return lambda: {LOG_OFFSET_KEY: self.deletions.log_offset, **to_json()}

@@ -7,7 +7,7 @@ through the connection), and for work that must wait (runs in a task, bounded in
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import attrs
 import trio
@@ -32,6 +32,9 @@ which is read on the event loop at some 100 ns per byte. The heartbeat of a thou
 Handler = Callable[[ServerConnection, RemotingCommand], RemotingCommand | None]
 RunHandler = Callable[[ServerConnection, list[RemotingCommand]], None]
 WaitingHandler = Callable[[ServerConnection, RemotingCommand], Awaitable[RemotingCommand | None]]
+
+
+Answer = TypeVar("Answer")
 
 
 class Service(Protocol):
@@ -87,9 +90,10 @@ class Dispatcher:
                 connection: ServerConnection, request: RemotingCommand, handler: Handler = handler
             ) -> RemotingCommand | None:
                 check()
-                answer = handler(connection, request)
-                await settled()
-                return answer
+                try:
+                    return handler(connection, request)
+                finally:
+                    await settled()  # a refusal, too, may say what has been changed
 
             self._waiting[code] = wait
 
@@ -97,6 +101,22 @@ class Dispatcher:
         """Run the rest of a handler that has returned None in a task of its own."""
         assert self.nursery is not None, "requests are handled while the server serves"
         self.nursery.start_soon(answer_later, *arguments)
+
+    def check_first(self, codes: Iterable[int], check: Callable[[], None]) -> None:
+        """Let `check` refuse requests with these codes, which have handlers, before their handlers run."""
+
+        def checked(handler: Callable[[ServerConnection, RemotingCommand], Answer]) -> Callable[..., Answer]:
+            def run(connection: ServerConnection, request: RemotingCommand) -> Answer:
+                check()
+                return handler(connection, request)
+
+            return run
+
+        for code in codes:
+            if code in self._handlers:
+                self._handlers[code] = checked(self._handlers[code])
+            else:
+                self._waiting[code] = checked(self._waiting[code])
 
     @property
     def codes(self) -> frozenset[int]:

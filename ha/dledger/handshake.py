@@ -11,6 +11,7 @@ import hashlib
 import hmac
 import struct
 from collections.abc import Callable
+from itertools import accumulate, pairwise
 
 import attrs
 
@@ -67,6 +68,8 @@ class NodeCard:
     """16 random bytes, kept with its store."""
     data_file_size: int
     beginning: LogBeginning = LogBeginning()
+    serves: str = ""
+    """Where its broker serves clients, if it is one of a broker."""
 
 
 @attrs.frozen
@@ -117,7 +120,7 @@ def _stranger(received: bytes) -> Exception:
 def encode_hello(hello: Hello) -> bytes:
     """The body of a hello, without its MAC."""
     card = hello.card
-    group, own, to = card.group.encode(), card.peer.encode(), hello.to.encode()
+    group, own, to, serves = card.group.encode(), card.peer.encode(), hello.to.encode(), card.serves.encode()
     head = HELLO.pack(
         nonce=hello.nonce,
         node=card.node,
@@ -129,8 +132,9 @@ def encode_hello(hello: Hello) -> bytes:
         group_size=len(group),
         from_size=len(own),
         to_size=len(to),
+        serves_size=len(serves),
     )
-    return head + group + own + to
+    return head + group + own + to + serves
 
 
 def decode_hello(body: bytes) -> Hello:
@@ -141,18 +145,20 @@ def decode_hello(body: bytes) -> Hello:
     """
     try:
         head = HELLO.unpack(body)
-        lengths = head["group_size"], head["from_size"], head["to_size"]
-        if not all(0 < length <= NAME_BYTES_MAX for length in lengths) or HELLO.size + sum(lengths) != len(body):
-            raise HaProtocolError(f"a hello of {len(body)} bytes with names of {lengths} bytes")
-        group_at, own_at = HELLO.size, HELLO.size + lengths[0]
-        to_at = own_at + lengths[1]
-        group, own, to = body[group_at:own_at].decode(), body[own_at:to_at].decode(), body[to_at:].decode()
+        names, serves_size = (head["group_size"], head["from_size"], head["to_size"]), head["serves_size"]
+        sizes = (*names, serves_size)
+        wrong_names = not all(0 < length <= NAME_BYTES_MAX for length in names)
+        if wrong_names or not 0 <= serves_size <= NAME_BYTES_MAX or HELLO.size + sum(sizes) != len(body):
+            raise HaProtocolError(f"a hello of {len(body)} bytes with names of {sizes} bytes")
+        ends = list(accumulate(sizes, initial=HELLO.size))
+        group, own, to, serves = (body[start:end].decode() for start, end in pairwise(ends))
     except (struct.error, UnicodeDecodeError) as error:
         raise HaProtocolError(f"a hello that does not add up: {error}") from error
     if head["lane"] not in (LANE_CONTROL, LANE_ENTRIES):
         raise HaProtocolError(f"a hello for lane {head['lane']}, which does not exist")
     beginning = LogBeginning(head["begin_position"], head["older_end"], head["older_crc"])
-    return Hello(NodeCard(group, own, head["node"], head["data_file_size"], beginning), head["lane"], to, head["nonce"])
+    card = NodeCard(group, own, head["node"], head["data_file_size"], beginning, serves)
+    return Hello(card, head["lane"], to, head["nonce"])
 
 
 @attrs.define(eq=False)

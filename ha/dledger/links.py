@@ -188,6 +188,8 @@ class Links:
     accepted: dict[Accepted, None] = attrs.field(factory=dict[Accepted, None])
     heard: dict[PeerId, float] = attrs.field(factory=dict[PeerId, float])
     """When each peer was heard last, by the monotonic clock."""
+    serves: dict[PeerId, str] = attrs.field(factory=dict[PeerId, str])
+    """Where the brokers of the peers serve clients, as each said when it connected last."""
     _nursery: trio.Nursery | None = None
 
     @property
@@ -285,6 +287,7 @@ class Links:
             raise
         hello = listener.peer
         accepted.peer, accepted.node, accepted.lane = PeerId(hello.card.peer), hello.card.node, hello.lane
+        self.serves[accepted.peer] = hello.card.serves
         self._replace_former(accepted)
         await self._receive(accepted, listener.rest)
 

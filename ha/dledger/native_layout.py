@@ -29,7 +29,7 @@ ENVELOPE = Layout(
 KIND_CHALLENGE, KIND_HELLO, KIND_WELCOME, KIND_REFUSAL = 1, 2, 3, 4
 
 HELLO = Layout(
-    "Raft hello, dialler to listener; then group, own id and listener's id",
+    "Raft hello, dialler to listener; then group, own id, listener's id and the dialler's address for clients",
     (
         Field("nonce", "32s", "the listener's MAC must cover it"),
         Field("node", "16s", "random, kept with the store: two nodes with one id are told apart by it"),
@@ -41,6 +41,7 @@ HELLO = Layout(
         Field("group_size", "h", "bytes of the group's name"),
         Field("from_size", "h", "bytes of the dialler's id"),
         Field("to_size", "h", "bytes of the id that the dialler expects the listener to have"),
+        Field("serves_size", "h", "bytes of the address where the dialler's broker serves clients"),
     ),
 )
 WELCOME = Layout("Raft welcome, listener to dialler", (Field("node", "16s", "random, kept with the listener's store"),))

@@ -112,7 +112,7 @@ class Replica:
             self._sync_failed,
         )
         if isinstance(self.core, Raft):
-            card = NodeCard(settings.group, settings.self_id, self.node, settings.files.data_file_size)
+            card = NodeCard(settings.group, settings.self_id, self.node, settings.files.data_file_size, serves=settings.serves)
             self.links = Links(
                 card,
                 self._beginning,
@@ -144,6 +144,10 @@ class Replica:
     def leading(self) -> Leading:
         """Who leads."""
         return self._leading
+
+    def served_at(self, peer: PeerId) -> str | None:
+        """Where the broker of a peer serves clients; None if it has not said so, as nodes of the java dialect never do."""
+        return self.links.serves.get(peer) or None if isinstance(self.links, Links) else None
 
     @property
     def is_leader(self) -> bool:

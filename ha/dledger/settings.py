@@ -50,6 +50,8 @@ class ReplicaSettings:
     files: LedgerFiles
     secret: bytes = b""
     """What all nodes share; empty authenticates nobody (haSecret)."""
+    serves: str = ""
+    """Where this node's broker serves clients; its peers pass it on to those that should ask the leader."""
     listen_host: str = ""
     listen_port: int | None = None
     """Where this node listens; by default at the port of its own entry in `peers`."""

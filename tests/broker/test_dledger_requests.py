@@ -1,0 +1,230 @@
+"""Every request that changes state, asked of each kind of node of a DLedger group: the leader decides, nobody else does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+
+from ledgermq.broker.broker import Broker
+from ledgermq.client.admin import open_admin
+from ledgermq.client.producer import open_producer
+from ledgermq.message.batch import encode_batch
+from ledgermq.message.json import dumps
+from ledgermq.remoting.channel import connected
+from ledgermq.remoting.codes import READ_ONLY, RequestCode, ResponseCode
+from ledgermq.remoting.command import RemotingCommand
+from ledgermq.world.network import Address
+
+from .test_dledger import Group, Node, scenario
+
+Request = tuple[dict[str, str], bytes]
+
+SENT = {
+    "producerGroup": "p",
+    "topic": "T",
+    "defaultTopic": "TBW102",
+    "defaultTopicQueueNums": "4",
+    "queueId": "0",
+    "sysFlag": "0",
+    "bornTimestamp": "1",
+    "flag": "0",
+    "properties": "",
+    "reconsumeTimes": "0",
+    "unitMode": "false",
+    "batch": "false",
+}
+BATCH = encode_batch([(0, b"x", b"")])
+QUEUES = dumps({"consumerGroup": "g", "clientId": "c", "mqSet": [{"topic": "T", "brokerName": "broker-a", "queueId": 1}]})
+TOPIC = {
+    "topic": "Late",
+    "defaultTopic": "TBW102",
+    "readQueueNums": "3",
+    "writeQueueNums": "3",
+    "perm": "6",
+    "topicFilterType": "SINGLE_TAG",
+    "topicSysFlag": "0",
+    "order": "false",
+}
+
+DECIDED: dict[RequestCode, Request] = {
+    RequestCode.SEND_MESSAGE: (SENT, b"x"),
+    RequestCode.SEND_MESSAGE_V2: (dict(zip("abcdefghijkm", SENT.values(), strict=True)), b"x"),
+    RequestCode.SEND_BATCH_MESSAGE: (dict(zip("abcdefghijkm", {**SENT, "batch": "true"}.values(), strict=True)), BATCH),
+    RequestCode.CONSUMER_SEND_MSG_BACK: ({"group": "g", "offset": "48", "delayLevel": "1", "originTopic": "T"}, b""),
+    RequestCode.UPDATE_CONSUMER_OFFSET: ({"consumerGroup": "g", "topic": "T", "queueId": "1", "commitOffset": "1"}, b""),
+    RequestCode.UPDATE_AND_CREATE_TOPIC: (TOPIC, b""),
+    RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: ({}, dumps({"topicConfigList": [{"topicName": "Later"}]})),
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: ({}, b'{"groupName":"late"}'),
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: ({}, dumps({"groupConfigList": [{"groupName": "later"}]})),
+    RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: ({"group": "g", "topic": "T", "readable": "false"}, b""),
+    RequestCode.CLONE_GROUP_OFFSET: ({"srcGroup": "g", "destGroup": "late", "topic": "T"}, b""),
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: ({"group": "g", "topic": "T", "timestamp": "-1", "isForce": "true"}, b""),
+    RequestCode.LOCK_BATCH_MQ: ({}, QUEUES),
+    RequestCode.UNLOCK_BATCH_MQ: ({}, QUEUES),
+    RequestCode.DELETE_TOPIC_IN_BROKER: ({"topic": "T"}, b""),
+    RequestCode.DELETE_SUBSCRIPTIONGROUP: ({"groupName": "g", "cleanOffset": "true"}, b""),
+    RequestCode.CLEAN_UNUSED_TOPIC: ({}, b""),
+    RequestCode.CHANGE_DLEDGER_GROUP: ({"action": "remove", "peer": "n9"}, b""),
+}
+"""What only the leader may decide, with a request that it would carry out."""
+
+OF_THE_NODE = {
+    RequestCode.PULL_MESSAGE: "a follower serves reads; the commit in a pull does not count there",
+    RequestCode.LITE_PULL_MESSAGE: "as PULL_MESSAGE",
+    RequestCode.HEART_BEAT: "who is connected to this node; a follower makes no group of it",
+    RequestCode.UNREGISTER_CLIENT: "who is connected to this node",
+    RequestCode.CONSUME_MESSAGE_DIRECTLY: "a request to a consumer that is connected to this node",
+    RequestCode.UPDATE_BROKER_CONFIG: "the settings of this node",
+    RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: "the files of this node",
+    RequestCode.DELETE_EXPIRED_COMMITLOG: "the files of this node",
+    RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE: "where this node believes that its master is",
+}
+"""What concerns one node alone."""
+
+GATHERED = {RequestCode.UPDATE_CONSUMER_OFFSET, RequestCode.UNLOCK_BATCH_MQ}
+"""Answered by a leader at once: commits are gathered before they are appended, and giving a lease back may be forgotten."""
+IDLE = {RequestCode.CLEAN_UNUSED_TOPIC}
+"""Finds nothing to do."""
+MAY_BE_REFUSED = {
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: ResponseCode.CONSUMER_NOT_ONLINE,  # the offsets were reset nevertheless
+    RequestCode.CHANGE_DLEDGER_GROUP: ResponseCode.INVALID_PARAMETER,  # there is no such node
+}
+
+
+def tables_of(broker: Broker) -> dict[str, Any]:
+    """All that a request may change."""
+    return {
+        "topics": dict(broker.topics.topics),
+        "groups": dict(broker.groups.groups),
+        "forbidden": {group: dict(bits) for group, bits in broker.groups.forbidden.items()},
+        "offsets": {key: dict(queues) for key, queues in broker.offsets.table.items()},
+        "locks": broker.locks.to_json(),
+        "queues": {key: queue.max_offset for key, queue in broker.store.queues.table.items()},
+    }
+
+
+async def ask(group: Group, node: Node, code: RequestCode, request: Request) -> RemotingCommand:
+    """Send a request to one node, whatever it is."""
+    async with connected(Address(node.machine.host, 10911), network=group.world("10.0.3.2").network) as channel:
+        return await channel.call(RemotingCommand(code, request[0], body=request[1]), 20.0)
+
+
+async def prepare(group: Group) -> Node:
+    """Make the topic, the group and messages that the requests are about; returns the leader."""
+    world = group.world("10.0.3.1")
+    async with open_admin(group.namesrv, world=world) as admin, open_producer(group.namesrv, "p", world=world) as producer:
+        await admin.create_topic("T", queues=2)
+        await admin.create_group("g")
+        await group.produce(producer, 6)
+    leader = await group.master()
+    answer = await ask(group, leader, RequestCode.UPDATE_CONSUMER_OFFSET, DECIDED[RequestCode.UPDATE_CONSUMER_OFFSET])
+    assert answer.code == ResponseCode.SUCCESS
+    await trio.sleep(1)
+    return leader
+
+
+def test_every_request_that_changes_state_is_judged() -> None:
+    """A new one must be put into one of the tables above."""
+
+    async def story(group: Group) -> None:
+        master = await group.master()
+        assert master.broker is not None
+        changing = {code for code in master.broker.dispatcher.codes if code not in READ_ONLY}
+        assert changing == DECIDED.keys() | OF_THE_NODE.keys()
+        assert not DECIDED.keys() & OF_THE_NODE.keys()
+
+    scenario(story)
+
+
+def test_a_follower_decides_nothing_and_says_who_does() -> None:
+    async def story(group: Group) -> None:
+        leader = await prepare(group)
+        follower = next(node for node in group.nodes if node is not leader)
+        assert follower.broker is not None
+        before = tables_of(follower.broker)
+        for code, request in DECIDED.items():
+            answer = await ask(group, follower, code, request)
+            assert answer.code != ResponseCode.SUCCESS, code
+            names = ("n0", "n1", "n2") if code is RequestCode.CHANGE_DLEDGER_GROUP else (f"{leader.machine.host}:10911",)
+            assert answer.remark is not None
+            assert any(name in answer.remark for name in names), (code, answer.remark)
+            assert tables_of(follower.broker) == before, code
+
+    scenario(story)
+
+
+def test_a_follower_keeps_nothing_of_what_concerns_itself_alone() -> None:
+    """A consumer that reads from it is served; the group and the offsets stay as the leader has them."""
+
+    async def story(group: Group) -> None:
+        leader = await prepare(group)
+        follower = next(node for node in group.nodes if node is not leader)
+        assert follower.broker is not None
+        before = tables_of(follower.broker)
+        heartbeat = {
+            "clientID": "c",
+            "consumerDataSet": [
+                {"groupName": "new", "subscriptionDataSet": [{"topic": "T", "subString": "*", "subVersion": 1}]},
+            ],
+        }
+        answer = await ask(group, follower, RequestCode.HEART_BEAT, ({}, dumps(heartbeat)))
+        assert answer.code == ResponseCode.SUCCESS
+        pull = {
+            "consumerGroup": "new",
+            "topic": "T",
+            "queueId": "0",
+            "queueOffset": "0",
+            "maxMsgNums": "8",
+            "sysFlag": "5",  # commits, and brings its subscription
+            "commitOffset": "2",
+            "suspendTimeoutMillis": "0",
+            "subscription": "*",
+            "subVersion": "1",
+        }
+        answer = await ask(group, follower, RequestCode.PULL_MESSAGE, (pull, b""))
+        assert answer.code == ResponseCode.SUCCESS
+        assert tables_of(follower.broker) == before
+
+    scenario(story)
+
+
+@pytest.mark.parametrize("code", [code for code in DECIDED if code not in GATHERED | IDLE], ids=lambda code: code.name)
+def test_a_leader_that_was_cut_off_confirms_nothing(code: RequestCode) -> None:
+    """It may not know yet that it is deposed; what nobody else has is not answered as done."""
+
+    async def story(group: Group) -> None:
+        leader = await prepare(group)
+        others = [node.machine.host for node in group.nodes if node is not leader]
+        group.fabric.part([leader.machine.host], others)
+        answer = await ask(group, leader, code, DECIDED[code])
+        assert answer.code not in (ResponseCode.SUCCESS, ResponseCode.CONSUMER_NOT_ONLINE), answer.remark
+        group.fabric.heal()
+
+    scenario(story)
+
+
+def test_what_the_leader_has_answered_is_known_to_the_next_one() -> None:
+    """Each request is carried out, and right after the answer the leader's machine loses power."""
+
+    async def story(group: Group) -> None:
+        for code, request in DECIDED.items():
+            if code in (RequestCode.DELETE_TOPIC_IN_BROKER, RequestCode.DELETE_SUBSCRIPTIONGROUP):
+                continue  # they would take away what the others are about, and have tests of their own
+            leader = await prepare(group) if not group.sent else await group.master()
+            assert leader.broker is not None
+            answer = await ask(group, leader, code, request)
+            assert answer.code in (ResponseCode.SUCCESS, MAY_BE_REFUSED.get(code)), (code, answer.remark)
+            if code in GATHERED:
+                await trio.sleep(0.3)
+            known = tables_of(leader.broker)
+            await leader.end("power cut")
+            new = await group.master()
+            assert new.broker is not None
+            for name in ("topics", "groups", "forbidden", "offsets", "locks"):
+                assert tables_of(new.broker)[name] == known[name], (code, name)
+            await group.nursery.start(leader.run)
+            await trio.sleep(1)
+
+    scenario(story)
