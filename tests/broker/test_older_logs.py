@@ -18,10 +18,12 @@ from ledgermq.store.divided_log import DividedCommitLog
 from ledgermq.store.errors import LogOfOtherMode, MissingSegment
 from ledgermq.world.disk import Disk
 
+from ..ha.dledger.test_node import hand_over
 from .test_dledger import Group, Node, check_nodes_agree, scenario
 
 ROOT = "older"
 OLDER_MESSAGES = 800
+IDLE_MESSAGES, DELETED_MESSAGES = 5, 7
 
 
 def copy_tree(source: Disk, target: Disk, directory: str) -> None:
@@ -54,10 +56,12 @@ async def leave_classic_stores(group: Group, *, how: str = "stop", copies: int =
     async with open_admin(group.namesrv, world=world) as admin:
         await admin.create_topic("T", queues=2)
         await admin.create_topic("Deleted", queues=1)
+        await admin.create_topic("Idle", queues=1)
         async with open_producer(group.namesrv, "p", world=world) as producer:
             await group.produce(producer, OLDER_MESSAGES)
-            for _ in range(7):
-                await producer.send(Message("Deleted", b"x"))
+            for topic, count in (("Deleted", DELETED_MESSAGES), ("Idle", IDLE_MESSAGES)):
+                for _ in range(count):
+                    await producer.send(Message(topic, b"x"))
         async with open_consumer(group.namesrv, "reader", "T", consume_from=ConsumeFrom.FIRST, world=world) as consumer:
             taken = 0
             while taken < 100:
@@ -101,9 +105,11 @@ def kinds_of_events(node: Node) -> list[str]:
 
 
 async def expire_older_files(node: Node, *, left: int = 0) -> None:
-    """Delete what retention would delete one day."""
+    """Delete what retention would delete one day, as the cleaner does it."""
     store, older = up(node).store, log_of(node).older
     assert store.cleaner is not None
+    end = older.local.files()[-1 - left].start + older.local.files()[0].size
+    assert up(node).store.writability.hard_refusal is not None or await store.queue_ends.say(end)
     while len(files := older.local.files()) > left:
         await store.cleaner.before_removal(files[0].end)
         store.log.remove_oldest()
@@ -142,8 +148,8 @@ def test_messages_of_the_classic_log_are_read_behind_which_the_ledger_goes_on(ho
             middle = store.store_time("T", 0, 40)
             assert store.store_time("T", 0, store.offset_by_time("T", 0, middle)) == middle
             assert sum(node.broker.offsets.query("reader", "T", queue_id) or 0 for queue_id in range(2)) >= 64
-            assert node.broker.store.max_offset("Deleted", 0) == 7
-            assert node.broker.store.min_offset("Deleted", 0) == 7
+            assert node.broker.store.max_offset("Deleted", 0) == DELETED_MESSAGES
+            assert node.broker.store.min_offset("Deleted", 0) == DELETED_MESSAGES
         if how != "stop":
             await group.nursery.start(master.run)
             await check_nodes_agree(group)
@@ -247,6 +253,12 @@ def test_a_node_without_the_classic_log_is_refused_until_that_has_expired() -> N
                 while up(lacking).store.log.committed_offset < log_of(master).committed_offset:  # noqa: ASYNC110 - virtual time
                     await trio.sleep(0.1)
             assert up(lacking).store.log.min_offset == log_of(master).divided_offset
+            # Queues of which no message is left go on all the same, those of a deleted topic too.
+            await hand_over(group, up(master), lacking)
+            assert up(lacking).store.next_offset("Deleted", 0) == DELETED_MESSAGES
+            assert up(lacking).store.next_offset("Idle", 0) == IDLE_MESSAGES
+            sent = await producer.send(Message("Idle", b"x"))
+            assert sent.queue_offset == IDLE_MESSAGES
 
     scenario(story)
 
