@@ -90,6 +90,7 @@ def write_store(root: Path, count: int) -> int:
         log += record
         position += len(record)
     close(files * SEGMENT)
+    (root / "checkpoint").write_bytes(bytes(4096))  # as Apache's brokers have it, without a recovery mark
     for queue_id, units in enumerate(queues):
         directory = root / "consumequeue" / "benchmark" / str(queue_id)
         directory.mkdir(parents=True)

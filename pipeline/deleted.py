@@ -24,8 +24,7 @@ from ..world.disk import Disk
 from .log_files import SegmentFile, SegmentFiles
 
 WALK_BYTES_MAX = 256 * 1024 * 1024
-"""How much of the end of the log is searched where no recovery mark says where to start: Apache's stores have none, and no
-control records either; ours have one within seconds."""
+"""How much of the end of the log is searched where the store has no checkpoint yet: ours write one within seconds."""
 
 _size_magic_flag = struct.Struct(f">ii{SYS_FLAG_AT - 8}xi").unpack_from
 _entry_header = struct.Struct(">ii16xq").unpack_from
@@ -50,17 +49,21 @@ class Deletions:
     _walked: int = -1
     """Records before this physical offset have been searched for deletions; -1 before the first search."""
 
-    def refresh(self, derived_end: int) -> None:
-        """Take in what is new.
-
-        Args:
-            derived_end: records before this physical offset are known to be in consume queues.
-        """
-        start = self._mark() if self._walked < 0 else self._walked
+    def load(self) -> None:
+        """Read the file of deletions."""
         self._noted = {}
         for topic, queue_id, deletion in deletions_of(deletions_file(self.disk, self.root).load()):
             if deletion.physical_offset < self.log.min_offset or self._topic_at(deletion.physical_offset) == topic:
                 self._noted[topic, queue_id] = max(deletion.queue_offset, self._noted.get((topic, queue_id), 0))
+
+    def refresh(self, derived_end: int) -> None:
+        """Read the file of deletions, and search what is new in the log.
+
+        Args:
+            derived_end: records before this physical offset are known to be in consume queues.
+        """
+        start = self._mark() if self._walked < 0 else self._walked  # before the file is read: it is complete up to there
+        self.load()
         self._walk(max(start, self.log.min_offset), derived_end)
 
     def offset_of(self, topic: str, queue_id: int) -> int:
@@ -73,16 +76,19 @@ class Deletions:
 
     def _mark(self) -> int:
         """Where the search has to start."""
+        end = max((file.end for file in self.log.files), default=0)
         path = f"{self.root}/checkpoint"
-        if self.disk.exists(path):
-            file = self.disk.open(path, read_only=True)
-            try:
-                mark = RecoveryMark.decode(file.read(MARK_AT, MARK_SIZE_MAX))
-            finally:
-                file.close()
-            if mark is not None:
-                return mark.start
-        return max((file.end for file in self.log.files), default=0) - WALK_BYTES_MAX
+        if not self.disk.exists(path):
+            return end - WALK_BYTES_MAX
+        file = self.disk.open(path, read_only=True)
+        try:
+            encoded = file.read(MARK_AT, MARK_SIZE_MAX)
+        finally:
+            file.close()
+        if not any(encoded):
+            return end  # an Apache broker wrote the store; its log has no control records
+        mark = RecoveryMark.decode(encoded)
+        return end - WALK_BYTES_MAX if mark is None else mark.start  # None: the broker is just writing it
 
     def _topic_at(self, physical_offset: int) -> str | None:
         """The topic that the record at a physical offset deletes; None if it deletes none."""

@@ -117,7 +117,7 @@ def read_segments(store: Store, task: Sequence[QueueRange], reader: Reader) -> I
         DataLoss: messages of the task are gone, and `failOnDataLoss` is on.
         CorruptStore: bytes are not the record that they should be, in the mode FAILFAST.
     """
-    store.prepare({(each.queue.topic, each.queue.queue_id): each.end for each in task})
+    store.prepare((each.queue.topic, each.queue.queue_id) for each in task)
     units = _units_of(store, task, reader)
     queues = [each.queue for each in task]
     low = 0

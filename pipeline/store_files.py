@@ -109,6 +109,10 @@ class QueueFiles:
         self._end = end
         return end, derived_end
 
+    def limit(self, first_offset: int) -> None:
+        """Show no message before this offset."""
+        self._floor = first_offset
+
     def find_begin(self, log: SegmentFiles, end: int, deletions: Deletions, topic: str) -> int:
         """Return the first offset whose record is in the log and was not deleted with its topic."""
         if not self._files:
@@ -261,19 +265,17 @@ class Store:
         self.deletions.refresh(derived_end)
         return {key: (self.queue(*key).find_begin(self.log, end, self.deletions, key[0]), end) for key, end in ends.items()}
 
-    def prepare(self, ends: Mapping[tuple[str, int], int]) -> None:
-        """Look up which files exist now, and which messages before these offsets were deleted with their topics."""
+    def prepare(self, queues: Iterable[tuple[str, int]]) -> None:
+        """Look up which files exist now, and which messages were deleted with their topics, by the store's table alone.
+
+        Whoever planned a task has searched the log for deletions, too. A task reads what there was then.
+        """
         self.log.refresh()
-        derived_end = 0
-        for key, end in ends.items():
-            files = self.queue(*key)
+        self.deletions.load()
+        for topic, queue_id in queues:
+            files = self.queue(topic, queue_id)
             files.refresh()
-            offset, size, _ = files.unit(end - 1)
-            if size != PRE_BLANK_SIZE:
-                derived_end = max(derived_end, offset + size)
-        self.deletions.refresh(derived_end)
-        for key, end in ends.items():
-            self.queue(*key).find_begin(self.log, end, self.deletions, key[0])
+            files.limit(self.deletions.offset_of(topic, queue_id))
 
 
 def open_stores(paths: Iterable[str], broker_names: Iterable[str]) -> dict[str, Store]:

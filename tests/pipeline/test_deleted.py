@@ -20,6 +20,7 @@ from ledgermq.pipeline.errors import DataLoss
 from ledgermq.pipeline.log_files import SegmentFiles
 from ledgermq.pipeline.options import Stores
 from ledgermq.pipeline.ranges import QueueRange
+from ledgermq.store.checkpoint import MARK_AT
 from ledgermq.store.deletions import Deletion
 from ledgermq.world.disk import RealDisk
 
@@ -74,6 +75,28 @@ def test_a_deletion_that_only_the_log_has_counts(files: StoreFiles, marked: bool
 
     assert bounds(files) == Bounds(100, 102)
     assert sorted(row["queueOffset"] for row in rows_of(files.root, whole(files.root))[0]) == [100, 100, 100, 101, 101]
+
+
+def test_a_store_of_apache_is_not_searched(files: StoreFiles) -> None:
+    """Its checkpoint has no recovery mark. Nothing but the broker's own tables can say that a topic was deleted."""
+    (files.root / "checkpoint").write_bytes(bytes(4096))
+    files.delete_topic("T")
+    files.append(interleaved(3))
+
+    assert bounds(files) == Bounds(0, 101)
+
+
+def test_a_mark_that_is_being_written_is_no_mark(files: StoreFiles) -> None:
+    """The end of the log is searched instead."""
+    files.mark(files.position)
+    path = files.root / "checkpoint"
+    content = bytearray(path.read_bytes())
+    content[MARK_AT] ^= 1
+    path.write_bytes(content)
+    files.delete_topic("T")
+    files.append(interleaved(3))
+
+    assert bounds(files) == Bounds(100, 101)
 
 
 def test_a_deletion_counts_once_consumers_know_of_it(files: StoreFiles) -> None:
