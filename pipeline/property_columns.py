@@ -20,6 +20,8 @@ Array = Any
 _NAME_END, _ITEM_END = 1, 2
 _WORD = 8
 """Bytes of a name that are compared or hashed at once."""
+_SHARED_NAMES_MAX = 64
+"""With more properties, messages are not compared with the first one."""
 _HASH_FACTOR = np.uint64(0x9E3779B97F4A7C15)
 _MASKS = np.array([(1 << (8 * size)) - 1 for size in range(_WORD)] + [(1 << 64) - 1], np.uint64)
 """Keeps the first bytes of a little-endian word."""
@@ -43,12 +45,20 @@ class Properties:
     """The message that each item belongs to; ascending."""
     _sizes: Array = attrs.field(init=False)
     """The bytes of each name."""
+    _shared: tuple[bytes, ...] | None = attrs.field(init=False)
+    """The names of each message in order, if all messages have the same ones in the same order and none twice."""
 
     def __attrs_post_init__(self) -> None:
         self._sizes = self.middles - self.starts
+        self._shared = self._find_shared()
 
     def values_of(self, name: str) -> Array:
         """Return one property of every message; null where a message does not have it."""
+        if self._shared is not None:
+            if name.encode() not in self._shared:
+                return pa.nulls(len(self.text), pa.string())
+            chosen = slice(self._shared.index(name.encode()), None, len(self._shared))
+            return self._cut(self.middles[chosen] + 1, self.ends[chosen])
         items = self._items_of(name.encode())
         rows, count = self.rows[items], len(self.text)
         values = self._cut(self.middles[items] + 1, self.ends[items])
@@ -69,6 +79,27 @@ class Properties:
         offsets = np.zeros(len(self.text) + 1, np.int32)
         np.cumsum(np.bincount(rows, minlength=len(self.text)), out=offsets[1:])
         return pa.MapArray.from_arrays(pa.array(offsets), self._cut(starts, middles), self._cut(middles + 1, ends))
+
+    def _find_shared(self) -> tuple[bytes, ...] | None:
+        """Compare the names of all messages with those of the first one; messages of one producer usually have the same."""
+        count = len(self.text)
+        each, left = divmod(len(self.rows), count) if count else (0, 0)
+        if not each or left or each > _SHARED_NAMES_MAX:
+            return None
+        if not (self.rows.reshape(count, each) == np.arange(count)[:, None]).all():
+            return None
+        sizes = self._sizes[:each]
+        if not (self._sizes.reshape(count, each) == sizes).all():
+            return None
+        for at in range(0, int(sizes.max()), _WORD):
+            masks = _MASKS[np.clip(sizes - at, 0, _WORD)]
+            words = self._words(np.minimum(self.starts + at, len(self.data) - _WORD)).reshape(count, each) & masks
+            if not (words == words[0]).all():
+                return None
+        names = tuple(
+            self.data[start:middle].tobytes() for start, middle in zip(self.starts[:each], self.middles, strict=False)
+        )
+        return names if len(set(names)) == each else None
 
     def _items_of(self, name: bytes) -> Array:
         """The items that have a name."""
@@ -97,7 +128,7 @@ class Properties:
 
     def _last_of_each_name(self) -> Array | None:
         """The items to keep where a message has a name twice; None if no message has."""
-        if not len(self.rows):
+        if self._shared is not None or not len(self.rows):
             return None
         hashes = self._name_hashes()
         if not self._may_repeat(hashes):
@@ -189,8 +220,12 @@ def _alternating(data: Array, offsets: Array) -> Items | None:
     middles, ends = places[0::2], places[1::2]
     starts = np.zeros_like(ends)
     starts[1:] = ends[:-1] + 1 - is_open[1:-1:2]
-    counts = np.diff(np.searchsorted(starts, offsets))
-    rows = np.repeat(np.arange(len(row_ends)), counts)
+    count = len(row_ends)
+    each, left = divmod(len(starts), count) if count else (0, 0)
+    if each and not left and (starts[::each] == offsets[:-1]).all():  # all messages have the same number of items
+        rows = np.repeat(np.arange(count), each)
+    else:
+        rows = np.repeat(np.arange(count), np.diff(np.searchsorted(starts, offsets)))
     return _kept(starts, middles, ends, rows)
 
 

@@ -47,6 +47,21 @@ def test_strings_as_clients_write_them_are_split_in_one_pass(rows: list[tuple[li
         assert found.values_of(name).to_pylist() == [each.get(name) for each in expected]
 
 
+@given(st.lists(names, min_size=1, max_size=4), st.lists(st.lists(values, min_size=4, max_size=4), min_size=1), st.data())
+def test_messages_with_the_same_names_are_split_alike(shared: list[str], columns: list[list[str]], data: st.DataObject) -> None:
+    """As those of one producer are; one message among them may have another name of the same length."""
+    texts = ["".join(f"{name}\x01{value}\x02" for name, value in zip(shared, row, strict=False)) for row in columns]
+    odd = data.draw(st.integers(0, len(texts) - 1))
+    texts[odd] = texts[odd].replace(data.draw(names), data.draw(names), 1)
+
+    found = split_properties(pa.array(texts, pa.string()))
+
+    expected = [decode_properties(text) for text in texts]
+    assert [dict(each) for each in found.maps().to_pylist()] == expected
+    for name in (*shared, "none"):
+        assert found.values_of(name).to_pylist() == [each.get(name) for each in expected]
+
+
 def test_many_names_are_told_apart() -> None:
     """More than fit into the bits of a number, one of them given twice."""
     row = "".join(f"n{number}\x01{number}\x02" for number in range(200)) + "n7\x01again\x02"
