@@ -31,12 +31,12 @@ _ANNOUNCEMENT_MAX = 4096
 """Bytes of the line with which a broker says that it is ready."""
 _PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 
-_libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+_prctl = getattr(ctypes.CDLL(None), "prctl", None) if sys.platform == "linux" else None
 
 
 def _end_with_parent() -> None:
-    if _libc is not None:
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if _prctl is not None:
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
 
 @attrs.define(eq=False)
@@ -127,7 +127,7 @@ class BrokerProcess:
         self._process.terminate()
         with trio.move_on_after(STOP_SECONDS):
             await self._ended()
-        if self._process is not None:
+        if self.process_id is not None:
             log.error("broker_process_killed", address=self.address, process_id=self.process_id)
             self._process.kill()
             self._reap()

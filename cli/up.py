@@ -290,8 +290,9 @@ async def _masters(admin: Admin) -> dict[str, str]:
 
 def _announce(cluster: Cluster) -> str:
     plan = cluster.plan
-    rows: list[dict[str, object]] = [{"what": "name server", "role": "", "address": str(cluster.namesrv.address)}]
-    rows += [{"what": broker.name, "role": broker.role, "address": broker.address} for broker in cluster.brokers]
+    servers = [("name server", "", str(cluster.namesrv.address))]
+    servers += [(broker.name, broker.role, broker.address) for broker in cluster.brokers]
+    rows: list[dict[str, object]] = [{"what": name, "role": role, "address": at} for name, role, at in servers]
     killable = [broker.process_id for broker in cluster.brokers if broker.process_id is not None]
     if killable:
         for row, process_id in zip(rows, ("", *killable), strict=True):

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import attrs
 import pyarrow as pa
@@ -201,7 +202,7 @@ async def test_a_slave_takes_over_when_its_master_is_killed_for_good(tmp_path: P
         ):
             await trio.to_thread.run_sync(create_topic, address, "T", 3)
             await trio.to_thread.run_sync(send, address, "T", COUNT)
-            given = {"nameServer": address, "subscribe": "T", "maxOffsetsPerTrigger": "150", **PATIENT}
+            given: dict[str, Any] = {"nameServer": address, "subscribe": "T", "maxOffsetsPerTrigger": "150", **PATIENT}
 
             def stream(job: Job) -> None:
                 engine.on_batch = lambda rows: setattr(job, "done", job.done + len(rows))

@@ -15,6 +15,7 @@ def test_a_mark_is_read_as_it_was_written() -> None:
     """Its start is the smaller of what is synced and what is derived."""
     mark = RecoveryMark.decode(a_mark().encode() + bytes(20))
 
+    assert mark is not None
     assert mark == a_mark()
     assert mark.start == 1900
 
