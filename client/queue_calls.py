@@ -112,7 +112,17 @@ async def commit_offset(
     """
     fields = {**_queue_fields(queue), "consumerGroup": group, "commitOffset": offset}
     address = await member_of(session, queue)
-    await session.ask(address, request(RequestCode.UPDATE_CONSUMER_OFFSET, fields), timeout_seconds)
+    try:
+        await session.ask(address, request(RequestCode.UPDATE_CONSUMER_OFFSET, fields), timeout_seconds)
+    except Refused as error:
+        if not error.invalid_metadata:
+            raise
+        # In DLedger mode another node leads, and the name servers know it.
+        await session.refresh_route(queue.topic)
+        address, refused_by = await member_of(session, queue), address
+        if address == refused_by:
+            raise
+        await session.ask(address, request(RequestCode.UPDATE_CONSUMER_OFFSET, fields), timeout_seconds)
     return address == session.routes.master(queue.broker_name)
 
 

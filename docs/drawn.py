@@ -30,11 +30,12 @@ async def served() -> dict[str, frozenset[int]]:
     """The request codes that each kind of peer serves."""
     async with (
         open_virtual() as embedded,
+        open_virtual(mode="dledger", nodes=3) as group,
         open_namesrv(NamesrvConfig(listen_port=1, bind_address="10.0.0.1"), sim_world(0)) as names,
     ):
         peers = PeerRequests(cast("Any", None))
         return {
-            "broker": embedded.brokers[0].dispatcher.codes,
+            "broker": embedded.brokers[0].dispatcher.codes | group.brokers[0].dispatcher.codes,
             "name server": names.dispatcher.codes,
             "consumer": frozenset(peers.handlers()),
         }

@@ -63,6 +63,20 @@ class Read:
     """Who was given it."""
 
 
+@attrs.frozen
+class Pull:
+    """One question for what a queue has at an offset, that a server answered."""
+
+    queue: Queue
+    queue_offset: int
+    empty: bool
+    """The server said that the queue has nothing there yet."""
+    began: float
+    host: str
+    led: bool
+    """The server was the leader of its group all the time from the request to the answer."""
+
+
 @attrs.define(eq=False)
 class Commit:
     """One look at how far a group is in a queue, as its broker tells it."""
@@ -193,6 +207,7 @@ class History:
     """Whether an acknowledgement promises that the message survives a power cut."""
     puts: list[Put] = attrs.field(factory=list[Put])
     reads: list[Read] = attrs.field(factory=list[Read])
+    pulls: list[Pull] = attrs.field(factory=list[Pull])
     snapshots: list[Snapshot] = attrs.field(factory=list[Snapshot])
     ends: list[End] = attrs.field(factory=list[End])
     """How each life ended, in order."""

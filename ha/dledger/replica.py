@@ -157,7 +157,7 @@ class Replica:
         """Where every member is. Addresses that an operator has changed in `dLegerPeers` win over those in the log."""
         group = self.reader.newest()
         known = {**group.addresses, **self.settings.peers}
-        return {peer: known[peer] for peer in group.configuration.members if peer in known}
+        return {peer: known[peer] for peer in sorted(group.configuration.members) if peer in known}
 
     def _beginning(self) -> LogBeginning:
         ledger, older = self.ledger, self.older

@@ -108,5 +108,5 @@ class ReplicatorGroup:
         """Have one replicator for each member; those who are leaving keep theirs until the change is committed."""
         for peer in sorted(members - self.replicators.keys() - {own}):
             self.replicators[peer] = Replicator(peer, next_index, contact_tick=tick)
-        for peer in self.replicators.keys() - members - leaving:
+        for peer in sorted(self.replicators.keys() - members - leaving):
             del self.replicators[peer]

@@ -19,6 +19,7 @@ from ..outcome import Outcome
 from ..raft.simulate import simulate_raft
 from .cluster import simulate_cluster
 from .cores import simulate_cores
+from .dledger import simulate_dledger
 from .store import simulate_store
 
 VIOLATIONS_SHOWN_MAX = 5
@@ -27,6 +28,7 @@ FLOORS: dict[str, Callable[[int], Outcome]] = {
     "raft": simulate_raft,
     "store": simulate_store,
     "cluster": simulate_cluster,
+    "dledger": simulate_dledger,
 }
 """Pure cores: thousands of runs a minute. A store alone: thousands of crashes in minutes. Whole nodes: name server, brokers,
 clients and the network between them."""

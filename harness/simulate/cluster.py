@@ -21,7 +21,7 @@ from .nodes import CONVERGE_SECONDS, NodesDraw, NodesRun, fabric_of, simulate, w
 from .scene import BROKER_PORT, Node, Scene
 from .workloads.delayed import DELAY_LEVELS
 from .workloads.members import Ordered
-from .workloads.registry import ALWAYS_DRAWN, WORKLOADS
+from .workloads.registry import ALWAYS_DRAWN, CLASSIC_WORKLOADS
 
 WORKLOAD_SHARE = 0.4
 """How often each workload is drawn."""
@@ -77,7 +77,7 @@ class ClusterDraw(NodesDraw):
             clock_drift=lots.choice((-0.01, -0.0001, 0.0001, 0.01)) if lots.random() < 0.2 else 0.0,
             commit_seconds=lots.choice((1, 5)),
             retries_max=lots.randint(1, 2),
-            workloads=tuple(name for name in WORKLOADS if name in ALWAYS_DRAWN or lots.random() < WORKLOAD_SHARE),
+            workloads=tuple(name for name in CLASSIC_WORKLOADS if name in ALWAYS_DRAWN or lots.random() < WORKLOAD_SHARE),
             promotes=False,
         )
         # A slave does not know who owns the queues of ordered groups.

@@ -22,7 +22,7 @@ from ledgermq.remoting.codes import RequestCode
 from ledgermq.remoting.command import RemotingCommand
 from ledgermq.remoting.dispatcher import Dispatcher, Handler, RunHandler, WaitingHandler
 from ledgermq.remoting.server import ServerConnection
-from ledgermq.testing.history import End, History
+from ledgermq.testing.history import End, History, Put
 from ledgermq.testing.sim.clock import SimClock
 from ledgermq.testing.sim.network import SimFabric
 from ledgermq.testing.sim.world import Machine
@@ -79,17 +79,22 @@ class Process(Generic[Server]):
     async def end(self, end: End) -> None:
         """End the process: in order, by a signal, or with the machine."""
         self.ended_by = end
-        self._dead = end is not End.CLEAN
         self.server = None  # what a process still does while it stops in order belongs to no life that counts
-        if end is End.POWER:
-            self.machine.power_cut()
-        elif end is End.KILL:
-            self.machine.kill()
         if end is End.CLEAN:
+            self._dead = False
             self._stop.set()
         else:
+            self.crash(end)
             self._scope.cancel()
         await self._ended.wait()
+
+    def crash(self, end: End) -> None:
+        """Let the process, or its machine, reach nothing from now on; `end` ends it."""
+        self._dead = True
+        if end is End.POWER:
+            self.machine.power_cut()
+        else:
+            self.machine.kill()
 
 
 @attrs.define(eq=False)
@@ -98,7 +103,7 @@ class Node:
 
     machine: Machine
     config: BrokerConfig
-    on_start: Callable[[Node, Broker], None]
+    on_start: Callable[[Node, Broker], None] = lambda _node, _broker: None
     process: Process[Broker] = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -168,6 +173,28 @@ class Scene:
         """Whether the node has the tables that every other node follows."""
         return node is self.master
 
+    def send_seconds(self) -> float:
+        """How long a producer pauses after a message."""
+        return self.life_seconds * self.lots.random() * 0.05
+
+    def read_seconds(self) -> float:
+        """How long a reader of a slave pauses between two looks."""
+        return self.life_seconds * self.lots.random() * 0.01
+
+    @property
+    def asked(self) -> Node:
+        """The node to which an administrator sends the next request."""
+        return self.master
+
+    def copies(self, put: Put) -> int | None:
+        """How many nodes hold a message, at the moment in which its producer is told; None if that cannot be judged."""
+        # A node that stops in order takes part for a while longer, and then cannot be looked at.
+        stops = any(node.process.ended_by is End.CLEAN for node in self.nodes)
+        # A copy may be gone with a node that has ended since the message was sent.
+        if put.answered != put.epoch or self.history.copies == 1 or stops:
+            return None
+        return sum(_holds(node, put) for node in self.nodes)
+
     @property
     def namesrv(self) -> str:
         """The list of name servers, as clients and brokers are given it."""
@@ -233,3 +260,13 @@ class Scene:
             return answer
 
         return handle
+
+
+def _holds(node: Node, put: Put) -> bool:
+    if node.broker is None:
+        return False
+    log = node.broker.store.log
+    if not log.min_offset <= put.physical_offset < log.max_offset:
+        return False
+    view = log.slice_from(put.physical_offset, log.max_offset - put.physical_offset)
+    return b"%d;" % put.number in bytes(view[:200])

@@ -22,10 +22,12 @@ from .consumers import (
 )
 from .messages import (
     acknowledged_puts_are_on_slaves,
+    acknowledged_puts_follow_real_time,
     acknowledged_puts_keep_their_order,
     batches_are_whole,
     committed_offsets_never_retreat,
     keys_find_their_messages,
+    leaders_show_all_that_is_acknowledged,
     nothing_acknowledged_is_lost,
     nothing_is_stored_twice_or_invented,
     nothing_read_is_lost,
@@ -67,13 +69,20 @@ CLUSTER_CHECKERS: tuple[Checker, ...] = (
     ordered_queues_are_handled_in_order,
     ordered_queues_have_one_owner,
 )
+DLEDGER_CHECKERS: tuple[Checker, ...] = (
+    *CLUSTER_CHECKERS,
+    acknowledged_puts_follow_real_time,
+    leaders_show_all_that_is_acknowledged,
+)
 
 __all__ = [
     "CLUSTER_CHECKERS",
+    "DLEDGER_CHECKERS",
     "STORE_CHECKERS",
     "Checker",
     "acknowledged_after_a_deletion_is_readable",
     "acknowledged_puts_are_on_slaves",
+    "acknowledged_puts_follow_real_time",
     "acknowledged_puts_keep_their_order",
     "answered_changes_hold",
     "batches_are_whole",
@@ -81,6 +90,7 @@ __all__ = [
     "committed_offsets_never_retreat",
     "deleted_messages_never_return",
     "keys_find_their_messages",
+    "leaders_show_all_that_is_acknowledged",
     "nothing_acknowledged_is_lost",
     "nothing_committed_is_handed_out_again",
     "nothing_is_acknowledged_before_it_was_handled",

@@ -175,6 +175,44 @@ def acknowledged_puts_keep_their_order(history: History) -> Iterator[str]:
             yield f"message {put.number} lies at {_place(put)}, message {before.number}, sent before, at {_place(before)}"
 
 
+def acknowledged_puts_follow_real_time(history: History) -> Iterator[str]:
+    """What is sent after another message was acknowledged lies behind it, in its queue and in the log, whoever sent either."""
+    timed = [put for put in history.puts if put.acknowledged and put.answered_at < inf and put.physical_offset >= 0]
+    answers = sorted(timed, key=lambda put: put.answered_at)
+    told, newest, by_queue = 0, -1, dict[tuple[str, int], Put]()
+    for put in sorted(timed, key=lambda put: put.sent_at):
+        while told < len(answers) and answers[told].answered_at < put.sent_at:
+            answered = answers[told]
+            newest = max(newest, answered.physical_offset)
+            last = by_queue.get(answered.queue)
+            if last is None or answered.queue_offset > last.queue_offset:
+                by_queue[answered.queue] = answered
+            told += 1
+        last = by_queue.get(put.queue)
+        if last is not None and put.queue_offset <= last.queue_offset:
+            before = f"message {last.number} was acknowledged at {_place(last)}"
+            yield f"message {put.number} lies at {_place(put)}, and was sent after {before}"
+        if put.physical_offset <= newest:
+            where = f"at {put.physical_offset} in the log"
+            yield f"message {put.number} lies {where}, and was sent after one at {newest} was acknowledged"
+
+
+def leaders_show_all_that_is_acknowledged(history: History) -> Iterator[str]:
+    """A leader that is asked after a message was acknowledged does not say that its queue ends before that message."""
+    timed = sorted((put for put in history.puts if put.acknowledged and put.answered_at < inf), key=lambda put: put.answered_at)
+    newest, told = dict[tuple[str, int], int](), 0
+    for pull in sorted(history.pulls, key=lambda pull: pull.began):
+        while told < len(timed) and timed[told].answered_at < pull.began:
+            put = timed[told]
+            newest[put.queue] = max(newest.get(put.queue, -1), put.queue_offset)
+            told += 1
+        if pull.led and pull.empty and pull.queue_offset <= newest.get(pull.queue, -1):
+            yield (
+                f"{pull.host}, which leads, says at {pull.began:.3f} s that {pull.queue} ends before {pull.queue_offset}, "
+                f"and {newest[pull.queue]} had been acknowledged"
+            )
+
+
 def readers_see_all_in_order(history: History) -> Iterator[str]:
     """Each reader is given a queue offset by offset: it may be given one again, and never skips one.
 

@@ -356,6 +356,18 @@ class SimDisk:
         """How much of the medium the files take."""
         return SECTOR * sum(len(inode.allocated) for inode in self._names.files.values())
 
+    def is_durable(self, path: str, position: int, size: int) -> bool:
+        """Whether a power cut at this moment would surely leave these bytes of a file as they are."""
+        inode = self._names.files.get(path)
+        if inode is None or self._durable.files.get(path) is not inode or inode.memory is None:
+            return False
+        for number in range(position // SECTOR, -(-(position + size) // SECTOR)):
+            first, end = max(position - number * SECTOR, 0), min(position + size - number * SECTOR, SECTOR)
+            now = inode.sector(number)[first:end]
+            if any(version[first:end] != now for version in inode.versions.get(number, ())):
+                return False
+        return True
+
     @contextmanager
     def no_faults(self) -> Generator[None]:
         """A time in which nothing fails by chance; the capacity stays."""

@@ -23,7 +23,9 @@ class Machine:
     clock: SimClock
     disk: SimDisk
     worker_seconds_max: float = 0.0
-    """Each piece of blocking work takes up to this long."""
+    """Each piece of blocking work of the next process takes up to this long; `slow_down` changes it for the present one."""
+    workers: SimWorkers = attrs.field(factory=SimWorkers)
+    """Of the process that started last."""
 
     @classmethod
     def of(cls, host: str, fabric: SimFabric, lots: random.Random) -> Machine:
@@ -33,8 +35,12 @@ class Machine:
 
     def world(self) -> World:
         """The world as a process sees that starts on this machine now."""
-        workers = SimWorkers(_split(self.lots), self.worker_seconds_max, self.disk.faults.injected)
-        return World(self.disk, self.fabric.machine(self.host), self.clock, _split(self.lots), workers)
+        self.workers = SimWorkers(_split(self.lots), self.worker_seconds_max, self.disk.faults.injected)
+        return World(self.disk, self.fabric.machine(self.host), self.clock, _split(self.lots), self.workers)
+
+    def slow_down(self, worker_seconds_max: float) -> None:
+        """Let each piece of blocking work take up to this long from now on, of the process that runs and of later ones."""
+        self.worker_seconds_max = self.workers.delay_seconds_max = worker_seconds_max
 
     def kill(self) -> None:
         """End the process: connections close, the disk keeps every byte written."""

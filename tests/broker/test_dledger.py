@@ -10,18 +10,18 @@ import attrs
 import pytest
 import trio
 
-from ledgermq.broker.broker import Broker, open_broker
-from ledgermq.broker.config import BrokerConfig
+from harness.simulate.scene import Node
 from ledgermq.broker.dledger import dledger_node
 from ledgermq.broker.role import Role
 from ledgermq.client.admin import open_admin
-from ledgermq.client.consumer import ConsumeFrom, open_consumer
+from ledgermq.client.consumer import ConsumeFrom, Consumer, open_consumer
 from ledgermq.client.errors import ClientError
 from ledgermq.client.producer import Producer, open_producer
 from ledgermq.message.message import Message
 from ledgermq.namesrv.config import NamesrvConfig
 from ledgermq.namesrv.server import open_namesrv
 from ledgermq.testing.embedded import RAFT_PORT, broker_configs
+from ledgermq.testing.history import End
 from ledgermq.testing.sim.network import SimFabric
 from ledgermq.testing.sim.scheduler import seeded_run
 from ledgermq.testing.sim.world import Machine
@@ -29,48 +29,6 @@ from ledgermq.world.real import World
 
 NAMESRV_HOST, NAMESRV_PORT = "10.0.2.1", 9876
 SEEDS = range(1, 3)
-
-
-@attrs.define(eq=False)
-class Node:
-    """A machine with its broker, while one runs."""
-
-    machine: Machine
-    config: BrokerConfig
-    broker: Broker | None = None
-    _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
-    _ended: trio.Event = attrs.field(factory=trio.Event)
-    _dead: bool = False
-
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        self._scope, self._ended, self._dead = trio.CancelScope(), trio.Event(), False
-        try:
-            with self._scope:
-                async with open_broker(self.config, self.machine.world()) as self.broker:
-                    task_status.started()
-                    await trio.sleep_forever()
-        except BaseException:
-            if not self._dead:
-                raise
-        finally:
-            self.broker = None
-            self._ended.set()
-
-    def crash(self, how: str) -> None:
-        """Let its process, or its machine, reach nothing from now on; `end` ends it."""
-        self._dead = True
-        if how == "kill":
-            self.machine.kill()
-        else:
-            self.machine.power_cut()
-
-    async def end(self, how: str) -> None:
-        """Stop it in order, kill its process, or switch its machine off."""
-        self._dead = False
-        if how != "stop":
-            self.crash(how)
-        self._scope.cancel()
-        await self._ended.wait()
 
 
 @attrs.define(eq=False)
@@ -123,7 +81,7 @@ class Group:
             machine = Machine.of(host, self.fabric, random.Random(self.lots.getrandbits(32)))
             node = Node(machine, attrs.evolve(config, broker_ip1=host, bind_address=host))
             self.nodes.append(node)
-            await self.nursery.start(node.run)
+            await self.nursery.start(node.process.run)
 
     def masters(self) -> list[Node]:
         return [node for node in self.nodes if node.broker is not None and node.broker.role.takes_puts]
@@ -176,14 +134,14 @@ def scenario(story: Callable[[Group], Awaitable[None]], seed: int = 1, settings:
             await story(group)
             for node in group.nodes:
                 if node.broker is not None:
-                    await node.end("stop")
+                    await node.process.end(End.CLEAN)
             nursery.cancel_scope.cancel()
 
     seeded_run(run, seed=seed)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("how", ["kill", "power cut", "stop"])
+@pytest.mark.parametrize("how", list(End), ids=lambda end: end.name.lower())
 @DIALECTS
 def test_nothing_acknowledged_is_lost_or_repeated_when_the_master_ends(
     settings: Mapping[str, str], seconds_max: float, how: str, seed: int
@@ -195,11 +153,11 @@ def test_nothing_acknowledged_is_lost_or_repeated_when_the_master_ends(
             for _ in range(3):
                 await group.produce(producer, 20)
                 old = await group.master()
-                await old.end(how)
+                await old.process.end(how)
                 ended = trio.current_time()
                 await group.produce(producer, 20)
                 assert trio.current_time() - ended < seconds_max
-                await group.nursery.start(old.run)
+                await group.nursery.start(old.process.run)
             received = await group.consumed()
         assert len(received) == len(set(received))
         assert set(received) >= group.sent.keys()
@@ -242,9 +200,9 @@ def test_a_planned_stop_fails_no_send() -> None:
                 for _ in range(3):
                     await trio.sleep(0.5)
                     old = await group.master()
-                    await old.end("stop")
+                    await old.process.end(End.CLEAN)
                     await trio.sleep(1)
-                    await group.nursery.start(old.run)
+                    await group.nursery.start(old.process.run)
                 stopped.set()
 
     scenario(story)
@@ -304,7 +262,7 @@ def test_the_next_master_knows_topics_groups_and_commits() -> None:
             await admin.delete_topic("Empty")
             await admin.create_topic("Empty", queues=3)
             await trio.sleep(0.3)
-            await old.end("kill")
+            await old.process.end(End.KILL)
 
             new = await group.master()
             assert new.broker is not None
@@ -314,13 +272,13 @@ def test_the_next_master_knows_topics_groups_and_commits() -> None:
             assert new.broker.groups.get("g") is not None
             assert new.broker.offsets.of("g", "T") == committed
 
-            await group.nursery.start(old.run)
+            await group.nursery.start(old.process.run)
             for node in group.nodes:
                 if node is not old:
-                    await node.end("power cut")
+                    await node.process.end(End.POWER)
             for node in group.nodes:
                 if node is not old:
-                    await group.nursery.start(node.run)
+                    await group.nursery.start(node.process.run)
             last = await group.master()
             assert last.broker is not None
             assert last.broker.offsets.of("g", "T") == committed
@@ -329,6 +287,46 @@ def test_the_next_master_knows_topics_groups_and_commits() -> None:
             assert config.write_queue_nums == 3
 
     scenario(story)
+
+
+def test_a_group_commits_at_the_next_master_though_its_client_has_not_heard_of_it() -> None:
+    """The node that led before refuses commits, and the client asks name servers who leads now."""
+
+    async def story(group: Group) -> None:
+        async with (
+            open_producer(group.namesrv, "p", world=group.world("10.0.3.1")) as producer,
+            open_consumer(
+                group.namesrv, "g", "T", consume_from=ConsumeFrom.FIRST, ack="explicit", world=group.world("10.0.3.2")
+            ) as consumer,
+        ):
+            await group.produce(producer, 10)
+            received = await take(consumer, 10)
+            old = await group.master()
+            await old.process.end(End.CLEAN)
+            await group.nursery.start(old.process.run)
+            await group.produce(producer, 10)
+            received += await take(consumer, 10)
+            await trio.sleep(11)
+            new = await group.master()
+            assert new is not old
+            assert len(received) == 20
+            assert new.broker is not None
+            assert sum(new.broker.offsets.of("g", "T").values()) == 20
+            assert old.broker is not None
+            assert old.broker.offsets.of("g", "T") == new.broker.offsets.of("g", "T")
+
+    scenario(story)
+
+
+async def take(consumer: Consumer, messages: int) -> list[int]:
+    """Receive and acknowledge at least so many messages."""
+    taken: list[int] = []
+    with trio.fail_after(30):
+        while len(taken) < messages:
+            for message in await consumer.get_many(messages, 1.0):
+                taken.append(int(message.body))
+                await message.ack()
+    return taken
 
 
 def test_delayed_messages_come_once_each_through_a_failover() -> None:
@@ -340,7 +338,7 @@ def test_delayed_messages_come_once_each_through_a_failover() -> None:
             for number in range(1000, 1010):
                 await producer.send(Message("T", b"%d" % number, delay_level=2))
                 group.sent[number] = None
-            await (await group.master()).end("kill")
+            await (await group.master()).process.end(End.KILL)
             received = await group.consumed()
         assert sorted(received) == sorted(group.sent)
 

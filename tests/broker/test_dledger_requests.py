@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import trio
 
+from harness.simulate.scene import Node
 from ledgermq.broker.broker import Broker
 from ledgermq.client.admin import open_admin
 from ledgermq.client.producer import open_producer
@@ -15,9 +16,10 @@ from ledgermq.message.json import dumps
 from ledgermq.remoting.channel import connected
 from ledgermq.remoting.codes import READ_ONLY, RequestCode, ResponseCode
 from ledgermq.remoting.command import RemotingCommand
+from ledgermq.testing.history import End
 from ledgermq.world.network import Address
 
-from .test_dledger import Group, Node, scenario
+from .test_dledger import Group, scenario
 
 Request = tuple[dict[str, str], bytes]
 
@@ -219,12 +221,12 @@ def test_what_the_leader_has_answered_is_known_to_the_next_one() -> None:
             if code in GATHERED:
                 await trio.sleep(0.3)
             known = tables_of(leader.broker)
-            await leader.end("power cut")
+            await leader.process.end(End.POWER)
             new = await group.master()
             assert new.broker is not None
             for name in ("topics", "groups", "forbidden", "offsets", "locks"):
                 assert tables_of(new.broker)[name] == known[name], (code, name)
-            await group.nursery.start(leader.run)
+            await group.nursery.start(leader.process.run)
             await trio.sleep(1)
 
     scenario(story)

@@ -6,6 +6,7 @@ import attrs
 import pytest
 import trio
 
+from harness.simulate.scene import Node
 from ledgermq.broker.broker import Broker, open_broker
 from ledgermq.broker.dledger import DLedgerReplication
 from ledgermq.client.admin import open_admin
@@ -16,10 +17,11 @@ from ledgermq.message.message import Message, MessageQueue
 from ledgermq.message.units import QueueId
 from ledgermq.store.divided_log import DividedCommitLog
 from ledgermq.store.errors import LogOfOtherMode, MissingSegment
+from ledgermq.testing.history import End
 from ledgermq.world.disk import Disk
 
 from ..ha.dledger.test_node import hand_over
-from .test_dledger import Group, Node, check_nodes_agree, scenario
+from .test_dledger import Group, check_nodes_agree, scenario
 
 ROOT = "older"
 OLDER_MESSAGES = 800
@@ -43,15 +45,15 @@ def copy_tree(source: Disk, target: Disk, directory: str) -> None:
     target.sync_directory(directory)
 
 
-async def leave_classic_stores(group: Group, *, how: str = "stop", copies: int = 3) -> None:
+async def leave_classic_stores(group: Group, *, how: End = End.CLEAN, copies: int = 3) -> None:
     """Let the first node be a classic master for a while, and give copies of its store to others."""
     for node in group.nodes:
-        await node.end("stop")
+        await node.process.end(End.CLEAN)
         node.config = attrs.evolve(node.config, store_path_root_dir=ROOT)
     first = group.nodes[0]
     dledger = first.config
     first.config = attrs.evolve(dledger, enable_dleger_commit_log=False)
-    await group.nursery.start(first.run)
+    await group.nursery.start(first.process.run)
     world = group.world("10.0.3.1")
     async with open_admin(group.namesrv, world=world) as admin:
         await admin.create_topic("T", queues=2)
@@ -68,7 +70,7 @@ async def leave_classic_stores(group: Group, *, how: str = "stop", copies: int =
                 taken += len(await consumer.get_many(32, 1.0))
         await admin.delete_topic("Deleted")
     await trio.sleep(1)
-    await first.end(how)
+    await first.process.end(how)
     first.config = dledger
     for node in group.nodes[1:copies]:
         copy_tree(first.machine.disk, node.machine.disk, ROOT)
@@ -88,7 +90,7 @@ def up(node: Node) -> Broker:
 
 async def start_all(group: Group) -> Node:
     for node in group.nodes:
-        await group.nursery.start(node.run)
+        await group.nursery.start(node.process.run)
     return await group.master()
 
 
@@ -116,12 +118,12 @@ async def expire_older_files(node: Node, *, left: int = 0) -> None:
     await store.cleaner.follow_log()
 
 
-@pytest.mark.parametrize("how", ["stop", "kill", "power cut"])
-def test_messages_of_the_classic_log_are_read_behind_which_the_ledger_goes_on(how: str) -> None:
+@pytest.mark.parametrize("how", list(End), ids=lambda end: end.name.lower())
+def test_messages_of_the_classic_log_are_read_behind_which_the_ledger_goes_on(how: End) -> None:
     """By consumers, by key and by time, on every node; queue offsets go on, and so do groups."""
 
     async def story(group: Group) -> None:
-        await leave_classic_stores(group, how="stop" if how == "power cut" else how)
+        await leave_classic_stores(group, how=End.CLEAN if how is End.POWER else how)
         master = await start_all(group)
         world = group.world("10.0.3.2")
         divided = log_of(master).divided_offset
@@ -135,8 +137,8 @@ def test_messages_of_the_classic_log_are_read_behind_which_the_ledger_goes_on(ho
             await group.produce(producer, 50)
         await check_nodes_agree(group)
 
-        if how != "stop":
-            await master.end(how)
+        if how is not End.CLEAN:
+            await master.process.end(how)
             await group.master()
         assert sorted(set(await group.consumed())) == sorted(group.sent)
         for node in group.nodes:
@@ -150,27 +152,27 @@ def test_messages_of_the_classic_log_are_read_behind_which_the_ledger_goes_on(ho
             assert sum(node.broker.offsets.query("reader", "T", queue_id) or 0 for queue_id in range(2)) >= 64
             assert node.broker.store.max_offset("Deleted", 0) == DELETED_MESSAGES
             assert node.broker.store.min_offset("Deleted", 0) == DELETED_MESSAGES
-        if how != "stop":
-            await group.nursery.start(master.run)
+        if how is not End.CLEAN:
+            await group.nursery.start(master.process.run)
             await check_nodes_agree(group)
             assert log_of(master).divided_offset == divided
 
     scenario(story)
 
 
-@pytest.mark.parametrize("how", ["kill", "power cut"])
+@pytest.mark.parametrize("how", [End.KILL, End.POWER], ids=lambda end: end.name.lower())
 @pytest.mark.parametrize("seconds", [0.0, 0.05, 0.5])
-def test_a_group_that_ends_while_it_is_switched_goes_on_with_the_switch(how: str, seconds: float) -> None:
+def test_a_group_that_ends_while_it_is_switched_goes_on_with_the_switch(how: End, seconds: float) -> None:
     """The classic log may be sealed and the ledger still be empty; nothing of either is lost or there twice."""
 
     async def story(group: Group) -> None:
         await leave_classic_stores(group)
         for _ in range(2):
             for node in group.nodes:
-                await group.nursery.start(node.run)
+                await group.nursery.start(node.process.run)
             await trio.sleep(seconds)
             for node in group.nodes:
-                await node.end(how)
+                await node.process.end(how)
         master = await start_all(group)
         async with open_producer(group.namesrv, "p", world=group.world("10.0.3.2")) as producer:
             await group.produce(producer, 20)
@@ -194,9 +196,9 @@ def test_tables_of_the_classic_store_are_the_first_events_of_the_log() -> None:
 
         for _ in range(2):
             ended = await group.master()
-            await ended.end("stop")
+            await ended.process.end(End.CLEAN)
             await group.master()
-            await group.nursery.start(ended.run)
+            await group.nursery.start(ended.process.run)
         await trio.sleep(2)
         assert kinds_of_events(await group.master()).count(TABLES_CARRIED) == 1
 
@@ -222,9 +224,9 @@ def test_older_files_expire_first_and_the_ledger_goes_on_alone() -> None:
                 await expire_older_files(node)
                 assert up(node).store.log.min_offset == divided
                 assert up(node).store.min_offset("T", 0) > first
-            await master.end("kill")
+            await master.process.end(End.KILL)
             await group.produce(producer, 10)
-            await group.nursery.start(master.run)
+            await group.nursery.start(master.process.run)
             await check_nodes_agree(group)
             assert not isinstance(up(master).store.log, DividedCommitLog)
             assert up(master).store.log.min_offset == divided
@@ -270,10 +272,10 @@ def test_nodes_whose_classic_logs_differ_do_not_form_a_group() -> None:
         await leave_classic_stores(group)
         behind = group.nodes[1]
         behind.config = attrs.evolve(behind.config, enable_dleger_commit_log=False)
-        await group.nursery.start(behind.run)
+        await group.nursery.start(behind.process.run)
         async with open_producer(group.namesrv, "p", world=group.world("10.0.3.2")) as producer:
             await producer.send(Message("T", b"only here"))
-        await behind.end("stop")
+        await behind.process.end(End.CLEAN)
         behind.config = attrs.evolve(behind.config, enable_dleger_commit_log=True)
         await start_all(group)
         replication = up(behind).replication
@@ -296,7 +298,7 @@ def test_a_node_that_begins_anew_drops_its_classic_log_too() -> None:
         away = next(node for node in group.nodes if node is not master)
         async with open_producer(group.namesrv, "p", world=group.world("10.0.3.2")) as producer:
             await group.produce(producer, 5)
-            await away.end("stop")
+            await away.process.end(End.CLEAN)
             for _ in range(60):
                 await producer.send(Message("U", group.lots.randbytes(5000)))
             for node in group.nodes:
@@ -309,13 +311,13 @@ def test_a_node_that_begins_anew_drops_its_classic_log_too() -> None:
                         store.log.remove_oldest()
                     await store.cleaner.follow_log()
             begin = up(master).store.log.min_offset
-            await group.nursery.start(away.run)
+            await group.nursery.start(away.process.run)
             with trio.fail_after(30):
                 while up(away).store.log.min_offset < begin:  # noqa: ASYNC110 - virtual time
                     await trio.sleep(0.01)
             assert log_of(away).older.expired
-            await away.end("kill")
-            await group.nursery.start(away.run)
+            await away.process.end(End.KILL)
+            await group.nursery.start(away.process.run)
             await group.produce(producer, 5)
             await trio.sleep(2)
             assert up(away).store.log.min_offset == begin
@@ -333,7 +335,7 @@ def test_logs_that_do_not_join_are_refused(missing: str, error: type[Exception])
         node = group.nodes[0]
         last = log_of(node).older.local.files()[-1]
         await trio.sleep(1)
-        await node.end("stop")
+        await node.process.end(End.CLEAN)
         if missing == "last":
             node.machine.disk.remove(last.path)
         else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 
+from harness.simulate.scene import Node
 from ledgermq.broker.dledger import DLedgerReplication
 from ledgermq.client.admin import open_admin
 from ledgermq.client.producer import open_producer
@@ -14,7 +15,7 @@ from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.remoting.command import RemotingCommand
 from ledgermq.world.network import Address
 
-from .test_dledger import Group, Node, check_nodes_agree, scenario
+from .test_dledger import Group, check_nodes_agree, scenario
 
 CREATE_TOPIC = {
     "topic": "Late",

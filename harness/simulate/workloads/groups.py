@@ -47,7 +47,7 @@ class Groups(Workload):
                 await operator.pause(0.1)
 
     async def _change(self, operator: Operator) -> None:
-        lots, address = self.scene.lots, self.scene.master.address
+        lots, address = self.scene.lots, self.scene.asked.address
         group, kind = lots.choice(GROUPS), lots.randrange(4)
         if kind == 0:
             config = self._config(group)

@@ -49,7 +49,7 @@ class Operator:
     async def ask_master(
         self, code: RequestCode, fields: Mapping[str, Any] | None = None, body: bytes = b""
     ) -> RemotingCommand | None:
-        return await self.ask(self.scene.master.address, code, fields, body)
+        return await self.ask(self.scene.asked.address, code, fields, body)
 
     async def ask_name_servers(
         self, code: RequestCode, fields: Mapping[str, Any] | None = None, body: bytes = b""

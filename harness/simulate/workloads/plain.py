@@ -19,7 +19,7 @@ from ledgermq.client.subscription import ConsumeFrom
 from ledgermq.message.layout import decode_record
 from ledgermq.message.message import Message
 from ledgermq.remoting.codes import RequestCode
-from ledgermq.testing.history import Commit, End, Put, Queue, Read
+from ledgermq.testing.history import Commit, Put, Queue, Read
 
 from ..scene import Node
 from .workload import Workload, number_in
@@ -99,7 +99,7 @@ class Plain(Workload):
                     scene.say(f"producer {producer} put {put.number}: {type(error).__name__}")
                 else:
                     self._answered(put, result)
-                await trio.sleep(scene.life_seconds * lots.random() * 0.05)
+                await trio.sleep(scene.send_seconds())
 
     def _answered(self, put: Put, result: SendResult) -> None:
         scene = self.scene
@@ -108,20 +108,8 @@ class Plain(Workload):
         put.acknowledged = result.status.name == "SEND_OK"
         put.answered, put.answered_at = scene.epoch, trio.current_time()
         put.physical_offset = int(result.offset_message_id[-16:], 16)
-        # A node that stops in order takes part for a while longer, and then cannot be looked at.
-        stops = any(node.process.ended_by is End.CLEAN for node in scene.nodes)
-        if put.answered == put.epoch and scene.history.copies > 1 and not stops:
-            put.copies = sum(self._holds(node, put) for node in scene.nodes)
+        put.copies = scene.copies(put)
         scene.say(f"producer {put.producer} put {put.number} at {put.queue}@{put.queue_offset}: {result.status.name}")
-
-    def _holds(self, node: Node, put: Put) -> bool:
-        if node.broker is None:
-            return False
-        log = node.broker.store.log
-        if not log.min_offset <= put.physical_offset < log.max_offset:
-            return False
-        view = log.slice_from(put.physical_offset, log.max_offset - put.physical_offset)
-        return b"%d;" % put.number in bytes(view[:200])
 
     async def _consume(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         scene = self.scene
@@ -140,7 +128,7 @@ class Plain(Workload):
         scene = self.scene
         offsets: dict[int, int] = {}
         while True:
-            await trio.sleep(scene.life_seconds * scene.lots.random() * 0.01)
+            await trio.sleep(scene.read_seconds())
             store = None if node.broker is None or scene.is_master(node) else node.broker.store
             for queue_id in store.queue_ids(TOPIC) if store is not None else ():
                 assert store is not None

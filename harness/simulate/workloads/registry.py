@@ -1,4 +1,4 @@
-"""All workloads, by their names."""
+"""All workloads, by their names, and which of them the floors of whole nodes draw."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from .failing import Failing
 from .files import Files
 from .groups import Groups
 from .members import Concurrent, Ordered
+from .membership import Membership
 from .offsets import Offsets
 from .plain import Plain
+from .pulls import Pulls
 from .sends import Sends
 from .settings import Settings
 from .topics import Deletions, Topics
 from .workload import Workload
 
-_ALL: tuple[type[Workload], ...] = (
+_EVERYWHERE: tuple[type[Workload], ...] = (
     Plain,
     Delayed,
     Failing,
@@ -28,8 +30,15 @@ _ALL: tuple[type[Workload], ...] = (
     Sends,
     Files,
     Concurrent,
-    Ordered,
 )
-WORKLOADS: Mapping[str, type[Workload]] = {workload.name: workload for workload in _ALL}
+_CLASSIC: tuple[type[Workload], ...] = (*_EVERYWHERE, Ordered)
+_DLEDGER: tuple[type[Workload], ...] = (*_EVERYWHERE, Pulls, Membership)
+# Who owns the queues of an ordered group is known to its master alone, so that every failover may give a queue two owners.
+
+WORKLOADS: Mapping[str, type[Workload]] = {workload.name: workload for workload in (*_CLASSIC, *_DLEDGER)}
+CLASSIC_WORKLOADS = tuple(workload.name for workload in _CLASSIC)
+"""Those that a broker, or a master with its slaves, is used by."""
+DLEDGER_WORKLOADS = tuple(workload.name for workload in _DLEDGER)
+"""Those that a DLedger group is used by."""
 ALWAYS_DRAWN = frozenset({Plain.name, Delayed.name, Failing.name})
-"""Workloads of every seed."""
+"""Workloads of every seed of the classic mode."""

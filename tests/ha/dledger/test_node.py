@@ -11,6 +11,7 @@ import pytest
 import trio
 import trio.testing
 
+from harness.simulate.scene import Node
 from ledgermq.broker.broker import Broker, open_broker
 from ledgermq.broker.dledger import DLedgerReplication
 from ledgermq.client.admin import open_admin
@@ -26,9 +27,10 @@ from ledgermq.message.message import IncomingMessage, Message
 from ledgermq.store.errors import LogOfOtherMode
 from ledgermq.store.message_store import MessageStore
 from ledgermq.store.statuses import PutStatus
+from ledgermq.testing.history import End
 from ledgermq.world.network import Address
 
-from ...broker.test_dledger import Group, Node, check_nodes_agree, scenario
+from ...broker.test_dledger import Group, check_nodes_agree, scenario
 
 SETTINGS = ReplicaSettings(
     group="g", self_id=PeerId("n0"), peers={PeerId("n0"): Address("10.0.0.1", 1)}, files=LedgerFiles("unused")
@@ -58,8 +60,8 @@ async def hand_over(group: Group, master: Broker, target: Node) -> None:
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.02, 0.5, 2.0])
-@pytest.mark.parametrize("how", ["kill", "power cut"])
-def test_a_node_that_ends_right_after_its_ledger_began_anew_starts_again_and_can_lead(how: str, seconds: float) -> None:
+@pytest.mark.parametrize("how", [End.KILL, End.POWER], ids=lambda end: end.name.lower())
+def test_a_node_that_ends_right_after_its_ledger_began_anew_starts_again_and_can_lead(how: End, seconds: float) -> None:
     """The store's recovery mark tells of the old ledger; it must not make the next start look for what was dropped."""
 
     async def story(group: Group) -> None:
@@ -68,22 +70,22 @@ def test_a_node_that_ends_right_after_its_ledger_began_anew_starts_again_and_can
             master = await group.master()
             away = next(node for node in group.nodes if node is not master)
             await trio.sleep(12)
-            await away.end("stop")
+            await away.process.end(End.CLEAN)
             for _ in range(60):
                 await producer.send(Message("U", group.lots.randbytes(5000)))
             await trio.sleep(12)
             for node in group.nodes:
                 if node is not away:
                     await expire_all_but_the_newest_files(node)
-            await group.nursery.start(away.run)
+            await group.nursery.start(away.process.run)
             assert away.broker is not None
             with trio.fail_after(30):
                 while away.broker.store.log.min_offset == 0:  # noqa: ASYNC110 - virtual time
                     await trio.sleep(0.001)
             await trio.sleep(seconds)
-            await away.end(how)
+            await away.process.end(how)
 
-            await group.nursery.start(away.run)
+            await group.nursery.start(away.process.run)
             await group.produce(producer, 5)
             await check_nodes_agree(group)
             master = await group.master()
@@ -96,8 +98,8 @@ def test_a_node_that_ends_right_after_its_ledger_began_anew_starts_again_and_can
 
 
 @pytest.mark.parametrize("queues_fail", [False, True])
-@pytest.mark.parametrize("how", ["kill", "power cut"])
-def test_a_node_that_ends_while_it_begins_anew_keeps_nothing_of_the_old_queues(how: str, *, queues_fail: bool) -> None:
+@pytest.mark.parametrize("how", [End.KILL, End.POWER], ids=lambda end: end.name.lower())
+def test_a_node_that_ends_while_it_begins_anew_keeps_nothing_of_the_old_queues(how: End, *, queues_fail: bool) -> None:
     """Its ledger is empty already and the queues of the old one are still there, because the disk refuses or the node ends."""
 
     async def story(group: Group) -> None:
@@ -105,13 +107,13 @@ def test_a_node_that_ends_while_it_begins_anew_keeps_nothing_of_the_old_queues(h
             await group.produce(producer, 20)
             master = await group.master()
             away = next(node for node in group.nodes if node is not master)
-            await away.end("stop")
+            await away.process.end(End.CLEAN)
             for _ in range(60):
                 await producer.send(Message("U", group.lots.randbytes(5000)))
             for node in group.nodes:
                 if node is not away:
                     await expire_all_but_the_newest_files(node)
-            await group.nursery.start(away.run)
+            await group.nursery.start(away.process.run)
             assert away.broker is not None
             assert isinstance(away.broker.replication, DLedgerReplication)
             reached = trio.Event()
@@ -121,7 +123,7 @@ def test_a_node_that_ends_while_it_begins_anew_keeps_nothing_of_the_old_queues(h
                     reached.set()
                     raise OSError(5, "the disk refuses")
                 if not queues_fail:
-                    away.crash(how)
+                    away.process.crash(how)
                     reached.set()
 
             away.broker.replication.node.replica.on_cleared.insert(0, stop)
@@ -129,8 +131,8 @@ def test_a_node_that_ends_while_it_begins_anew_keeps_nothing_of_the_old_queues(h
                 await reached.wait()
             if queues_fail:
                 await trio.sleep(3)
-            await away.end(how)
-            await group.nursery.start(away.run)
+            await away.process.end(how)
+            await group.nursery.start(away.process.run)
             await group.produce(producer, 10)
             await check_nodes_agree(group)
             master = await group.master()
@@ -160,14 +162,14 @@ def test_a_node_that_begins_anew_knows_where_the_queues_of_a_deleted_topic_go_on
             await group.produce(producer, 20)
             master = await group.master()
             away = next(node for node in group.nodes if node is not master)
-            await away.end("stop")
+            await away.process.end(End.CLEAN)
             for _ in range(60):
                 await producer.send(Message("U", group.lots.randbytes(5000)))
             await admin.delete_topic("T")
             for node in group.nodes:
                 if node is not away:
                     await expire_all_but_the_newest_files(node)
-            await group.nursery.start(away.run)
+            await group.nursery.start(away.process.run)
             assert away.broker is not None
             with trio.fail_after(30):
                 while away.broker.store.log.min_offset == 0:  # noqa: ASYNC110 - virtual time
@@ -182,9 +184,9 @@ def test_a_node_that_begins_anew_knows_where_the_queues_of_a_deleted_topic_go_on
     scenario(story)
 
 
-@pytest.mark.parametrize("how", ["stop", "kill", "power cut"])
+@pytest.mark.parametrize("how", list(End), ids=lambda end: end.name.lower())
 @pytest.mark.parametrize("newly_elected", [False, True])
-def test_a_node_that_begins_anew_knows_where_queues_go_on_whose_messages_have_expired(how: str, *, newly_elected: bool) -> None:
+def test_a_node_that_begins_anew_knows_where_queues_go_on_whose_messages_have_expired(how: End, *, newly_elected: bool) -> None:
     """The queue still has readers at its end; offsets that were acknowledged are not given out a second time.
 
     What a follower expired without a word is said when it is elected.
@@ -196,7 +198,7 @@ def test_a_node_that_begins_anew_knows_where_queues_go_on_whose_messages_have_ex
             await group.produce(producer, 20)
             master = await group.master()
             away = next(node for node in group.nodes if node is not master)
-            await away.end("stop")
+            await away.process.end(End.CLEAN)
             for _ in range(60):
                 await producer.send(Message("U", group.lots.randbytes(5000)))
             for node in group.nodes:
@@ -208,14 +210,14 @@ def test_a_node_that_begins_anew_knows_where_queues_go_on_whose_messages_have_ex
             else:
                 assert master.broker is not None
                 await master.broker.store.queue_ends.say(master.broker.store.log.min_offset)
-            await group.nursery.start(away.run)
+            await group.nursery.start(away.process.run)
             assert away.broker is not None
             with trio.fail_after(30):
                 while away.broker.store.log.min_offset == 0:  # noqa: ASYNC110 - virtual time
                     await trio.sleep(0.001)
             await trio.sleep(2)
-            await away.end(how)
-            await group.nursery.start(away.run)
+            await away.process.end(how)
+            await group.nursery.start(away.process.run)
             await trio.sleep(2)
             master = await group.master()
             assert master.broker is not None
@@ -229,26 +231,26 @@ def test_a_node_that_begins_anew_knows_where_queues_go_on_whose_messages_have_ex
     scenario(story)
 
 
-@pytest.mark.parametrize("how", ["stop", "kill"])
-def test_a_store_with_a_ledger_is_refused_in_the_classic_mode(how: str) -> None:
+@pytest.mark.parametrize("how", [End.CLEAN, End.KILL], ids=lambda end: end.name.lower())
+def test_a_store_with_a_ledger_is_refused_in_the_classic_mode(how: End) -> None:
     """Its messages would be hidden, even where nothing but the files of its log tells of them yet."""
 
     async def story(group: Group) -> None:
         node = group.nodes[0]
         for each in group.nodes:
-            await each.end("stop")
+            await each.process.end(End.CLEAN)
         peer = node.config.dleger_peers.split(";")[0]
         dledger = attrs.evolve(node.config, store_path_root_dir="alone", dleger_peers=peer)
         classic = attrs.evolve(dledger, enable_dleger_commit_log=False)
         node.config = dledger
-        await group.nursery.start(node.run)
+        await group.nursery.start(node.process.run)
         assert node.broker is not None
         with trio.fail_after(30):
             while not node.broker.role.takes_puts:  # noqa: ASYNC110 - virtual time
                 await trio.sleep(0.01)
         result = await node.broker.store.put_one(IncomingMessage("T", 0, b"x", "", 0, 0, 0, bytes(8)))
         assert result.status is PutStatus.PUT_OK
-        await node.end(how)
+        await node.process.end(how)
 
         with pytest.raises(LogOfOtherMode, match="enableDLegerCommitLog=true"):
             async with open_broker(classic, node.machine.world()):

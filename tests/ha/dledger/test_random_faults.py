@@ -53,7 +53,7 @@ async def break_something(group: Group, lots: random.Random) -> None:
     elif fault == "drop":
         group.fabric.lose_connection()
     elif fault == "slow":
-        node.machine.worker_seconds_max = lots.choice((0.0, 0.02, 0.5))
+        node.machine.slow_down(lots.choice((0.0, 0.02, 0.5)))
     elif fault == "expire" and node.replica is not None:
         with trio.move_on_after(1), contextlib.suppress(OSError):
             await node.replica.expire(node.replica.ledger.committed_position // 2)
@@ -80,7 +80,7 @@ async def story(group: Group) -> None:
     group.fabric.heal()
     for node in group.nodes.values():
         node.machine.disk.faults.calm()
-        node.machine.worker_seconds_max = 0.0
+        node.machine.slow_down(0.0)
         if node.replica is None:
             await node.start()
         assert node.failure is None

@@ -234,3 +234,18 @@ def test_a_gibibyte_file_costs_only_what_is_written() -> None:
     file.sync()
 
     assert disk.power_cut(1).open("d/a").read((1 << 30) - 1, 1) == b"\0"
+
+
+def test_bytes_are_durable_when_every_state_that_a_power_cut_may_leave_has_them() -> None:
+    """A later write to the same sector takes nothing from what a sync has secured before it."""
+    disk = SimDisk()
+    file = file_on(disk)
+    file.write(b"x" * 100, 0)
+    assert not disk.is_durable("d/a", 0, 100)
+
+    file.sync()
+    file.write(b"y" * 100, 100)
+
+    assert disk.is_durable("d/a", 0, 100)
+    assert not disk.is_durable("d/a", 0, 101)
+    assert not disk.is_durable("d/b", 0, 1)

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import random
+
+import trio
+
+from ledgermq.testing.sim.network import SimFabric
 from ledgermq.testing.sim.scheduler import seeded_run
-from ledgermq.testing.sim.world import sim_machines
+from ledgermq.testing.sim.world import Machine, sim_machines
 from ledgermq.world.network import Address
+from ledgermq.world.real import World
 
 
 def test_machines_of_one_seed_share_a_network_and_no_disk() -> None:
@@ -42,3 +48,26 @@ def test_a_kill_leaves_what_was_written_and_a_power_cut_what_was_synced() -> Non
     killed, cut = seeded_run(main, seed=1)
     assert killed == b"more"
     assert cut in (b"once", b"more")
+
+
+def test_a_disk_becomes_slow_for_the_process_that_runs() -> None:
+    """And for the next one."""
+    machine = Machine.of("10.0.0.1", SimFabric(), random.Random(1))
+
+    async def seconds_of(world: World) -> float:
+        began = trio.current_time()
+        for _ in range(20):
+            await world.workers.run(lambda: None)
+        return trio.current_time() - began
+
+    async def run() -> tuple[float, float, float]:
+        world = machine.world()
+        before = await seconds_of(world)
+        machine.slow_down(1.0)
+        return before, await seconds_of(world), await seconds_of(machine.world())
+
+    before, after, next_process = seeded_run(run, seed=1)
+
+    assert before == 0.0
+    assert after > 1.0
+    assert next_process > 1.0

@@ -1,0 +1,312 @@
+"""The floor of whole nodes in DLedger mode: brokers that elect their master, under faults that are aimed at the leader too."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from math import inf
+
+import attrs
+import trio
+
+from ledgermq.broker.broker import Broker
+from ledgermq.testing.checkers import DLEDGER_CHECKERS
+from ledgermq.testing.embedded import RAFT_PORT, broker_configs
+from ledgermq.testing.history import End, History
+from ledgermq.testing.sim.network import SEND_BUFFER_BYTES
+
+from ..outcome import Outcome
+from .group import GroupScene, GroupWatch, replica_of
+from .nodes import CONVERGE_SECONDS, NodesDraw, NodesRun, fabric_of, simulate
+from .scene import BROKER_PORT, Node
+from .workloads.delayed import DELAY_LEVELS
+from .workloads.membership import Membership
+from .workloads.plain import Plain
+from .workloads.pulls import Pulls
+from .workloads.registry import DLEDGER_WORKLOADS
+
+WORKLOAD_SHARE = 0.25
+"""How often each workload is drawn beside those that are always."""
+ALWAYS = (Plain.name, Pulls.name)
+ELECT_SECONDS = 15.0
+"""Virtual time in which nodes without faults must have elected a leader that takes messages."""
+GATHER_SLACK_SECONDS = 1.5
+"""A failover may forget what was committed this long before it, where disks are not slow: a leader that is cut off takes
+commits for an election time-out, and gathers them for a moment."""
+
+BLOWS = (
+    *("end", "end", "end leader", "end leader", "end minority", "end all"),
+    *("isolate leader", "isolate leader", "isolate", "half-isolate leader", "one way", "split"),
+    *("slow", "slow leader", "sync fails", "leader's sync fails", "full disk"),
+)
+"""What may befall the group in one life; what stands here twice happens twice as often."""
+
+
+@attrs.frozen
+class Blow:
+    """What befalls the group at the end of one life."""
+
+    kind: str
+    """One of `BLOWS`."""
+    end: End = End.KILL
+    """How nodes end, if some do."""
+    seconds: float = 1.0
+    """How long they are away, or how long it lasts."""
+
+    @classmethod
+    def of(cls, lots: random.Random) -> Blow:
+        end = lots.choice((End.CLEAN, End.KILL, End.POWER, End.POWER))
+        return cls(lots.choice(BLOWS), end, lots.choice((0.05, 0.5, 2.0, 5.0)))
+
+
+@attrs.frozen(kw_only=True)
+class DLedgerDraw(NodesDraw):
+    """What the seed drew."""
+
+    blows: tuple[Blow, ...]
+    preferred: bool
+    restarts: bool
+    """All nodes lose power at the very end, and are looked at after they have started again."""
+
+    @classmethod
+    def of(cls, seed: int) -> DLedgerDraw:
+        lots = random.Random(seed ^ 0xD1ED)  # noqa: S311 - never secrets
+        lives = lots.randint(1, 3)
+        drawn = tuple(name for name in DLEDGER_WORKLOADS if name in ALWAYS or lots.random() < WORKLOAD_SHARE)
+        return cls(
+            seed=seed,
+            nodes=lots.choice((3, 3, 3, 3, 5)),
+            segment_size=lots.choice((16384, 65536)),
+            life_seconds=lots.choice((1.0, 2.5, 5.0)),
+            delay_seconds=lots.choice(((0.0001, 0.001), (0.001, 0.05))),
+            send_buffer_bytes=lots.choice((1024, SEND_BUFFER_BYTES, SEND_BUFFER_BYTES)),
+            sync_seconds_max=lots.choice((0.0, 0.01, 0.2)),
+            connection_losses=lots.random() < 0.3,
+            half_open=lots.random() < 0.2,
+            partitions=lots.random() < 0.2,
+            one_way_cuts=lots.random() < 0.3,
+            disk_errors=lots.random() < 0.2,
+            clock_jumps=lots.random() < 0.2,
+            clock_drift=lots.choice((-0.05, -0.0001, 0.0001, 0.05)) if lots.random() < 0.2 else 0.0,
+            retries_max=lots.randint(1, 2),
+            workloads=drawn,
+            blows=tuple(Blow.of(lots) for _ in range(lives)),
+            preferred=lots.random() < 0.1,
+            restarts=lots.random() < 0.4,
+        )
+
+
+@attrs.define(eq=False)
+class DLedgerRun(NodesRun[DLedgerDraw]):
+    """The run of one seed."""
+
+    blows: Counter[str] = attrs.field(factory=Counter[str])
+
+    @classmethod
+    def of(cls, draw: DLedgerDraw) -> DLedgerRun:
+        lots = random.Random(draw.seed ^ 0x1ED6)  # noqa: S311 - never secrets
+        kinds = [blow.kind for blow in draw.blows]
+        spoiled = draw.disk_errors or any("sync" in blow or "full" in blow or "slow" in blow for blow in kinds)
+        history = History(
+            sync_flush=True,
+            copies=draw.nodes // 2 + 1,
+            commit_seconds=inf if spoiled or draw.clock_drift else GATHER_SLACK_SECONDS + 8 * draw.sync_seconds_max,
+            retries_max=draw.retries_max,
+            change_seconds=-inf,  # what was answered is on a majority, whatever ends afterwards
+        )
+        watch = GroupWatch(draw.segment_size)
+        return cls(
+            draw,
+            GroupScene(
+                lots, fabric_of(draw), history, draw.life_seconds, draw.sync_seconds_max, watch=watch, voters_min=draw.nodes
+            ),
+        )
+
+    @property
+    def group(self) -> GroupScene:
+        assert isinstance(self.scene, GroupScene)
+        return self.scene
+
+    @property
+    def watch(self) -> GroupWatch:
+        return self.group.watch
+
+    def violations(self) -> list[str]:
+        return self.watch.violations
+
+    def faults(self) -> Counter[str]:
+        return super().faults() + self.blows + Counter(elections=self.watch.elections)
+
+    # ---------------------------------------------------------------- nodes
+
+    async def start_nodes(self, nursery: trio.Nursery) -> None:
+        draw, group = self.draw, self.group
+        spare = Membership.name in draw.workloads
+        hosts = [f"10.0.1.{at}" for at in range(draw.nodes + spare)]
+        peers = [f"n{at}-{host}:{RAFT_PORT}" for at, host in enumerate(hosts)]
+        settings = {
+            "namesrvAddr": group.namesrv,
+            "listenPort": str(BROKER_PORT),
+            "mappedFileSizeCommitLog": str(draw.segment_size),
+            "maxMessageSize": str(draw.segment_size // 2),
+            "maxHashSlotNum": "10",
+            "maxIndexNum": "1000",
+            "defaultTopicQueueNums": "2",
+            "messageDelayLevel": DELAY_LEVELS,
+            "haSecret": "secret",
+            **({"preferredLeaderId": "n0"} if draw.preferred else {}),
+        }
+        configs = broker_configs(
+            "store", "", mode="dledger", nodes=len(hosts), settings=settings, raft_ports=[RAFT_PORT] * len(hosts)
+        )
+        for at, (host, config) in enumerate(zip(hosts, configs, strict=True)):
+            known = peers[: draw.nodes] if at < draw.nodes else peers  # a node that joins is told of all
+            own = attrs.evolve(config, broker_ip1=host, bind_address=host, dleger_peers=";".join(known))
+            group.nodes.append(Node(group.machine(host), own, self._started))
+        for node in group.nodes:
+            node.clock.drift = draw.clock_drift * self.lots.choice((0, 1))
+        self.watch.on_change.append(self._life_ended)
+        for node in group.nodes:
+            await nursery.start(node.process.run)
+        await group.until_led(ELECT_SECONDS)
+
+    def _started(self, node: Node, broker: Broker) -> None:
+        self.watch.follow(node.host, replica_of(broker))
+        self.started(node, broker)
+
+    def _life_ended(self) -> None:
+        """Begin another life of the group: what it takes now need not be known to whoever led before."""
+        self.history.ends.append(End.KILL)
+        self.history.ended_at.append(trio.current_time())
+
+    # ---------------------------------------------------------------- lives
+
+    async def live(self, nursery: trio.Nursery) -> None:
+        draw = self.draw
+        for blow in draw.blows:
+            with trio.move_on_after(draw.life_seconds * (0.3 + self.lots.random())):
+                await self.strike()
+            self.scene.say(f"{blow}")
+            self.blows[blow.kind.replace(" ", "_")] += 1
+            if blow.kind.startswith("end"):
+                await self._end_some(nursery, self._victims(blow.kind), blow.end, blow.seconds)
+            else:
+                await self._disturb(blow.kind, blow.seconds)
+
+    def _victims(self, blow: str) -> list[Node]:
+        lots, nodes, leader = self.lots, self.nodes, self.group.master
+        if blow == "end all":
+            return list(nodes)
+        if blow == "end minority":
+            return lots.sample(nodes, (len(nodes) - 1) // 2)
+        return [leader if blow == "end leader" else lots.choice(nodes)]
+
+    async def _end_some(self, nursery: trio.Nursery, victims: Sequence[Node], end: End, seconds: float) -> None:
+        scene = self.scene
+        async with trio.open_nursery() as ending:
+            for node in victims:
+                scene.say(f"{node.host} ends by {end.value}")
+                ending.start_soon(node.process.end, end)
+        self._life_ended()
+        await trio.sleep(seconds)
+        if self.lots.random() < 0.5:
+            scene.fabric.heal()
+        for node in self.lots.sample(victims, len(victims)):
+            node.machine.disk.faults.calm()
+            await nursery.start(node.process.run)
+            scene.say(f"{node.host} is back")
+            await trio.sleep(seconds * self.lots.random() * 0.3)
+
+    async def _disturb(self, blow: str, seconds: float) -> None:
+        """Let something go wrong for a while that ends no process."""
+        lots, fabric, nodes = self.lots, self.scene.fabric, self.nodes
+        node = self.group.master if "leader" in blow else lots.choice(nodes)
+        others = [other.host for other in nodes if other is not node]
+        clients = [*self.scene.client_hosts, *(one.host for one in self.scene.name_servers)]
+        disk = node.machine.disk
+        if blow.startswith("isolate"):
+            # Some clients stay on the side of the node that is cut off.
+            away = lots.sample(clients, lots.randrange(len(clients) + 1))
+            fabric.part([node.host, *away], [*others, *(host for host in clients if host not in away)])
+        elif blow.startswith("half-isolate"):
+            fabric.part([node.host], lots.sample(others, len(others) - 1))
+        elif blow == "one way":
+            outwards = lots.random() < 0.5
+            for other in lots.sample(others, lots.randint(1, len(others))):
+                fabric.cut(*((node.host, other) if outwards else (other, node.host)))
+        elif blow == "split":
+            hosts = [one.host for one in nodes]
+            some = lots.sample(hosts, len(hosts) // 2)
+            fabric.part(some, [host for host in hosts if host not in some])
+        elif blow.startswith("slow"):
+            node.machine.slow_down(lots.choice((0.5, 2.0)))
+        elif blow.endswith("sync fails"):
+            disk.faults.sync_error = lots.choice((0.3, 1.0))
+        elif blow == "full disk":
+            disk.faults.capacity = disk.usage("").used + lots.randrange(20_000)
+        await trio.sleep(max(seconds, 1.0))
+        node.machine.slow_down(self.draw.sync_seconds_max)
+        self.heal()
+
+    # ---------------------------------------------------------------- afterwards
+
+    def disagreement(self) -> str:
+        return "" if self.group.leader is not None else "nobody takes messages"
+
+    def _differences(self) -> str:
+        """How the nodes still differ."""
+        leader = self.group.leader
+        if leader is None or leader.broker is None:
+            return "nobody takes messages"
+        store = leader.broker.store
+        expected = self._state(leader)
+        for node in self.group.members:
+            if node.broker is None:
+                return f"{node.host} does not run"
+            replica = replica_of(node.broker)
+            if replica.stopped or replica.ledger.failure:
+                return f"{node.host} has no part in its group: {replica.stopped or replica.ledger.failure}"
+            if node.broker.store.dispatcher.behind_bytes or replica.ledger.committed_position != store.log.max_offset:
+                return f"{node.host} has not derived all that is committed"
+            for name, value in self._state(node).items():
+                if value != expected[name]:
+                    return f"{node.host} has other {name} than {leader.host}, which leads: {value}, {expected[name]}"
+        return ""
+
+    def _state(self, node: Node) -> dict[str, object]:
+        """What must be the same on every node."""
+        broker = node.broker
+        assert broker is not None
+        store = broker.store
+        return {
+            "queue ends": {key: store.max_offset(*key) for key in sorted(store.queues.table)},
+            "topics": {name: config.to_json() for name, config in sorted(broker.topics.topics.items())},
+            "groups": {name: config.to_json() for name, config in sorted(broker.groups.groups.items())},
+        }
+
+    async def must_be_equal(self) -> None:
+        with trio.move_on_after(CONVERGE_SECONDS):
+            while self._differences():  # noqa: ASYNC110 - looked at from outside
+                await trio.sleep(0.1)
+        assert not self._differences(), f"{CONVERGE_SECONDS} s after the last send {self._differences()}"
+
+    async def look(self, nursery: trio.Nursery) -> None:
+        """Read everything, of nodes that have lost power together before in some runs."""
+        if self.draw.restarts:
+            await self._end_some(nursery, self.nodes, End.POWER, 0.0)
+            self.heal()
+            await self.group.until_led(ELECT_SECONDS)
+            await self.must_be_equal()
+        for node in self.group.members:
+            assert node.broker is not None
+            self.history.snapshots.append(self.snapshot(node, node.broker.store))
+        for workload in self.workloads:
+            workload.look(self.group.master.process.server.store)  # type: ignore[union-attr]
+        for node in self.nodes:
+            await node.process.end(End.KILL)
+
+
+def simulate_dledger(seed: int, mend: Callable[[DLedgerDraw], DLedgerDraw] = lambda draw: draw) -> Outcome:
+    """Run one seed; an exception of a node or a client is a violation like any other."""
+    return simulate(DLedgerRun.of(mend(DLedgerDraw.of(seed))), DLEDGER_CHECKERS)

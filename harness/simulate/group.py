@@ -1,0 +1,203 @@
+"""A DLedger group of whole brokers as a simulated run sees it from outside: who leads, what is committed, what is on the media.
+
+The watch asks the nodes nothing that they could refuse: it compares what each of them commits with what any of them has
+committed before (Raft: election safety, log matching, leader completeness, state-machine safety), also after restarts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import attrs
+import trio
+
+from ledgermq.broker.broker import Broker
+from ledgermq.broker.dledger import DLedgerReplication, replica_settings
+from ledgermq.ha.dledger.replica import Replica
+from ledgermq.ha.dledger.status import Leading
+from ledgermq.ha.raft.roles import Role
+from ledgermq.testing.history import Put
+
+from .scene import Node, Scene
+
+HEAD_BYTES = 200
+"""The number of a message is found within this many bytes of its record."""
+HEALED_SEND_SECONDS = 0.3
+"""Once all is healed, producers send no faster than this: a run then waits, and each message takes time to simulate."""
+ASKED_ELSEWHERE = 0.1
+"""How often an administrator asks any node instead of the one that leads."""
+
+
+def replica_of(broker: Broker) -> Replica:
+    """The Raft node of a broker."""
+    assert isinstance(broker.replication, DLedgerReplication)
+    return broker.replication.node.replica
+
+
+@attrs.define(eq=False)
+class GroupWatch:
+    """What was ever seen of one group, and what may never be seen of it."""
+
+    segment_size: int
+    newest_term: int = 0
+    """The newest term that a node was elected in."""
+    on_change: list[Callable[[], None]] = attrs.field(factory=list[Callable[[], None]])
+    """Called when a node begins or ceases to lead."""
+    elections: int = 0
+    violations: list[str] = attrs.field(factory=list[str])
+    _leaders: dict[int, str] = attrs.field(factory=dict[int, str])
+    """Who was elected in each term."""
+    _committed: dict[int, bytearray] = attrs.field(factory=dict[int, bytearray])
+    """The committed part of each data file, by the position where the file begins."""
+
+    def follow(self, host: str, replica: Replica) -> None:
+        """Watch a node that has just started, from what it says is committed already."""
+        view = _View(self, host, replica)
+        replica.on_role.append(view.role_changed)
+        replica.on_committed.append(view.committed)
+        replica.on_cleared.append(view.cleared)
+        view.compare(replica.ledger.committed_position)
+
+    def elected(self, host: str, term: int) -> None:
+        """Take notice of an election; a term has one leader at most."""
+        known = self._leaders.setdefault(term, host)
+        if known != host:
+            self._found(f"{known} and {host} were both elected in term {term}")
+        self.newest_term = max(self.newest_term, term)
+        self.elections += 1
+
+    def compare(self, host: str, start: int, found: memoryview) -> None:
+        """Compare committed bytes of one file with those that were committed there before, and remember new ones."""
+        base = start - start % self.segment_size
+        known = self._committed.setdefault(base, bytearray())
+        at = start - base
+        both = min(len(known) - at, len(found))
+        if both < 0:
+            # Nobody saw what lies between: those who committed it are gone. It is compared when somebody commits it again.
+            return
+        if known[at : at + both] != found[:both]:
+            first = next(n for n in range(both) if known[at + n] != found[n])
+            self._found(f"{host} commits other bytes at position {start + first} than were committed there before")
+            return
+        known += found[both:]
+
+    def _found(self, violation: str) -> None:
+        if violation not in self.violations:
+            self.violations.append(violation)
+
+
+@attrs.define(eq=False)
+class _View:
+    """One life of one node."""
+
+    watch: GroupWatch
+    host: str
+    replica: Replica
+    led: bool = False
+    position: int = 0
+    """Up to where its committed bytes have been compared."""
+
+    def role_changed(self, leading: Leading) -> None:
+        leads = leading.role is Role.LEADER
+        if leads:
+            self.watch.elected(self.host, leading.term)
+        if leads or self.led:
+            for tell in self.watch.on_change:
+                tell()
+        self.led = leads
+
+    def committed(self, _index: int, position: int) -> None:
+        self.compare(position)
+
+    def cleared(self) -> None:
+        self.position = self.replica.ledger.begin_position
+
+    def compare(self, position: int) -> None:
+        ledger = self.replica.ledger
+        start = max(self.position, ledger.begin_position)
+        for segment in ledger.data.files:
+            first, end = max(start, segment.start), min(position, segment.start + segment.wrote)
+            if first < end:
+                self.watch.compare(self.host, first, segment.view[first - segment.start : end - segment.start])
+        self.position = position
+
+
+@attrs.define(eq=False)
+class GroupScene(Scene):
+    """The machines of one group and of its clients. The master is whoever leads, or led last."""
+
+    watch: GroupWatch = attrs.field(kw_only=True)
+    voters_min: int = attrs.field(kw_only=True)
+    """With how many nodes the group begins; it never has fewer voters."""
+    _last: Node | None = None
+
+    @property
+    def leader(self) -> Node | None:
+        """The node that takes messages, elected in the newest term that anybody was elected in; None while there is none."""
+        for node in self.nodes:
+            broker = node.broker
+            if broker is None or not broker.role.takes_puts:
+                continue
+            if replica_of(broker).leading.term == self.watch.newest_term:
+                self._last = node
+                return node
+        return None
+
+    @property
+    def master(self) -> Node:
+        return self.leader or self._last or self.nodes[0]
+
+    @property
+    def serving(self) -> Broker | None:
+        leader = self.leader
+        return leader.broker if leader is not None else None
+
+    def is_master(self, node: Node) -> bool:
+        return node is self.leader
+
+    def send_seconds(self) -> float:
+        pause = super().send_seconds()
+        return max(pause, HEALED_SEND_SECONDS) if self.healed else pause
+
+    def read_seconds(self) -> float:
+        return 5 * super().read_seconds()
+
+    @property
+    def asked(self) -> Node:
+        return self.lots.choice(self.nodes) if self.lots.random() < ASKED_ELSEWHERE else self.master
+
+    @property
+    def members(self) -> list[Node]:
+        """The nodes that belong to the group by the word of its leader."""
+        leader = self.leader
+        if leader is None or leader.broker is None:
+            return []
+        members = replica_of(leader.broker).core.configuration.members
+        return [node for node in self.nodes if replica_settings(node.config).self_id in members]
+
+    def copies(self, put: Put) -> int | None:
+        """On how many media the message is, those of machines included that are off."""
+        return sum(self._is_on_medium(node, put) for node in self.nodes)
+
+    def _is_on_medium(self, node: Node, put: Put) -> bool:
+        files = replica_settings(node.config).files
+        disk, start = node.machine.disk, put.physical_offset - put.physical_offset % files.data_file_size
+        path, at = f"{files.data}/{start:020d}", put.physical_offset - start
+        with disk.no_faults():
+            if not disk.exists(path):
+                return False
+            head = disk.open(path, read_only=True).read(at, HEAD_BYTES)
+        return b"%d;" % put.number in head and disk.is_durable(path, at, int.from_bytes(head[:4], "big"))
+
+    async def until_led(self, seconds: float) -> Node:
+        """Wait for a leader.
+
+        Raises:
+            AssertionError: there was none in that time.
+        """
+        with trio.move_on_after(seconds):
+            while self.leader is None:  # noqa: ASYNC110 - looked at from outside
+                await trio.sleep(0.01)
+        leader = self.leader
+        assert leader is not None, f"no node has led for {seconds} s without faults"
+        return leader

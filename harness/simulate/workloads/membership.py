@@ -1,0 +1,58 @@
+"""Changes of a DLedger group while it is used: leadership handed over, members added, removed and added again."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import attrs
+import trio
+
+from ledgermq.broker.dledger import replica_settings
+from ledgermq.remoting.codes import RequestCode, ResponseCode
+
+from ..group import GroupScene, replica_of
+from ..scene import Node
+from .operator import Operator
+from .workload import Workload
+
+
+@attrs.define(eq=False)
+class Membership(Workload):
+    """A change takes nothing that was acknowledged, whoever fails meanwhile. The group never has fewer voters than at first."""
+
+    name: ClassVar[str] = "membership"
+    codes: ClassVar[frozenset[RequestCode]] = frozenset({RequestCode.CHANGE_DLEDGER_GROUP})
+    _changes: int = 0
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        group, operator = self.scene, Operator(self.scene)
+        assert isinstance(group, GroupScene)
+        task_status.started()
+        while True:
+            await operator.pause(0.3)
+            leader = group.leader
+            if leader is not None and leader.broker is not None and not group.healed:
+                await self._change(group, operator, leader)
+
+    async def _change(self, group: GroupScene, operator: Operator, leader: Node) -> None:
+        """Ask for one change that suits the configuration as the leader has it."""
+        assert leader.broker is not None
+        lots, configuration = group.lots, replica_of(leader.broker).core.configuration
+        peers = {replica_settings(node.config).self_id: node for node in group.nodes}
+        strangers = [peer for peer in peers if not configuration.votes(peer)]
+        if lots.random() < 0.4:
+            action, peer = "transfer", lots.choice(sorted(configuration.voters))
+        elif strangers:
+            peer = lots.choice(strangers)
+            action = lots.choice(("add", "add", "remove") if peer in configuration.learners else ("add", "learner"))
+        elif len(configuration.voters) > group.voters_min:
+            action, peer = "remove", lots.choice(sorted(configuration.voters))
+        else:
+            return
+        fields = {"action": action, "peer": peer, "address": replica_settings(peers[peer].config).peers[peer]}
+        group.say(f"{action} {peer}")
+        answer = await operator.ask(group.asked.address, RequestCode.CHANGE_DLEDGER_GROUP, fields)
+        self._changes += answer is not None and answer.code == ResponseCode.SUCCESS
+
+    def counts(self) -> dict[str, int]:
+        return {"group_changes": self._changes}
