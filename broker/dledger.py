@@ -48,6 +48,12 @@ OTHER_DECISIONS = (
     RequestCode.CLEAN_UNUSED_TOPIC,
 )
 """Requests that only the leader takes, and that see to their answer themselves."""
+DISK_LOOK_SECONDS = 1.0
+"""How often a leader looks whether its disk lets it take messages."""
+DISK_PATIENCE_SECONDS = 3.0
+"""A leader whose disk has refused for this long hands leadership over."""
+HAND_OVER_PAUSE_SECONDS = 30.0
+"""Pause before a leader whose disk still refuses tries again to hand over: the disks of all nodes may be full."""
 RETRY_SECONDS = 1.0
 """Pause after a change of role that failed, before it is tried again."""
 
@@ -150,6 +156,19 @@ class DLedgerReplication(Replication[DLedgerNode]):
         self.store.queue_ends.restate.append(self.replicated.restate)
         self.node.on_leading = self._follow_group
         await super().start(nursery)
+        nursery.start_soon(keep_running, "watching of the disk", self._watch_disk)
+
+    async def _watch_disk(self) -> None:
+        """Let another node lead while the disk of this one takes no messages, or no queues; it follows as well as it can."""
+        clock = self.clock
+        refused_since = clock.monotonic()
+        while True:
+            await trio.sleep(DISK_LOOK_SECONDS)
+            refusal = self.store.writability.disk_refusal
+            if refusal is None or not self.node.is_leader:
+                refused_since = clock.monotonic()
+            elif clock.monotonic() - refused_since >= DISK_PATIENCE_SECONDS and self.node.replica.hand_over(refusal):
+                refused_since = clock.monotonic() + HAND_OVER_PAUSE_SECONDS
 
     async def _follow_group(self, leading: Leading) -> None:
         """Take the role that the group gives; a phase that fails is tried again until the group gives another one."""
@@ -191,7 +210,7 @@ class DLedgerReplication(Replication[DLedgerNode]):
                 "voters": list(status.configuration.voters),
                 "learners": list(status.configuration.learners),
                 "raftFlush": self.config.raft_flush,
-                "failure": status.failure,
+                "failure": status.failure or self.store.writability.disk_refusal,
                 "peers": [
                     {
                         "id": peer.peer,

@@ -79,7 +79,7 @@ class Cleaner:
         if removed:
             await self.before_removal(removed[-1].end)
         for segment in removed:
-            commit_log.remove_oldest()
+            await commit_log.remove_oldest()
             if deletion.reason is Reason.FORCED:
                 # Before its time: somebody may still have wanted to read it.
                 log.warning("unexpired_segment_deleted", path=segment.path, used_ratio=round(ratio, 4))

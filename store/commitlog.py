@@ -234,7 +234,7 @@ class CommitLog(Protocol):
         """Its files, oldest first."""
         ...
 
-    def remove_oldest(self) -> None:
+    async def remove_oldest(self) -> None:
         """Delete the oldest file.
 
         Raises:

@@ -123,11 +123,11 @@ class DividedCommitLog(WrappingCommitLog[CommitLog]):
 
     # ---------------------------------------------------------------- retention
 
-    def remove_oldest(self) -> None:
+    async def remove_oldest(self) -> None:
         if self.older.expired:
-            self.inner.remove_oldest()
+            await self.inner.remove_oldest()
         else:
-            self.older.remove_oldest()
+            await self.older.remove_oldest()
 
     def close(self) -> None:
         self.older.close()

@@ -306,7 +306,8 @@ class LocalCommitLog:
     def files(self) -> list[LogFile]:
         return [LogFile(segment.path, segment.start, segment.end, segment.size) for segment in self.segments.files]
 
-    def remove_oldest(self) -> None:
+    async def remove_oldest(self) -> None:
+        await trio.lowlevel.checkpoint()
         self.segments.remove(self.segments.files[0])
 
     def close(self) -> None:

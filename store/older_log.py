@@ -178,13 +178,13 @@ class OlderLog:
 
     # ---------------------------------------------------------------- expiry
 
-    def remove_oldest(self) -> None:
+    async def remove_oldest(self) -> None:
         """Delete the oldest file, which may be the last one: the log that continues this one goes on.
 
         Raises:
             OSError: the disk refused; the file may be tried again.
         """
-        self.local.remove_oldest()
+        await self.local.remove_oldest()
 
     def drop(self) -> None:
         """Delete all files, the oldest first, so that what a crash leaves still reaches to the newer log; blocks.

@@ -84,8 +84,11 @@ class Writability:
     @property
     def refusal(self) -> str | None:
         """The reason, for the producer; None when puts are welcome."""
-        if (refusal := self.hard_refusal) is not None:
-            return refusal
+        return self.hard_refusal or self.disk_refusal
+
+    @property
+    def disk_refusal(self) -> str | None:
+        """The reason if the disk keeps the store from taking puts; else None."""
         if self.disk_full:
             return "the disk is full beyond diskSpaceWarningLevelRatio; messages are taken again when space has been freed"
         if self.queue_error is not None:

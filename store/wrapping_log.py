@@ -118,8 +118,8 @@ class WrappingCommitLog(Generic[Inner]):
     def files(self) -> list[LogFile]:
         return self.inner.files()
 
-    def remove_oldest(self) -> None:
-        self.inner.remove_oldest()
+    async def remove_oldest(self) -> None:
+        await self.inner.remove_oldest()
 
     async def truncate(self, offset: int) -> None:
         await self.inner.truncate(offset)

@@ -279,7 +279,7 @@ async def the_oldest_file_goes_alone(case: LogUnderTest) -> None:
         assert all(one.start + one.size == other.start for one, other in pairwise(files))
         assert (files[0].start, files[-1].end) == (log.min_offset, log.max_offset)
         before = [offset for _, offset in _messages(log)]
-        log.remove_oldest()
+        await log.remove_oldest()
         assert log.min_offset == files[1].start
         after = [offset for _, offset in _messages(log)]
         assert after == [offset for offset in before if offset >= log.min_offset]

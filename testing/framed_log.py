@@ -207,7 +207,8 @@ class FramedLog:
         size = self.medium.segment_size
         return [LogFile(f"{start:020d}", start, min(start + size, self.medium.end), size) for start in self.medium.segments]
 
-    def remove_oldest(self) -> None:
+    async def remove_oldest(self) -> None:
+        await trio.lowlevel.checkpoint()
         del self.medium.segments[self.min_offset]
 
     async def truncate(self, offset: int) -> None:

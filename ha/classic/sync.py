@@ -29,6 +29,8 @@ from .table_proofs import NONCE_FIELD, NONCE_SIZE, PROOF_FIELD, is_proved
 
 log = get_logger(__name__)
 
+RETRY_SECONDS = 1.0
+"""Pause after a round in which a table could not be copied: a new master refuses until it serves."""
 PERIOD_SECONDS = 10.0
 """The pause between two rounds of copying."""
 CALL_SECONDS = 5.0
@@ -148,7 +150,7 @@ class ConfigSync:
             if self.master is not None:
                 await self.round(self.master)
             self._wake = trio.Event()
-            with trio.move_on_after(self.period_seconds):
+            with trio.move_on_after(min(self.period_seconds, RETRY_SECONDS) if self._failing else self.period_seconds):
                 await self._wake.wait()
 
     async def round(self, master: Address) -> None:

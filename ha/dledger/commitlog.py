@@ -196,8 +196,8 @@ class DLedgerCommitLog:
     def files(self) -> list[LogFile]:
         return [LogFile(one.path, one.start, one.end, one.size) for one in self.replica.ledger.data.files]
 
-    def remove_oldest(self) -> None:
-        self.replica.expire_oldest()
+    async def remove_oldest(self) -> None:
+        await self.replica.expire_oldest()
 
     async def truncate(self, offset: int) -> None:
         """Refuse: only the leader of the group has entries truncated, and never committed ones.

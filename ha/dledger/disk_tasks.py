@@ -39,7 +39,7 @@ class DiskTasks:
     checkpoint_seconds: float
     on_durable: Callable[[], None]
     """Called when more of the log counts as durable."""
-    on_failed: Callable[[], None]
+    on_failed: Callable[[], object]
     """Called when a sync has failed."""
     on_syncing: list[Callable[[], None]] = attrs.field(factory=list[Callable[[], None]])
     lock: trio.Lock = attrs.field(factory=trio.Lock)

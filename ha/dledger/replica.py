@@ -21,7 +21,7 @@ from ...store.older_log import OlderLog
 from ...world.events import get_logger
 from ...world.network import Address
 from ...world.real import World
-from ..errors import HaError, LeadershipLost, LedgerGap, TooManyPending
+from ..errors import HaError, LeadershipLost, TooManyPending
 from ..raft.core import Raft
 from ..raft.errors import RaftError, Refused
 from ..raft.quorum import Configuration
@@ -29,8 +29,9 @@ from ..raft.ready import Ready
 from ..raft.roles import Role
 from ..raft.units import LogIndex, PeerId, Term
 from .clients import foreign_clients
-from .disk_tasks import RETRY_SECONDS, DiskTasks
+from .disk_tasks import DiskTasks
 from .group_records import GroupConfiguration, barrier_record, configuration_record
+from .handing_over import hand_over
 from .handshake import EXPIRED, NOT_BEGUN, LogBeginning, NodeCard
 from .hard_state import HardStateFile
 from .java_core import TICK_MS, JavaCore
@@ -38,11 +39,11 @@ from .java_links import JavaLinks
 from .layout import CHANNEL_CONFIGURATION
 from .ledger import Ledger, Placed
 from .links import Links
-from .log_reader import LedgerReader, write_slice
+from .log_reader import LedgerReader
 from .native import BeginAnew
-from .native_layout import LANE_CONTROL
+from .obedience import begin_anew, truncate, write
 from .settings import ReplicaSettings
-from .status import Leading, PeerStatus, ReplicaStatus
+from .status import Leading, ReplicaStatus, status_of
 from .waiters import Done, Waiters
 
 log = get_logger(__name__)
@@ -109,7 +110,7 @@ class Replica:
             settings.flush_seconds,
             settings.checkpoint_seconds,
             self._wake,
-            self._sync_failed,
+            lambda: self.hand_over("its disk fails to sync"),
         )
         if isinstance(self.core, Raft):
             card = NodeCard(settings.group, settings.self_id, self.node, settings.files.data_file_size, serves=settings.serves)
@@ -169,35 +170,7 @@ class Replica:
 
     def status(self) -> ReplicaStatus:
         """The node as it is now."""
-        core, ledger = self.core, self.ledger
-        group = core.leadership.group if core.leadership is not None else None
-        peers: list[PeerStatus] = []
-        for peer, address in sorted(self.addresses().items()):
-            link = self.links.outgoing.get((peer, LANE_CONTROL))
-            if link is None:
-                continue
-            replicator = group.get(peer) if group is not None else None
-            peers.append(
-                PeerStatus(
-                    peer,
-                    address,
-                    peer in core.configuration.learners,
-                    link.connected,
-                    replicator.match_index if replicator is not None else None,
-                    link.refusal,
-                )
-            )
-        return ReplicaStatus(
-            self.settings.self_id,
-            self._leading,
-            ledger.begin_index,
-            ledger.end_index,
-            ledger.synced_index,
-            ledger.committed_index,
-            core.configuration,
-            self.stopped or ledger.failure,
-            tuple(peers),
-        )
+        return status_of(self)
 
     # ---------------------------------------------------------------------------------------------------------------- proposals
 
@@ -304,20 +277,16 @@ class Replica:
             log.info("raft_node_started", group=self.settings.group, peer=self.settings.self_id, port=self.port)
             task_status.started()
 
+    def hand_over(self, reason: str) -> bool:
+        """Let another voter lead, if this node leads and one can; returns whether that is under way."""
+        under_way = hand_over(self.core, reason)
+        self._wake()
+        return under_way
+
     async def resign(self) -> None:
         """Before a stop: hand leadership to another voter, if there is one that can take it in time."""
         with trio.move_on_after(self.settings.transfer_seconds):
-            while (led := self.core.leadership) is not None:
-                voters = [one for one in led.group if self.core.configuration.votes(one.peer)]
-                if not voters:
-                    return
-                best = max(voters, key=lambda one: (one.match_index, one.contact_tick))
-                if led.transfer_to is None:
-                    try:
-                        self.transfer(best.peer)
-                    except Refused as error:
-                        log.info("leadership_not_handed_over", peer=best.peer, reason=str(error))
-                        return
+            while self.core.leadership is not None and self.hand_over("the node stops"):  # noqa: ASYNC110
                 await trio.sleep(self.settings.tick_seconds)
 
     async def close(self) -> None:
@@ -409,11 +378,11 @@ class Replica:
         if ready.snapshot is not None:
             begin, snapshot = ready.snapshot.payload, ready.snapshot
             assert isinstance(begin, BeginAnew)
-            await self._begin_anew(snapshot.last_index, snapshot.last_term, begin)
+            await begin_anew(self, snapshot.last_index, snapshot.last_term, begin)
         if ready.truncate_from is not None:
-            await self._truncate(ready.truncate_from)
+            await truncate(self, ready.truncate_from)
         for piece in ready.appends:
-            await self._retry(lambda piece=piece: write_slice(self.ledger, piece))  # type: ignore[misc]
+            await write(self.ledger, piece)
         if ready.appends and any(piece.batch.configurations for piece in ready.appends):
             self.links.follow_members(self.addresses())
         for message in ready.messages:
@@ -426,66 +395,6 @@ class Replica:
         for state in ready.read_states:
             if state.context in self._reads:
                 self._reads[state.context].send_nowait(state.index)
-
-    async def _retry(self, write: Callable[[], None]) -> None:
-        """Write, however long that takes; the leader goes on with the other nodes meanwhile."""
-        while True:
-            try:
-                write()
-            except LedgerGap:
-                raise
-            except (OSError, StoreError) as error:
-                log.error("entries_not_written", end_index=self.ledger.end_index, reason=str(error))
-                await trio.sleep(RETRY_SECONDS)
-            else:
-                return
-
-    async def _truncate(self, index: LogIndex) -> None:
-        log.info("uncommitted_entries_cut", first_index=index, last_index=self.ledger.end_index)
-        while True:
-            try:
-                await self.disk.change(lambda: self.ledger.truncate(index))
-            except OSError as error:
-                log.error("entries_not_cut", first_index=index, reason=error.strerror or str(error))
-                await trio.sleep(RETRY_SECONDS)
-            else:
-                break
-        self.links.follow_members(self.addresses())
-
-    async def _begin_anew(self, last_index: LogIndex, last_term: Term, begin: BeginAnew) -> None:
-        log.warning(
-            "ledger_begun_anew",
-            begin_index=last_index + 1,
-            old_end_index=self.ledger.end_index,
-            reason="the leader no longer has the entries that are missing here",
-        )
-
-        def change() -> None:
-            self.ledger.clear(last_index + 1, begin.position, last_term)
-            if begin.configuration_body:
-                self.ledger.configurations = [(begin.configuration_index, begin.configuration_body)]
-            self.ledger.write_checkpoint()
-
-        async def clear() -> None:
-            async with self.disk.lock:
-                for prepare in self.before_clearing:
-                    await prepare()
-                change()  # on the event loop, which reads the list of files that this changes
-
-        async def drop_derived() -> None:
-            for tell in self.on_cleared:
-                tell()
-
-        for step in (clear, drop_derived):
-            while True:
-                try:
-                    await step()
-                except OSError as error:
-                    log.error("ledger_not_begun_anew", reason=error.strerror or str(error))
-                    await trio.sleep(RETRY_SECONDS)
-                else:
-                    break
-        self.links.follow_members(self.addresses())
 
     def _commit(self, index: LogIndex) -> None:
         self.ledger.commit(index)
@@ -524,18 +433,6 @@ class Replica:
             group = GroupConfiguration(wanted, {**self.settings.peers, **self.reader.newest().addresses})
             self.propose_own(configuration_record(group, wall_ms), wanted)
 
-    def _sync_failed(self) -> None:
-        """A leader whose disk fails lets another node lead."""
-        led = self.core.leadership
-        if led is None:
-            return
-        voters = [one for one in led.group if self.core.configuration.votes(one.peer)]
-        try:
-            if voters and led.transfer_to is None:
-                self.transfer(max(voters, key=lambda one: one.match_index).peer)
-        except Refused as error:
-            log.warning("leadership_not_handed_over", reason=str(error))
-
     def _stop(self, reason: str) -> None:
         """End this node's part in the group."""
         self.stopped = reason
@@ -548,19 +445,15 @@ class Replica:
         for tell in self.on_role:
             tell(self._leading)
 
-    def expire_oldest(self) -> None:
-        """Delete the oldest data file, if it is not the last one and all of it is committed; blocks.
+    async def expire_oldest(self) -> None:
+        """Delete the oldest data file, if it is not the last one and all of it is committed.
 
         Raises:
             OSError: it has to stay, or the disk refused; it may be tried again.
         """
         files = self.ledger.data.files
-        begin = self.ledger.begin_after(files[1].start) if len(files) > 1 else None
-        if begin is None:
+        if len(files) < 2 or not await self.expire(files[1].start):
             raise OSError(errno.EBUSY, "the oldest file of the ledger is its last one, or not committed yet")
-        self.core.compact(begin - 1)
-        self.ledger.forget_before(files[1].start)
-        self.ledger.delete_forgotten()
 
     async def expire(self, position: int) -> int:
         """Delete the data files that lie wholly before `position`, as far as that may be; returns how many.

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import attrs
 
 from ...world.network import Address
 from ..raft.quorum import Configuration
 from ..raft.roles import Role
 from ..raft.units import LogIndex, PeerId, Term
+from .native_layout import LANE_CONTROL
+
+if TYPE_CHECKING:
+    from .replica import Replica
 
 
 @attrs.frozen
@@ -49,3 +55,36 @@ class ReplicaStatus:
     failure: str | None
     """Why the node takes nothing or has no part in the group; None while all is well."""
     peers: tuple[PeerStatus, ...]
+
+
+def status_of(replica: Replica) -> ReplicaStatus:
+    """A node as it is now."""
+    core, ledger = replica.core, replica.ledger
+    group = core.leadership.group if core.leadership is not None else None
+    peers: list[PeerStatus] = []
+    for peer, address in replica.addresses().items():
+        link = replica.links.outgoing.get((peer, LANE_CONTROL))
+        if link is None:
+            continue
+        replicator = group.get(peer) if group is not None else None
+        peers.append(
+            PeerStatus(
+                peer,
+                address,
+                peer in core.configuration.learners,
+                link.connected,
+                replicator.match_index if replicator is not None else None,
+                link.refusal,
+            )
+        )
+    return ReplicaStatus(
+        replica.settings.self_id,
+        replica.leading,
+        ledger.begin_index,
+        ledger.end_index,
+        ledger.synced_index,
+        ledger.committed_index,
+        core.configuration,
+        replica.stopped or ledger.failure,
+        tuple(peers),
+    )

@@ -114,7 +114,7 @@ async def expire_older_files(node: Node, *, left: int = 0) -> None:
     assert up(node).store.writability.hard_refusal is not None or await store.queue_ends.say(end)
     while len(files := older.local.files()) > left:
         await store.cleaner.before_removal(files[0].end)
-        store.log.remove_oldest()
+        await store.log.remove_oldest()
     await store.cleaner.follow_log()
 
 
@@ -308,7 +308,7 @@ def test_a_node_that_begins_anew_drops_its_classic_log_too() -> None:
                     assert store.cleaner is not None
                     while len(files := store.log.files()) > 2:
                         await store.cleaner.before_removal(files[0].end)
-                        store.log.remove_oldest()
+                        await store.log.remove_oldest()
                     await store.cleaner.follow_log()
             begin = up(master).store.log.min_offset
             await group.nursery.start(away.process.run)

@@ -96,7 +96,7 @@ def test_the_start_is_looked_for_in_the_newer_span_first_and_then_in_the_older_o
     assert log.start_below(lambda _offset, _time: False) == 0
 
 
-def test_older_files_go_first_and_the_last_of_them_too() -> None:
+async def test_older_files_go_first_and_the_last_of_them_too() -> None:
     disk, _ = left_by_a_broker()
     log, _ = recovered(disk)
     put(log, 20)
@@ -104,6 +104,6 @@ def test_older_files_go_first_and_the_last_of_them_too() -> None:
     assert [file.start for file in files] == list(range(0, files[-1].start + SIZE, SIZE))
 
     for file in files[1:]:
-        log.remove_oldest()
+        await log.remove_oldest()
         assert log.min_offset == file.start
     assert log.older.expired

@@ -44,7 +44,7 @@ async def expire_all_but_the_newest_files(node: Node) -> None:
     assert store.cleaner is not None
     while len(files := store.log.files()) > 3:
         await store.cleaner.before_removal(files[0].end)
-        store.log.remove_oldest()
+        await store.log.remove_oldest()
     await store.cleaner.follow_log()
 
 
@@ -294,3 +294,20 @@ class FlickeringReplica:
         self.leading = leading
         for tell in self.on_role:
             tell(leading)
+
+
+def test_a_follower_copies_the_tables_as_soon_as_the_new_leader_serves() -> None:
+    """It asks a leader that is not ready yet first, and does not wait ten seconds before it asks again."""
+
+    async def story(group: Group) -> None:
+        old = await group.master()
+        await old.end("kill")
+        new = await group.master()
+        (follower,) = [node for node in group.nodes if node not in (old, new)]
+        assert follower.broker is not None
+        replication = follower.broker.replication
+        with trio.fail_after(3):
+            while replication.sync is None or not replication.sync.rounds:  # noqa: ASYNC110 - virtual time
+                await trio.sleep(0.01)
+
+    scenario(story)

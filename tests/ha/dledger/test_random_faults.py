@@ -5,6 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import trio
@@ -101,3 +104,33 @@ def test_the_native_dialect_survives(seed: int) -> None:
 def test_the_java_dialect_survives(seed: int) -> None:
     """With the same ledger and the same faults."""
     scenario(story, seed=seed, dialect=JAVA, java=FAST)
+
+
+TRACE = """
+import hashlib, logging
+logging.getLogger("ledgermq").setLevel(logging.CRITICAL)
+from ledgermq.ha.dledger.settings import JAVA, NATIVE
+from ledgermq.testing.logs import capture_logs
+from tests.ha.dledger.groups import scenario
+from tests.ha.dledger.test_random_faults import FAST, story
+for dialect in (NATIVE, JAVA):
+    with capture_logs() as logs:
+        scenario(story, seed=3, dialect=dialect, java=FAST)
+    print(hashlib.sha256(repr([sorted(map(str, entry.items())) for entry in logs]).encode()).hexdigest(), len(logs))
+"""
+
+
+def test_a_seed_gives_the_same_trace_in_every_process() -> None:
+    """Whatever its hash seed: a seed that fails in one process must fail in the next one too."""
+    root = Path(__file__).parents[3]
+    traces = {
+        subprocess.run(
+            [sys.executable, "-c", TRACE],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(root)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for hash_seed in ("1", "2")
+    }
+    assert len(traces) == 1

@@ -1,0 +1,96 @@
+"""Changing a follower's ledger as its leader orders: entries are written, cut, or replaced by a later beginning.
+
+Each of these must be done before the node says anything more, so each is tried until the disk accepts it. Meanwhile the leader
+goes on with the other nodes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import trio
+
+from ...store.errors import StoreError
+from ...world.events import get_logger
+from ..errors import LedgerGap
+from ..raft.batch import Slice
+from ..raft.units import LogIndex, Term
+from .disk_tasks import RETRY_SECONDS
+from .ledger import Ledger
+from .log_reader import write_slice
+from .native import BeginAnew
+
+if TYPE_CHECKING:
+    from .replica import Replica
+
+log = get_logger(__name__)
+
+
+async def write(ledger: Ledger, piece: Slice) -> None:
+    """Append received entries.
+
+    Raises:
+        LedgerGap: they do not continue the ledger. Nothing was appended.
+    """
+    while True:
+        try:
+            write_slice(ledger, piece)
+        except LedgerGap:
+            raise
+        except (OSError, StoreError) as error:
+            log.error("entries_not_written", end_index=ledger.end_index, reason=str(error))
+            await trio.sleep(RETRY_SECONDS)
+        else:
+            return
+
+
+async def truncate(replica: Replica, index: LogIndex) -> None:
+    """Cut the entries from `index` on, which the leader does not have."""
+    ledger = replica.ledger
+    log.info("uncommitted_entries_cut", first_index=index, last_index=ledger.end_index)
+    while True:
+        try:
+            await replica.disk.change(lambda: ledger.truncate(index))
+        except OSError as error:
+            log.error("entries_not_cut", first_index=index, reason=error.strerror or str(error))
+            await trio.sleep(RETRY_SECONDS)
+        else:
+            break
+    replica.links.follow_members(replica.addresses())
+
+
+async def begin_anew(replica: Replica, last_index: LogIndex, last_term: Term, begin: BeginAnew) -> None:
+    """Drop the ledger and all that was derived from it: the leader no longer has the entries that are missing here."""
+    ledger = replica.ledger
+    log.warning(
+        "ledger_begun_anew",
+        begin_index=last_index + 1,
+        old_end_index=ledger.end_index,
+        reason="the leader no longer has the entries that are missing here",
+    )
+
+    async def clear() -> None:
+        async with replica.disk.lock:
+            for prepare in replica.before_clearing:
+                await prepare()
+            # On the event loop, which reads the list of files that this changes.
+            ledger.clear(last_index + 1, begin.position, last_term)
+            if begin.configuration_body:
+                ledger.configurations = [(begin.configuration_index, begin.configuration_body)]
+            ledger.write_checkpoint()
+
+    async def drop_derived() -> None:
+        for tell in replica.on_cleared:
+            tell()
+        await trio.lowlevel.checkpoint()
+
+    for step in (clear, drop_derived):
+        while True:
+            try:
+                await step()
+            except OSError as error:
+                log.error("ledger_not_begun_anew", reason=error.strerror or str(error))
+                await trio.sleep(RETRY_SECONDS)
+            else:
+                break
+    replica.links.follow_members(replica.addresses())

@@ -1,0 +1,105 @@
+"""A leader whose disk keeps it from leading lets another node lead."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+import trio
+
+from ledgermq.broker.broker import Broker
+from ledgermq.broker.dledger import DISK_PATIENCE_SECONDS, DLedgerReplication
+from ledgermq.client.producer import open_producer
+from ledgermq.ha.dledger.replica import Replica
+from ledgermq.store.consumequeue import ConsumeQueue
+
+from ...broker.test_dledger import Group, Node, check_nodes_agree, scenario
+
+
+def replica_of(broker: Broker) -> Replica:
+    """The node of a broker in its group."""
+    assert isinstance(broker.replication, DLedgerReplication)
+    return broker.replication.node.replica
+
+
+class Refusing:
+    """Disks that refuse the files of queues, and nothing else."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.nodes: list[Node] = []
+        original = ConsumeQueue.write
+
+        def write(queue: ConsumeQueue) -> None:
+            if queue.segments.disk in [node.machine.disk for node in self.nodes]:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            original(queue)
+
+        monkeypatch.setattr(ConsumeQueue, "write", write)
+
+
+def test_a_leader_whose_queues_cannot_be_written_hands_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its status says why; sends go on at the next leader, and the node follows."""
+    refusing = Refusing(monkeypatch)
+
+    async def story(group: Group) -> None:
+        world = group.world("10.0.3.1")
+        async with open_producer(group.namesrv, "p", world=world) as producer:
+            await group.produce(producer, 10)
+            old = await group.master()
+            refusing.nodes = [old]
+            with trio.fail_after(DISK_PATIENCE_SECONDS + 3):
+                await group.produce(producer, 20)
+            new = await group.master()
+            assert new is not old
+            assert old.broker is not None
+            failure = old.broker.replication.status()["dledger"]["failure"]
+            assert "No space left on device" in failure
+            refusing.nodes.clear()
+            await group.produce(producer, 5)
+            await check_nodes_agree(group)
+            assert sorted(await group.consumed()) == sorted(group.sent)
+
+    scenario(story)
+
+
+def test_a_node_that_is_elected_though_its_queues_cannot_be_written_hands_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It never becomes master: it waits for its queues, read-only, until another node leads."""
+    refusing = Refusing(monkeypatch)
+
+    async def story(group: Group) -> None:
+        async with open_producer(group.namesrv, "p", world=group.world("10.0.3.1")) as producer:
+            await group.produce(producer, 10)
+            master = await group.master()
+            full = next(node for node in group.nodes if node is not master)
+            refusing.nodes = [full]
+            await group.produce(producer, 10)
+            assert full.broker is not None
+            assert master.broker is not None
+            replica_of(master.broker).transfer(replica_of(full.broker).settings.self_id)
+            with trio.fail_after(5):
+                while not replica_of(full.broker).is_leader:  # noqa: ASYNC110 - virtual time
+                    await trio.sleep(0.01)
+            with trio.fail_after(DISK_PATIENCE_SECONDS + 5):
+                await group.produce(producer, 10)
+            assert not full.broker.role.takes_puts
+
+    scenario(story)
+
+
+def test_leadership_does_not_run_in_a_circle_while_all_disks_are_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    refusing = Refusing(monkeypatch)
+
+    async def story(group: Group) -> None:
+        async with open_producer(group.namesrv, "p", world=group.world("10.0.3.1")) as producer:
+            await group.produce(producer, 10)
+            master = await group.master()
+            assert master.broker is not None
+            before = replica_of(master.broker).leading.term
+            refusing.nodes = list(group.nodes)
+            with trio.move_on_after(30):
+                await group.produce(producer, 1)
+            assert replica_of(master.broker).leading.term - before <= 8
+            refusing.nodes.clear()
+            await group.produce(producer, 5)
+
+    scenario(story)

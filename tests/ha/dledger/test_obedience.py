@@ -1,0 +1,74 @@
+"""What a follower does to its ledger because its leader says so."""
+
+from __future__ import annotations
+
+import trio
+
+from .groups import Group, scenario
+
+
+def test_a_node_begins_anew_where_old_files_have_expired() -> None:
+    """The leader tells it where its log begins now."""
+
+    async def story(group: Group) -> None:
+        leader = await group.leader()
+        away = next(node for node in group.running if node is not leader)
+        await group.put(leader, 5)
+        await group.converged()
+        await away.kill()
+        for _ in range(30):
+            await group.put(leader, 10, body_size=300)
+        await group.converged()
+        for node in group.running:
+            assert await node.up.expire(node.up.ledger.end_position) > 5
+        cleared: list[bool] = []
+        await away.start()
+        away.up.on_cleared.append(lambda: cleared.append(True))
+        await group.converged()
+        assert away.up.ledger.begin_index == leader.up.ledger.begin_index > 5
+        assert cleared == [True]
+        await group.put(leader, 5)
+        await group.converged()
+        group.check()
+        await away.kill()
+        await away.start()
+        assert away.failure is None
+        await group.converged()
+
+    scenario(story)
+
+
+def test_a_follower_whose_disk_refuses_for_a_while_has_everything_in_the_end() -> None:
+    """Writing is tried again; the leader commits with the other follower meanwhile."""
+
+    async def story(group: Group) -> None:
+        leader = await group.leader()
+        slow = next(node for node in group.running if node is not leader)
+        slow.machine.disk.faults.write_error = 1.0
+        for _ in range(5):
+            await group.put(leader, 3)
+        assert slow.up.ledger.end_index < leader.up.ledger.end_index
+        await trio.sleep(2)
+        slow.machine.disk.faults.calm()
+        await group.converged()
+        group.check()
+
+    scenario(story)
+
+
+def test_entries_that_were_never_committed_are_cut_though_the_disk_refuses_at_first() -> None:
+    async def story(group: Group) -> None:
+        old = await group.leader()
+        others = [node for node in group.running if node is not old]
+        group.isolate(old)
+        await group.put(old, 4)
+        new = await group.leader(among=others)
+        await group.put(new, 2)
+        old.machine.disk.faults.sync_error = 1.0
+        group.fabric.heal()
+        await trio.sleep(3)
+        old.machine.disk.faults.calm()
+        await group.converged()
+        group.check()
+
+    scenario(story)
