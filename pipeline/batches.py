@@ -1,6 +1,6 @@
-"""Stored bytes to Arrow, column by column, without a Python object for any message.
+"""Turns stored bytes into Arrow columns without creating a Python object for any message.
 
-Records lie in a buffer (a map of a segment file, or the answer to a pull) at known positions. Their fixed parts are gathered in
+Records are in a buffer (a mapped segment file, or the answer to a pull) at known positions. Their fixed parts are gathered in
 one C loop: an array of structures with a stride of one byte is laid over the buffer, so that its element n is the head that
 begins at byte n. Bodies are an Arrow `binary_view` over the buffer itself until the one copy that makes them `binary`.
 """
@@ -27,7 +27,9 @@ from .property_columns import Properties, as_text, split_properties
 
 BATCH_ROWS = 5_000
 BATCH_BYTES = 8 * 1024 * 1024
-"""Where a batch is cut: fewer rows cost more each, more leave the processor's cache. A single larger record is a batch."""
+"""The limits of a batch. With fewer rows each row costs more; more rows do not fit into the processor's cache.
+
+A single record beyond the limit of bytes is a batch of its own."""
 
 _NUMPY_CODES = {"i": ">i4", "q": ">i8"}
 _MS_MIN, _MS_MAX = -62_135_596_800_000, 253_402_300_799_999
@@ -48,7 +50,7 @@ _HEX = np.frombuffer(b"".join(b"%02X" % byte for byte in range(256)), "V2")
 
 @attrs.define(eq=False)
 class Piece:
-    """A buffer with records, kept alive by whatever was made of it."""
+    """A buffer with records. Arrays that were built over it keep it alive."""
 
     bytes: Array
     """The buffer as unsigned bytes."""
@@ -61,14 +63,14 @@ class Piece:
 
 @attrs.define(eq=False)
 class Expected:
-    """What is known of records before they are looked at, in the order of their positions; a check that fails is damage."""
+    """What consume queues say about records, in the order of their positions. A record that disagrees is damaged."""
 
     sizes: Array
     physical_offsets: Array
     queue_offsets: Array
     queues: Sequence[MessageQueue]
     queue_index: Array
-    """For each record, its place in `queues`."""
+    """For each record the index of its queue in `queues`."""
 
     def take(self, chosen: Array) -> Expected:
         return Expected(
@@ -78,7 +80,7 @@ class Expected:
 
 @attrs.define(eq=False)
 class Records:
-    """The fixed parts of records, and where their variable parts lie in the buffer."""
+    """The fixed parts of records, and where their variable parts are in the buffer."""
 
     piece: Piece
     positions: Array
@@ -98,12 +100,12 @@ class Records:
         return len(self.positions)
 
     def number(self, name: str) -> Array:
-        """A field of the fixed part before the hosts, in this machine's byte order."""
+        """Return a field that precedes the hosts, in the byte order of this machine."""
         column = self.head[name]
         return column.astype(column.dtype.newbyteorder("="))
 
     def take(self, chosen: Array) -> Records:
-        """These records alone."""
+        """Return only the records with these indexes."""
         cut = {
             field.name: getattr(self, field.name)[chosen]
             for field in attrs.fields(Records)
@@ -120,7 +122,7 @@ class Records:
 
 
 Fault = tuple[int, str]
-"""A row and what is wrong with it."""
+"""The index of a record and what is wrong with it."""
 
 
 def read_heads(piece: Piece, positions: Array, expected: Expected) -> tuple[Records, list[Fault]]:
@@ -215,7 +217,7 @@ _INLINE_MASKS = np.array([[255] * size + [0] * (_INLINE_BYTES - size) for size i
 
 
 def _inline(buffer: Array, starts: Array, sizes: Array) -> Array:
-    """The bytes of short values, each padded with zeros, as three numbers."""
+    """Return the bytes of short values, each padded with zeros, as three 32-bit numbers."""
     if len(buffer) < _INLINE_BYTES:
         buffer = np.concatenate([buffer, np.zeros(_INLINE_BYTES, np.uint8)])
     overlaid = np.ndarray((len(buffer) - _INLINE_BYTES + 1,), f"V{_INLINE_BYTES}", buffer, strides=(1,))
@@ -228,7 +230,7 @@ def _inline(buffer: Array, starts: Array, sizes: Array) -> Array:
 
 
 def check_crcs(records: Records) -> list[Fault]:
-    """The records whose body has another CRC than they say."""
+    """Return the records whose body does not have the CRC that is stored with it."""
     faults: list[Fault] = []
     view = memoryview(records.piece.bytes)
     wanted = records.number("body_crc")
@@ -270,7 +272,7 @@ class Batches:
             yield self._batch(records.take(rows), bodies), rows, faults
 
     def corrupt(self, texts: Sequence[str]) -> Array:
-        """A batch for records that cannot be read: their faults, and nothing in all other columns."""
+        """Build a batch for records that cannot be read: the column of faults is filled, all others are null."""
         arrays = [
             pa.array(texts, field.type) if field.name == CORRUPT else pa.nulls(len(texts), field.type) for field in self.schema
         ]
@@ -290,7 +292,7 @@ class Batches:
 
 
 def _inflated(records: Records, compressed: Array) -> Iterator[tuple[int, int, Array, list[Fault]]]:
-    """Bodies with those that are compressed made plain, in runs of rows that together have about `BATCH_BYTES`."""
+    """Decompress bodies, and yield all bodies in runs of rows that together have about `BATCH_BYTES`."""
     is_compressed = np.zeros(len(records), bool)
     is_compressed[compressed] = True
     flags = records.number("sys_flag")
@@ -349,7 +351,7 @@ def _property(name: str) -> Callable[[Records], Array]:
 
 
 def _hex(matrix: Array) -> Array:
-    """Rows of bytes as text in upper-case hex."""
+    """Return rows of bytes as upper-case hexadecimal text."""
     digits = np.ascontiguousarray(_HEX[matrix])
     width = matrix.shape[1] * 2
     raw = pa.Array.from_buffers(pa.binary(width), len(matrix), [None, pa.py_buffer(digits)])
@@ -357,7 +359,7 @@ def _hex(matrix: Array) -> Array:
 
 
 def _offset_ids(records: Records) -> Array:
-    """Where each message was stored, as the id that brokers give: address, port and physical offset."""
+    """Return the offset message id that brokers give: address, port and physical offset in hexadecimal."""
     v6 = (records.head["sys_flag"] & HEAD_STORE_V6) != 0
     texts = pa.nulls(len(records), pa.string())
     order = np.zeros(len(records), np.int64)
@@ -453,7 +455,7 @@ BUILDERS: dict[str, Callable[[Records], Array]] = {
     "timestampType": lambda records: pa.array(np.ones(len(records), np.int32)),  # the time of appending, in Kafka's words
     "headers": _headers,
 }
-"""What makes each column; `body` and `value` are made apart, as they may have to be decompressed."""
+"""The function that builds each column. `body` and `value` are built separately because they may be compressed."""
 _CANONICAL = {name.lower(): name for name in BUILDERS}
 
 
@@ -474,7 +476,7 @@ _ARROW_TYPES = {
 
 
 def arrow_schema(columns: Sequence[Column]) -> Array:
-    """The Arrow schema that Spark expects for these columns, to the bit."""
+    """Return exactly the Arrow schema that Spark expects for these columns; it refuses any other."""
     return pa.schema([pa.field(column.name, _ARROW_TYPES[column.type]) for column in columns])
 
 

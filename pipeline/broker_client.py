@@ -1,7 +1,7 @@
-"""Questions to name servers and brokers, asked from plain threads: routes, topics, bounds of queues, offsets by time.
+"""Asks name servers and brokers from plain threads for routes, topics, bounds of queues and offsets by time.
 
-Whatever is asked is asked again elsewhere or later until `failoverTimeoutMs` is over, so that a broker that fails over in the
-middle of a job is waited for.
+A request that fails is repeated, at another server or later, until `failoverTimeoutMs` has passed. So a job waits for a broker
+that fails over.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from .options import Pulling, ReadOptions, Servers
 from .ranges import QueueRange, Task
 
 PAUSE_SECONDS = 0.1
-"""Between two rounds over all servers that could answer."""
+"""The pause between two rounds over all servers that could answer."""
 RECORD_BYTES = 1024
-"""What a message is taken to have where only their number is known."""
+"""The assumed size of a message where only the number of messages is known."""
 BUSY_CODES = frozenset((ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.SYSTEM_ERROR))
 """Answers after which the same request may succeed a little later."""
 
@@ -38,14 +38,14 @@ Answer = TypeVar("Answer")
 
 
 def request(code: RequestCode, fields: Mapping[str, Any]) -> RemotingCommand:
-    """Make a request of Python values."""
+    """Create a request from Python values."""
     return RemotingCommand(code, wire_fields(fields))
 
 
 def pull_request(
     pulling: Pulling, queue: MessageQueue, offset: int, count: int, expression: str = "*", bytes_max: int | None = None
 ) -> RemotingCommand:
-    """Ask for messages of a queue; nothing is committed, and a broker that has none answers at once."""
+    """Create a request for messages of a queue. It commits nothing, and a broker without messages answers at once."""
     return request(
         RequestCode.PULL_MESSAGE,
         {
@@ -68,12 +68,12 @@ def pull_request(
 
 @attrs.define(eq=False)
 class BrokerClient:
-    """Knows routes, and finds a server that answers."""
+    """Keeps routes, and finds a server that answers."""
 
     servers: Servers
     routes: RouteTable = attrs.field(factory=RouteTable)
     _avoided: dict[Address, float] = attrs.field(factory=dict[Address, float])
-    """Members that failed lately, and until when others are preferred."""
+    """Members that failed recently, and until when others are preferred."""
 
     def link(self, address: Address) -> Link:
         return link_to(address, self.servers)
@@ -82,7 +82,7 @@ class BrokerClient:
         """Ask name servers in turn until one answers.
 
         Raises:
-            Unavailable: none did; names the addresses, the time and the attempts.
+            Unavailable: no name server answered; the error names the addresses, the time and the attempts.
         """
         deadline = time.monotonic() + self.servers.failover_seconds
         attempts, reasons = 0, dict[str, str]()
@@ -102,7 +102,7 @@ class BrokerClient:
             time.sleep(PAUSE_SECONDS)
 
     def route(self, topic: str) -> TopicRoute | None:
-        """Ask where a topic is; None if no broker has it."""
+        """Return the route of a topic; None if no broker has the topic."""
         answer = self.ask_name_servers(lambda: request(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic}))
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
             self.routes.forget(topic)
@@ -112,7 +112,7 @@ class BrokerClient:
         return route
 
     def topics(self) -> list[str]:
-        """Names of all topics."""
+        """Return the names of all topics."""
         answer = self.ask_name_servers(lambda: request(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, {}))
         return sorted(set(self._body(answer, "the list of topics").get("topicList") or ()))
 
@@ -126,21 +126,21 @@ class BrokerClient:
         return body
 
     def brokers(self) -> set[str]:
-        """Names of all brokers that have a member at the moment."""
+        """Return the names of all brokers that have a live member."""
         answer = self.ask_name_servers(lambda: request(RequestCode.GET_BROKER_CLUSTER_INFO, {}))
         return set(self._body(answer, "the list of brokers").get("brokerAddrTable") or ())
 
     def is_deleted(self, topic: str, broker_name: str) -> bool:
-        """Whether a broker that is there no longer has a topic. One that is away takes its topics out of the route, too."""
+        """Return whether a live broker no longer has a topic. Topics of a broker that is down are not in the route either."""
         route = self.route(topic)
         has_topic = route is not None and any(queue.broker_name == broker_name for queue in route.queues)
         return not has_topic and broker_name in self.brokers()
 
     def route_patiently(self, topic: str) -> TopicRoute | None:
-        """The route of a topic; None if brokers are there and none has it.
+        """Return the route of a topic; None if there are live brokers and none has the topic.
 
         Raises:
-            Unavailable: no broker at all came within the time of a failover.
+            Unavailable: there was no live broker until `failoverTimeoutMs` had passed.
         """
         deadline = time.monotonic() + self.servers.failover_seconds
         while (route := self.route(topic)) is None and not self.brokers():
@@ -153,7 +153,7 @@ class BrokerClient:
         return route
 
     def member(self, queue: MessageQueue, attempt: int = 0) -> Address | None:
-        """A member that may have a queue: its master, or another one while that one fails; None if none is known."""
+        """Return a member that has a queue: the master, or another one while the master fails; None if none is known."""
         route = self.routes.routes.get(queue.topic)
         broker = next((each for each in route.brokers if each.name == queue.broker_name), None) if route is not None else None
         if broker is None or not broker.addresses:
@@ -164,19 +164,19 @@ class BrokerClient:
         return usable[attempt % len(usable)]
 
     def avoid(self, address: Address) -> None:
-        """Prefer other members for a while."""
+        """Prefer other members for three seconds."""
         self._avoided[address] = time.monotonic() + 3.0
 
     def patiently(self, queue: MessageQueue, ask: Callable[[Link], Answer | None]) -> Answer:
-        """Ask a member of a queue's broker, then others, with a new route after each failure, until one answers.
+        """Ask the members of a queue's broker in turn until one answers; a new route is fetched after each failure.
 
         Args:
-            queue: whose broker is asked.
-            ask: returns None where the same question may have an answer later; raises `LinkLost` where a member fails.
+            queue: its broker is asked.
+            ask: returns None if the same request may succeed later; raises `LinkLost` if the member fails.
 
         Raises:
-            TopicGone: the broker is there and the topic is not.
-            Unavailable: time is over.
+            TopicGone: the broker is live and does not have the topic.
+            Unavailable: `failoverTimeoutMs` has passed.
         """
         deadline = time.monotonic() + self.servers.failover_seconds
         reason = "no member of it is in the route"
@@ -204,21 +204,21 @@ class BrokerClient:
 
 
 def offset_of(answer: RemotingCommand) -> int | None:
-    """The offset in an answer; None where a later answer may have one.
+    """Return the offset in an answer; None if a later answer may have one.
 
     Raises:
-        Unavailable: the broker refuses for good.
+        Unavailable: the broker refuses the request.
     """
     if answer.code == ResponseCode.SUCCESS:
         return int(answer.ext["offset"])
     if answer.code in BUSY_CODES:
         return None
-    raise Unavailable(f"a broker refused to tell an offset: code {answer.code}, {answer.remark}")
+    raise Unavailable(f"a broker refused a request for an offset: code {answer.code}, {answer.remark}")
 
 
 @attrs.define(eq=False)
 class BrokerCatalog:
-    """Asks name servers and brokers; satisfies `Catalog`."""
+    """The catalog of a cluster; satisfies `Catalog`."""
 
     client: BrokerClient
     pulling: Pulling = attrs.field(factory=Pulling)
@@ -237,11 +237,11 @@ class BrokerCatalog:
         return {queue: Bounds(min(least[queue], most[queue]), most[queue]) for queue in most}
 
     def ends(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
-        """The end of each queue alone, for half the requests; queues that are gone are left out."""
+        """Return only the end of each queue, with half the requests of `bounds`; queues that do not exist are left out."""
         return self._offsets(list(queues), RequestCode.GET_MAX_OFFSET)
 
     def _offsets(self, queues: list[MessageQueue], code: RequestCode) -> dict[MessageQueue, int]:
-        """Ask for one offset of each queue, all of one broker at once."""
+        """Ask for one offset of each queue; the requests to one broker are sent together."""
         found: dict[MessageQueue, int] = {}
         by_broker: dict[str, list[MessageQueue]] = {}
         for queue in queues:
@@ -282,7 +282,7 @@ class BrokerCatalog:
         command = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
         seconds = self.client.servers.call_seconds
         hint = self.client.patiently(queue, lambda link: offset_of(link.call(request(command, fields), seconds)))
-        # Brokers answer with some message of that millisecond, and with the last one where none is new enough.
+        # A broker may answer with any message of that millisecond, and with the last one if none is new enough.
         low, high = bounds.min, bounds.max
         hint = min(max(hint, low), high)
         if (hint == low or self._stored(queue, hint - 1) < timestamp_ms) and (
@@ -298,7 +298,7 @@ class BrokerCatalog:
         return low
 
     def _stored(self, queue: MessageQueue, offset: int) -> int:
-        """When a message was stored, in ms; 0 if it is gone."""
+        """Return when a message was stored, in ms; 0 if it no longer exists."""
         seconds = self.client.servers.call_seconds
 
         def ask(link: Link) -> int | None:
@@ -318,14 +318,14 @@ class BrokerCatalog:
         return sum(each.count for each in ranges) * RECORD_BYTES
 
     def close(self) -> None:
-        """Connections stay with the process."""
+        """Nothing is released: the process keeps its connections."""
 
 
 def check_group(answer: RemotingCommand, pulling: Pulling) -> None:
-    """Make sure that a broker lets our group read.
+    """Check that a broker lets our group read.
 
     Raises:
-        BadOption, Unavailable: it does not.
+        BadOption, Unavailable: the broker refuses.
     """
     if answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
         raise BadOption("group", pulling.group, f"the broker does not know this consumer group: {answer.remark}")

@@ -1,7 +1,7 @@
-"""Reads a task through brokers: pulls a few windows of each queue ahead, and makes columns of the answers.
+"""Reads a task through brokers: sends several pull requests of a queue at once, and builds columns of the answers.
 
-An answer carries records as they are stored, so it is decoded as a segment is. How many messages one answer holds is up to the
-broker; it is learned from the first one, and several requests of that size are then out at once.
+An answer holds records as they are stored, so it is decoded like a segment. The broker decides how many messages an answer
+holds. The reader learns it from the first answer, and then sends several requests of that size before it waits.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .ranges import QueueRange
 from .segment_reader import Reader
 
 WINDOWS_MAX = 4
-"""Requests that are out at once for one queue."""
+"""How many requests for one queue may wait for an answer at the same time."""
 _GATHER_BYTES = BATCH_BYTES // 4
 
 Array = Any
@@ -37,7 +37,7 @@ _size_at = struct.Struct(">i").unpack_from
 
 @attrs.define(eq=False)
 class _Window:
-    """Messages that one request asks for."""
+    """The messages that one request asks for."""
 
     start: int
     count: int
@@ -46,27 +46,27 @@ class _Window:
 
 @attrs.define(eq=False)
 class _Answers:
-    """Bodies of answers that wait to become a batch."""
+    """Bodies of answers that are gathered for a batch."""
 
     queue: MessageQueue
     source: str
     next: int
     """The offset of the first message that has not been gathered."""
     end: int
-    """Messages at or behind it are not wanted."""
+    """The offset at which the range ends."""
     dense: bool
-    """Whether every offset must be there; with tags they are not."""
+    """Whether every offset must be in the answers. With a filter by tags some are missing."""
     bodies: list[bytes] = attrs.field(factory=list[bytes])
     positions: list[int] = attrs.field(factory=list[int])
     size: int = 0
     reported: int = 0
-    """Messages before `next` that are known to be gone."""
+    """How many messages before `next` were reported as gone."""
 
     def add(self, body: bytes) -> None:
-        """Take the records of an answer.
+        """Add the records of an answer.
 
         Raises:
-            CorruptStore: sizes do not add up, so it cannot be told where records begin.
+            CorruptStore: the sizes of records do not add up to the answer.
         """
         at, length, base, positions = 0, len(body), self.size, self.positions
         while at < length:
@@ -85,7 +85,7 @@ class _Answers:
         return self.size >= _GATHER_BYTES or len(self.positions) >= BATCH_ROWS
 
     def batches(self, reader: Reader) -> Iterator[Array]:
-        """Make batches of what was gathered, and forget it."""
+        """Yield batches of what was gathered, and start to gather anew."""
         if not self.positions:
             return
         whole = self.bodies[0] if len(self.bodies) == 1 else b"".join(self.bodies)
@@ -109,10 +109,10 @@ class _Answers:
             yield from reader.emit(records, faults, lambda row: (self.source, int(expected.physical_offsets[row])))
 
     def _check_dense(self, offsets: Array, reader: Reader) -> None:
-        """Notice messages that a broker has left out without a word.
+        """Report messages that a broker has left out of its answers.
 
         Raises:
-            DataLoss: there are some, and `failOnDataLoss` is on.
+            DataLoss: some are missing, and `failOnDataLoss` is on.
         """
         begin, last = self.next, int(offsets[-1])
         gone = last + 1 - begin - len(offsets) - self.reported
@@ -135,8 +135,8 @@ class BrokerReader:
         """Read a task's messages as record batches.
 
         Raises:
-            DataLoss: messages are gone, and `failOnDataLoss` is on.
-            Unavailable: no member of a broker could go on in time.
+            DataLoss: messages no longer exist, and `failOnDataLoss` is on.
+            Unavailable: no member of a broker answered in time.
         """
         for each in task:
             yield from self._read_range(each)
@@ -179,7 +179,7 @@ class BrokerReader:
         return None if address is None else self.client.link(address)
 
     def _is_there(self, each: QueueRange) -> bool:
-        """Whether the topic still exists, or its broker is away; a deletion is no reason to wait."""
+        """Return whether to wait for the topic: its broker may be down. If the topic was deleted, waiting does not help."""
         if not self.client.is_deleted(each.queue.topic, each.queue.broker_name):
             return True
         self._lose(each, "the topic has been deleted")
@@ -197,13 +197,13 @@ class BrokerReader:
         self._reached = each.end
 
     def _read_from(self, link: Link, each: QueueRange) -> Iterator[Array]:
-        """Read on from one member, until the end or until it has no more."""
+        """Read from one member, to the end of the range or as far as the member has messages."""
         tags = self.reader.content.tags
         expression = " || ".join(tags) or "*"
         seconds = self.client.servers.call_seconds
         answers = _Answers(each.queue, str(link.address), self._reached, each.end, dense=not tags)
         windows: deque[_Window] = deque()
-        span = 0  # messages of one answer, as learned
+        span = 0  # how many messages one answer holds
         asked = self._reached
 
         def ask(start: int, count: int) -> _Window:
@@ -212,7 +212,7 @@ class BrokerReader:
 
         try:
             while self._reached < each.end:
-                # With tags an answer may reach beyond what was asked for, so only one request is out.
+                # With tags an answer may go beyond what was asked for, so the next request waits for it.
                 while asked < each.end and len(windows) < (WINDOWS_MAX if span and not tags else 1):
                     count = min(span or self.pulling.messages_max, each.end - asked)
                     windows.append(ask(asked, count))
@@ -229,7 +229,7 @@ class BrokerReader:
                 elif following < window.start + window.count:
                     windows.appendleft(ask(following, window.start + window.count - following))
                 elif following > asked:
-                    link.close()  # with it, requests for what is gone
+                    link.close()  # this cancels the requests for messages that no longer exist
                     windows.clear()
                     asked = following
                 self._reached = following
@@ -240,11 +240,11 @@ class BrokerReader:
             raise
         finally:
             if windows:
-                link.close()  # their answers belong to nobody
+                link.close()  # nobody takes the answers that are still to come
         yield from answers.batches(self.reader)
 
     def _take(self, answer: RemotingCommand, window: _Window, each: QueueRange, answers: _Answers) -> int | None:
-        """Act on an answer; returns the offset to go on at, None if this member has nothing there now."""
+        """Handle an answer; returns the offset to continue at, or None if this member has no message there now."""
         code = answer.code
         check_group(answer, self.pulling)
         if code == ResponseCode.SUCCESS:
@@ -270,7 +270,7 @@ class BrokerReader:
                 )
                 answers.reported += following - window.start
                 return following
-            return None  # a shorter replica; another one may have it, or this one soon
+            return None  # this replica is shorter; another one has the message, or this one will have it soon
         if code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.TOPIC_NOT_EXIST) or code in BUSY_CODES:
-            return None  # a slave learns of a new topic late; whether it was deleted, the name server knows
+            return None  # a slave learns of a new topic late; the name server knows whether the topic was deleted
         raise Unavailable(f"{each.queue}: the broker refused offset {window.start}: code {code}, {answer.remark}")

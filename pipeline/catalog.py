@@ -1,6 +1,6 @@
-"""What there is to read and from where to where: topics, queues, bounds, offsets by time. One interface, two transports.
+"""Topics, queues, their bounds and offsets by time. One interface for brokers and for files.
 
-`resolve` turns options into ranges; it is the same for both, so both give the same result.
+`resolve` turns options into ranges. Both transports use it, so both have the same result.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SYSTEM_TOPICS = frozenset(
         "DefaultCluster", "DefaultHeartBeatSyncerTopic",
     )
 )  # fmt: skip
-"""Topics that no pattern matches; they are read when they are named."""
+"""Topics that no pattern matches. They are read if they are named."""
 
 
 @attrs.frozen
@@ -37,22 +37,22 @@ class Bounds:
 
 
 class Catalog(Protocol):
-    """Where messages come from."""
+    """A place that messages are read from."""
 
     def topics(self) -> list[str]:
-        """Topics that may be read."""
+        """Return the topics that may be read."""
         ...
 
     def queues(self, topic: str) -> list[MessageQueue]:
-        """Queues of a topic that may be read; none if there is no such topic."""
+        """Return the readable queues of a topic; none if the topic does not exist."""
         ...
 
     def bounds(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, Bounds]:
-        """Bounds of queues; those that do not exist (any more) are left out."""
+        """Return the bounds of queues; queues that do not exist are left out."""
         ...
 
     def offset_at(self, queue: MessageQueue, timestamp_ms: int, bounds: Bounds) -> int:
-        """The offset of the first message that was stored at or after a time; the end if there is none."""
+        """Return the offset of the first message that was stored at or after a time; the end if there is none."""
         ...
 
     def plan(self, ranges: Sequence[QueueRange], options: ReadOptions) -> list[Task]:
@@ -60,11 +60,11 @@ class Catalog(Protocol):
         ...
 
     def range_bytes(self, ranges: Sequence[QueueRange]) -> int:
-        """About how many bytes ranges have."""
+        """Return about how many bytes the messages of ranges have."""
         ...
 
     def close(self) -> None:
-        """Let connections go."""
+        """Release what the catalog holds."""
         ...
 
 
@@ -122,19 +122,19 @@ class StoreCatalog:
         return sum(Extent(each, self._files(each.queue).samples(each)).bytes for each in ranges)
 
     def close(self) -> None:
-        """There is nothing to let go."""
+        """Nothing is held."""
 
 
 def is_system_topic(topic: str) -> bool:
-    """Whether a topic is the broker's own, or holds retries or dead letters of a group."""
+    """Return whether a topic is internal to the broker, or holds retries or dead letters of a group."""
     return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_PREFIXES)
 
 
 def subscribed(catalog: Catalog, subscription: Subscription, where: str) -> list[MessageQueue]:
-    """The queues that a subscription names.
+    """Return the queues of a subscription.
 
     Raises:
-        UnknownTopic, BadOption: a topic or queue that there is not.
+        UnknownTopic, BadOption: a topic or a queue does not exist.
     """
     if subscription.pattern:
         pattern = re.compile(subscription.pattern)
@@ -160,10 +160,10 @@ def subscribed(catalog: Catalog, subscription: Subscription, where: str) -> list
 def resolve(
     catalog: Catalog, position: Position, bounds: Mapping[MessageQueue, Bounds], *, strict_timestamps: bool, is_end: bool
 ) -> Offsets:
-    """The offset of every queue that a position means.
+    """Return the offset of every queue for a position in the options.
 
     Raises:
-        BadOption: an offset outside the queue, a queue that is not read, or no message that is new enough.
+        BadOption: an offset is outside its queue, a queue is not read, or no message is new enough.
     """
     for given in (position.offsets, position.timestamps):
         unknown = [queue for queue in given or () if queue not in bounds]
@@ -202,11 +202,11 @@ def _resolved(
 
 
 def batch_ranges(catalog: Catalog, options: ReadOptions) -> list[QueueRange]:
-    """The ranges that a batch read covers; none of them empty.
+    """Return the ranges of a batch read; none of them is empty.
 
     Raises:
         UnknownTopic, BadOption: see `subscribed` and `resolve`.
-        DataLoss: a range begins before the oldest message there is.
+        DataLoss: a range begins before the oldest message that exists.
     """
     queues = subscribed(catalog, options.subscription, str(options.place))
     bounds = catalog.bounds(queues)
@@ -226,5 +226,5 @@ def batch_ranges(catalog: Catalog, options: ReadOptions) -> list[QueueRange]:
 
 
 def plan_through_broker(ranges: Sequence[QueueRange], options: ReadOptions) -> list[Task]:
-    """Tasks for a read through a broker."""
+    """Plan the tasks of a read through brokers."""
     return plan_queues(ranges, options.split)

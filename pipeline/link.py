@@ -1,6 +1,6 @@
-"""A connection to a server for plain threads with several requests out at once, and the pool of a process.
+"""Connections to servers for plain threads, with several pending requests each, and the pool of a process.
 
-Workers of Spark live longer than their tasks, so connections are kept between tasks; a link that failed is opened anew.
+Workers of Spark run many tasks, so connections are kept between tasks. A link that failed is opened again by the next request.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CONNECT_SECONDS = 3.0
 
 
 class LinkLost(OSError):
-    """A connection ended or an answer did not come in time; requests that were out may have been carried out."""
+    """A connection ended, or an answer did not come in time. The server may have carried out the pending requests."""
 
     def __init__(self, address: Address, reason: str, *, timed_out: bool = False) -> None:
         super().__init__(f"{address}: {reason}")
@@ -34,7 +34,7 @@ class LinkLost(OSError):
 
 @attrs.define(eq=False)
 class Link:
-    """One connection, opened by the first request. Answers are taken by the opaque of their request, in any order."""
+    """One connection, which the first request opens. Answers are matched to requests by their opaque and come in any order."""
 
     address: Address
     sockets: Sockets = attrs.field(factory=TcpSockets)
@@ -70,7 +70,7 @@ class Link:
         """Wait for the answer to a request.
 
         Raises:
-            LinkLost: none came; the connection is closed, and so are all other requests that were out.
+            LinkLost: no answer came. The connection is closed, and all other pending requests fail too.
         """
         deadline = self.clock.monotonic() + timeout_seconds
         while opaque not in self._answers:
@@ -90,7 +90,7 @@ class Link:
         return self.answer(self.submit(command, timeout_seconds), timeout_seconds)
 
     def close(self) -> None:
-        """Close the connection; a later request opens it anew."""
+        """Close the connection; a later request opens it again."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -121,7 +121,7 @@ _links: dict[tuple[Address, tuple[tuple[str, str], ...], Credentials | None], Li
 
 
 def link_to(address: Address, servers: Servers) -> Link:
-    """The connection of this process to a server."""
+    """Return the connection of this process to a server."""
     key = (address, servers.tls, servers.credentials)
     if key not in _links:
         _links[key] = Link(address, _sockets(servers), credentials=servers.credentials)
@@ -132,7 +132,7 @@ def _sockets(servers: Servers) -> Sockets:
     given = dict(servers.tls)
     if given.pop("tls.enable", "false") != "true":
         return TcpSockets()
-    # By name: they bring trio along, which only workers that speak TLS pay for.
+    # Imported by name, because they import trio, which workers without TLS do not need.
     settings: Callable[..., Any] = import_module("ledgermq.remoting.tls").TlsSettings
     sockets: Callable[..., Sockets] = import_module("ledgermq.world.tls").TlsSockets
     return sockets(settings({"tls.enable": "true", **given}).client())

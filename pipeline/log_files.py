@@ -92,7 +92,7 @@ class SegmentFiles:
         return found
 
     def directories(self) -> list[str]:
-        """Where files of the log are."""
+        """Return the directories that hold files of the log."""
         ledgers = [name for name in self.disk.list_directory(self.root) if name.startswith(LEDGER_PREFIX)]
         return [f"{self.root}/commitlog", *(f"{self.root}/{name}/data" for name in ledgers)]
 
@@ -101,19 +101,19 @@ class SegmentFiles:
         return self.files[0].start if self.files else 0
 
     def find(self, physical_offset: int) -> SegmentFile | None:
-        """The file that holds a physical offset, or None."""
+        """Return the file that holds a physical offset, or None."""
         at = bisect_right(self.files, physical_offset, key=lambda file: file.start) - 1
         return self.files[at] if at >= 0 and physical_offset < self.files[at].end else None
 
     def piece(self, file: SegmentFile) -> Piece | None:
-        """The bytes of a file; None if it has been deleted."""
+        """Return the bytes of a file; None if it has been deleted."""
         try:
             return _mapped(file.path)
         except FileNotFoundError:
             return None
 
     def store_timestamp(self, physical_offset: int) -> int | None:
-        """When the record at a physical offset was stored, in ms; None if there is no record."""
+        """Return when the record at a physical offset was stored, in ms; None if no record is there."""
         file = self.find(physical_offset)
         piece = self.piece(file) if file is not None else None
         if file is None or piece is None:
@@ -123,7 +123,7 @@ class SegmentFiles:
         return None if span is None else span.store_timestamp
 
     def holds(self, queue_id: int, queue_offset: int, physical_offset: int, size: int) -> bool:
-        """Whether the record that a unit leads to is there, whole."""
+        """Return whether the record that a unit refers to is complete."""
         file = self.find(physical_offset)
         piece = self.piece(file) if file is not None else None
         if file is None or piece is None or physical_offset + size > file.end:

@@ -1,6 +1,6 @@
-"""Positions of queues as JSON, `{"topic":{"broker-a":{"0":23,"1":-1}}}`: in options, in checkpoints and in progress reports.
+"""Offsets of queues as JSON, `{"topic":{"broker-a":{"0":23,"1":-1}}}`, for options, checkpoints and progress reports.
 
-Spark compares offsets as texts, so the order of keys is fixed: equal maps give equal JSON.
+Spark compares offsets as texts, so the order of keys is fixed and equal maps have equal JSON.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from ..message.message import MessageQueue
 from .errors import BadOption
 
 EARLIEST = -2
-"""In the place of an offset: the oldest message of the queue."""
+"""Instead of an offset it means the oldest message of the queue."""
 LATEST = -1
-"""In the place of an offset: behind the newest message of the queue."""
+"""Instead of an offset it means the end of the queue, behind its newest message."""
 
 Offsets = dict[MessageQueue, int]
-"""For each queue the next offset to read."""
+"""The next offset to read, for each queue."""
 
 JsonOffsets = dict[str, dict[str, dict[str, int]]]
 
@@ -50,7 +50,7 @@ def parse(option: str, text: str, least: int = EARLIEST) -> Offsets:
         least: the smallest number that is allowed.
 
     Raises:
-        BadOption: no JSON, another shape, or a number that is no offset; says where.
+        BadOption: the text is not JSON, or not of this shape, or a number is not an offset; the error names the place.
     """
     found: Offsets = {}
     for topic, brokers in _object(option, text, _loaded(option, text), "the whole").items():

@@ -1,11 +1,11 @@
-"""From ranges of queue offsets to tasks of even work. Pure: its result depends on its arguments alone.
+"""Divides ranges of queue offsets into tasks of equal work. Pure: the result depends on the arguments alone.
 
-A streaming query plans the same ranges again after a crash and must get the same tasks, so neither the number of cores nor the
-present state of a log may enter here.
+A streaming query plans the same ranges again after a crash and must get the same tasks. So the number of cores and the present
+end of a log have no influence here.
 
-Two ways, by where messages come from. Through a broker a task reads whole stretches of single queues. From a store's files it
-reads a stretch of the log with everything in it that belongs to wanted queues: read queue by queue, each page of the log would
-be fetched once for every queue.
+There are two kinds of plan. Through a broker a task reads ranges of single queues. From a store's files a task reads a stretch
+of the log with all records in it that belong to the wanted queues; if each task read one queue, every page of the log would be
+fetched once for every queue.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from .options import Split
 
 SMALL_RECORDS = 20_000
 SMALL_BYTES = 4 * 1024 * 1024
-"""What a task has at least, unless the user wants more tasks: each further one costs more than it saves."""
+"""The least work that justifies a further task, unless the user asks for more tasks."""
 TASKS_AIM = 8
-"""Larger plans have at least this many tasks, to keep a few cores busy."""
+"""Plans with enough work have at least this many tasks, so that a few cores are used."""
 RECORDS_MAX = 1_000_000
-"""What a task has at most, whatever its bytes: their consume queue units are in memory at once, 20 bytes each."""
+"""The most records of a task, whatever their bytes: it holds all its consume queue units in memory, 20 bytes each."""
 
 
 @attrs.frozen
 class QueueRange:
-    """Messages of one queue, from `start` up to and without `end`."""
+    """The messages of one queue from offset `start` to offset `end - 1`."""
 
     queue: MessageQueue
     start: int
@@ -43,7 +43,7 @@ class QueueRange:
 
 @attrs.frozen
 class Sample:
-    """One message stands for those around it: where it lies in the log, and how many bytes they have."""
+    """A message that stands for those around it: its place in the log, and the bytes of all of them."""
 
     physical_offset: int
     weight: int
@@ -51,11 +51,11 @@ class Sample:
 
 @attrs.frozen
 class Extent:
-    """What a range of a queue covers in a store."""
+    """Where the messages of a range are in a store's log."""
 
     range: QueueRange
     samples: tuple[Sample, ...]
-    """In order of the log; their weights together are the bytes of the range."""
+    """In the order of the log. The sum of their weights is the size of the range in bytes."""
 
     @property
     def bytes(self) -> int:
@@ -63,18 +63,18 @@ class Extent:
 
 
 Locate = Callable[[QueueRange, int], int]
-"""The first queue offset of a range whose record lies at or behind a physical offset; its end if there is none."""
+"""Returns the first queue offset of a range whose record is at or behind a physical offset; its end if there is none."""
 
 Task = tuple[QueueRange, ...]
 
 
 def ranges_between(start: Mapping[MessageQueue, int], end: Mapping[MessageQueue, int]) -> list[QueueRange]:
-    """The ranges that are not empty, by queue; a queue without a start begins at 0."""
+    """Return the ranges that are not empty, by queue; a queue without a start begins at 0."""
     return [QueueRange(queue, start.get(queue, 0), end[queue]) for queue in sorted(end) if end[queue] > start.get(queue, 0)]
 
 
 def task_count(records: int, size: int, split: Split) -> int:
-    """How many tasks ranges of so many records and bytes need at least."""
+    """Return how many tasks are needed for so many records and bytes."""
     useful = min(max(size // SMALL_BYTES, records // SMALL_RECORDS), TASKS_AIM)
     wanted = max(
         -(-size // split.bytes_max), -(-records // (split.records_max or RECORDS_MAX)), split.partitions_min, useful, 1
@@ -83,12 +83,12 @@ def task_count(records: int, size: int, split: Split) -> int:
 
 
 def plan_queues(ranges: Sequence[QueueRange], split: Split, record_bytes: int = 1024) -> list[Task]:
-    """Tasks for ranges that are read through a broker: each queue is cut into equal stretches, small ones share a task.
+    """Plan ranges that are read through a broker: each queue is cut into equal parts, and small parts share a task.
 
     Args:
         ranges: none empty.
         split: bounds of a task.
-        record_bytes: what a record is taken to have, as only their number is known.
+        record_bytes: the assumed size of a record; a broker tells only how many there are.
     """
     total = sum(each.count for each in ranges)
     if not total:
@@ -120,12 +120,12 @@ def _packed(pieces: list[QueueRange], share: int) -> list[Task]:
 
 
 def plan_bytes(extents: Sequence[Extent], split: Split, locate: Locate) -> list[Task]:
-    """Tasks for ranges that are read from a store's files: stretches of the log with equal bytes of wanted records.
+    """Plan ranges that are read from a store's files: stretches of the log with equal bytes of wanted records.
 
     Args:
         extents: of one store, none empty.
-        split: bounds of a task; met as well as samples tell.
-        locate: looks a physical offset up in a queue.
+        split: the bounds of a task; they are kept as far as the samples are accurate.
+        locate: finds the queue offset for a physical offset.
     """
     records = sum(extent.range.count for extent in extents)
     size = sum(extent.bytes for extent in extents)
@@ -148,7 +148,10 @@ def plan_bytes(extents: Sequence[Extent], split: Split, locate: Locate) -> list[
 
 
 def _limited(task: list[QueueRange], records_max: int) -> list[Task]:
-    """Cut a task that samples made too large: every queue at the same share, so that it still covers one stretch of the log."""
+    """Divide a task that is too large because samples were inaccurate.
+
+    Every queue is cut in the same proportion, so that each part still covers about one stretch of the log.
+    """
     total = sum(each.count for each in task)
     parts = -(-total // records_max)
     if parts == 1:
@@ -162,7 +165,7 @@ def _limited(task: list[QueueRange], records_max: int) -> list[Task]:
 
 
 def _cuts(samples: list[Sample], parts: int) -> list[int]:
-    """Physical offsets that divide the weight of samples into equal parts."""
+    """Return the physical offsets that divide the weight of samples into equal parts."""
     samples.sort(key=lambda sample: sample.physical_offset)
     sums: list[int] = []
     total = 0
@@ -174,9 +177,9 @@ def _cuts(samples: list[Sample], parts: int) -> list[int]:
 
 
 def admit(start: Mapping[MessageQueue, int], latest: Mapping[MessageQueue, int], offsets_max: int) -> dict[MessageQueue, int]:
-    """The end of a micro-batch of about `offsets_max` messages, shared out in proportion to what each queue has.
+    """Return the end of a micro-batch of about `offsets_max` messages, in proportion to the backlog of each queue.
 
-    Every queue that has anything gets at least one message, so the sum may pass the limit by the number of queues.
+    Every queue with a backlog gets at least one message, so the sum may exceed the limit by the number of queues.
     """
     backlog = {queue: max(end - start.get(queue, 0), 0) for queue, end in latest.items()}
     total = sum(backlog.values())

@@ -1,4 +1,4 @@
-"""Reading one task, in whichever process Spark runs it; shared by batch and stream."""
+"""Reads one task in the process that Spark chose for it. Batches and streams share it."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ class TaskPartition(InputPartition):
 
 
 def warn(text: str) -> None:
-    """Report what a read goes on without; standard error of a worker ends up in its log."""
+    """Report messages that a read skipped. The standard error of a worker goes to its log."""
     sys.stderr.write(f"ledgermq: {text}\n")
 
 
 def open_catalog(options: ReadOptions) -> Catalog:
-    """Reach what the options name; raises `BadOption` or `Unavailable`."""
+    """Open the store or the brokers that the options name; raises `BadOption` or `Unavailable`."""
     if isinstance(options.place, Stores):
         return StoreCatalog(options.place)
     return BrokerCatalog(BrokerClient(options.place), options.pulling)
 
 
 def fields_of(schema: StructType) -> list[tuple[str, str]]:
-    """Names and types of a Spark schema."""
+    """Return the names and types of a Spark schema."""
     return [(field.name, field.dataType.simpleString()) for field in schema.fields]
 
 
 @attrs.define(eq=False)
 class TaskReader:
-    """Reads tasks, in whichever process."""
+    """Reads tasks. It is pickled and sent to the workers."""
 
     options: ReadOptions
     columns: tuple[Column, ...]

@@ -1,6 +1,6 @@
-"""Reads a task from a store's files: consume queue units say where records are, `batches` makes columns of them.
+"""Reads a task from a store's files. Units of consume queues say where records are, and `batches` builds columns of them.
 
-Records are read in the order of the log, whichever queue they belong to; within a queue that is the order of its offsets.
+Records of all queues are read in the order of the log. Within a queue that is the order of its offsets.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MESSAGE_WAS_REMOVED = "its file has been deleted by retention, or was never copi
 
 @attrs.define(eq=False)
 class Reader:
-    """What reads of either transport share: which columns, what to do with damage, which tags."""
+    """What reading through brokers and reading from files share: columns, tags, and what happens to damaged records."""
 
     batches: Batches
     content: Content
@@ -36,12 +36,12 @@ class Reader:
     warn: Warn
 
     def emit(self, records: Records, faults: list[Fault], place: Callable[[int], tuple[str, int]]) -> Iterator[Array]:
-        """Make batches of records, and deal with those that cannot be read.
+        """Yield batches of records, and handle those that cannot be read as the option `mode` says.
 
         Args:
-            records: the sound ones.
-            faults: the others, by their place in what was read.
-            place: path and physical offset of such a place.
+            records: those that can be read.
+            faults: the others, by their index among all that were read.
+            place: returns path and physical offset for such an index.
 
         Raises:
             CorruptStore: in the mode FAILFAST, for the first fault.
@@ -72,17 +72,17 @@ class Reader:
         return f"{path}, physical offset {physical_offset}: {text}"
 
     def _tagged(self, records: Records) -> Records:
-        """Records with one of the wanted tags; equal hashes do not make equal tags."""
+        """Keep the records with one of the wanted tags. Units hold hashes only, and different tags may have the same hash."""
         tags = records.properties.values_of("TAGS").to_pylist()
         wanted = set(self.content.tags)
         rows = np.array([row for row, tag in enumerate(tags) if tag in wanted], np.int64)
         return records if len(rows) == len(records) else records.take(rows)
 
     def lose(self, queue: object, reason: str) -> None:
-        """Report messages that are gone.
+        """Report messages that no longer exist.
 
         Raises:
-            DataLoss: the user did not say to go on without them.
+            DataLoss: `failOnDataLoss` is on.
         """
         if self.fail_on_data_loss:
             raise DataLoss(queue, reason)
@@ -99,7 +99,7 @@ def _without(records: Records, faults: list[Fault]) -> Records:
 
 @attrs.define(eq=False)
 class _Units:
-    """Units of all ranges of a task, in the order of the log."""
+    """The consume queue units of all ranges of a task, in the order of the log."""
 
     physical_offsets: Array
     sizes: Array
@@ -114,8 +114,8 @@ def read_segments(store: Store, task: Sequence[QueueRange], reader: Reader) -> I
     """Read a task's messages from a store's files as record batches.
 
     Raises:
-        DataLoss: messages of the task are gone, and `failOnDataLoss` is on.
-        CorruptStore: bytes are not the record that they should be, in the mode FAILFAST.
+        DataLoss: messages of the task no longer exist, and `failOnDataLoss` is on.
+        CorruptStore: a record is damaged, in the mode FAILFAST.
     """
     store.prepare((each.queue.topic, each.queue.queue_id) for each in task)
     units = _units_of(store, task, reader)
@@ -178,7 +178,7 @@ def _units_of(store: Store, task: Sequence[QueueRange], reader: Reader) -> _Unit
 
 
 def _present(files: QueueFiles, each: QueueRange, reader: Reader) -> tuple[int, Array]:
-    """The units of a range that there are, and the offset of the first one."""
+    """Return the units of a range that exist, and the offset of the first one."""
     units = files.units(each.start, each.end)
     first = files.first_offset()
     if len(units) == each.count and first <= each.start:

@@ -1,6 +1,8 @@
-"""A Spark session that is ready for our source: Java found, quiet, bound to loopback in local mode, small batches fast.
+"""Starts a Spark session that suits our source.
 
-Everything that the JVM and the workers print goes to one log file, so that a terminal shows what a job says and nothing else.
+It finds Java, prints nothing, binds to loopback in local mode, and has settings that make small batches fast.
+
+Everything that the JVM and the workers print goes to one log file, so that a terminal shows only the output of the job.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOCAL_MASTER = "local[*,3]"
-"""All cores, and three attempts for a task: a broker may fail over in the middle of one."""
+"""Uses all cores, and gives each task three attempts because a broker may fail over during one."""
 
 _CHECKPOINT_FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 _SETTINGS = {
@@ -33,11 +35,11 @@ _SETTINGS = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.speculation": "false",
 }
-"""What differs from Spark's defaults. The manager of checkpoints is for local disks and HDFS, not for object stores."""
+"""Settings that differ from Spark's defaults. The checkpoint file manager suits local disks and HDFS, not object stores."""
 SHORT_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
-"""For jobs of seconds: starts in half the processor time."""
+"""For jobs of a few seconds. The JVM starts in half the processor time."""
 LONG_JAVA = "-XX:+UseParallelGC"
-"""For everything else. Java 25.0.0 to 25.0.2 damages data under the default collector."""
+"""For longer jobs. Java 25.0.0 to 25.0.2 damages data with the default collector, which is therefore not used."""
 
 
 def session(
@@ -49,18 +51,18 @@ def session(
     memory: str = "1g",
     log_path: str | None = None,
 ) -> SparkSession:
-    """Start a Spark session, or return the one that runs already (as under `spark-submit`).
+    """Start a Spark session, or return the active one (as under `spark-submit`).
 
     Args:
         master: a Spark master; all cores of this machine if None.
-        name: shown in Spark's lists.
-        conf: Spark's settings, over ours.
+        name: the name of the application in Spark.
+        conf: settings of Spark; they override ours.
         short: whether the job takes seconds rather than minutes.
-        memory: of the JVM that plans, which in local mode also works.
-        log_path: where what Spark prints goes; a file in the temporary directory if None.
+        memory: of the driver's JVM, which in local mode also runs the tasks.
+        log_path: the file for the output of Spark; one in the temporary directory if None.
 
     Raises:
-        NoJava: no Java that Spark runs on.
+        NoJava: no suitable Java was found.
     """
     from pyspark import SparkConf, SparkContext  # noqa: PLC0415 - half a second that only sessions pay for
     from pyspark.java_gateway import launch_gateway  # noqa: PLC0415
@@ -89,7 +91,7 @@ _SQL_SETTINGS = {key: value for key, value in _SETTINGS.items() if key.startswit
 
 
 def settings_of(master: str, name: str, conf: Mapping[str, str], *, short: bool, memory: str) -> dict[str, str]:
-    """All settings of a session; what `conf` says counts."""
+    """Return all settings of a session; those in `conf` override the others."""
     log4j = os.path.join(os.path.dirname(os.path.abspath(__file__)), "log4j2.properties")
     settings = {
         "spark.master": master,
@@ -116,7 +118,7 @@ def _cores(master: str) -> int:
 
 @contextmanager
 def _environment(master: str) -> Generator[None]:
-    """What the JVM and its workers inherit, for as long as they are started."""
+    """Set the environment variables that the JVM and its workers inherit while they are started."""
     wanted = {
         "JAVA_HOME": java_home_for_spark(find_java()),
         "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),

@@ -1,7 +1,7 @@
 """The data source `ledgermq` of PySpark's Python Data Source API: thin classes around planning, reading and writing.
 
-Spark imports this in every planner and worker process, so nothing here or below imports trio or a server. What tasks need
-travels inside their partitions.
+Spark imports this module in every planner and worker process, so neither it nor what it imports uses trio or a server. Whatever
+a task needs is in its partition.
 """
 
 from __future__ import annotations
@@ -52,19 +52,19 @@ class LedgermqReader(DataSourceReader):
         return [TaskPartition(task) for task in tasks]
 
     def wanted(self, catalog: Catalog, ranges: list[QueueRange]) -> list[QueueRange]:  # noqa: ARG002 - see below
-        """The ranges to read; all of them here."""
+        """Return the ranges to read: all of them."""
         return ranges
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        if partition.value is None:  # what Spark makes of an empty plan
+        if partition.value is None:  # Spark replaces an empty plan by one partition without a value
             return iter(())
         return self.task_reader.read(partition.value)
 
 
 class PruningReader(LedgermqReader):
-    """Reads a batch and makes use of the query's conditions.
+    """Reads a batch and uses the query's conditions to read less.
 
-    A class of its own, because Spark refuses every reader that has this method unless
+    It is a separate class because Spark refuses every reader with the method `pushFilters` unless
     `spark.sql.python.filterPushdown.enabled` is set.
     """
 
@@ -93,7 +93,7 @@ class PruningReader(LedgermqReader):
 
 
 class LedgermqDataSource(DataSource):
-    """Topics of RocketMQ's kind as tables and streams."""
+    """Topics of RocketMQ and LedgerMQ as tables and streams."""
 
     @classmethod
     def name(cls) -> str:

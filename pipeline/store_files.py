@@ -28,7 +28,7 @@ from .log_files import SegmentFiles, numbered
 from .ranges import QueueRange, Sample
 
 SAMPLES_MAX = 256
-"""Units of a queue that are looked at for planning; the others are taken to be alike."""
+"""How many units of a queue are read for planning. The units between two samples are assumed to be like the first of them."""
 UNITS_AT_ONCE = 1_000_000
 
 UNIT_DTYPE = np.dtype([(field.name, {"q": ">i8", "i": ">i4"}[field.code]) for field in UNIT.fields])
@@ -39,7 +39,7 @@ Array = Any
 
 @attrs.define(eq=False)
 class QueueFiles:
-    """The consume queue of one queue; offsets are numbers of units."""
+    """The consume queue of one queue. A queue offset is the number of a unit."""
 
     directory: str
     queue_id: int
@@ -51,7 +51,7 @@ class QueueFiles:
     _end: int = -1
 
     def refresh(self) -> None:
-        """Look which files there are now."""
+        """Look up which files exist now."""
         files: list[tuple[int, int]] = []
         for name in numbered(self.disk, self.directory):
             try:
@@ -65,7 +65,7 @@ class QueueFiles:
         return max(self._files[0][0], self._floor) if self._files else 0
 
     def units(self, start: int, end: int) -> Array:
-        """Units from `start` up to `end`, as far as there are files for them without a gap."""
+        """Return the units from `start` to `end - 1`, up to the first one whose file does not exist."""
         parts: list[Array] = []
         while start < end:
             at = bisect_right(self._files, start, key=lambda file: file[0]) - 1
@@ -88,7 +88,7 @@ class QueueFiles:
         return np.concatenate(parts) if parts else np.zeros(0, UNIT_DTYPE)
 
     def unit(self, offset: int) -> tuple[int, int, int]:
-        """Physical offset, size and tags code of one unit; zeros where there is none."""
+        """Return physical offset, size and tags code of one unit; zeros if it does not exist."""
         found = self.units(offset, offset + 1)
         return tuple(found[0].tolist()) if len(found) else (0, 0, 0)
 
@@ -128,7 +128,7 @@ class QueueFiles:
     def _find_end(self) -> int:
         known = self._end
         if known > 0 and self.unit(known - 1)[1] > 0:
-            step = 1  # far beyond what was known, it doubles
+            step = 1  # it doubles, as the queue may have grown a lot
             while self.unit(known + step - 1)[1] > 0:
                 step *= 2
             return self._first_empty(known + step // 2, known + step - 1)
@@ -145,7 +145,7 @@ class QueueFiles:
         return low
 
     def first_at(self, physical_offset: int, low: int, high: int) -> int:
-        """The first unit in [low, high) whose record lies at or behind `physical_offset`; `high` if there is none."""
+        """Return the first unit in [low, high) whose record is at or behind `physical_offset`; `high` if there is none."""
         while low < high:
             middle = (low + high) // 2
             offset, size, _ = self.unit(middle)
@@ -156,7 +156,7 @@ class QueueFiles:
         return low
 
     def first_since(self, log: SegmentFiles, timestamp_ms: int, low: int, high: int) -> int:
-        """The first offset in [low, high) that was stored at `timestamp_ms` or later; `high` if there is none."""
+        """Return the first offset in [low, high) that was stored at `timestamp_ms` or later; `high` if there is none."""
         while low < high:
             middle = (low + high) // 2
             stored = log.store_timestamp(self.unit(middle)[0])
@@ -167,7 +167,7 @@ class QueueFiles:
         return low
 
     def samples(self, each: QueueRange) -> tuple[Sample, ...]:
-        """Evenly spread units of a range, each with the bytes of those that it stands for."""
+        """Return evenly spread units of a range, each with the bytes of all units that it stands for."""
         self.refresh()
         count = min(each.count, SAMPLES_MAX)
         if each.count <= UNITS_AT_ONCE // 16:
@@ -201,7 +201,7 @@ class Store:
         self.deletions = Deletions(self.root, self.log, self.disk)
 
     def check(self) -> None:
-        """Make sure that there is a store.
+        """Check that the directory is a store.
 
         Raises:
             BadOption: names the path and what is missing.
@@ -214,7 +214,7 @@ class Store:
             )
 
     def topics(self) -> dict[str, int]:
-        """Topics that may be read, and the number of queues that may; from the queues there are if no table is."""
+        """Return the readable topics and their numbers of queues, from the table of topics or else from the directories."""
         table = self._table()
         found: dict[str, int] = {}
         for name in self.disk.list_directory(f"{self.root}/consumequeue"):
@@ -229,7 +229,7 @@ class Store:
         return found
 
     def _table(self) -> dict[str, tuple[int, int]] | None:
-        """Read queues and permission of every topic, as the broker keeps them; None in a copy that lacks the file."""
+        """Return read queues and permission of every topic from the broker's table; None if the store is a copy without it."""
         path = f"{self.root}/config/topics.json"
         try:
             file = self.disk.open(path, read_only=True)
@@ -246,7 +246,7 @@ class Store:
             raise CorruptStore(path, 0, "the table of topics", 0, f"it is not what a broker writes: {error!r}") from error
 
     def queue(self, topic: str, queue_id: int) -> QueueFiles:
-        """The consume queue of a queue, which need not exist yet."""
+        """Return the consume queue of a queue; its files need not exist yet."""
         key = (topic, queue_id)
         if key not in self._queues:
             self._queues[key] = QueueFiles(f"{self.root}/consumequeue/{topic}/{queue_id}", queue_id, self.disk)
@@ -279,7 +279,7 @@ class Store:
 
 
 def open_stores(paths: Iterable[str], broker_names: Iterable[str]) -> dict[str, Store]:
-    """Stores by broker name; raises as `Store.check` does."""
+    """Open stores, by broker name; raises as `Store.check` does."""
     stores = {name: Store(path, name) for path, name in zip(paths, broker_names, strict=True)}
     for store in stores.values():
         store.check()

@@ -1,7 +1,7 @@
-"""The streaming half of the source: offsets, admission control, and what happens when messages are gone.
+"""The streaming half of the source: offsets, admission control, and what happens when messages no longer exist.
 
-Spark keeps the end of each batch in its checkpoint, but not where the first one began. So the first batch of a new query is
-empty: its end is the start of the query, and from then on that is in the checkpoint. A crash before it has lost nothing.
+Spark stores the end of each batch in its checkpoint, but not where the first batch began. So the first batch of a new query is
+empty: its end is the start of the query, and from then on the checkpoint has it. A crash before that batch loses nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SUBSCRIPTION_SECONDS = 2.0
 
 @attrs.define(eq=False)
 class Progress:
-    """What a stream knows of its queues; lives on the driver for as long as the query does."""
+    """What a stream knows about its queues. One object is on the driver for as long as the query runs."""
 
     options: ReadOptions
     catalog: Catalog
@@ -50,10 +50,10 @@ class Progress:
     _batch_at: float = attrs.field(factory=time.monotonic)
 
     def queues(self) -> list[MessageQueue]:
-        """The queues that are read; looked up again from time to time.
+        """Return the queues that are read. They are looked up again every `SUBSCRIPTION_SECONDS`.
 
         Raises:
-            UnknownTopic: a topic was never there. One that vanishes later is dealt with where its messages are missed.
+            UnknownTopic: a topic did not exist at the start. A later deletion is reported when its messages are missed.
         """
         now = time.monotonic()
         if now - self._looked_up >= SUBSCRIPTION_SECONDS:
@@ -66,7 +66,7 @@ class Progress:
         return self._queues
 
     def start(self) -> Offsets:
-        """Where a new query begins."""
+        """Return where a new query begins."""
         bounds = self.catalog.bounds(self.queues())
         found = resolve(
             self.catalog, self.options.starting, bounds, strict_timestamps=self.options.strict_timestamps, is_end=False
@@ -78,7 +78,7 @@ class Progress:
         return found
 
     def poll(self, start: Mapping[MessageQueue, int]) -> Offsets:
-        """The end of every queue; never before `start`.
+        """Return the end of every queue, but at least `start`.
 
         Raises:
             DataLoss: a queue has been shorter than what was read of it for longer than a failover takes.
@@ -86,7 +86,7 @@ class Progress:
         time.sleep(max(0.0, self._polled + self._pause - time.monotonic()))
         began = time.monotonic()
         if isinstance(self.catalog, BrokerCatalog):
-            # Those that were read before, too: a broker that is away takes its queues out of the route.
+            # Queues that were read before are included: those of a broker that is down are not in the route.
             ends = self.catalog.ends({*self.queues(), *start})
         else:
             ends = {queue: bounds.max for queue, bounds in self.catalog.bounds(self.queues()).items()}
@@ -110,7 +110,7 @@ class Progress:
         return 0.0 if isinstance(place, Stores) else place.failover_seconds
 
     def admitted(self, start: Mapping[MessageQueue, int], latest: Offsets, limit: ReadLimit) -> Offsets:
-        """The end of the next batch, within the limits."""
+        """Return the end of the next batch, within the limits."""
         limits = self.options.limits
         if isinstance(limit, ReadAllAvailable):
             return latest
@@ -123,7 +123,7 @@ class Progress:
         return latest if offsets_max is None else admit(start, latest, offsets_max)
 
     def must_wait(self, start: Mapping[MessageQueue, int], latest: Offsets) -> bool:
-        """Whether there is less than a batch should have, and time to wait for more."""
+        """Return whether there are too few messages for a batch, and still time to wait for more."""
         limits = self.options.limits
         count = sum(each.count for each in ranges_between(start, latest))
         now = time.monotonic()
@@ -134,10 +134,10 @@ class Progress:
         return True
 
     def readable(self, start: Offsets, end: Offsets) -> list[QueueRange]:
-        """The ranges of a batch as far as their messages are there; a queue that is new begins at its oldest message.
+        """Return the ranges of a batch as far as their messages exist. A new queue begins at its oldest message.
 
         Raises:
-            DataLoss: messages are gone, and `failOnDataLoss` is on.
+            DataLoss: messages no longer exist, and `failOnDataLoss` is on.
         """
         wanted = [queue for queue in end if end[queue] > start.get(queue, 0)]
         bounds = self.catalog.bounds(wanted)
@@ -169,7 +169,7 @@ class Progress:
         warn(f"{queue}: {reason}; going on without them")
 
     def publish(self, offsets: Offsets) -> None:
-        """Store how far the query is under its consumer group, for tools that show lags; it is never read back."""
+        """Commit the offsets of the query for its consumer group, so that tools can show its lag. They are never read back."""
         catalog, group = self.catalog, self.options.pulling.group
         if not isinstance(catalog, BrokerCatalog) or group == TOOLS_GROUP:
             return
@@ -188,7 +188,7 @@ class Progress:
 
 
 class LedgermqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads a stream. One object lives on the driver for as long as the query; copies of it read tasks elsewhere."""
+    """Reads a stream. One object is on the driver for as long as the query runs; copies of it read tasks in workers."""
 
     def __init__(self, options: ReadOptions, columns: tuple[Column, ...]) -> None:
         self.options = options
@@ -222,7 +222,7 @@ class LedgermqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         if self._start_pending:
             self._start_pending = False
-            if start == self._initial:  # else Spark asked for it to run the first batch again, which is journaled already
+            if start == self._initial:  # otherwise Spark asked in order to repeat the first batch, whose end it has stored
                 return start
         begin = from_json(start)
         latest = self.progress.poll(begin)
