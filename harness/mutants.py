@@ -41,6 +41,7 @@ from ledgermq.store.statuses import PutStatus
 from ledgermq.world.events import ROOT_LOGGER
 
 from .client_mutants import CLIENT_BUGS
+from .dledger_mutants import DLEDGER_BUGS
 from .outcome import Outcome
 from .raft.mutants import RAFT_BUGS
 from .raft.simulate import simulate_raft
@@ -359,6 +360,7 @@ MUTANTS = (
     Mutant("forget groups on restart", GroupTable, "load", _forget_groups, _with("plain", "groups")),
     Mutant("acknowledge failed messages", Redelivery, "retry", _acknowledge_failed_messages, _with("plain", "concurrent")),
     *(Mutant(*planted, simulate_raft) for planted in RAFT_BUGS),
+    *(Mutant(*planted) for planted in DLEDGER_BUGS),
 )
 
 

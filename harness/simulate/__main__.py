@@ -31,9 +31,11 @@ FLOORS: dict[str, Callable[[int], Outcome]] = {
     "dledger": simulate_dledger,
 }
 """Pure cores: thousands of runs a minute. A store alone: thousands of crashes in minutes. Whole nodes: name server, brokers,
-clients and the network between them."""
+clients and the network between them, in the classic mode and as a DLedger group."""
 CLUSTER_EVERY = 5
 """Without `--floor`, every fifth seed runs on the floor of whole nodes, too; it takes twice as long as the floor of a store."""
+DLEDGER_EVERY = 10
+"""And every tenth one on that of a DLedger group, where a seed takes two to four seconds."""
 
 
 def report(outcome: Outcome, floor: str, seed: int) -> str:
@@ -89,6 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         runs += [("raft", seed) for seed in seeds]
         runs += [("store", seed) for seed in seeds]
         runs += [("cluster", seed) for seed in seeds if seed % CLUSTER_EVERY == 0]
+        runs += [("dledger", seed) for seed in seeds if seed % DLEDGER_EVERY == 0]
     return 1 if run_seeds(runs, trace=chosen.trace) else 0
 
 

@@ -17,7 +17,7 @@ from ledgermq.testing.history import End, History
 from ledgermq.testing.sim.network import SEND_BUFFER_BYTES
 
 from ..outcome import Outcome
-from .nodes import CONVERGE_SECONDS, NodesDraw, NodesRun, fabric_of, simulate, whole_log
+from .nodes import NodesDraw, NodesRun, fabric_of, simulate, whole_log
 from .scene import BROKER_PORT, Node, Scene
 from .workloads.delayed import DELAY_LEVELS
 from .workloads.members import Ordered
@@ -194,11 +194,11 @@ class ClusterRun(NodesRun[ClusterDraw]):
         return [whole_log(store.log.slice_from, store.log.min_offset, store.log.max_offset) for store in stores]
 
     async def must_be_equal(self) -> None:
-        with trio.move_on_after(CONVERGE_SECONDS):
+        with trio.move_on_after(self.converge_seconds):
             while len(set(self._logs())) > 1:  # noqa: ASYNC110 - looked at from outside
                 await trio.sleep(0.1)
             return
-        raise AssertionError(f"{CONVERGE_SECONDS} s after the last send a slave's log is not its master's")
+        raise AssertionError(f"{self.converge_seconds} s after the last send a slave's log is not its master's")
 
     async def look(self, nursery: trio.Nursery) -> None:  # noqa: ARG002 - every node ends
         """End all nodes, open the stores once more and read everything in them."""

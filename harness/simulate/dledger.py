@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from math import inf
+from typing import ClassVar
 
 import attrs
 import trio
@@ -18,7 +19,7 @@ from ledgermq.testing.sim.network import SEND_BUFFER_BYTES
 
 from ..outcome import Outcome
 from .group import GroupScene, GroupWatch, replica_of
-from .nodes import CONVERGE_SECONDS, NodesDraw, NodesRun, fabric_of, simulate
+from .nodes import NodesDraw, NodesRun, fabric_of, simulate
 from .scene import BROKER_PORT, Node
 from .workloads.delayed import DELAY_LEVELS
 from .workloads.membership import Membership
@@ -101,6 +102,7 @@ class DLedgerDraw(NodesDraw):
 class DLedgerRun(NodesRun[DLedgerDraw]):
     """The run of one seed."""
 
+    converge_seconds: ClassVar[float] = 120.0
     blows: Counter[str] = attrs.field(factory=Counter[str])
 
     @classmethod
@@ -286,10 +288,10 @@ class DLedgerRun(NodesRun[DLedgerDraw]):
         }
 
     async def must_be_equal(self) -> None:
-        with trio.move_on_after(CONVERGE_SECONDS):
+        with trio.move_on_after(self.converge_seconds):
             while self._differences():  # noqa: ASYNC110 - looked at from outside
                 await trio.sleep(0.1)
-        assert not self._differences(), f"{CONVERGE_SECONDS} s after the last send {self._differences()}"
+        assert not self._differences(), f"{self.converge_seconds} s after the last send {self._differences()}"
 
     async def look(self, nursery: trio.Nursery) -> None:
         """Read everything, of nodes that have lost power together before in some runs."""

@@ -11,7 +11,7 @@ import random
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 import attrs
 import trio
@@ -28,9 +28,6 @@ from ..outcome import Outcome, describe_error
 from .scene import NAMESRV, Node, Scene
 from .workloads.registry import WORKLOADS
 from .workloads.workload import Workload, number_in
-
-CONVERGE_SECONDS = 300.0
-"""Virtual time in which healed nodes must have given every acknowledged message to the consumer."""
 
 
 @attrs.frozen(kw_only=True)
@@ -62,6 +59,9 @@ Draw = TypeVar("Draw", bound=NodesDraw)
 @attrs.define(eq=False)
 class NodesRun(ABC, Generic[Draw]):
     """The run of one seed."""
+
+    converge_seconds: ClassVar[float] = 300.0
+    """Virtual time in which healed nodes must have given every acknowledged message to the consumer."""
 
     draw: Draw
     scene: Scene
@@ -158,10 +158,10 @@ class NodesRun(ABC, Generic[Draw]):
                 return "no message is taken"
             return self.disagreement()
 
-        with trio.move_on_after(CONVERGE_SECONDS):
+        with trio.move_on_after(self.converge_seconds):
             while lacking():  # noqa: ASYNC110 - looked at from outside
                 await trio.sleep(0.1)
-        assert not lacking(), f"{CONVERGE_SECONDS} s after healing {lacking()}"
+        assert not lacking(), f"{self.converge_seconds} s after healing {lacking()}"
 
     # ---------------------------------------------------------------- faults
 

@@ -1,0 +1,88 @@
+"""Bugs of whole nodes of a DLedger group, outside the Raft core, that the simulator of whole nodes has to find."""
+
+# ruff: noqa: ARG005 - a mutant has the parameters of what it replaces
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Any
+
+import attrs
+
+from ledgermq.broker.replicated_tables import ReplicatedTables
+from ledgermq.ha.dledger.commitlog import DLedgerCommitLog
+from ledgermq.ha.dledger.disk_tasks import DiskTasks
+from ledgermq.ha.dledger.node import DLedgerNode
+from ledgermq.ha.dledger.waiters import Outcome as Stored
+from ledgermq.ha.dledger.waiters import Waiters
+from ledgermq.ha.raft import quorum
+
+from .outcome import Outcome
+from .simulate.dledger import DLedgerDraw, simulate_dledger
+
+
+def with_workloads(*workloads: str) -> Callable[[int], Outcome]:
+    """The floor of whole nodes of a group with these workloads alone."""
+
+    def mend(draw: DLedgerDraw) -> DLedgerDraw:
+        return attrs.evolve(draw, workloads=workloads)
+
+    return lambda seed: simulate_dledger(seed, mend)
+
+
+def _count_unsynced(*, on_leader: bool) -> Callable[[Any], Any]:
+    """What was written counts as synced at once, on the leader or on the others."""
+
+    def make(original: Any) -> Any:
+        def written(self: Any) -> None:
+            if (self.core.leadership is not None) == on_leader:
+                self.core.persisted(self.core.sync_point())
+            original(self)
+
+        return written
+
+    return make
+
+
+def _acknowledge_when_deposed(_: Any) -> Any:
+    def change_term(self: Any) -> None:
+        waiting = list(self._waiting)
+        self._waiting.clear()
+        for _index, _deadline, done in waiting:
+            done(Stored.COMMITTED)
+
+    return change_term
+
+
+def _serve_beyond_commit(_: Any) -> Any:
+    return property(attrgetter("max_offset"))
+
+
+def _lead_at_once(_: Any) -> Any:
+    async def prepare_to_lead(self: Any) -> None:
+        pass
+
+    return prepare_to_lead
+
+
+def _commit_what_one_node_has(_: Any) -> Callable[[Any, Any], int]:
+    return lambda match, configuration: max(match.values())
+
+
+def _pass_over_tables(_: Any) -> Callable[[Any, Any], None]:
+    return lambda self, control: None
+
+
+QUEUES = with_workloads("plain", "pulls")
+TABLES = with_workloads("plain", "groups")
+DLEDGER_BUGS: tuple[tuple[str, Any, str, Callable[[Any], Any], Callable[[int], Outcome]], ...] = (
+    ("dledger: count the leader before its sync", DiskTasks, "written", _count_unsynced(on_leader=True), QUEUES),
+    ("dledger: count followers before their sync", DiskTasks, "written", _count_unsynced(on_leader=False), QUEUES),
+    ("dledger: acknowledge when deposed", Waiters, "change_term", _acknowledge_when_deposed, QUEUES),
+    ("dledger: serve beyond the commit", DLedgerCommitLog, "readable_offset", _serve_beyond_commit, QUEUES),
+    ("dledger: give out a queue offset again", DLedgerNode, "prepare_to_lead", _lead_at_once, QUEUES),
+    ("dledger: commit what one node has", quorum, "committed_index", _commit_what_one_node_has, QUEUES),
+    ("dledger: pass over tables in the log", ReplicatedTables, "apply", _pass_over_tables, TABLES),
+)
+"""Name, class or module, attribute, what makes the bug of what is there, and the floor that it is looked for on."""

@@ -1,0 +1,31 @@
+"""Planted bugs of DLedger groups: each has a place to be planted in, and one is found at every run."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.dledger_mutants import DLEDGER_BUGS
+from harness.mutants import Mutant, seeds_until_found
+from ledgermq.testing.logs import logs_silenced
+
+MUTANTS = [Mutant(*planted) for planted in DLEDGER_BUGS]
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_bug_is_there_only_while_it_is_planted(mutant: Mutant) -> None:
+    """What it replaces is there before and afterwards."""
+    before = mutant.owner.__dict__[mutant.attribute]
+    with mutant.planted():
+        assert mutant.owner.__dict__[mutant.attribute] is not before
+
+    assert mutant.owner.__dict__[mutant.attribute] is before
+
+
+def test_a_follower_that_counts_before_its_sync_is_found() -> None:
+    """The simulated media are asked at the moment of each acknowledgement, so it does not take a power cut."""
+    mutant = next(one for one in MUTANTS if one.name == "dledger: count followers before their sync")
+    with logs_silenced():
+        found = seeds_until_found(mutant, 5)
+
+    assert found is not None
+    assert "copies" in found[1]
