@@ -13,7 +13,7 @@ import attrs
 
 from ..message.layout import DerivedParts
 from .commitlog import CommitLog, Evidence, LogFile
-from .errors import DamagedLog
+from .errors import DamagedLog, MissingLog
 from .older_log import OlderLog
 from .wrapping_log import WrappingCommitLog
 
@@ -112,6 +112,8 @@ class DividedCommitLog(WrappingCommitLog[CommitLog]):
 
     def end_at(self, end: int, read_from: int, evidence: Evidence) -> bool:
         if not self.sealed:
+            if (known := max(end, evidence.synced_offset)) > self.older.files_end:
+                raise MissingLog(self.inner.directory, known)
             torn = self.older.recover_end(end, read_from, evidence)
             self.divided_offset = self.older.files_end
             self.continue_from(self.divided_offset)

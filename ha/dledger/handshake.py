@@ -318,7 +318,4 @@ def _older_mismatch(own: NodeCard, theirs: NodeCard) -> str | None:
     return None
 
 
-_COPY = (
-    "Stop the node that lacks messages, empty its store, and copy the directories commitlog, consumequeue, index and config, "
-    "and the files checkpoint and deletedQueues.json, into it"
-)
+_COPY = "Stop the node that lacks messages, empty its store, and copy the directories commitlog and config into it"

@@ -16,7 +16,7 @@ from ledgermq.message.control import CONTROL_TOPIC, TABLES_CARRIED, decode_contr
 from ledgermq.message.message import Message, MessageQueue
 from ledgermq.message.units import QueueId
 from ledgermq.store.divided_log import DividedCommitLog
-from ledgermq.store.errors import LogOfOtherMode, MissingSegment
+from ledgermq.store.errors import LogOfOtherMode, MissingLog, MissingSegment
 from ledgermq.testing.history import End
 from ledgermq.world.disk import Disk
 
@@ -323,6 +323,51 @@ def test_a_node_that_begins_anew_drops_its_classic_log_too() -> None:
             assert up(away).store.log.min_offset == begin
 
     scenario(story)
+
+
+def test_a_copy_of_the_classic_log_is_taken_of_a_node_that_has_gone_on_without_what_belongs_to_its_ledger() -> None:
+    """Queues and checkpoint lead into the ledger, and are refused without it; the other nodes take the rest for a true copy."""
+
+    async def story(group: Group) -> None:
+        await leave_classic_stores(group)
+        master = await start_all(group)
+        lost = next(node for node in group.nodes if node is not master)
+        async with open_producer(group.namesrv, "p", world=group.world("10.0.3.2")) as producer:
+            await group.produce(producer, 30)
+            await trio.sleep(6)
+            await lost.end("stop")
+            disk = lost.machine.disk
+            disk.remove_tree(ROOT)
+            disk.make_directories(ROOT)
+            for directory in ("commitlog", "consumequeue", "config"):
+                copy_tree(master.machine.disk, disk, f"{ROOT}/{directory}")
+            copy_file(master, lost, "checkpoint")
+            with pytest.raises(MissingLog, match="holds no file of the log"):
+                async with open_broker(lost.config, lost.machine.world()):
+                    pass
+
+            for path in ("consumequeue", "index", "dledger-" + lost.config.dleger_self_id):
+                if lost.machine.disk.exists(f"{ROOT}/{path}"):
+                    lost.machine.disk.remove_tree(f"{ROOT}/{path}")
+            lost.machine.disk.remove(f"{ROOT}/checkpoint")
+            await group.nursery.start(lost.run)
+            await group.produce(producer, 10)
+            assert log_of(lost).older.end == log_of(master).older.end
+            assert up(lost).store.max_offset("Idle", 0) == IDLE_MESSAGES
+            replication = up(lost).replication
+            assert isinstance(replication, DLedgerReplication)
+            assert not [peer.refusal for peer in replication.node.replica.status().peers if peer.refusal]
+
+    scenario(story)
+
+
+def copy_file(source: Node, target: Node, name: str) -> None:
+    """Copy one file of the store."""
+    read = source.machine.disk.open(f"{ROOT}/{name}", read_only=True)
+    written = target.machine.disk.open(f"{ROOT}/{name}", create_size=read.size)
+    written.write(read.read(0, read.size), 0)
+    written.sync()
+    target.machine.disk.sync_directory(ROOT)
 
 
 @pytest.mark.parametrize(("missing", "error"), [("last", MissingSegment), ("ledger", LogOfOtherMode)])

@@ -49,11 +49,11 @@ each_pair = pytest.mark.parametrize(
 
 
 @contextmanager
-def serving(maker: Maker, folder: Path) -> Generator[tuple[Cluster, Driver]]:
-    """A cluster on ``folder/store`` and a Java client on it."""
+def serving(maker: Maker, folder: Path, **keys: object) -> Generator[tuple[Cluster, Driver]]:
+    """A cluster on ``folder/store``, whose broker is configured with more keys, and a Java client on it."""
     obtain(lambda: servers.jars_of(maker))
     with ExitStack() as started:
-        cluster = started.enter_context(servers.running(maker, folder))
+        cluster = started.enter_context(servers.running(maker, folder, **keys))
         java = start_java("5.5.0", cluster.namesrv, folder / "client")
         started.callback(java.close)
         yield cluster, java

@@ -7,7 +7,7 @@ import pytest
 
 from ledgermq.message.layout import encode_record
 from ledgermq.store.divided_log import DividedCommitLog
-from ledgermq.store.errors import DamagedLog
+from ledgermq.store.errors import DamagedLog, MissingLog
 from ledgermq.store.local_commitlog import LocalCommitLog, open_local_commit_log
 from ledgermq.testing.sim.disk import SimDisk
 
@@ -84,6 +84,17 @@ def test_damage_in_the_older_span_is_no_end_of_the_log() -> None:
     assert found < end
     with pytest.raises(DamagedLog):
         log.end_at(found, 0, CLEAN)
+
+
+def test_queues_of_a_ledger_that_is_gone_are_no_classic_store() -> None:
+    """Whoever copies queues and checkpoint, but not the ledger, would otherwise begin a second log behind them."""
+    disk, _ = left_by_a_broker()
+    log = divided(disk)
+
+    with pytest.raises(MissingLog):
+        log.end_at(log.divided_offset + 100, log.divided_offset + 100, CLEAN)
+
+    assert recovered(disk)[0].older.end is not None
 
 
 def test_the_start_is_looked_for_in_the_newer_span_first_and_then_in_the_older_one() -> None:
