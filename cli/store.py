@@ -10,11 +10,12 @@ from collections.abc import Iterator
 import attrs
 import click
 
+from ..ha.dledger.offline import all_log_files, look_at_entry
 from ..message.flags import COMPRESSED
 from ..message.layout import decode_record
 from ..store.cutting import Losses, accept_missing, cut_log, losses_of
 from ..store.errors import StoreError
-from ..store.offline import LogFile, LogRecord, Report, log_files, read_log, read_queue, stores_below, verify
+from ..store.offline import LogFile, LogRecord, Report, read_log, read_queue, stores_below, verify
 from ..world.real import real_world
 from .clients import json_option
 from .output import print_json, stored_fields, text_or_hex, when
@@ -36,7 +37,7 @@ def _log_of(store: str) -> list[LogFile]:
         click.ClickException: there are none; says what was most likely meant.
     """
     disk = real_world().disk
-    files = log_files(disk, store)
+    files = all_log_files(disk, store)
     if any(len(file.view) for file in files):
         return files
     if disk.is_directory(f"{store}/commitlog"):
@@ -108,9 +109,10 @@ def verify_store(store: str, as_json: bool) -> None:
 
 
 def _verified(store: str, *, as_json: bool) -> Report:
-    size = sum(len(file.view) for file in _log_of(store))
+    files = _log_of(store)
+    size = sum(len(file.view) for file in files)
     with click.progressbar(length=size, label="reading the log", file=sys.stderr, hidden=as_json) as bar:
-        return verify(real_world().disk, store, bar.update)
+        return verify(real_world().disk, store, bar.update, files)
 
 
 def _print_report(report: Report) -> None:
@@ -137,8 +139,11 @@ def cut(store: str, offset: int | None, missing: bool, commitlog: str | None, ye
     For a broker that refuses to start because the record there is damaged, when neither a slave nor a backup has it; and for a
     slave that has more than its master, whose loss is accepted. What would be lost is listed first.
     """
-    if commitlog is None:
-        _log_of(store)
+    if commitlog is None and any(file.look is look_at_entry for file in _log_of(store)):
+        raise click.ClickException(
+            f"{store} has a ledger of a DLedger group, which only its leader truncates. Nothing was cut. Let the node begin with "
+            "an empty store, as a new member that the leader fills; or, if it is the last one, restore its files from a backup"
+        )
     if (offset is None) is not missing:
         raise click.UsageError("one of --at and --missing is needed")
     disk, root = real_world().disk, store.rstrip("/")

@@ -1,8 +1,7 @@
 """A store's files read without a broker: what is in them, and whether they agree.
 
-Nothing is written, no right to write is asked for and nothing is held, so a broker may run meanwhile; then the end of the log
-is a moment's.
-Files are RocketMQ's: `commitlog/`, `consumequeue/TOPIC/QUEUE/`.
+The files are opened read-only and no lock is taken, so a broker may run meanwhile; then the end of the log is a snapshot. Files
+are RocketMQ's: `commitlog/`, `consumequeue/TOPIC/QUEUE/`. How records are framed in a file is its log's business (`Look`).
 """
 
 from __future__ import annotations
@@ -24,8 +23,16 @@ PROBLEMS_MAX = 100
 
 NAME_DIGITS = 20
 
+Look = Callable[["LogFile", int], tuple[Check, RecordSpan | None, int]]
+"""Takes a file and a position in it; returns what is there, the record if it is one, and the position of what follows."""
 Advance = Callable[[int], None]
 """Told how many bytes of the log have been looked at since the last call."""
+
+
+def look_at_record(file: LogFile, position: int) -> tuple[Check, RecordSpan | None, int]:
+    """What is at a position of a classic segment, where records follow one another directly."""
+    found, span = check_record(file.view, position, len(file.view))
+    return found, span, position + span.size if span is not None else position
 
 
 @attrs.frozen
@@ -35,6 +42,8 @@ class LogFile:
     path: str
     start: int
     view: memoryview
+    look: Look = look_at_record
+    """Knows how records are framed in it."""
 
 
 @attrs.frozen
@@ -76,18 +85,31 @@ class Report:
 
 
 def log_files(disk: Disk, root: str) -> list[LogFile]:
-    """The files of a store's log, in order; none if there is no store.
+    """The files of a store's classic log, in order; none if there is no store.
+
+    Raises:
+        OSError: one cannot be read.
+    """
+    return files_in(disk, f"{root}/commitlog", look_at_record)
+
+
+def files_in(disk: Disk, directory: str, look: Look) -> list[LogFile]:
+    """The files of a log, in order; none if there is no log.
+
+    Args:
+        directory: of the log.
+        look: knows how records are framed in it.
 
     Raises:
         OSError: one cannot be read.
     """
     files: list[LogFile] = []
-    for name in _numbered(disk, f"{root}/commitlog"):
-        path = f"{root}/commitlog/{name}"
+    for name in _numbered(disk, directory):
+        path = f"{directory}/{name}"
         file = disk.open(path, read_only=True)
         view = file.view()
         file.close()  # the map stays as long as the view
-        files.append(LogFile(path, int(name), view))
+        files.append(LogFile(path, int(name), view, look))
     return files
 
 
@@ -117,15 +139,17 @@ def read_log(
             continue
         position, size = 0, len(file.view)
         while position < size:
-            found, span = check_record(file.view, position, size)
-            if found is not Check.RECORD or span is None:
+            found, span, after = file.look(file, position)
+            if found is not Check.RECORD:
                 break
-            if span.physical_offset != file.start + position and report is not None:
-                report.problem(f"the record at {file.start + position} says that it lies at {span.physical_offset}")
-            if file.start + position >= begin:
-                yield LogRecord(file.start + position, file, span)
-            position += span.size
-            advance(span.size)
+            if span is not None:  # else an entry that is no message
+                at = file.start + after - span.size
+                if span.physical_offset != at and report is not None:
+                    report.problem(f"the record at {at} says that it lies at {span.physical_offset}")
+                if at >= begin:
+                    yield LogRecord(at, file, span)
+            advance(after - position)
+            position = after
         else:
             found = Check.BLANK
         advance(size - position)
@@ -160,17 +184,21 @@ def read_queue(disk: Disk, root: str, topic: str, queue_id: int) -> Iterator[tup
                 yield (int(name) + at) // UNIT_SIZE, physical_offset, size, tags_code
 
 
-def verify(disk: Disk, root: str, advance: Advance = lambda _: None) -> Report:
+def verify(disk: Disk, root: str, advance: Advance = lambda _: None, files: list[LogFile] | None = None) -> Report:
     """Read the whole log and compare it with the queues.
 
     Every record must be sound and lie where it says; offsets of a queue must be dense and given once; every entry of a queue
     must lead to its record.
 
+    Args:
+        root: the store.
+        advance: see there.
+        files: of its log; those of a classic log if None.
+
     Raises:
         OSError: a file cannot be read.
     """
-    report = Report()
-    files = log_files(disk, root)
+    report, files = Report(), log_files(disk, root) if files is None else files
     report.begin = report.end = files[0].start if files else 0
     checks: dict[tuple[str, int], _QueueCheck] = {}
     for record in read_log(files, report=report, advance=advance):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import attrs
 import numpy as np
 
+from ...ha.dledger.offline import all_log_files
 from ...message.checksum import crc32
 from ...message.layout import Check, check_record, span_of, topic_of
 from ...store.offline import verify
@@ -151,7 +152,8 @@ def _sum(stretch: _Stretch) -> tuple[str, int, int, int]:
 
 
 def _verify(root: str) -> tuple[str, list[str]]:
-    report = verify(RealDisk(), root)
+    disk = RealDisk()
+    report = verify(disk, root, files=all_log_files(disk, root))
     more = report.problem_count - len(report.problems)
     of_ledgers = examine_ledgers(root, check_bodies=True).problems
     return root, [*report.problems, *([f"and {more} more"] if more else []), *of_ledgers]

@@ -19,6 +19,9 @@ def test_a_node_whose_group_is_gone_serves_its_messages_alone(start: Start, runn
     store, address = str(tmp_path / "broker-a-1"), f"127.0.0.1:{free_ports('127.0.0.1', 1)[0]}"
     assert "is in use by another broker" in runner("store", "reset-peers", store, "--address", address, status=1).stderr
     assert up.stop() == 0
+    assert "sound" in runner("store", "verify", store).stdout
+    assert "hello" in runner("store", "dump", store, "--topic", "hello").stdout
+    assert "only its leader truncates" in runner("store", "cut", store, "--at", "0", status=1).stderr
 
     told = runner("store", "reset-peers", store, "--address", address, "--yes").stdout
 

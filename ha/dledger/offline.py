@@ -1,0 +1,48 @@
+"""The log of a store of any mode, read without a broker: classic segments, and behind them the ledger if there is one."""
+
+from __future__ import annotations
+
+from ...message.layout import Check, RecordSpan, check_record
+from ...store.offline import LogFile, files_in, log_files
+from ...world.disk import Disk
+from .layout import BLANK, BLANK_SIZE, ENTRY, HEADER_SIZE, MAGIC_BLANK, MAGIC_ENTRY
+from .reset_peers import DIRECTORY_PREFIX
+from .walk import body_is_sound, is_message
+
+
+def all_log_files(disk: Disk, root: str) -> list[LogFile]:
+    """All files of a store's log, in order; none if there is no store.
+
+    Raises:
+        OSError: one cannot be read.
+    """
+    found = log_files(disk, root)
+    for name in disk.list_directory(root):
+        if name.startswith(DIRECTORY_PREFIX):
+            found += files_in(disk, f"{root}/{name}/data", look_at_entry)
+    return sorted(found, key=lambda file: file.start)
+
+
+def look_at_entry(file: LogFile, position: int) -> tuple[Check, RecordSpan | None, int]:
+    """What is at a position of a ledger's data file: an entry that is whole and in its place, a blank block, or nothing."""
+    view, left = file.view, len(file.view) - position
+    if left >= BLANK_SIZE and BLANK.codec.unpack_from(view, position) == (MAGIC_BLANK, left):
+        return Check.BLANK, None, position
+    if left < HEADER_SIZE:
+        return Check.NOTHING, None, position
+    magic, size, _, _, place, _, _, crc, body_size = ENTRY.codec.unpack_from(view, position)
+    if (
+        magic != MAGIC_ENTRY
+        or size != HEADER_SIZE + body_size
+        or not HEADER_SIZE <= size <= left
+        or place != file.start + position
+    ):
+        return Check.NOTHING, None, position
+    at, after = position + HEADER_SIZE, position + size
+    body = view[at:after]
+    if not body_is_sound(body, crc):
+        return Check.NOTHING, None, position
+    if not is_message(body):
+        return Check.RECORD, None, after
+    found, span = check_record(view, at, after)
+    return found, span, after
