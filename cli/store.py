@@ -141,8 +141,8 @@ def cut(store: str, offset: int | None, missing: bool, commitlog: str | None, ye
     """
     if commitlog is None and any(file.look is look_at_entry for file in _log_of(store)):
         raise click.ClickException(
-            f"{store} has a ledger of a DLedger group, which only its leader truncates. Nothing was cut. Let the node begin with "
-            "an empty store, as a new member that the leader fills; or, if it is the last one, restore its files from a backup"
+            f"{store} has a ledger of a DLedger group, which only its leader truncates. Nothing was cut. Let the node begin "
+            "with an empty store, as a new member that the leader fills; if it is the last one, restore a backup"
         )
     if (offset is None) is not missing:
         raise click.UsageError("one of --at and --missing is needed")

@@ -335,7 +335,7 @@ def test_a_copy_of_the_classic_log_is_taken_of_a_node_that_has_gone_on_without_w
         async with open_producer(group.namesrv, "p", world=group.world("10.0.3.2")) as producer:
             await group.produce(producer, 30)
             await trio.sleep(6)
-            await lost.end("stop")
+            await lost.process.end(End.CLEAN)
             disk = lost.machine.disk
             disk.remove_tree(ROOT)
             disk.make_directories(ROOT)
@@ -350,7 +350,7 @@ def test_a_copy_of_the_classic_log_is_taken_of_a_node_that_has_gone_on_without_w
                 if lost.machine.disk.exists(f"{ROOT}/{path}"):
                     lost.machine.disk.remove_tree(f"{ROOT}/{path}")
             lost.machine.disk.remove(f"{ROOT}/checkpoint")
-            await group.nursery.start(lost.run)
+            await group.nursery.start(lost.process.run)
             await group.produce(producer, 10)
             assert log_of(lost).older.end == log_of(master).older.end
             assert up(lost).store.max_offset("Idle", 0) == IDLE_MESSAGES

@@ -6,6 +6,7 @@ import pytest
 
 from ledgermq.ha.dledger.offline import all_log_files
 from ledgermq.store.offline import read_log, verify
+from ledgermq.testing.history import End
 from ledgermq.testing.sim.disk import SimDisk
 
 from ...broker.test_dledger import Group, scenario
@@ -52,7 +53,7 @@ def test_a_store_that_changed_its_mode_is_read_whole() -> None:
     async def story(group: Group) -> None:
         await leave_classic_stores(group)
         master = await start_all(group)
-        await master.end("stop")
+        await master.process.end(End.CLEAN)
         disk = master.machine.disk
 
         report = verify(disk, ROOT, files=all_log_files(disk, ROOT))
