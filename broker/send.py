@@ -340,7 +340,7 @@ class SendHandler:
 
     def _answer_all(self, connection: ServerConnection, sent: list[_Sent], batch: PutBatch, status: PutStatus) -> None:
         """Answer requests whose messages were appended with `status`, and the others with their own."""
-        code, frame = int(response_code(status)), self._answers.frame
+        code, stored, frame = int(response_code(status)), status.stored, self._answers.frame
         statuses, physical_offsets, queue_offsets = batch.statuses, batch.physical_offsets, batch.queue_offsets
         answers: list[bytes] = []
         for request, at, queue_id in sent:
@@ -348,7 +348,7 @@ class SendHandler:
                 continue
             if statuses[at] is not _PUT_OK:
                 answers.append(encode_frame(request.response(response_code(statuses[at]), remark=batch.remark)))
-            elif status.stored:
+            elif stored:
                 answers.append(frame(request, code, physical_offsets[at], queue_id, queue_offsets[at]))
             else:
                 answers.append(encode_frame(request.response(code, remark=_UNKNOWN_REMARK)))

@@ -3,7 +3,8 @@
 A client repeats the same fields with the same lengths, and most of them with the same values. So the decoder remembers a header
 as a `Shape`: which of its bytes have been constant, and the positions of the values that varied. The next header of that length
 is decoded in one step. All bytes that a shape takes for constant are compared; a header that differs is decoded field by field,
-and the shape then counts the differing values as varying.
+and the shape then counts the differing values as varying. A shape decodes a send's header in 1.3 us instead of 15 us, more than
+half of what a broker takes for such a send (`bench/shortcuts.py`).
 """
 
 from __future__ import annotations

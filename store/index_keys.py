@@ -2,6 +2,7 @@
 
 Client-made unique keys of one producer differ in their last 8 characters only (milliseconds and a counter). So a hash is had in
 two steps: a remembered state for what stands before, and a tail of eight units; the tails of a batch are taken together.
+That takes 0.5 us for each key instead of 2.9 us, a sixth of what a broker takes for a send (`bench/shortcuts.py`).
 """
 
 from __future__ import annotations

@@ -143,7 +143,8 @@ class TcpStream(Stream, HalfCloseableStream):
 
     Trio's own stream takes a turn of the scheduler for every send and for every receive, and tries a receive before it waits. A
     server that answers what it received wants one turn for both: other tasks run meanwhile, and more of what the peer sends
-    arrives, so that the next receive takes it at once.
+    arrives, so that the next receive takes it at once. One receive and one send take 0.6 times the processor time of trio's
+    stream (`bench/shortcuts.py`).
     """
 
     socket: socket.socket

@@ -29,8 +29,8 @@ class Workers(Protocol):
 class ThreadWorkers:
     """Trio's cached threads, at most `WORKERS_MAX` at once; further calls wait.
 
-    A put under SYNC_FLUSH waits for one switch to a thread and back. `trio.to_thread` does more for its callers and takes 1.5
-    times as long.
+    A put under SYNC_FLUSH waits for one switch to a thread and back. `trio.to_thread` does more for its callers, and takes
+    nearly twice the processor time (`bench/shortcuts.py`).
     """
 
     _free: trio.Semaphore = attrs.field(factory=lambda: trio.Semaphore(WORKERS_MAX))
