@@ -47,7 +47,7 @@ from .dledger import CHANGES_OF_TABLES, OTHER_DECISIONS, DLedgerReplication, dle
 from .groups import GroupTable
 from .live_config import LiveConfig
 from .lock_requests import LockRequests
-from .locks import QueueLocks
+from .locks import LOCKS_FILE, QueueLocks
 from .offset_requests import OffsetRequests
 from .offsets import ConsumerOffsets
 from .persistence import Persistence
@@ -56,7 +56,7 @@ from .registration import Registration
 from .replicated_tables import ReplicatedTables
 from .replication import ClassicReplication, SlavesTables, classic_node
 from .retry import SendBack
-from .role import LiveRole, Phase, RoleState
+from .role import LiveRole, Phase, Role, RoleState
 from .send import SendHandler
 from .slave_sync import SlaveSync
 from .stats import Stats
@@ -321,11 +321,15 @@ class Broker:
         self.store.writability.role_refusal = self.role.refusal
         self.store.is_replica = self.role.is_replica
 
-    async def _settle(self, _old: RoleState, _new: RoleState) -> None:
+    async def _settle(self, _old: RoleState, new: RoleState) -> None:
         await self._answer_waiting()
+        if new.role is Role.SLAVE:  # in DLedger mode the log holds the locks
+            self.locks.follow()
+            await self.persistence.write(LOCKS_FILE)
 
     async def _rebuild(self, _old: RoleState, new: RoleState) -> None:
         if new.role.takes_puts:
+            self.locks.lead(self.world.clock.monotonic())
             self.commits.keep_inside_queues()
             adopt_stored_topics(self.topics, self.store)
 

@@ -2,12 +2,14 @@
 
 A lease lasts `LEASE_SECONDS` from its last renewal; an expired one may be taken over by anyone. Owners survive a restart of the
 broker, because they go on consuming meanwhile: a queue that was leased when the broker ended is leased to nobody else until
-its owner must have given it up. Pure: time is handed in.
+its owner must have given it up. A node that has followed another master does not know which leases that master gave, so it
+gives none until they must all have ended. Pure: time is handed in.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import inf
 from typing import Any
 
 import attrs
@@ -22,6 +24,8 @@ LOCKS_FILE = "queueLocks.json"
 LEASE_SECONDS = 60.0
 OWNER_BELIEVES_SECONDS = 30.0
 """How long a client goes on after its last renewal (RocketMQ's REBALANCE_LOCK_MAX_LIVE_TIME), whatever the broker thinks."""
+HANDOVER_SECONDS = 1.1 * OWNER_BELIEVES_SECONDS
+"""How long a new master gives no lease at all; the tenth is for clocks of clients that run slowly."""
 LEASES_MAX = 100_000
 """Leases of all groups together; beyond it no new lease is given. Their file is made in one turn of the event loop."""
 
@@ -40,6 +44,10 @@ class QueueLocks:
     """Groups whose owners have changed since the log was told; None where the log does not hold them."""
     changes: int = 0
     """Counts changes of owners, which renewals are not; the file is written when it has moved."""
+    _followed: bool = False
+    """This node has followed another master since it gave its last lease."""
+    _granted_from: float = 0.0
+    """No lease is given before this moment."""
 
     def load(self, stored: Any, now: float) -> None:
         """Take the leases that the broker had given when it ended: their owners may have renewed them just before.
@@ -47,6 +55,7 @@ class QueueLocks:
         Raises:
             TypeError, ValueError: no table of lists of leases.
         """
+        self._followed = table_of(stored, "the content").get("followed") is True
         renewed = now - LEASE_SECONDS + OWNER_BELIEVES_SECONDS
         for group, rows in table_of(table_of(stored, "the content").get("locks"), "locks").items():
             self._add(group, rows, renewed)
@@ -87,15 +96,32 @@ class QueueLocks:
 
     def to_json(self) -> dict[str, Any]:
         """What `queueLocks.json` gets."""
-        return {"locks": {group: self.rows_of(group) for group in self._leases}}
+        return {"followed": self._followed, "locks": {group: self.rows_of(group) for group in self._leases}}
 
     def _changed(self, group: str) -> None:
         self.changes += 1
         if self.dirty is not None:
             self.dirty[group] = None
 
+    def follow(self) -> None:
+        """Forget all leases: another node is the master, and gives its own."""
+        self.changes += not self._followed
+        self._followed, self._granted_from = True, inf
+        self._leases.clear()
+        self._count = 0
+
+    def lead(self, now: float) -> None:
+        """Give leases from now on; after having followed, only when those of the former master must have ended."""
+        if self._followed:
+            self._granted_from = now + HANDOVER_SECONDS
+
     def lock(self, group: str, client_id: str, queues: Iterable[MessageQueue], now: float) -> list[MessageQueue]:
         """Take or renew leases; return the queues that the client holds now."""
+        if self._followed:
+            if now < self._granted_from:
+                return []
+            self._followed = False  # from here on the file tells a restart all that it must know
+            self.changes += 1
         leases = self._leases.setdefault(group, {})
         held: list[MessageQueue] = []
         for queue in queues:

@@ -158,10 +158,7 @@ class Replication(Generic[Node]):
             await self.store.become_writable()
             await self.node.lead(new.broker_id, synchronous=new.synchronous)
         elif new.role.is_replica:
-            self.sync, self._sync_scope = (
-                ConfigSync(self.tables, self.network, secret=self._secret, secrets=self.secrets),
-                trio.CancelScope(),
-            )
+            self.sync, self._sync_scope = self._new_sync(), trio.CancelScope()
             if not self.config.ha_master_address:
                 self.node.set_master(None)
             self._learn_master(self.role.master_address, self.role.master_ha_address)
@@ -175,6 +172,10 @@ class Replication(Generic[Node]):
     def _secret(self) -> bytes:
         """What proves to the master that it may be asked for its tables, and to us that it may be believed."""
         return self.config.ha_secret.encode() if self.config.ha_protocol == OURS else b""
+
+    def _new_sync(self) -> ConfigSync:
+        """What copies the master's tables from now on."""
+        return ConfigSync(self.tables, self.network, secret=self._secret, secrets=self.secrets)
 
     async def _keep_tables(self, sync: ConfigSync, scope: trio.CancelScope) -> None:
         with scope:
@@ -195,6 +196,12 @@ class Replication(Generic[Node]):
 @attrs.define(eq=False, kw_only=True)
 class ClassicReplication(Replication[ClassicNode]):
     """A master with slaves, or a slave."""
+
+    def _new_sync(self) -> ConfigSync:
+        sync = super()._new_sync()
+        sync.may_take = lambda: self.node.is_following
+        self.node.on_following = sync.ask_now
+        return sync
 
     async def start(self, nursery: trio.Nursery) -> None:
         await super().start(nursery)

@@ -6,6 +6,7 @@ with the number of failures. Clients that send to the retry topic themselves are
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import attrs
@@ -19,6 +20,7 @@ from ..message.properties import (
     DLQ_ORIGIN_TOPIC,
     ORIGIN_MESSAGE_ID,
     RETRY_TOPIC,
+    UNIQUE_KEY,
     WAIT,
 )
 from ..remoting.codes import RequestCode, ResponseCode
@@ -39,6 +41,8 @@ from .topics import DLQ_QUEUES, TopicTable, dlq_topic, retry_topic
 FIRST_RETRY_LEVEL = 3
 """Delay level after the first failure; each further one adds one."""
 
+_MESSAGE_ID = re.compile(r"[0-9A-Fa-f]{32}")
+"""A unique key, or the address of a broker in IPv4 and an offset in its log."""
 _STORED_CODES = {
     PutStatus.PUT_OK: ResponseCode.SUCCESS,
     PutStatus.FLUSH_DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,
@@ -96,6 +100,12 @@ class SendBack:
                 ResponseCode.SYSTEM_ERROR, f"there is no message at commit log offset {request.integer('offset')}"
             )
         stored = decode_record(record)
+        if _is_another(stored, request.text("originMsgId", "")):
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR,
+                f"the message at commit log offset {stored.physical_offset} is {stored.properties[UNIQUE_KEY]}, not "
+                f"{request.text('originMsgId')}: this broker never had that one, or has lost it; send a copy instead",
+            )
         original_topic = stored.properties.get(RETRY_TOPIC, stored.topic)
         message = self._copy(group, stored, request)
         batch = self.store.put([message])
@@ -144,6 +154,18 @@ class SendBack:
         if DELAY in properties:
             divert_delayed(message, self.store.dispatcher.tags_codes.level_max)
         return message
+
+
+def _is_another(stored: StoredMessage, wanted: str) -> bool:
+    """Whether a consumer means another message than the one that was stored where it says.
+
+    A new master may have other messages at the offsets at which the consumer read the failed one. Consumers name the failed one
+    by its unique key, or by address and offset.
+    """
+    unique_key = stored.properties.get(UNIQUE_KEY)
+    if unique_key is None or not _MESSAGE_ID.fullmatch(wanted):
+        return False
+    return wanted.upper() != unique_key.upper() and int(wanted[16:], 16) != stored.physical_offset
 
 
 def _answer_later(connection: ServerConnection, request: RemotingCommand) -> Callable[[PutStatus], None]:

@@ -73,7 +73,7 @@ class SendBack:
             "offset": message.physical_offset,
             "group": self.group,
             "delayLevel": delay_level,
-            "originMsgId": message.offset_message_id,
+            "originMsgId": message.message_id,
             "originTopic": message.topic,
             "unitMode": False,
             "maxReconsumeTimes": self.reconsume_times_max,

@@ -17,7 +17,7 @@ from ledgermq.message.fields import Layout
 from ledgermq.message.layout import BLANK, HEADS
 from ledgermq.store.checkpoint import FIELDS, MARK_AT, NOTE_AT
 from ledgermq.store.consumequeue import UNIT
-from ledgermq.store.index import ENTRY, HEADER
+from ledgermq.store.index_file import ENTRY, HEADER
 from ledgermq.store.recovery_mark import MARK
 
 PAGE = Path(__file__).with_name("formats.md")

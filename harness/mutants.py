@@ -31,7 +31,8 @@ from ledgermq.message.layout import decode_record
 from ledgermq.store import local_recovery, message_store, recovery
 from ledgermq.store.consumequeue import ConsumeQueue
 from ledgermq.store.events import LogEvents
-from ledgermq.store.index import IndexFile, IndexFiles
+from ledgermq.store.index import IndexFiles
+from ledgermq.store.index_file import IndexFile
 from ledgermq.store.index_slots import SlotTable
 from ledgermq.store.local_commitlog import LocalCommitLog
 from ledgermq.store.put_side import PutSide

@@ -22,9 +22,10 @@ from .checkpoint import Checkpoint
 from .consumequeue import PRE_BLANK_SIZE, ConsumeQueue
 from .damage import queue_begins, queue_ends
 from .deletions import deletions_file
+from .index import IndexFiles
 from .json_file import JsonFile
 from .message_store import MessageStore
-from .recovery_mark import RecoveryMark
+from .recovery_mark import PartialIndex, RecoveryMark
 
 log = get_logger(__name__)
 
@@ -55,6 +56,10 @@ class CheckpointKeeper:
     _noted: int = -1
     _written: RecoveryMark | None = None
     """The mark in the checkpoint, if this process has written it."""
+    _partial: PartialIndex | None = None
+    """What is on the medium of the index file that is being filled."""
+    _partial_at: float = -inf
+    """When it was synced."""
     _cuts: int = 0
     """Counts cuts of the log, so that a mark from before a cut is not written after it."""
     _cutting: bool = False
@@ -143,6 +148,7 @@ class CheckpointKeeper:
         await self._sync_queues(in_haste=in_haste)
         if store.index is not None:
             await run(store.index.sync_full, commit_log.flushed_offset)
+            await self._sync_partial_index(store.index)
             self.checkpoint.index_timestamp = store.index.forced_timestamp
         async with self._writing:
             if timestamp and position == dispatched and cuts == self._cuts and not self._cutting and deletions_saved:
@@ -150,7 +156,7 @@ class CheckpointKeeper:
                 checkpoint.physical_timestamp = checkpoint.logical_timestamp = timestamp
                 indexed = store.index.forced_offset if store.index is not None else -1
                 full = store.index.full_files if store.index is not None else 0
-                self._written = attrs.evolve(mark, indexed_offset=indexed, full_index_files=full)
+                self._written = attrs.evolve(mark, indexed_offset=indexed, full_index_files=full).with_partial(self._partial)
                 checkpoint.mark = self._written.encode()
                 checkpoint.confirm_offset = commit_log.readable_limit or 0
                 await run(checkpoint.save)
@@ -166,6 +172,26 @@ class CheckpointKeeper:
         index = self.store.index
         while index is not None and not index.flush(INDEX_PAGES_AT_ONCE):
             await trio.lowlevel.checkpoint()
+
+    async def _sync_partial_index(self, index: IndexFiles) -> None:
+        """Sync the index file that is being filled, if it is time.
+
+        Raises:
+            OSError: the disk refused; after a power cut the file is made anew.
+        """
+        if trio.current_time() < self._partial_at + self.store.config.flush_interval_index / 1000:
+            return
+        await self._flush_index()
+        synced, cuts, commit_log = index.partial(self.store.dispatcher.dispatched_offset), self._cuts, self.store.log
+        if synced is None:
+            return
+        # A record that a power cut takes from the log must not be in the index: what comes in its place would not be indexed.
+        if commit_log.flushed_offset < synced.position:
+            await commit_log.flush()
+        if commit_log.flushed_offset >= synced.position:
+            await self.store.world.workers.run(index.sync_partial)
+            if cuts == self._cuts:
+                self._partial, self._partial_at = synced, trio.current_time()
 
     async def _save_deletions(self) -> bool:
         """Write the deletions down, unless a power cut may still take the last one; tells whether the file has all.
@@ -229,7 +255,8 @@ class CheckpointKeeper:
         """
         self._cuts += 1
         self._cutting = True
-        self._written = None
+        self._written = self._partial = None
+        self._partial_at = -inf
         async with self._writing:
             self.checkpoint.confirm_offset = self.store.log.readable_limit or 0
             await self.store.world.workers.run(partial(self.checkpoint.forget, derive_anew=everything))

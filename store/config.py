@@ -46,6 +46,8 @@ class StoreConfig:
     flush_interval_commit_log: int = 500
     flush_interval_consume_queue: int = 1000
     """How often queues, index and checkpoint are synced; five times as long while the key index has little to write."""
+    flush_interval_index: int = 10_000
+    """How often the index file that is being filled is synced. It bounds what a start after a power cut has to index again."""
     sync_flush_timeout: int = 5000
     check_crc_on_recover: bool = True
     message_delay_level: str = DELAY_LEVELS

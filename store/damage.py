@@ -83,10 +83,11 @@ def lost_index_files(
     """Whether there are fewer index files than the mark says."""
     if mark.index_files < 0 or commit_log.min_offset != mark.log_min_offset:
         return False
-    expected = mark.full_index_files
+    expected, found = mark.full_index_files, index.full_files
     if page_cache_intact:
+        found = len(index.files)
         expected = max(mark.index_files, note.index_files if note is not None and note.boot_id == mark.boot_id else 0)
-    if len(index.files) >= expected:
+    if found >= expected:
         return False
-    log.error("index_files_lost", directory=index.directory, expected=expected, found=len(index.files))
+    log.error("index_files_lost", directory=index.directory, expected=expected, found=found)
     return True

@@ -113,10 +113,15 @@ class SlotTable:
             self._unread.discard(page)
 
 
+def big_endian(words: array[int]) -> array[int]:
+    """Turn native numbers into big-endian ones, or the other way round, in place."""
+    if sys.byteorder == "little":
+        words.byteswap()
+    return words
+
+
 def _words(content: bytes | memoryview) -> array[int]:
     """Big-endian numbers as native ones, or the other way round."""
     words = array("I")
     words.frombytes(content)
-    if sys.byteorder == "little":
-        words.byteswap()
-    return words
+    return big_endian(words)

@@ -137,7 +137,11 @@ def _open(world: World, config: StoreConfig, store_host: tuple[str, int], open_c
         store.events.load(deletions_file(disk, root))
         lost_from: int | None = None
         if index is not None:
-            lost_from = index.load(kept_all=page_cache_intact, forced_offset=-1 if mark is None else mark.indexed_offset)
+            lost_from = index.load(
+                kept_all=page_cache_intact,
+                forced_offset=-1 if mark is None else mark.indexed_offset,
+                partial=mark.partial_index if mark is not None else None,
+            )
             if mark is not None and (
                 not disk.exists(index.directory)
                 or lost_index_files(mark, note, commit_log, index, page_cache_intact=page_cache_intact)

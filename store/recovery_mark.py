@@ -27,10 +27,28 @@ MARK = Layout(
         Field("index_files", "i", "index files; -1 where files are being deleted"),
         Field("full_index_files", "i", "index files on the medium that are full"),
         Field("deletions_crc", "q", "CRC-32 of the deletions; -1 where files are being deleted"),
+        Field("partial_name", "q", "the index file, as a number, that is on the medium in part; 0 for none"),
+        Field("partial_entries", "i", "number of the entry of that file before which all are on the medium"),
+        Field("partial_end_offset", "q", "the record of the last of these entries"),
+        Field("partial_position", "q", "records before it are in these entries, or in files that are full"),
         Field("crc", "I", "CRC-32 of the fields before"),
     ),
 )
 _CRC_AT = MARK.offsets["crc"]
+
+
+@attrs.frozen
+class PartialIndex:
+    """How much of the last file, which is not full, is on the medium; in the recovery mark."""
+
+    name: int
+    """Of the file, as a number."""
+    next_entry: int
+    """The entries before it are on the medium."""
+    end_physical_offset: int
+    """Where the record of the last of them is."""
+    position: int
+    """The records before this physical offset are in the index."""
 
 
 @attrs.frozen
@@ -51,6 +69,29 @@ class RecoveryMark:
     index_files: int = -1
     full_index_files: int = 0
     deletions_crc: int = -1
+    partial_name: int = 0
+    partial_entries: int = 0
+    partial_end_offset: int = -1
+    partial_position: int = -1
+
+    @property
+    def partial_index(self) -> PartialIndex | None:
+        """How much of the index file that is being filled is on the medium."""
+        if not self.partial_name:
+            return None
+        return PartialIndex(self.partial_name, self.partial_entries, self.partial_end_offset, self.partial_position)
+
+    def with_partial(self, partial: PartialIndex | None) -> RecoveryMark:
+        """The mark with another such part."""
+        if partial is None:
+            return attrs.evolve(self, partial_name=0, partial_entries=0, partial_end_offset=-1, partial_position=-1)
+        return attrs.evolve(
+            self,
+            partial_name=partial.name,
+            partial_entries=partial.next_entry,
+            partial_end_offset=partial.end_physical_offset,
+            partial_position=partial.position,
+        )
 
     @classmethod
     def decode(cls, encoded: bytes) -> RecoveryMark | None:

@@ -175,6 +175,23 @@ class Handling:
     """When it was handled to the end or sent back for a retry, after which the group may pass it."""
 
 
+@attrs.frozen
+class Held:
+    """How far the log of a node goes that has been a slave since the last such look."""
+
+    host: str
+    seconds: float
+    end: int
+
+
+@attrs.frozen
+class NamedLoss:
+    """From this moment on the log of a node may be shorter: its machine lost power, or an operator said so by name."""
+
+    host: str
+    seconds: float
+
+
 @attrs.define(eq=False)
 class Stored:
     """One message as a look at the whole queue finds it."""
@@ -234,6 +251,18 @@ class History:
     subscriptions: set[tuple[str, str]] = attrs.field(factory=set[tuple[str, str]])
     """Group and topic, of the groups whose handlings are in the history."""
 
+    promotions: list[int] = attrs.field(factory=list[int])
+    """Lives after which a slave became the master: what was not answered as replicated may be gone."""
+    misled: list[int] = attrs.field(factory=list[int])
+    """Lives in which consumers may have read what is not there afterwards, so that they pass over what comes in its place."""
+    held: list[Held] = attrs.field(factory=list[Held])
+    """Looks at slaves, in order of time."""
+    named_losses: list[NamedLoss] = attrs.field(factory=list[NamedLoss])
+
     def survives(self, epoch: int, until: int) -> bool:
         """Whether what was promised in life `epoch` holds at the start of life `until`."""
         return self.sync_flush or End.POWER not in self.ends[epoch:until]
+
+    def consumers_follow(self, until: int) -> bool:
+        """Whether no consumer can be ahead of the log at the start of life `until`."""
+        return self.survives(0, until) and not any(life < until for life in self.misled)

@@ -2,7 +2,8 @@
 
 An epoch begins each time a node becomes master, at the end of its log. Two logs hold the same bytes up to some point inside
 the newest epoch that both have with the same number, start and writer (RocketMQ AutoSwitch, consistent point; the writer is our
-addition and distinguishes two nodes that became master at the same offset). Invariant: numbers ascend, starts never descend.
+addition and distinguishes two masters that began at the same offset, also when both are one node, first with its store and
+later with an older copy of it). Invariant: numbers ascend, starts never descend.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class Epoch:
     start: int
     """Physical offset of its first byte."""
     writer: bytes
-    """Identity of the node that was master, 16 bytes."""
+    """16 bytes that the master drew when the epoch began; older versions wrote the identity of their node."""
     replicas: int
     """How many copies, including the master's, a put of this epoch waited for; 1 is the master's alone."""
 

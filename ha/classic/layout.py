@@ -82,7 +82,7 @@ EPOCH = Layout(
     (
         Field("number", "i", "ascends along the log"),
         Field("start", "q", "physical offset of its first byte"),
-        Field("writer", "16s", "node that was master"),
+        Field("writer", "16s", "drawn by the master when the epoch began; older versions: its node"),
         Field("replicas", "i", "copies a put waited for; 1 = the master's alone"),
     ),
 )

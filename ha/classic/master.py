@@ -28,7 +28,7 @@ from .authenticated import AuthenticatedMaster
 from .bare import BareMaster
 from .epochs import EpochList
 from .files import EpochFile
-from .layout import NONCE_SIZE, NodeIdentity
+from .layout import NODE_SIZE, NONCE_SIZE, NodeIdentity
 from .protocol import MasterCore, MasterFact, SlaveJoined
 from .rate import Rate
 from .settings import OURS, HaSettings
@@ -276,7 +276,9 @@ class HAService:
 
     async def _begin_epoch(self, log_end: int) -> bool:
         kept = await self.workers.run(self.epoch_file.load)
-        epochs = kept.begun(self.log.min_offset, log_end, self.identity.node, self.settings.replicas)
+        # Drawn anew each time: a node that runs on an older copy of its store begins an epoch where it has begun one before.
+        writer = self.secrets.getrandbits(8 * NODE_SIZE).to_bytes(NODE_SIZE, "big")
+        epochs = kept.begun(self.log.min_offset, log_end, writer, self.settings.replicas)
         try:
             await self.workers.run(self.epoch_file.save, epochs)
         except OSError as error:

@@ -69,6 +69,8 @@ class ClassicNode:
     """The HA service, while the node is a running master."""
     client: HAClient | None = None
     """The HA client, while the node is a running slave."""
+    on_following: Callable[[], None] = lambda: None
+    """Called when the node begins to follow a master's log. Must do no I/O."""
     _log: ClassicCommitLog = attrs.field(init=False)
     _local: LocalCommitLog = attrs.field(init=False)
     _store: MessageStore = attrs.field(init=False)
@@ -167,6 +169,7 @@ class ClassicNode:
             self.settings,
             self._identity(broker_id),
             self._epoch_file,
+            on_joined=self.on_following,
         )
         self.client.follow(self._master)
         await self._nursery.start(self._run_role, self.client.run)

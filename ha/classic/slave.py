@@ -6,6 +6,7 @@ are removed only after logging what was promised about them; a log of another hi
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import attrs
@@ -123,6 +124,8 @@ class HAClient:
     epoch_file: EpochFile
     master: Address | None = None
     """The master's HA address; set through `follow`."""
+    on_joined: Callable[[], None] = lambda: None
+    """Called when a master's log and the own one have been found to be one history. Must do no I/O."""
     losses: Losses = attrs.field(factory=Losses)
     joined_at: float | None = None
     """When the master accepted the current connection, by the monotonic clock; None while there is none."""
@@ -138,7 +141,8 @@ class HAClient:
     """Why the last connection ended, if an operator must act."""
     _unreachable: Address | None = None
     """The master that was logged as unreachable, until it can be reached again."""
-    _epochs: EpochList | None = None
+    epochs: EpochList | None = None
+    """The epochs of the own log, once they have been read."""
     _confirmed: int = 0
     _known: trio.Event = attrs.field(factory=trio.Event)
     _reported: int = 0
@@ -166,10 +170,10 @@ class HAClient:
         Raises:
             CorruptEpochs, OSError: the file of epochs cannot be read or written.
         """
-        self._epochs = await self.workers.run(self.epoch_file.load)
+        self.epochs = await self.workers.run(self.epoch_file.load)
         # Recovery may have truncated the log since the list was saved, so epochs without bytes are removed, on the disk too:
         # once the log is longer again, bytes of an earlier epoch would count as theirs.
-        await self._keep(self._epochs.truncated(self.follower.log.max_offset))
+        await self._keep(self.epochs.truncated(self.follower.log.max_offset))
         task_status.started()
         pause = RETRY_SECONDS_MIN
         while True:
@@ -230,7 +234,7 @@ class HAClient:
         settings, now = self.settings, self.clock.monotonic()
         if settings.protocol != OURS:
             return BareSlave(self.follower.log, settings.limits, now)
-        assert self._epochs is not None
+        assert self.epochs is not None
         return AuthenticatedSlave(
             self.follower.log,
             settings.limits,
@@ -238,7 +242,7 @@ class HAClient:
             self.identity,
             settings.secret,
             self.secrets.getrandbits(8 * NONCE_SIZE).to_bytes(NONCE_SIZE, "big"),
-            self._epochs,
+            self.epochs,
             settings.from_first,
             self._confirmed,
         )
@@ -308,6 +312,7 @@ class HAClient:
                 self.joined_at = self.clock.monotonic()
                 log.info("master_joined", master=str(self.master), physical_offset=offset)
                 await self._keep(epochs)
+                self.on_joined()
             case EpochBegun(epochs):
                 await self._keep(epochs)
             case TailDropped(start, end, confirmed_end, promised_end):
@@ -327,7 +332,9 @@ class HAClient:
             HaRefused: an operator must decide. Nothing was removed.
         """
         seconds = self.follower.tail_seconds(start)
-        answered_end = confirmed_end if self.settings.sync_flush else max(confirmed_end, promised_end)
+        # With SYNC_FLUSH a master that has lost power has what it let consumers see. This outlives a start of the slave.
+        shown_end = max(confirmed_end, self.follower.log.readable_limit or 0)
+        answered_end = shown_end if self.settings.sync_flush else max(confirmed_end, promised_end)
         if self.settings.accept_loss or (answered_end <= start and seconds <= UNPROMISED_SECONDS_MAX):
             return
         raise HaRefused(
@@ -374,9 +381,9 @@ class HAClient:
             log.warning("unacknowledged_bytes_dropped", start=start, end=end, dropped_bytes=end - start)
 
     async def _keep(self, epochs: EpochList | None) -> None:
-        if epochs is not None and epochs != self._epochs:
+        if epochs is not None and epochs != self.epochs:
             await self.workers.run(self.epoch_file.save, epochs)
-            self._epochs = epochs
+            self.epochs = epochs
 
     async def _send(self, stream: Stream) -> None:
         while True:

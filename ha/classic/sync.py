@@ -130,6 +130,8 @@ class ConfigSync:
     secrets: Randomness | None = None
     """Unpredictable randomness for nonces; required with a secret."""
     period_seconds: float = PERIOD_SECONDS
+    may_take: Callable[[], bool] = lambda: True
+    """Whether the own log follows the master's. The tables of a master whose log is refused belong to another history."""
     master: Address | None = None
     rounds: int = 0
     """How many rounds have copied every table."""
@@ -144,11 +146,17 @@ class ConfigSync:
             self.master = master
             self._wake.set()
 
+    def ask_now(self) -> None:
+        """Begin the next round now: `may_take` may have changed."""
+        self._wake.set()
+
     async def run(self) -> None:
         """Keep the tables equal to the master's until cancelled."""
         while True:
-            if self.master is not None:
+            if self.master is not None and self.may_take():
                 await self.round(self.master)
+            else:
+                self.tables.adopt_topics()
             self._wake = trio.Event()
             with trio.move_on_after(min(self.period_seconds, RETRY_SECONDS) if self._failing else self.period_seconds):
                 await self._wake.wait()

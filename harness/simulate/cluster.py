@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable
 from math import inf
 
 import attrs
 import trio
 
-from ledgermq.broker.config import ASYNC_MASTER, SLAVE, BrokerConfig
+from ledgermq.broker.config import ASYNC_MASTER, BrokerConfig
 from ledgermq.store.opening import open_message_store
 from ledgermq.testing.checkers import CLUSTER_CHECKERS
 from ledgermq.testing.embedded import broker_configs
@@ -18,9 +19,9 @@ from ledgermq.testing.sim.network import SEND_BUFFER_BYTES
 
 from ..outcome import Outcome
 from .nodes import NodesDraw, NodesRun, fabric_of, simulate, whole_log
+from .operations import Operations
 from .scene import BROKER_PORT, Node, Scene
 from .workloads.delayed import DELAY_LEVELS
-from .workloads.members import Ordered
 from .workloads.registry import ALWAYS_DRAWN, CLASSIC_WORKLOADS
 
 WORKLOAD_SHARE = 0.4
@@ -46,13 +47,22 @@ class ClusterDraw(NodesDraw):
     commit_seconds: int
     promotes: bool
     """A slave may be started as the master."""
+    accepts_loss: bool
+    """Every slave is configured to accept losses; otherwise an operator settles each."""
+    restores: bool
+    """The master's store may be replaced by an older copy of it."""
+
+    @property
+    def may_lose(self) -> bool:
+        """Whether a power cut may take from a master what was promised, or what a slave must take for promised."""
+        return not (self.sync_flush and self.slaves_sync_flush)
 
     @classmethod
     def of(cls, seed: int) -> ClusterDraw:
         lots = random.Random(seed ^ 0xC1)  # noqa: S311 - never secrets
         lives, nodes = lots.randint(1, 4), lots.choice((1, 1, 2, 2, 4))
         sync_master = nodes > 1 and lots.random() < 0.7
-        draw = cls(
+        return cls(
             seed=seed,
             nodes=nodes,
             sync_master=sync_master,
@@ -78,28 +88,29 @@ class ClusterDraw(NodesDraw):
             commit_seconds=lots.choice((1, 5)),
             retries_max=lots.randint(1, 2),
             workloads=tuple(name for name in CLASSIC_WORKLOADS if name in ALWAYS_DRAWN or lots.random() < WORKLOAD_SHARE),
-            promotes=False,
+            promotes=sync_master and lots.random() < 0.5,
+            accepts_loss=(accepts_loss := lots.random() < 0.5),
+            restores=sync_master and lots.random() < 0.3 and not accepts_loss,
         )
-        # A slave does not know who owns the queues of ordered groups.
-        promotes = sync_master and lots.random() < 0.5 and Ordered.name not in draw.workloads
-        return attrs.evolve(draw, promotes=promotes)
 
 
 @attrs.define(eq=False)
 class ClusterRun(NodesRun[ClusterDraw]):
     """The run of one seed."""
 
+    operations: Operations = attrs.field(init=False)
     slave_is_prefix: bool = True
 
     @classmethod
     def of(cls, draw: ClusterDraw) -> ClusterRun:
         lots = random.Random(draw.seed ^ 0x5EED)  # noqa: S311 - never secrets
+        replaces = draw.promotes or draw.restores  # tables are copied to slaves only every ten seconds
         history = History(
             draw.sync_flush,
             copies=draw.in_sync_replicas if draw.sync_master else 1,
-            commit_seconds=inf if draw.disk_errors or draw.promotes else draw.commit_seconds + PERSIST_SLACK_SECONDS,
+            commit_seconds=inf if draw.disk_errors or replaces else draw.commit_seconds + PERSIST_SLACK_SECONDS,
             retries_max=draw.retries_max,
-            change_seconds=inf if draw.disk_errors or draw.promotes else CHANGE_SLACK_SECONDS,
+            change_seconds=inf if draw.disk_errors or replaces else CHANGE_SLACK_SECONDS,
         )
         return cls(draw, Scene(lots, fabric_of(draw), history, draw.life_seconds, draw.sync_seconds_max))
 
@@ -122,10 +133,11 @@ class ClusterRun(NodesRun[ClusterDraw]):
         if not draw.sync_master:
             configs[0] = attrs.evolve(configs[0], broker_role=ASYNC_MASTER)
         flush = "SYNC_FLUSH" if draw.slaves_sync_flush else "ASYNC_FLUSH"
-        accept = not (draw.sync_flush and draw.slaves_sync_flush)  # a power cut may take what was promised
-        configs[1:] = [attrs.evolve(config, flush_disk_type=flush, ha_accept_loss=accept) for config in configs[1:]]
+        configs[1:] = [attrs.evolve(config, flush_disk_type=flush) for config in configs[1:]]
+        accept = draw.accepts_loss and draw.may_lose
         return [
-            attrs.evolve(config, broker_ip1=f"10.0.1.{at}", bind_address=f"10.0.1.{at}") for at, config in enumerate(configs)
+            attrs.evolve(config, broker_ip1=f"10.0.1.{at}", bind_address=f"10.0.1.{at}", ha_accept_loss=accept)
+            for at, config in enumerate(configs)
         ]
 
     async def start_nodes(self, nursery: trio.Nursery) -> None:
@@ -135,53 +147,24 @@ class ClusterRun(NodesRun[ClusterDraw]):
             node.clock.drift = self.draw.clock_drift * self.lots.choice((0, 1))
         for node in self.nodes:
             await nursery.start(node.process.run)
+        self.operations = Operations(scene, self.draw, nursery, self.heal)
+        nursery.start_soon(self.operations.run)
 
-    async def live(self, nursery: trio.Nursery) -> None:
+    async def live(self, nursery: trio.Nursery) -> None:  # noqa: ARG002 - `operations` starts nodes
         for end, outage in zip(self.draw.ends, self.draw.outage_seconds, strict=True):
-            await self._live(nursery, end, outage)
+            await self._live(end, outage)
 
-    async def _live(self, nursery: trio.Nursery, end: End, outage_seconds: float) -> None:
-        scene = self.scene
+    async def _live(self, end: End, outage_seconds: float) -> None:
+        operations = self.operations
         with trio.move_on_after(self.draw.life_seconds * (0.3 + self.lots.random())):
             await self.strike()
-        if self.draw.promotes and self.lots.random() < 0.5:
-            await self._promote(nursery, end, outage_seconds)
-            return
-        slaves = scene.slaves if self.draw.slave_fails and self.lots.random() < 0.5 else []
-        victim = self.lots.choice(slaves or [scene.master])
-        scene.say(f"{victim.host} ends by {end.value}")
-        self.history.ends.append(end)
-        self.history.ended_at.append(trio.current_time())
-        await victim.process.end(end)
-        await trio.sleep(outage_seconds)
-        self.heal()
-        await nursery.start(victim.process.run)
-        scene.say(f"{victim.host} is back")
-
-    async def _promote(self, nursery: trio.Nursery, end: End, outage_seconds: float) -> None:
-        """End the master, start the slave with the longest log as the master, and the master as its slave.
-
-        What was acknowledged is on a slave, so this takes no more than a kill would, however the master ends.
-        """
-        scene, master = self.scene, self.scene.master
-        scene.say(f"{master.host} ends by {end.value}, and a slave takes its place")
-        await master.process.end(end)
-        self.history.ends.append(End.KILL)
-        self.history.ended_at.append(trio.current_time())
-        slave = max(scene.slaves, key=lambda node: node.broker.store.log.max_offset if node.broker is not None else -1)
-        await slave.process.end(self.lots.choice((End.CLEAN, End.KILL)))
-        before, after = master.config, slave.config
-        slave.config = attrs.evolve(after, broker_id=0, broker_role=before.broker_role, flush_disk_type=before.flush_disk_type)
-        master.config = attrs.evolve(
-            before, broker_id=after.broker_id, broker_role=SLAVE, flush_disk_type=after.flush_disk_type
-        )
-        await trio.sleep(outage_seconds)
-        self.heal()
-        await nursery.start(slave.process.run)
-        scene.say(f"{slave.host} is the master")
-        await trio.sleep(outage_seconds * self.lots.random())
-        await nursery.start(master.process.run)
-        scene.say(f"{master.host} is its slave")
+        async with operations.lock:
+            if self.draw.restores and self.lots.random() < 0.4:
+                await operations.restore(outage_seconds)
+            elif self.draw.promotes and self.lots.random() < 0.5:
+                await operations.promote(end, outage_seconds)
+            else:
+                await operations.crash(end, outage_seconds)
 
     def disagreement(self) -> str:
         # A slave that is ahead of a master that lost its unsynced tail goes back when it has joined again.
@@ -202,8 +185,9 @@ class ClusterRun(NodesRun[ClusterDraw]):
 
     async def look(self, nursery: trio.Nursery) -> None:  # noqa: ARG002 - every node ends
         """End all nodes, open the stores once more and read everything in them."""
-        for node in (*self.scene.slaves, self.scene.master):
-            await node.process.end(End.CLEAN)
+        async with self.operations.lock:
+            for node in (*self.scene.slaves, self.scene.master):
+                await node.process.end(End.CLEAN)
         logs: list[bytes] = []
         for node in (self.scene.master, *self.scene.slaves):
             config = node.config.store_config()
@@ -214,6 +198,11 @@ class ClusterRun(NodesRun[ClusterDraw]):
                         workload.look(store)
                 logs.append(whole_log(store.log.slice_from, store.log.min_offset, store.log.max_offset))
         self.slave_is_prefix = all(logs[0].startswith(log) for log in logs[1:])
+
+    def faults(self) -> Counter[str]:
+        faults = super().faults()
+        faults["cut_by_name"] = self.operations.cuts
+        return faults
 
     def violations(self) -> list[str]:
         return [] if self.slave_is_prefix else ["the slave's log is not a prefix of its master's"]

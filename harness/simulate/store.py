@@ -58,6 +58,8 @@ class StoreDraw:
     index_slots: int
     index_entries: int
     lives: int
+    index_interval_ms: int
+    """How often the index file that is being filled is synced."""
     life_seconds: float
     ends: tuple[End, ...]
     sync_seconds_max: float
@@ -114,6 +116,7 @@ class StoreDraw:
             bare=later.random() < 0.3,
             cuts_at_edges=later.random() < 0.5,
             deletions=later.random() < 0.4,
+            index_interval_ms=later.choice((1, 1000, 10_000)),
         )
 
 
@@ -172,6 +175,7 @@ class StoreRun:
             mapped_file_size_consume_queue=draw.queue_file_size,
             max_hash_slot_num=draw.index_slots,
             max_index_num=draw.index_entries,
+            flush_interval_index=draw.index_interval_ms,
             flush_disk_type="SYNC_FLUSH" if draw.sync_flush else "ASYNC_FLUSH",
             delete_when="23",
             disk_max_used_space_ratio=95,

@@ -36,6 +36,7 @@ from .messages import (
     queue_offsets_are_given_once,
     readers_see_all_in_order,
     retries_end_in_the_dead_letters,
+    slaves_keep_what_they_confirmed,
 )
 
 Checker = Callable[[History], Iterator[str]]
@@ -56,6 +57,7 @@ CLUSTER_CHECKERS: tuple[Checker, ...] = (
     queue_offsets_are_dense,
     queue_offsets_are_given_once,
     acknowledged_puts_are_on_slaves,
+    slaves_keep_what_they_confirmed,
     acknowledged_puts_keep_their_order,
     readers_see_all_in_order,
     committed_offsets_never_retreat,
@@ -104,6 +106,7 @@ __all__ = [
     "queue_offsets_are_given_once",
     "readers_see_all_in_order",
     "retries_end_in_the_dead_letters",
+    "slaves_keep_what_they_confirmed",
 ]
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from math import inf
 
-from ..history import Commit, End, History, Put, Snapshot
+from ..history import Commit, End, Held, History, Put, Snapshot
 
 Checker = Callable[[History], Iterator[str]]
 
@@ -40,14 +40,18 @@ def nothing_acknowledged_is_lost(history: History) -> Iterator[str]:
 def nothing_read_is_lost(history: History) -> Iterator[str]:
     """What a consumer was given stays at its offset, as long as an acknowledgement of it would have held.
 
-    Otherwise the consumer is ahead of the log and the offset is given to another message, which it will never see.
+    Otherwise the consumer is ahead of the log and the offset is given to another message, which it will never see. A slave that
+    becomes the master need not have what nobody was told to be replicated.
     """
+    acknowledged = {put.number for put in history.puts if put.acknowledged}
     for snapshot in history.snapshots:
         stored = {
             (queue, message.queue_offset): message.number for queue, messages in snapshot.queues.items() for message in messages
         }
         for read in history.reads:
             if read.epoch >= snapshot.epoch or not history.survives(read.epoch, snapshot.epoch):
+                continue
+            if read.number not in acknowledged and any(read.epoch <= life < snapshot.epoch for life in history.promotions):
                 continue
             if read.queue_offset < snapshot.bounds.get(read.queue, (0, 0))[0]:
                 continue
@@ -161,6 +165,26 @@ def acknowledged_puts_are_on_slaves(history: History) -> Iterator[str]:
             yield f"message {put.number} was acknowledged at {_place(put)} with {put.copies} of {history.copies} copies"
 
 
+def slaves_keep_what_they_confirmed(history: History) -> Iterator[str]:
+    """A slave that has held an acknowledged message holds it until it loses power, or is told by name to give it up."""
+    if history.copies == 1:  # nobody waited for slaves
+        return
+    losses: dict[str, list[float]] = {}
+    for loss in history.named_losses:
+        losses.setdefault(loss.host, []).append(loss.seconds)
+    before: dict[str, Held] = {}
+    for look in history.held:
+        last, before[look.host] = before.get(look.host), look
+        if last is None or look.end >= last.end or any(last.seconds <= at <= look.seconds for at in losses.get(look.host, ())):
+            continue
+        for put in history.puts:
+            if put.acknowledged and put.answered_at <= last.seconds and look.end <= put.physical_offset < last.end:
+                yield (
+                    f"{look.host} held message {put.number}, acknowledged at physical offset {put.physical_offset}, at "
+                    f"{last.seconds:.2f} s, and its log ends at {look.end} at {look.seconds:.2f} s"
+                )
+
+
 def acknowledged_puts_keep_their_order(history: History) -> Iterator[str]:
     """What one producer sends to a queue after an acknowledgement lies behind what was acknowledged."""
     last: dict[tuple[int, tuple[str, int]], Put] = {}
@@ -220,7 +244,7 @@ def readers_see_all_in_order(history: History) -> Iterator[str]:
     """
     expected: dict[tuple[str, tuple[str, int]], int] = {}
     for read in history.reads:
-        if not history.survives(0, len(history.ends)):
+        if not history.consumers_follow(len(history.ends)):
             return
         key = (read.reader, read.queue)
         if read.queue_offset > expected.setdefault(key, read.queue_offset):
@@ -237,7 +261,7 @@ def committed_offsets_never_retreat(history: History) -> Iterator[str]:
     """
     looks: dict[tuple[str, tuple[str, int]], list[Commit]] = {}
     for look in history.commits:
-        if not history.survives(0, look.epoch):
+        if not history.consumers_follow(look.epoch):
             continue
         before = looks.setdefault((look.group, look.queue), [])
         least: Commit | None = None
@@ -281,7 +305,7 @@ def retries_end_in_the_dead_letters(history: History) -> Iterator[str]:
             yield f"{told} is a dead letter after {min(trial.dead)} failures, with {history.retries_max} retries"
         if max(trial.copies, default=0) > history.retries_max:
             yield f"{told} was tried again after {max(trial.copies)} failures, with {history.retries_max} retries"
-        if not trial.acknowledged or not history.survives(0, len(history.ends)):
+        if not trial.acknowledged or not history.consumers_follow(len(history.ends)):
             continue  # a consumer that is ahead of a log that lost its unsynced tail passes over what comes in its place
         missing = set(range(min(trial.failures, history.retries_max) + 1)) - trial.attempts
         if missing:

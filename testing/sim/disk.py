@@ -147,6 +147,15 @@ class _Inode:
         one = range(at, at + 1)
         return lots.choice((one, one, range(first, at + 1), range(at, last + 1)))
 
+    def copy(self) -> _Inode:
+        """The same content as another file, all of it on the medium."""
+        after = _Inode(modified_ms=self.modified_ms, size=self.size)
+        for number in sorted(self.allocated):
+            content, start = self.sector(number), number * SECTOR
+            after.reserve(max(self.size, start + SECTOR))[start : start + SECTOR] = content
+            after.allocated.add(number)
+        return after
+
     def survivor(self, lots: random.Random, size: int, count: Callable[[str], None], *, at_edges: bool) -> _Inode:
         """What a power cut leaves of this file, whose length came down to `size`; `count` is told what became of writes.
 
@@ -203,9 +212,21 @@ class _Names:
     def copy(self) -> _Names:
         return _Names(dict(self.files), set(self.directories), dict(self.sizes))
 
+    def backup(self) -> _Names:
+        """The same names of copies of the files."""
+        files = {path: inode.copy() for path, inode in self.files.items()}
+        return _Names(files, set(self.directories), {inode: inode.size for inode in files.values()})
+
 
 def _parent(path: str) -> str:
     return path.rpartition("/")[0]
+
+
+@attrs.frozen(eq=False)
+class DiskBackup:
+    """What a disk held at one moment."""
+
+    names: _Names
 
 
 @attrs.define(eq=False)
@@ -423,6 +444,17 @@ class SimDisk:
             journal=self._journal,
             boot=self._boot,
         )
+
+    def backup(self) -> DiskBackup:
+        """A copy of all files as readers see them now, as a snapshot of the file system takes it."""
+        return DiskBackup(self._names.backup())
+
+    def restored(self, backup: DiskBackup) -> SimDisk:
+        """End this disk and give one that holds what a backup holds, all of it on the medium."""
+        self._off = True
+        self.faults.count("restored_backup")
+        names = backup.names.backup()
+        return SimDisk(self.lots, self.wall_ms, self.faults, names=names, durable=names.copy(), boot=self._boot + 1)
 
     # ---------------------------------------------------------------- names
 

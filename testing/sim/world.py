@@ -8,7 +8,7 @@ import attrs
 
 from ...world.real import World
 from .clock import SimClock
-from .disk import SimDisk
+from .disk import DiskBackup, SimDisk
 from .network import SimFabric
 from .workers import SimWorkers
 
@@ -51,6 +51,11 @@ class Machine:
         """End the machine: connections stay half-open, the disk keeps what was synced and some of the rest."""
         self.fabric.power_off(self.host)
         self.disk = self.disk.power_cut(self.lots.getrandbits(32))
+
+    def restore(self, backup: DiskBackup) -> None:
+        """End the machine, and switch it on again with the disk as it was when the backup was made."""
+        self.fabric.power_off(self.host)
+        self.disk = self.disk.restored(backup)
 
 
 def _split(lots: random.Random) -> random.Random:

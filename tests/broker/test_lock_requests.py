@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from ledgermq.broker.deletions import TOPICS_FILE
 from ledgermq.broker.topics import TopicConfig
 from ledgermq.message.json import loads
 from ledgermq.remoting.codes import RequestCode, ResponseCode
@@ -47,6 +48,7 @@ async def test_a_restart_gives_no_queue_to_another_while_its_owner_may_go_on(tmp
 
     async with open_desk(tmp_path) as desk:
         desk.broker.topics.put(TopicConfig("T1"))
+        assert await desk.broker.persistence.write(TOPICS_FILE)
         assert await lock(desk, "owner")
         shutil.copytree(tmp_path, tmp_path / "copy")
     for client_id, granted in (("other", False), ("owner", True)):

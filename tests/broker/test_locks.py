@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ledgermq.broker import locks as module
-from ledgermq.broker.locks import LEASE_SECONDS, OWNER_BELIEVES_SECONDS, QueueLocks
+from ledgermq.broker.locks import HANDOVER_SECONDS, LEASE_SECONDS, OWNER_BELIEVES_SECONDS, QueueLocks
 from ledgermq.message.message import MessageQueue
 from ledgermq.message.units import QueueId
 
@@ -94,6 +94,48 @@ def test_owners_survive_a_restart() -> None:
     assert locks.lock("g", "c1", [B], 1000 + OWNER_BELIEVES_SECONDS) == [B]
     assert locks.lock("h", "c3", [A], 1000) == [A]
     assert locks.lock("g", "c2", [A, B], 1000.1 + OWNER_BELIEVES_SECONDS) == [A]
+
+
+def test_a_replica_gives_no_lease() -> None:
+    """Its master does."""
+    locks = QueueLocks()
+    locks.lock("g", "c1", [A], 0)
+    locks.follow()
+
+    assert locks.lock("g", "c1", [A], 1) == []
+    assert not locks.are_held("g", 1)
+
+
+def test_a_new_master_gives_no_lease_before_those_of_the_former_one_have_ended() -> None:
+    """It does not know them: neither a member that asks for a new queue nor one that renews is believed."""
+    locks = QueueLocks()
+    locks.follow()
+    locks.lead(100)
+
+    assert locks.lock("g", "c1", [A], 100 + OWNER_BELIEVES_SECONDS) == []
+    assert locks.lock("g", "c2", [A], 100 + HANDOVER_SECONDS) == [A]
+    assert locks.lock("g", "c1", [A], 100 + HANDOVER_SECONDS) == []
+
+
+def test_a_restart_of_a_new_master_waits_again() -> None:
+    """Up to its first lease the file says that another node has been the master; afterwards it lists all leases."""
+    before = QueueLocks()
+    before.follow()
+    before.lead(0)
+    before.lock("g", "c1", [A], 1)
+
+    locks = QueueLocks()
+    locks.load(before.to_json(), 1000)
+    locks.lead(1000)
+    assert locks.lock("g", "c1", [A], 1000 + OWNER_BELIEVES_SECONDS) == []
+    changes = locks.changes
+    assert locks.lock("g", "c1", [A], 1000 + HANDOVER_SECONDS) == [A]
+    assert locks.changes > changes, "the file is written before the answer leaves"
+
+    after = QueueLocks()
+    after.load(locks.to_json(), 2000)
+    after.lead(2000)
+    assert after.lock("g", "c2", [B], 2000) == [B]
 
 
 def test_only_changes_of_owners_are_written() -> None:

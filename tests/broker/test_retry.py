@@ -191,6 +191,27 @@ async def test_what_cannot_be_sent_back_is_refused(tmp_path: Path, fields: dict[
         assert send_back(desk.peer(), fields.pop("offset", offset), **fields) == code
 
 
+@pytest.mark.parametrize(
+    ("named", "code"),
+    [
+        ("0A000009" * 4, Code.SUCCESS),
+        ("0a000009" * 4, Code.SUCCESS),
+        ("0A000008" * 4, Code.SYSTEM_ERROR),
+        ("0A00000900002A9F", Code.SUCCESS),
+        ("0A00000900002A9F{offset:016X}", Code.SUCCESS),
+        ("0A00000900002A9F{other:016X}", Code.SYSTEM_ERROR),
+    ],
+    ids=["its key", "lower case", "another key", "no message id", "its place", "another place"],
+)
+async def test_a_consumer_that_means_another_message_is_refused(tmp_path: Path, named: str, code: int) -> None:
+    """After a promotion another message may be stored where the consumer read the one that has failed."""
+    async with open_desk(tmp_path) as desk:
+        put(desk)
+        offset = put(desk, UNIQ_KEY="0A000009" * 4)
+
+        assert send_back(desk.peer(), offset, originMsgId=named.format(offset=offset, other=offset + 1)) == code
+
+
 async def test_a_closed_retry_topic_takes_nothing(tmp_path: Path) -> None:
     """An administrator may shut it."""
     async with open_desk(tmp_path) as desk:

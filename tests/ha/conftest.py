@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -251,6 +252,7 @@ def lines() -> Lines:
 @pytest.fixture
 def open_node(lines: Lines) -> OpenNode:
     """Opens a node by name; a slave follows the master's port. `disk` continues an earlier life."""
+    lives = itertools.count(1)
 
     @asynccontextmanager
     async def opened(
@@ -270,7 +272,7 @@ def open_node(lines: Lines) -> OpenNode:
             SimClock(),
             random.Random(name),
             SimWorkers(),
-            random.Random(f"{name} secrets"),
+            random.Random(f"{name} secrets {next(lives) if disk is not None else 0}"),
         )
         config = StoreConfig(
             store_path_root_dir="store",

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from ledgermq.message.strings import string_hash
 from ledgermq.store.index import IndexFiles
 from ledgermq.store.index_keys import IndexEntry, KeyBatch, KeyHashes, key_hash
+from ledgermq.store.recovery_mark import PartialIndex
 from ledgermq.world.disk import Disk, RealDisk
 
 from .watched_disk import WatchedDisk
@@ -145,6 +146,40 @@ def test_after_a_power_cut_only_full_forced_files_count(tmp_path: Path, index: I
     assert lost_from == 1800
     assert [file.end_timestamp for file in index.files] == [1018]
     assert len(list((tmp_path / "index").iterdir())) == 1
+
+
+def test_after_a_power_cut_a_file_goes_on_where_it_was_forced(tmp_path: Path, index: IndexFiles) -> None:
+    """Slots and header are newer than the entries that count; what came later is indexed again, and nothing twice."""
+    entries: list[IndexEntry] = [("T", "", f"k{n % 3}", n * 100, 1000 + n) for n in range(15)]
+    index.put_batch(entries[:10])
+    index.flush()
+    partial = index.partial(1000)
+    index.put_batch(entries[10:])
+    index.flush()
+    file = index.files[0]
+    end_of_forced = file.entries_at + 11 * 20
+    index.close()
+    path = tmp_path / "index" / str(partial.name if partial else "")
+    content = path.read_bytes()
+    path.write_bytes(content[:end_of_forced] + bytes(len(content) - end_of_forced))
+
+    assert index.load(kept_all=False, forced_offset=-1, partial=partial) == 1000
+    assert index.query("T", "k1", 64, *FOREVER) == [100, 400, 700]
+    index.put_batch(entries[10:])
+
+    assert index.query("T", "k1", 64, *FOREVER) == [100, 400, 700, 1000, 1300]
+    assert index.files[0].next_entry == 16
+
+
+def test_a_file_that_lacks_what_was_forced_is_made_anew(tmp_path: Path, index: IndexFiles) -> None:
+    """It was exchanged for an older copy, or for another store's."""
+    index.put_batch([("T", "", "k", n * 100, 1000 + n) for n in range(5)])
+    index.flush()
+    partial = attrs.evolve(index.partial(1000) or PartialIndex(0, 0, 0, 0), next_entry=9, end_physical_offset=700)
+    index.close()
+
+    assert index.load(kept_all=False, forced_offset=-1, partial=partial) == 0
+    assert index.files == []
 
 
 def test_a_file_is_not_forced_ahead_of_the_log(index: IndexFiles) -> None:

@@ -87,7 +87,7 @@ class Failing(Workload):
         if broker is None:
             return "nobody takes messages"
         self.look(broker.store)
-        whole = scene.history.survives(0, scene.epoch)
+        whole = scene.history.consumers_follow(scene.epoch)
         tried = [trial for trial in scene.history.trials if trial.acknowledged and whole]
         open_ones = [trial.number for trial in tried if not trial.done and not trial.dead]
         return f"messages {open_ones[:5]} were neither taken nor are they dead letters" if open_ones else ""

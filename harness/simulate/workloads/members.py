@@ -222,7 +222,7 @@ class Members(Workload):
             self.scene.history.member_commits.append(commit)
 
     def lacking(self) -> str:
-        if not self.scene.history.survives(0, self.scene.epoch):
+        if not self.scene.history.consumers_follow(self.scene.epoch):
             return ""
         missing = sorted({put.number for put in self._sent if put.acknowledged} - self._done)
         return f"{self._style.name}: {len(missing)} messages were not handled: {missing[:5]}" if missing else ""

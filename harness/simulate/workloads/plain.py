@@ -68,7 +68,7 @@ class Plain(Workload):
     def lacking(self) -> str:
         history = self.scene.history
         # A consumer that is ahead of a log that lost its unsynced tail passes over what comes in its place.
-        if not history.survives(0, self.scene.epoch):
+        if not history.consumers_follow(self.scene.epoch):
             return ""
         missing = sorted({put.number for put in history.puts if put.acknowledged and put.queue[0] == TOPIC} - self.seen)
         return f"the consumer lacks {len(missing)} messages: {missing[:5]}" if missing else ""

@@ -98,7 +98,7 @@ class Topics(Workload):
 
     def wanted(self) -> set[int]:
         """The messages that the consumer must get."""
-        if not self.scene.history.survives(0, self.scene.epoch):
+        if not self.scene.history.consumers_follow(self.scene.epoch):
             return set()
         return {put.number for put in self._sent if put.acknowledged}
 

@@ -380,7 +380,7 @@ async def test_an_epoch_of_which_no_byte_is_left_counts_for_nothing(autojump_clo
         async with open_node("s", slave=True, disk=disk) as slave:
             await slave.caught_up(master)
             assert slave.content() == master.content()
-            assert slave.node.client._epochs == master.node.service.epochs
+            assert slave.node.client.epochs == master.node.service.epochs
             assert EpochFile(slave.disk, "store").load() == master.node.service.epochs, "else it counts once the log is longer"
 
 
@@ -522,7 +522,7 @@ async def test_the_master_goes_and_returns_and_the_slave_is_there(
             master.put(10)
             await slave.caught_up(master)
             assert slave.content() == master.content()
-            assert len(slave.node.client._epochs) == (2 if protocol == "ledgermq" else 0)
+            assert len(slave.node.client.epochs) == (2 if protocol == "ledgermq" else 0)
 
 
 async def test_a_master_on_a_full_disk_starts_and_serves_slaves_once_there_is_room(

@@ -314,3 +314,23 @@ async def test_a_master_that_is_away_is_asked_again() -> None:
             while sync.rounds < 2:  # noqa: ASYNC110 - a real network
                 await trio.sleep(0.01)
         nursery.cancel_scope.cancel()
+
+
+async def test_a_master_whose_log_is_not_followed_is_not_asked() -> None:
+    """Its tables may be those of an older copy of its store; once the logs have been found to agree they are taken at once."""
+    master, tables, follows = Master(dict(BODIES)), Tables(), list[bool]()
+    async with serving(master) as address, trio.open_nursery() as nursery:
+        sync = ConfigSync(tables, TcpNetwork(), period_seconds=3600, may_take=lambda: bool(follows))
+        sync.follow(address)
+        nursery.start_soon(sync.run)
+        with trio.fail_after(10):
+            while not tables.adoptions:  # noqa: ASYNC110 - a real network
+                await trio.sleep(0.01)
+        assert master.asked == []
+
+        follows.append(True)
+        sync.ask_now()
+        with trio.fail_after(10):
+            while not sync.rounds:  # noqa: ASYNC110 - a real network
+                await trio.sleep(0.01)
+        nursery.cancel_scope.cancel()

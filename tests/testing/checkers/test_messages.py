@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-from ledgermq.testing.checkers import acknowledged_puts_follow_real_time, leaders_show_all_that_is_acknowledged
-from ledgermq.testing.history import History, Pull, Put
+import pytest
+
+from ledgermq.testing.checkers import (
+    acknowledged_puts_follow_real_time,
+    leaders_show_all_that_is_acknowledged,
+    nothing_read_is_lost,
+    slaves_keep_what_they_confirmed,
+)
+from ledgermq.testing.history import End, Held, History, NamedLoss, Pull, Put, Read, Snapshot, Stored
 
 QUEUE = ("T", 0)
 
@@ -46,3 +53,33 @@ def test_a_leader_that_does_not_show_what_was_acknowledged_is_found() -> None:
     history.pulls.append(Pull(QUEUE, 4, empty=True, began=2.0, host="h", led=True))
 
     assert len(list(leaders_show_all_that_is_acknowledged(history))) == 1
+
+
+def _history(*, cut: bool) -> History:
+    history = History(sync_flush=False, copies=2, puts=[put(1, 0.0, 1.0, 0, 100)])
+    history.held = [Held("slave", 2.0, 200), Held("slave", 3.0, 90)]
+    if cut:
+        history.named_losses = [NamedLoss("slave", 2.5)]
+    return history
+
+
+def test_a_slave_that_drops_an_acknowledged_message_unasked_is_found() -> None:
+    """Its log is shorter than the message, and nobody said that it may be."""
+    assert list(slaves_keep_what_they_confirmed(_history(cut=True))) == []
+
+    (violation,) = slaves_keep_what_they_confirmed(_history(cut=False))
+
+    assert violation.startswith("slave held message 1")
+
+
+@pytest.mark.parametrize(("acknowledged", "promotions", "lost"), [(True, [0], 1), (False, [0], 0), (False, [], 1)])
+def test_a_promotion_takes_only_what_nobody_was_told_to_be_replicated(
+    acknowledged: bool, promotions: list[int], lost: int
+) -> None:
+    """A message that was read, and is another one afterwards."""
+    history = History(sync_flush=True, ends=[End.KILL], promotions=promotions)
+    history.puts = [Put(1, 0, QUEUE, 0, acknowledged=acknowledged)]
+    history.reads = [Read(QUEUE, 0, 1, 0)]
+    history.snapshots = [Snapshot(1, {QUEUE: [Stored(0, 0, 2, 0)]}, {QUEUE: (0, 1)}, {})]
+
+    assert len(list(nothing_read_is_lost(history))) == lost

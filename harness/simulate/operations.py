@@ -1,0 +1,208 @@
+"""What operators do to the brokers of a simulated run: end and start them, promote slaves, restore backups, settle refusals."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import attrs
+import trio
+
+from ledgermq.broker.config import SLAVE
+from ledgermq.ha.classic.node import ClassicNode
+from ledgermq.store.cutting import cut_log
+from ledgermq.testing.history import End, Held, History, NamedLoss
+from ledgermq.testing.sim.disk import DiskBackup
+
+from .scene import Node, Scene
+
+if TYPE_CHECKING:
+    from .cluster import ClusterDraw
+
+LOOK_SECONDS = 0.25
+CUT_AT = re.compile(r"store cut STORE --at (\d+)")
+"""What a slave says that refuses its master."""
+
+
+@attrs.define(eq=False)
+class Operations:
+    """Acts on the nodes of one run, and notes in its history what may be lost by that."""
+
+    scene: Scene
+    draw: ClusterDraw
+    nursery: trio.Nursery
+    heal: Callable[[], None]
+    lock: trio.Lock = attrs.field(factory=trio.Lock)
+    """Held by whoever ends and starts nodes."""
+    demoted: set[Node] = attrs.field(factory=set[Node])
+    """Nodes that have been the master and are slaves: what they alone have may be given up."""
+    cuts: int = 0
+    _backup: tuple[Node, DiskBackup] | None = None
+    _refused_at: dict[Node, float] = attrs.field(factory=dict[Node, float])
+
+    @property
+    def lots(self) -> random.Random:
+        return self.scene.lots
+
+    @property
+    def history(self) -> History:
+        return self.scene.history
+
+    async def run(self) -> None:
+        """Look at the slaves, make backups and settle refusals until cancelled."""
+        while True:
+            await trio.sleep(LOOK_SECONDS)
+            for node in self.scene.slaves:
+                self._look_at(node)
+            if self.draw.restores and self.lots.random() < LOOK_SECONDS / self.draw.life_seconds:
+                self._back_up()
+            async with self.lock:
+                await self._settle()
+
+    def _look_at(self, node: Node) -> None:
+        if node.broker is not None and not node.config.ha_accept_loss:
+            self.history.held.append(Held(node.host, trio.current_time(), node.broker.store.log.max_offset))
+
+    def _back_up(self) -> None:
+        master = self.scene.master
+        self.scene.say(f"a backup of {master.host} is made")
+        self._backup = master, master.machine.disk.backup()
+
+    async def _end(self, node: Node, end: End) -> None:
+        """End a node; one that loses power may lose the end of its log."""
+        if end is End.POWER:
+            self._lost_by_name(node)
+        await node.process.end(end)
+
+    def _lost_by_name(self, *nodes: Node) -> None:
+        self.history.named_losses += [NamedLoss(node.host, trio.current_time()) for node in nodes]
+
+    def _ended(self, end: End) -> None:
+        self.history.ends.append(end)
+        self.history.ended_at.append(trio.current_time())
+
+    async def crash(self, end: End, outage_seconds: float) -> None:
+        """End one node, and start it again after a while."""
+        scene = self.scene
+        slaves = scene.slaves if self.draw.slave_fails and self.lots.random() < 0.5 else []
+        victim = self.lots.choice(slaves or [scene.master])
+        scene.say(f"{victim.host} ends by {end.value}")
+        self._ended(end)
+        await self._end(victim, end)
+        if self.draw.restores and victim is scene.master and self.lots.random() < 0.5:
+            self._back_up()
+        await trio.sleep(outage_seconds)
+        self.heal()
+        await self.nursery.start(victim.process.run)
+        scene.say(f"{victim.host} is back")
+
+    async def promote(self, end: End, outage_seconds: float) -> None:
+        """End the master, start the slave with the longest log as the master, and the master as its slave.
+
+        What was acknowledged is on a slave, so this takes no more than a kill would, however the master ends.
+        """
+        scene, master = self.scene, self.scene.master
+        scene.say(f"{master.host} ends by {end.value}, and a slave takes its place")
+        slave = max(scene.slaves, key=_progress)
+        self.history.promotions.append(scene.epoch)
+        if _has_shown_more(master, slave):
+            self.history.misled.append(scene.epoch)
+        self._ended(End.KILL)
+        await self._end(master, end)
+        await slave.process.end(self.lots.choice((End.CLEAN, End.KILL)))
+        before, after = master.config, slave.config
+        slave.config = attrs.evolve(after, broker_id=0, broker_role=before.broker_role, flush_disk_type=before.flush_disk_type)
+        master.config = attrs.evolve(
+            before, broker_id=after.broker_id, broker_role=SLAVE, flush_disk_type=after.flush_disk_type
+        )
+        self.demoted.add(master)
+        self.demoted.discard(slave)
+        self._lost_by_name(*scene.nodes)  # slaves may have more than the new master, which nobody was told to be replicated
+        await trio.sleep(outage_seconds)
+        self.heal()
+        await self.nursery.start(slave.process.run)
+        scene.say(f"{slave.host} is the master")
+        await trio.sleep(outage_seconds * self.lots.random())
+        await self.nursery.start(master.process.run)
+        scene.say(f"{master.host} is its slave")
+
+    async def restore(self, outage_seconds: float) -> None:
+        """Start the master with an older copy of its store; when the mistake is seen, a slave takes its place."""
+        scene, master = self.scene, self.scene.master
+        if self._backup is None or self._backup[0] is not master:
+            await self.crash(End.KILL, outage_seconds)
+            return
+        scene.say(f"{master.host} is restored from a backup")
+        self.history.promotions.append(scene.epoch)
+        self.history.misled.append(scene.epoch)
+        self._ended(End.KILL)
+        await master.process.end(End.POWER)
+        master.machine.restore(self._backup[1])
+        await trio.sleep(outage_seconds)
+        self.heal()
+        await self.nursery.start(master.process.run)
+        scene.say(f"{master.host} is back with what it had when its backup was made")
+        await trio.sleep(scene.life_seconds * self.lots.random() * 0.5)
+        await self.promote(End.KILL, outage_seconds)
+
+    async def _settle(self) -> None:
+        """Accept the loss that a slave refuses, where the run may lose anything at all."""
+        for node in self.scene.slaves:
+            at = _refused_from(node)
+            if at is None or not (self.draw.may_lose or node in self.demoted):
+                self._refused_at.pop(node, None)
+                continue
+            if trio.current_time() < self._refused_at.setdefault(node, trio.current_time() + self.draw.life_seconds * 0.2):
+                continue  # no operator is as fast as that
+            del self._refused_at[node]
+            self.scene.say(f"the log of {node.host} is cut at {at}")
+            await node.process.end(End.CLEAN)
+            self._lost_by_name(node)
+            with node.machine.disk.no_faults():
+                node.machine.disk.faults.capacity = None  # what is cut is moved aside, for which there must be room
+                cut_log(node.machine.disk, node.config.store_path_root_dir, at)
+            self.cuts += 1
+            await self._start(node)
+
+    async def _start(self, node: Node) -> None:
+        """Start a node while faults may strike, as often as it takes."""
+        while True:
+            node.machine.disk.faults.calm()
+            try:
+                await self.nursery.start(node.process.run)
+            except OSError as error:
+                self.scene.say(f"{node.host} does not start: {error}")
+            else:
+                return
+
+
+def _progress(node: Node) -> tuple[int, int]:
+    """The last epoch of a slave and the end of its log: the slave that is to become the master has the greatest of both."""
+    if node.broker is None:
+        return (-1, -1)
+    client = _classic(node).client
+    last = client.epochs.last if client is not None and client.epochs is not None else None
+    return (last.number if last is not None else 0, node.broker.store.log.max_offset)
+
+
+def _has_shown_more(master: Node, slave: Node) -> bool:
+    """Whether a master may have given consumers what a slave does not have."""
+    if master.broker is None or slave.broker is None:
+        return True
+    return master.broker.store.dispatcher.dispatched_offset > slave.broker.store.log.max_offset
+
+
+def _refused_from(node: Node) -> int | None:
+    """From which offset on a slave refuses to give up its log."""
+    client = _classic(node).client if node.broker is not None else None
+    found = CUT_AT.search(client.refusal) if client is not None and client.refusal is not None else None
+    return int(found[1]) if found is not None else None
+
+
+def _classic(node: Node) -> ClassicNode:
+    assert node.broker is not None
+    classic = node.broker.replication.node
+    assert isinstance(classic, ClassicNode)
+    return classic
