@@ -1,7 +1,7 @@
-"""The options of the data source `ledgermq`, checked as a whole before anything is read or written. Pure.
+"""Parses and checks the options of the data source `ledgermq` before anything is read or written. Pure.
 
 Names follow Spark's Kafka source where that has the option, and RocketMQ's properties elsewhere; case does not matter. An
-option that nobody knows is an error, so that a misspelt one cannot silently have no effect.
+unknown option is an error, so that a misspelt one is noticed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TRIGGER_DELAY_MS = 15 * 60_000
 SEND_BATCH_BYTES = MIB
 SEND_TIMEOUT_MS = 3_000
 TOOLS_GROUP = "TOOLS_CONSUMER"
-"""A group that every broker has from the start, so that reading needs no group of its own."""
+"""A consumer group that exists on every broker, so that reading does not need to create one."""
 INT_MAX = (1 << 63) - 1
 
 MODES = ("FAILFAST", "DROPMALFORMED", "PERMISSIVE")
@@ -67,7 +67,7 @@ ALIASES = {
     "group.id": "group",
     "includeheaders": "includeProperties",
 }
-"""Names that users bring along, in lower case; those of other systems are only suggested, never taken."""
+"""Other names of options, in lower case. Names of other systems are not accepted, only answered with a suggestion."""
 _TAKEN_ALIASES = ("ledgermq.namesrv.addr", "namesrvaddr", "namesrv", "path")
 
 
@@ -77,9 +77,9 @@ class Servers:
 
     namesrv: tuple[Address, ...]
     tls: tuple[tuple[str, str], ...] = ()
-    """RocketMQ's client keys of TLS that were given."""
+    """The given keys of RocketMQ's TLS client, with their values."""
     failover_seconds: float = FAILOVER_MS / 1000
-    """How long a call looks for a server that can answer it."""
+    """How long a call is repeated until a server answers it."""
     call_seconds: float = PULL_TIMEOUT_MS / 1000
     credentials: Credentials | None = None
     """Signs every request, for brokers with access control."""
@@ -90,7 +90,7 @@ class Servers:
 
 @attrs.frozen
 class Stores:
-    """Store directories, and the name of the broker that each belongs to."""
+    """Store directories, each with the name of its broker."""
 
     paths: tuple[str, ...]
     broker_names: tuple[str, ...]
@@ -101,7 +101,7 @@ class Stores:
 
 @attrs.frozen
 class Subscription:
-    """Which queues are read: exactly one of the three is given."""
+    """The queues that are read: exactly one of the three fields is given."""
 
     topics: tuple[str, ...] = ()
     pattern: str = ""
@@ -114,19 +114,19 @@ class Subscription:
 
 @attrs.frozen
 class Position:
-    """Where a range of every queue begins or ends: the first of the four that is given counts."""
+    """Where the range of every queue begins or ends. Of the last four fields the first one that is given decides."""
 
     option: str
     timestamp_ms: int | None = None
     timestamps: Offsets | None = None
     offsets: Offsets | None = None
     everywhere: int = EARLIEST
-    """`EARLIEST` or `LATEST`, for queues that `offsets` or `timestamps` do not name."""
+    """`EARLIEST` or `LATEST`, for queues that `offsets` and `timestamps` do not name."""
 
 
 @attrs.frozen
 class Limits:
-    """How much a micro-batch may bring."""
+    """The limits of a micro-batch."""
 
     offsets_max: int | None = None
     bytes_max: int | None = None
@@ -136,7 +136,7 @@ class Limits:
 
 @attrs.frozen
 class Split:
-    """How ranges become tasks."""
+    """The limits of a task."""
 
     partitions_min: int = 1
     records_max: int | None = None
@@ -145,7 +145,7 @@ class Split:
 
 @attrs.frozen
 class Pulling:
-    """How a broker is read."""
+    """What pull requests ask for."""
 
     group: str = TOOLS_GROUP
     bytes_max: int = PULL_BYTES
@@ -154,7 +154,7 @@ class Pulling:
 
 @attrs.frozen
 class Content:
-    """What becomes of each message."""
+    """What is read of each message, and which messages are read."""
 
     columns: tuple[str, ...] | None = None
     properties: str = "map"
@@ -162,12 +162,12 @@ class Content:
     mode: str = "FAILFAST"
     verify_crc: bool = False
     tags: tuple[str, ...] = ()
-    """Wanted tags; none given: all messages."""
+    """The tags of messages that are read; if there are none, all messages are read."""
 
 
 @attrs.frozen
 class ReadOptions:
-    """All that the reading half of the source is told."""
+    """All options of a read."""
 
     place: Servers | Stores
     subscription: Subscription
@@ -184,7 +184,7 @@ class ReadOptions:
 
 @attrs.frozen
 class WriteOptions:
-    """All that the writing half is told."""
+    """All options of a write."""
 
     servers: Servers
     topic: str | None
@@ -198,7 +198,7 @@ class WriteOptions:
 
 
 class _Given:
-    """The options that were given, by lower-case name, after the names were checked."""
+    """The given options by lower-case name. Their names have been checked."""
 
     def __init__(self, options: Mapping[str, str], known: tuple[str, ...]) -> None:
         names = {name.lower(): name for name in known}
@@ -396,7 +396,7 @@ def _position(given: _Given, side: str, default: int, allowed: tuple[int, ...]) 
 
 
 def read_content(options: Mapping[str, str]) -> Content:
-    """The options that decide about columns; all that the schema of a read depends on, be it a batch or a stream.
+    """Read the options that the schema of a batch or streaming read depends on.
 
     Raises:
         BadOption: as `read_options`.

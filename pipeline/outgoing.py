@@ -1,7 +1,7 @@
-"""From rows to messages: checked, with their properties written and a fingerprint by which they are recognised again. Pure.
+"""Turns rows into messages: checks them, writes their properties, and computes their fingerprints. Pure.
 
-A fingerprint is made of what a row says, not of when or where it was sent: a repeated task sends exactly the rows whose
-fingerprints are missing from what is stored already. Two rows that say the same are as good as each other.
+A fingerprint depends on the content of a row, not on when or where the row was sent. A repeated task sends exactly the rows
+whose fingerprints are not among the stored messages. Two rows with equal content are interchangeable.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ..message.strings import string_hash
 from .errors import NotWritten
 
 TRANSACTION = "SPARK_TXN"
-"""The property that names query, batch and partition that a message was written by."""
+"""The property with the query, the batch and the partition that wrote a message."""
 DELAY_LEVEL_MAX = 18
 OF_BROKERS = frozenset(
     (
@@ -40,7 +40,7 @@ OF_BROKERS = frozenset(
         "POP_CK", "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET",
     )
 )  # fmt: skip
-"""Properties that clients and brokers set themselves; those of a message that was read are not written again."""
+"""Properties that clients and brokers set themselves. If a row was read from a topic, they are not written again."""
 
 Array = Any
 
@@ -63,7 +63,7 @@ class Outgoing:
 
     @property
     def size(self) -> int:
-        """About the bytes that it takes in a request."""
+        """About how many bytes the message adds to a request."""
         return len(self.body) + len(self.properties) + 128
 
 
@@ -75,24 +75,24 @@ _ORDER = (
 
 @attrs.frozen
 class Rows:
-    """How rows of one schema become messages."""
+    """Turns rows of one schema into messages."""
 
     columns: Mapping[str, str]
     """The sink's name of each column."""
     topic: str | None
-    """For all rows, whatever their column says."""
+    """The topic of all rows; it overrides their column."""
     message_bytes_max: int
     allow_null_body: bool
 
     def messages(self, batch: Array, place: str) -> Iterator[Outgoing]:
-        """Make messages of a record batch.
+        """Yield the messages of a record batch.
 
         Args:
             batch: with the columns of the schema.
             place: names the partition in errors.
 
         Raises:
-            NotWritten: a row that cannot be sent; names it.
+            NotWritten: a row cannot be sent; the error names the row.
         """
         cells = {target: self._values(batch.column(name), target) for name, target in self.columns.items()}
         nothing = [None] * batch.num_rows
@@ -136,7 +136,7 @@ class Rows:
 
 
 def _named(own: Any, place: str) -> dict[str, str]:
-    """Properties by name, from a map or from headers as Spark's Kafka source has them.
+    """Return properties by name, from a map or from headers as Spark's Kafka source has them.
 
     Raises:
         NotWritten: a header is not text.
@@ -156,7 +156,7 @@ def _named(own: Any, place: str) -> dict[str, str]:
 
 
 def fingerprint(topic: str, body: bytes, flag: int, properties: str) -> bytes:
-    """Sixteen bytes that stand for what a message says."""
+    """Return sixteen bytes that identify the content of a message."""
     hashed = blake2b(f"{topic}\0{flag}\0{properties}\0".encode("utf-8", "replace"), digest_size=16)
     hashed.update(body)
     return hashed.digest()
@@ -165,10 +165,10 @@ def fingerprint(topic: str, body: bytes, flag: int, properties: str) -> bytes:
 def written_properties(
     own: Mapping[str, str], tags: str | None, keys: str | None, sharding_key: str | None, place: str = ""
 ) -> str:
-    """The properties of a message that a row decides about, in a fixed order.
+    """Return the properties that come from a row, in a fixed order.
 
     Raises:
-        NotWritten: a separator in a name or value, or more bytes than a message can hold.
+        NotWritten: a name or value contains a separator, or there are more bytes than a message can hold.
     """
     properties = {name: value for name, value in own.items() if name and value and name not in OF_BROKERS}
     properties |= {name: value for name, value in ((TAGS, tags), (KEYS, keys), (SHARDING_KEY, sharding_key)) if value}
@@ -184,17 +184,17 @@ def written_properties(
 
 
 def choose_queue(message: Outgoing, queues: list[MessageQueue], turn: int) -> MessageQueue:
-    """The queue that a message goes to: the one that the row names, the one of its sharding key, or whose turn it is.
+    """Return the queue of a message: the one that the row names, the one of its sharding key, or the next one in turn.
 
     Raises:
-        NotWritten: the row names a queue that cannot be sent to.
+        NotWritten: the row names a queue that cannot be written.
     """
     if message.queue_id is not None:
         for queue in queues:
             if queue.queue_id == message.queue_id and message.broker_name in (None, queue.broker_name):
                 return queue
         if message.broker_name is not None and not any(queue.broker_name == message.broker_name for queue in queues):
-            # Rows that were read elsewhere name a broker that is not here; the number of the queue still keeps their order.
+            # Rows from another cluster name a broker that this one does not have; the number of the queue keeps their order.
             for queue in queues:
                 if queue.queue_id == message.queue_id:
                     return queue
@@ -208,7 +208,7 @@ def choose_queue(message: Outgoing, queues: list[MessageQueue], turn: int) -> Me
 
 
 def full_properties(message: Outgoing, unique_key: str, transaction: str | None) -> str:
-    """The whole property string of a message as it is sent."""
+    """Return the whole property string of a message."""
     text = f"{message.properties}{UNIQUE_KEY}{NAME_END}{unique_key}{PROPERTY_END}{WAIT}{NAME_END}true{PROPERTY_END}"
     if message.delay_level:
         text += f"{DELAY}{NAME_END}{message.delay_level}{PROPERTY_END}"
@@ -216,5 +216,5 @@ def full_properties(message: Outgoing, unique_key: str, transaction: str | None)
 
 
 def encode_many(messages: list[tuple[Outgoing, str]]) -> bytes:
-    """The body of a request with several messages, each with its whole properties."""
+    """Return the body of a request with several messages, each with its whole properties."""
     return encode_batch((message.flag, message.body, properties.encode("utf-8", "replace")) for message, properties in messages)

@@ -1,7 +1,7 @@
-"""Sends messages from plain threads: in order within each queue, all queues at once, and with certainty about what was stored.
+"""Sends messages from plain threads, in order within each queue, and finds out what was stored.
 
-One request is out per queue. If its answer does not come, nobody knows whether it was stored; then the queue is read from where
-the batch began, and what is there already is not sent again.
+Each queue has at most one pending request. If its answer does not come, it is unknown whether the messages were stored. Then
+the queue is read from where the batch began, and messages that are there are not sent again.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from .ranges import QueueRange
 from .segment_reader import Reader
 
 PENDING_BYTES_MAX = 8 * 1024 * 1024
-"""Messages that wait to be sent; above, everything is sent before more rows are taken."""
+"""Above this many bytes all gathered messages are sent before more rows are taken."""
 BATCH_MESSAGES_MAX = 1000
 SETTLE_SECONDS = 0.5
-"""How long after a lost connection a broker may still carry out what it received: a Java broker drops what waited 200 ms."""
+"""How long after a lost connection a broker may still carry out a request: a Java broker drops requests after 200 ms."""
 CLOCK_MARGIN_MS = 600_000
-"""How far the clocks of the driver and of brokers may be apart, where a look back has to go by time."""
+"""How far the clocks of driver and brokers may differ where a queue is searched from a time on."""
 STORED = frozenset(
     (
         ResponseCode.SUCCESS, ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.FLUSH_SLAVE_TIMEOUT,
@@ -48,7 +48,7 @@ STORED = frozenset(
     )
 )  # fmt: skip
 _LATER = BUSY_CODES | {ResponseCode.FLOW_CONTROL, ResponseCode.NO_PERMISSION, ResponseCode.NOT_LEADER_FOR_QUEUE}
-"""Refusals after which another attempt, perhaps at another member, may succeed. Nothing was stored."""
+"""Refusals after which another attempt, perhaps at another member, may succeed. The broker stored nothing."""
 
 _LOOK_COLUMNS = tuple(column for column in COLUMNS if column.name in ("body", "flag", "properties"))
 
@@ -80,7 +80,7 @@ class Sender:
     options: WriteOptions
     began: Began
     transaction: str | None
-    """None: at least once, nothing is looked for."""
+    """If None, messages are sent at least once and never looked for."""
     turn: int = 0
     client: BrokerClient = attrs.field(init=False)
     sent: int = 0
@@ -88,7 +88,7 @@ class Sender:
     pending: dict[MessageQueue, list[Outgoing]] = attrs.field(factory=dict[MessageQueue, list[Outgoing]])
     _pending_bytes: int = 0
     _present: dict[str, Counter[bytes]] = attrs.field(factory=dict[str, Counter[bytes]])
-    """For each topic the fingerprints of what an earlier attempt has stored and that no row has claimed yet."""
+    """For each topic the fingerprints of messages of an earlier attempt that were not matched with a row yet."""
     _repeats: bool = False
     _queues: dict[str, list[MessageQueue]] = attrs.field(factory=dict[str, list[MessageQueue]])
     _ids: UniqueIds = attrs.field(init=False)
@@ -100,11 +100,11 @@ class Sender:
         self._ids = UniqueIds("127.0.0.1", os.getpid(), random.SystemRandom().getrandbits(32))
 
     def look_before_sending(self) -> None:
-        """Expect that an earlier attempt may have stored some of the rows."""
+        """Look for each row among the stored messages, because an earlier attempt may have sent it."""
         self._repeats = self.transaction is not None
 
     def add(self, messages: Iterable[Outgoing]) -> None:
-        """Take messages; sends when enough have gathered.
+        """Gather messages, and send them once there are enough.
 
         Raises:
             NotWritten: a message cannot be sent, or was not stored as promised.
@@ -132,7 +132,7 @@ class Sender:
         queues = self._queues_of(message.topic)
         if message.queue_id is not None or message.sharding_key:
             return choose_queue(message, queues, 0)
-        # Messages that may go anywhere go to one queue until it has a whole request.
+        # Messages without a queue of their own go to one queue until it has a whole request.
         queue = self._last_queue.get(message.topic)
         if queue is None or len(self.pending.get(queue, ())) % BATCH_MESSAGES_MAX == 0:
             self.turn += 1
@@ -153,15 +153,15 @@ class Sender:
                     break
                 if time.monotonic() >= deadline:
                     raise NotWritten(f"the topic {topic!r} cannot be written: {route.why_not_publishable().value}")
-                time.sleep(PAUSE_SECONDS)  # its master is gone for a moment
+                time.sleep(PAUSE_SECONDS)  # its master may be failing over
             self._queues[topic] = queues
         return self._queues[topic]
 
     def flush(self) -> None:
-        """Send everything that is pending, and wait until it is stored.
+        """Send all gathered messages, and wait until they are stored.
 
         Raises:
-            NotWritten: see `add`; messages of other queues may have been stored.
+            NotWritten: as `add`; messages of other queues may have been stored.
         """
         while self.pending:
             chunks = [self._next_chunk(queue) for queue in sorted(self.pending)]
@@ -263,10 +263,10 @@ class Sender:
         return RemotingCommand(code, wire_fields(fields), message.body if single else encode_many(written))
 
     def _judge(self, answer: RemotingCommand, chunk: _Chunk) -> str:
-        """Act on an answer; returns why the chunk must be sent again, "" if it is stored.
+        """Handle an answer; returns why the chunk must be sent again, or "" if it is stored.
 
         Raises:
-            NotWritten: the broker refuses for good, or stored it less safely than it promises.
+            NotWritten: the broker refuses the messages, or stored them less safely than it promises.
         """
         code = answer.code
         if code in STORED:
@@ -287,7 +287,7 @@ class Sender:
         )
 
     def _missing(self, chunk: _Chunk) -> _Chunk:
-        """The messages of a chunk that were not stored, after its answer did not come."""
+        """Return the messages of a chunk that were not stored, after the answer to it was lost."""
         if self.transaction is None:
             return chunk
         stored = self._stored([chunk.queue], {chunk.queue: self._floor(chunk.queue)})
@@ -301,13 +301,13 @@ class Sender:
         return _Chunk(chunk.queue, missing)
 
     def _floor(self, queue: MessageQueue) -> int:
-        """Before this offset a queue has nothing of requests that are not acknowledged."""
+        """Return an offset before which a queue has no messages of requests that were not acknowledged."""
         if queue not in self._floors:
             self._floors[queue] = self._begin_of(queue)
         return self._floors[queue]
 
     def _begin_of(self, queue: MessageQueue) -> int:
-        """Where a queue ended before the batch was first written, or earlier."""
+        """Return where a queue ended before the batch was first written, or an earlier offset."""
         if queue in self.began.ends:
             return self.began.ends[queue]
         catalog = BrokerCatalog(self.client)
@@ -315,7 +315,7 @@ class Sender:
         return catalog.offset_at(queue, self.began.timestamp_ms - CLOCK_MARGIN_MS, bounds)
 
     def _stored(self, queues: list[MessageQueue], begin: Mapping[MessageQueue, int] | None = None) -> Counter[bytes]:
-        """Fingerprints of the messages of our transaction that are in some queues, from `begin` or the batch's begin on."""
+        """Count the fingerprints of stored messages of our transaction, from `begin` or from where the batch began."""
         found: Counter[bytes] = Counter()
         content = Content()
         reader = BrokerReader(
@@ -338,10 +338,10 @@ class Sender:
         return found
 
     def _wait_until_derived(self, queue: MessageQueue) -> None:
-        """Wait until everything that the master has stored by now is in its queues, which lag behind the log.
+        """Wait until the consume queues hold everything that is in the master's log now.
 
         Raises:
-            Unavailable: that takes longer than a failover may.
+            Unavailable: it took longer than `failoverTimeoutMs`.
         """
         goal: int | None = None
 
@@ -374,4 +374,4 @@ _LOOKED = ("body", "properties", "flag")
 
 
 def _ignore(_: str) -> None:
-    """Nothing is passed over while looking."""
+    """Ignore warnings: a search that fails on data loss gives none."""

@@ -1,8 +1,8 @@
-"""The writing half of the source. A batch of a stream is written exactly once, however often Spark runs it or parts of it.
+"""The writing half of the source. A batch is written exactly once, however often Spark runs it or parts of it.
 
-Before a batch is first written, the driver notes where the destination ends, in a file beside Spark's own checkpoint. If that
-file is there already, or if a task is not at its first attempt, some rows may have been stored; then tasks read the destination
-from the noted place on and send only what is missing. Messages carry query, batch and partition as the property `SPARK_TXN`.
+Before a batch is first written, the driver notes where the destination ends, in a file inside Spark's checkpoint directory. If
+the file exists already, or if a task is repeated, some rows may have been stored. Then the tasks read the destination from the
+noted offsets on and send only the missing rows. Each message has its query, batch and partition in the property `SPARK_TXN`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Written(WriterCommitMessage):
 
 
 def begin(options: WriteOptions) -> Began:
-    """Where the destination ends now."""
+    """Return where the destination ends now."""
     ends = {}
     if options.topic is not None and options.exactly_once:
         catalog = BrokerCatalog(BrokerClient(options.servers))
@@ -92,14 +92,14 @@ class LedgermqWriter(DataSourceArrowWriter):
         return self.task_writer.write(iterator, self.job, context)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """There is nothing to do: what tasks have sent is stored."""
+        """Do nothing: the rows that tasks have sent are stored."""
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """What was stored stays; a failed job is not undone."""
+        """Do nothing: the rows of a failed job that were stored remain."""
 
 
 class LedgermqStreamWriter(DataSourceStreamArrowWriter):
-    """Writes batches of a stream; made anew for each batch."""
+    """Writes one batch of a stream; Spark creates one for each batch."""
 
     def __init__(self, options: WriteOptions, rows: Rows) -> None:
         self.checkpoint = options.checkpoint
@@ -127,23 +127,23 @@ class LedgermqStreamWriter(DataSourceStreamArrowWriter):
             Notes.of(self.task_writer.options).forget_before(batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """What was stored stays, and is recognised when the batch is written again."""
+        """Do nothing: rows that were stored remain, and are recognised when the batch is written again."""
 
 
 @attrs.define(eq=False)
 class Notes:
-    """Where batches began, one small file for each, beside Spark's own files of the checkpoint."""
+    """The notes of where batches began: one small file for each, inside Spark's checkpoint directory."""
 
     files: Any
-    """A file system of PyArrow."""
+    """A PyArrow file system."""
     checkpoint: str
 
     @classmethod
     def of(cls, options: WriteOptions) -> Notes:
-        """The notes of a query.
+        """Open the notes of a query.
 
         Raises:
-            BadOption: no checkpoint is named, or it cannot be reached from Python.
+            BadOption: no checkpoint is given, or Python cannot reach it.
         """
         if options.checkpoint is None:
             raise BadOption(
@@ -165,10 +165,10 @@ class Notes:
         return cls(files, path)
 
     def batch(self) -> int:
-        """The batch that is being written: the last one in Spark's log of offsets.
+        """Return the number of the batch that is being written: the last one in Spark's log of offsets.
 
         Raises:
-            BadOption: there is no such log.
+            BadOption: the log does not exist.
         """
         found = self._numbers("offsets")
         if not found:
@@ -176,7 +176,7 @@ class Notes:
         return max(found)
 
     def begin(self, batch: int, now: Any) -> tuple[Began, bool]:
-        """Where a batch began, and whether that had been noted before."""
+        """Return where a batch began, and whether it had been noted before."""
         path = f"{self.checkpoint}/{NOTES}/{batch}.json"
         from pyarrow import fs  # noqa: PLC0415
 
@@ -195,7 +195,7 @@ class Notes:
         return began, False
 
     def forget_before(self, batch: int) -> None:
-        """Delete notes of batches that cannot be written again."""
+        """Delete the notes of batches that Spark will not write again."""
         for number in self._numbers(NOTES):
             if number < batch - 1:
                 self.files.delete_file(f"{self.checkpoint}/{NOTES}/{number}.json")
@@ -209,7 +209,7 @@ class Notes:
 
 
 def _write_durably(path: str, text: bytes) -> None:
-    """Write a file whole or not at all: a note that a power cut tears would hide what was written after it."""
+    """Write a file atomically. After a power cut, half a note would hide rows that were written after it."""
     temporary = f"{path}.{os.getpid()}.tmp"
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     try:

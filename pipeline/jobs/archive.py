@@ -1,8 +1,8 @@
-"""`archive`: topics to Parquet files by topic and day; goes on where it ended, and never writes a message twice.
+"""`archive`: writes topics to Parquet files by topic and day. Each run continues where the last one ended.
 
-Workers write the files themselves, with PyArrow, from the batches that the reader makes: that spares the way of every message
-through the JVM. A round is a plan that is written down first, so a round that was interrupted is done again exactly; the names
-of its files follow from their ranges, so they replace what was there. A manifest for each finished round says what is complete.
+Workers write the files with PyArrow from the batches that the reader yields, so messages do not pass through the JVM. The plan
+of a round is stored before the round starts, so an interrupted round is repeated exactly. The name of a file follows from its
+ranges, so a repeated file replaces the first one. Each finished round has a manifest that lists its files.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from ..offsets import Offsets, from_json, to_json
 from ..options import ReadOptions, read_options
 from ..ranges import QueueRange, Task, ranges_between
 from ..reading import TaskReader, open_catalog
-from .places import Report, Source, nobody
+from .places import Report, Source, no_report
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MANIFESTS = "_ledgermq"
-"""Directory beside the data; Spark and others pass over names that begin with an underscore."""
+"""The directory of manifests. Spark and others ignore names that begin with an underscore."""
 ROUND_BYTES = 4 * 1024 * 1024 * 1024
-"""What one round archives at most; what an interrupted one has to do again."""
+"""The most bytes of one round, and so the most that is repeated after an interruption."""
 GROUP_ROWS, GROUP_BYTES = 64 * 1024, 32 * 1024 * 1024
-"""Where a row group ends; as much waits in memory for each file that is open."""
+"""The limits of a row group. Each open file holds one in memory."""
 WRITERS_MAX = 16
-"""Files that one task has open; with more topics or days at once, the one that was used longest ago is closed."""
+"""The most open files of one task. With more topics and days, the file that was used least recently is closed."""
 NARROW = (
     "brokerName", "queueId", "queueOffset", "tags", "flag", "sysFlag", "reconsumeTimes", "bornTimestamp", "storeTimestamp",
 )  # fmt: skip
@@ -49,7 +49,7 @@ _WATCH_SECONDS = 1.0
 
 @attrs.frozen
 class Archived:
-    """What an archive run has done."""
+    """The result of an archive run."""
 
     rounds: int
     rows: int
@@ -67,20 +67,20 @@ class FileWritten:
 
 
 def archive(
-    spark: SparkSession, source: Source, to: str, *, watch: bool = False, compression: str = "zstd", report: Report = nobody
+    spark: SparkSession, source: Source, to: str, *, watch: bool = False, compression: str = "zstd", report: Report = no_report
 ) -> Archived:
-    """Write what is new in topics to Parquet files.
+    """Write the new messages of topics to Parquet files.
 
     Args:
         spark: a session.
-        source: options of a batch read; its start counts for the first run only.
-        to: a directory that drivers and workers reach, as a path or as a URI that PyArrow knows.
-        watch: go on as messages come, until interrupted.
+        source: options of a batch read; where it starts matters for the first run only.
+        to: a directory that driver and workers reach, as a path or as a URI that PyArrow supports.
+        watch: continue with new messages until interrupted.
         compression: zstd, snappy or none.
-        report: called with bytes done and bytes planned.
+        report: called with the number of finished tasks and of all tasks.
 
     Raises:
-        BadOption, UnknownTopic, Unavailable, DataLoss: see there. Finished rounds stay; the next run goes on behind them.
+        BadOption, UnknownTopic, Unavailable, DataLoss: see there. Finished rounds remain; the next run continues after them.
     """
     if compression not in ("zstd", "snappy", "none"):
         raise BadOption("compression", compression, "zstd, snappy or none is expected")
@@ -112,7 +112,7 @@ Round = tuple[int, Offsets, Offsets, list[Task]]
 
 
 def _plan(catalog: Catalog, options: ReadOptions, place: Destination) -> Round | None:
-    """The next round: from where the last one ended; None if nothing is new."""
+    """Plan the next round, from where the last one ended; None if there are no new messages."""
     number, done = place.last()
     queues = subscribed(catalog, options.subscription, str(options.place))
     bounds = catalog.bounds(queues)
@@ -155,7 +155,7 @@ def _run(
 
 @attrs.frozen
 class TaskArchiver:
-    """Writes one task's messages, in whichever process."""
+    """Writes the messages of one task. It is pickled and sent to the workers."""
 
     options: ReadOptions
     to: str
@@ -174,7 +174,7 @@ class TaskArchiver:
 
 
 def _name_of(task: Task) -> str:
-    """A name that is the same for the same ranges."""
+    """Return a name that is the same for the same ranges."""
     text = json.dumps([[*attrs.astuple(each.queue), each.start, each.end] for each in task])
     first = task[0]
     return f"{first.queue.broker_name}-{first.queue.queue_id}-{first.start}-{blake2b(text.encode(), digest_size=6).hexdigest()}"
@@ -182,7 +182,7 @@ def _name_of(task: Task) -> str:
 
 @attrs.define(eq=False)
 class _OpenFile:
-    """One Parquet file that is being written, under a name that nobody reads."""
+    """A Parquet file that is being written, under a temporary name."""
 
     path: str
     temporary: str
@@ -235,7 +235,7 @@ class _Files:
                 write_statistics=narrow,  # pyright: ignore[reportArgumentType] - the same
             )
             file = _OpenFile(path, temporary, writer, [])
-        self._open[key] = file  # the one used last is at the end
+        self._open[key] = file  # the file that was used last is at the end
         return file
 
     def _close(self, key: tuple[str, str]) -> None:
@@ -251,7 +251,7 @@ class _Files:
         return self._written
 
     def abandon(self) -> None:
-        """Remove what an error has left unfinished."""
+        """Remove files that an error has left unfinished."""
         for file in self._open.values():
             file.writer.close()
             self.place.remove(file.temporary)
@@ -266,7 +266,7 @@ def _write_group(file: _OpenFile) -> None:
 
 
 def _by_topic_and_day(batch: Any) -> Iterator[tuple[str, str, Any]]:
-    """Divide a batch by topic and by the day of storing, UTC; the topic's column becomes part of the path."""
+    """Divide a batch by topic and by the UTC day of its store time. The topic becomes a part of the path."""
     rest = batch.drop_columns(["topic"])
     days = batch.column("storeTimestamp").cast(pa.int64()).to_numpy() // 86_400_000_000
     if days[0] == days[-1] and (days == days[0]).all() and len(batch.column("topic").unique()) == 1:
@@ -284,7 +284,7 @@ def _day(number: int) -> str:
 
 
 def _escaped(topic: str) -> str:
-    """A topic as part of a path, as Hive and Spark escape it."""
+    """Return a topic as a part of a path, escaped as in Hive and Spark."""
     return "".join(each if each.isalnum() or each in "-_." else f"%{ord(each):02X}" for each in topic)
 
 
@@ -297,10 +297,10 @@ class Destination:
 
     @classmethod
     def of(cls, to: str) -> Destination:
-        """Reach a directory.
+        """Open a directory.
 
         Raises:
-            BadOption: no file system is known for it.
+            BadOption: PyArrow has no file system for it.
         """
         from pyarrow import fs  # noqa: PLC0415
 
@@ -318,7 +318,7 @@ class Destination:
         return self.files.open_output_stream(f"{self.root}/{path}")
 
     def publish(self, temporary: str, path: str) -> None:
-        """Give a finished file its name, in place of an earlier one of the same ranges."""
+        """Rename a finished file; it replaces an earlier file of the same ranges."""
         self.files.move(f"{self.root}/{temporary}", f"{self.root}/{path}")
 
     def remove(self, path: str) -> None:
@@ -328,7 +328,7 @@ class Destination:
         return int(self.files.get_file_info(f"{self.root}/{path}").size)
 
     def check(self, options: ReadOptions) -> None:
-        """Make sure that the rows can be divided."""
+        """Check that the columns by which rows are divided are read."""
         names = {column.name for column in chosen(options.content)}
         for name in ("topic", "storeTimestamp"):
             if name not in names:
@@ -342,14 +342,14 @@ class Destination:
         return sorted(int(name) for name in names if name.isdigit())
 
     def last(self) -> tuple[int, Offsets]:
-        """Number and end of the last finished round."""
+        """Return number and end of the last finished round."""
         numbers = self._numbers()
         if not numbers:
             return 0, {}
         return numbers[-1], from_json(self._read(f"{numbers[-1]:08d}.json")["end"])
 
     def pending(self) -> Round | None:
-        """The round that was begun and not finished."""
+        """Return the round that was started and not finished, if there is one."""
         from pyarrow import fs  # noqa: PLC0415
 
         if self.files.get_file_info(f"{self.root}/{MANIFESTS}/pending.json").type != fs.FileType.File:

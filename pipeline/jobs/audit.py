@@ -23,7 +23,7 @@ from ..errors import BadOption
 from ..log_files import SegmentFile
 from ..store_files import Store, open_stores
 from .ledgers import entry_at, examine_ledgers
-from .places import Report, nobody
+from .places import Report, no_report
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -53,14 +53,14 @@ class Difference:
 
 @attrs.frozen
 class Audit:
-    """What an audit found."""
+    """The result of an audit."""
 
     begin: int
     end: int
-    """The log was compared from `begin` up to here, in all replicas."""
+    """All replicas were compared from physical offset `begin` to this one."""
     differences: tuple[Difference, ...]
     problems: dict[str, list[str]]
-    """For each replica what is wrong with it, compared with nothing but itself."""
+    """The faults of each replica by itself."""
     ends: dict[str, int]
 
     @property
@@ -70,7 +70,7 @@ class Audit:
 
 @attrs.frozen
 class _Stretch:
-    """A part of one file of one replica."""
+    """A part of a file of one replica."""
 
     replica: str
     path: str
@@ -80,16 +80,16 @@ class _Stretch:
     size: int
 
 
-def audit(spark: SparkSession, replicas: Sequence[str], *, report: Report = nobody) -> Audit:
+def audit(spark: SparkSession, replicas: Sequence[str], *, report: Report = no_report) -> Audit:
     """Compare stores with each other, and each with its own checksums.
 
     Args:
         spark: a session; its workers must reach all stores by these paths.
-        replicas: store directories; one alone is only verified.
+        replicas: store directories; a single one is only verified.
         report: called with stretches done and stretches in all.
 
     Raises:
-        BadOption: a path is no store. Nothing was compared.
+        BadOption: a path is not a store. Nothing was compared.
     """
     if not replicas:
         raise BadOption("stores", "", "at least one store is expected")

@@ -1,4 +1,4 @@
-"""`replay` and `stream`: Parquet files back to a topic, and topics to topics or other sinks through SQL."""
+"""`replay` sends archived messages to a topic again; `stream` copies topics to topics or other sinks, through SQL."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ INPUT = "input"
 """The name of the view that the SQL of `stream` reads."""
 REPLAY_TASKS_MAX = 64
 REPLAYED = "REPLAY_SOURCE"
-"""The property that names topic, broker, queue and offset of a replayed message."""
+"""The property with the topic, broker, queue and offset that a replayed message came from."""
 
 
 def replay(
@@ -28,20 +28,20 @@ def replay(
     keep_queues: bool = True,
     where: str | None = None,
 ) -> int:
-    """Send archived messages again, each queue in the order of its offsets; times, tags, keys and properties are kept.
+    """Send archived messages again, in the order of each queue. Born time, tags, keys and properties are kept.
 
     Args:
         spark: a session.
         directory: what `archive` has written.
         target: options of a batch write; with `checkpointLocation`, a replay that was interrupted sends only what is missing.
-        topic: where to; the topic that each message came from if None.
-        keep_queues: send to the queue of the same number; else by the source queue to any one.
+        topic: the destination; if None, each message goes to the topic that it came from.
+        keep_queues: send each message to the queue of the same number; otherwise each source queue goes to some queue.
         where: a condition in SQL on the columns of the archive, and `dt`.
 
-    Returns: how many messages there were.
+    Returns: the number of messages.
 
     Raises:
-        PySparkException: the directory cannot be read, or messages were not written; names the option and the value.
+        PySparkException: the directory cannot be read, or messages were not written; it names the option and the value.
     """
     from pyspark.sql import functions  # noqa: PLC0415
 
@@ -81,21 +81,21 @@ def stream(
     trigger: str | None = None,
     available_now: bool = False,
 ) -> StreamingQuery:
-    """Start a query that reads topics and writes what SQL makes of them, to topics or to any sink of Spark.
+    """Start a query that reads topics, applies SQL, and writes to topics or to any sink of Spark.
 
     Args:
         spark: a session.
         source: options of a streaming read.
         target: options of the sink.
-        checkpoint: a directory of the query's own.
-        sql: reads the view `input`; all rows as they are if None. For topics its result needs a column `body`.
+        checkpoint: a directory that no other query uses.
+        sql: reads the view `input`; if None, rows are copied. To be written to a topic, its result needs a column `body`.
         target_format: `ledgermq`, `parquet`, `console`, ...
         watermark: column and delay, such as `storeTimestamp 10 seconds`, for windows.
-        trigger: how often a batch begins, such as `1 second`; at once if None.
-        available_now: end when all that is there has been read.
+        trigger: the interval between batches, such as `1 second`; if None, batches follow at once.
+        available_now: end when all messages that exist at the start have been read.
 
     Raises:
-        BadOption: the watermark is none.
+        BadOption: the watermark is not a column and a delay.
         PySparkException: the SQL is wrong, or source or sink refuse their options.
     """
     rows = spark.readStream.format(FORMAT).options(**source).load()
@@ -111,7 +111,7 @@ def stream(
         rows.createOrReplaceTempView(INPUT)
         result = spark.sql(sql)
     elif target_format == FORMAT:
-        # A message goes to any queue of the target: it may have fewer, and its rows would name queues of the source.
+        # The target may have fewer queues than the source, so messages may go to any queue.
         result = rows.drop("queueId", "brokerName", *(["topic"] if "topic" in target else []))
     writer = result.writeStream.format(target_format).options(**target).option("checkpointLocation", checkpoint)
     if available_now:

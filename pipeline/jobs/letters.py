@@ -1,4 +1,4 @@
-"""`dlq`: what a group could not consume, why, and sending it back. `compact`: the newest message of every key."""
+"""`dlq` shows and sends back the messages that a group could not consume; `compact` keeps the newest message of each key."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 REASONS = ("EXCEPTION", "exception", "error", "CONSUME_EXCEPTION", "reason")
-"""Properties in which applications say why a message failed; the first one that is there counts."""
+"""Properties in which applications store why a message failed; the first one that a message has is shown."""
 
 
 def dead_letters(spark: SparkSession, source: Source, group: str) -> DataFrame:
-    """The dead letters of a consumer group: with the topic that each came from, and the reason if one is named.
+    """Return the dead letters of a consumer group, each with its original topic and the reason, if one is known.
 
     Args:
         spark: a session.
@@ -35,7 +35,7 @@ def dead_letters(spark: SparkSession, source: Source, group: str) -> DataFrame:
 
 
 def summary(letters: DataFrame) -> DataFrame:
-    """How many dead letters there are by origin, tag, number of attempts and reason, and from when to when."""
+    """Count dead letters by origin, tag, number of attempts and reason, with the times of the first and the last."""
     from pyspark.sql import functions  # noqa: PLC0415
 
     return (
@@ -50,10 +50,10 @@ def summary(letters: DataFrame) -> DataFrame:
 
 
 def redrive(letters: DataFrame, target: Mapping[str, str]) -> int:
-    """Send dead letters to the topics that they came from; returns how many.
+    """Send dead letters to the topics that they came from, and return their number.
 
-    Letters without an origin are left. With `checkpointLocation` in `target`, a redrive that was interrupted sends only what is
-    missing, and one that has ended sends nothing when it is started again.
+    Letters without an origin are not sent. With `checkpointLocation` in `target`, an interrupted redrive that is started again
+    sends only the missing letters, and a finished one sends nothing.
     """
     from pyspark.sql import functions  # noqa: PLC0415
 
@@ -85,15 +85,15 @@ def _origin() -> Column:
 
 
 def compact(spark: SparkSession, source: Source, *, by: str = "keys") -> DataFrame:
-    """The newest message of every key, as a table; keys whose newest message is empty were deleted and are left out.
+    """Return the newest message of every key as a table. A key whose newest message is empty was deleted and is left out.
 
-    Two passes: the first finds the winners without bodies, the second reads bodies and keeps the winners' before anything
-    is shuffled.
+    There are two passes. The first finds the newest messages without reading bodies. The second reads bodies and keeps only
+    those of the newest messages before anything is shuffled.
 
     Args:
         spark: a session.
         source: options of a batch read. Give ends to both passes with `endingOffsets` if messages come meanwhile.
-        by: a column.
+        by: the column with the key.
     """
     from pyspark.sql import functions  # noqa: PLC0415
 

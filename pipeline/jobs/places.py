@@ -1,4 +1,4 @@
-"""What all jobs are told about where messages come from, and how a job reads them."""
+"""What all jobs share: the options of their source, progress reports, and reading a table."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ FORMAT = "ledgermq"
 Source = Mapping[str, str]
 """Options of the data source, such as `nameServer` or `storePath` and `subscribe`."""
 Report = Callable[[int, int], None]
-"""Called as a job gets on: how much is done, and of how much."""
+"""Called while a job runs, with how much is done and how much there is in all."""
 
 
-def nobody(_done: int, _of: int) -> None:
-    """Nobody watches."""
+def no_report(_done: int, _of: int) -> None:
+    """Ignore progress."""
 
 
 def read(spark: SparkSession, source: Source, *columns: str) -> DataFrame:
-    """Read messages as a table of these columns alone, or of all default ones; filters of queries reach the reader."""
+    """Read messages as a table of these columns, or of the default ones. Conditions of a query are pushed to the reader."""
     reader = spark.read.format(FORMAT).options(**source)
     if columns:
         reader = reader.option("columns", ",".join(columns))

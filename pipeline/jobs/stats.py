@@ -1,4 +1,4 @@
-"""`stats`: how much came when, how long it took to be stored, and how evenly it is spread. Bodies are not read."""
+"""`stats`: throughput, latency from born to stored, and the distribution over queues and keys. Bodies are not read."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ COLUMNS = ("topic", "brokerName", "queueId", "keys", "tags", "bornTimestamp", "s
 
 @attrs.frozen
 class Stats:
-    """Three tables; nothing runs before one of them is asked for rows."""
+    """Three tables. Spark computes each of them when its rows are collected."""
 
     windows: DataFrame
     """For each window: messages, bytes, their rates, and percentiles of the time from born to stored, in ms."""
     queues: DataFrame
     """For each queue: messages, share of all, bytes, sizes of bodies."""
     keys: DataFrame
-    """Keys with most messages."""
+    """The keys with the most messages."""
 
 
 def stats(spark: SparkSession, source: Source, *, window: str = "1 minute", keys_max: int = 20) -> Stats:
@@ -33,7 +33,7 @@ def stats(spark: SparkSession, source: Source, *, window: str = "1 minute", keys
     Args:
         spark: a session.
         source: options of a batch read.
-        window: length of a window, in Spark's words.
+        window: the length of a window as Spark writes it, such as `1 minute`.
         keys_max: how many keys are listed.
     """
     from pyspark.sql import Window, functions  # noqa: PLC0415
