@@ -59,7 +59,7 @@ def main() -> None:
                         clusters[side], threads=found.threads, asynchronous=True, back_pressure=found.back_pressure
                     )
                     return _flood(clusters[side], producer, connection, options, report)
-                return _steady(clusters[side], slaves.get(side), connection, options, found.threads)
+                return steady(clusters[side], slaves.get(side), connection, options, found.threads)
 
         warm_up(clusters, options.warmup)
         take_turns(options, report, measure)
@@ -77,7 +77,7 @@ def _started(sides: Sequence[Side], flush: str, *, pair: bool) -> Generator[tupl
             yield clusters, {}
 
 
-def _steady(cluster: Cluster, slave: Cluster | None, connection: Connection, options: Options, threads: int) -> Values:
+def steady(cluster: Cluster, slave: Cluster | None, connection: Connection, options: Options, threads: int) -> Values:
     producer = start_producer(cluster, threads=threads)
     try:
         await_growth(connection, producer)

@@ -67,11 +67,11 @@ def main() -> None:
 
 def _measure(master: Cluster) -> dict[str, float]:
     end = log_end(master)
-    copied = end / _bare_copy_seconds(end) / 1e6
+    copied = end / bare_copy_seconds(end) / 1e6
     folder = new_store()
     try:
         back_free_memory(end + end // 2)
-        written = end / _bare_copy_seconds(end, folder / "copy") / 1e6
+        written = end / bare_copy_seconds(end, folder / "copy") / 1e6
     finally:
         shutil.rmtree(folder)
     caught_up = _catch_up(master, end, {})
@@ -140,7 +140,7 @@ def _await(condition: Callable[[], bool], slave: Cluster, began: float) -> None:
         time.sleep(_POLL_SECONDS)
 
 
-def _bare_copy_seconds(size: int, path: Path | None = None) -> float:
+def bare_copy_seconds(size: int, path: Path | None = None) -> float:
     """Return the seconds that `size` bytes take from another process to this one, and on to a new file if there is a path."""
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))

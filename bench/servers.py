@@ -126,6 +126,7 @@ class Cluster:
     settings: dict[str, str]
     namesrv: Process | None = None
     broker: Process | None = None
+    apache_memory: tuple[str, ...] = _APACHE_BROKER_MEMORY
 
     @classmethod
     def prepare(cls, side: Side, settings: Mapping[str, str] | None = None) -> "Cluster":
@@ -189,7 +190,7 @@ class Cluster:
         if self.side == "apache":
             home = self.folder / "broker"
             main = "org.apache.rocketmq.broker.BrokerStartup"
-            command = apache_java(main, ["-c", str(config)], home, _APACHE_BROKER_MEMORY)
+            command = apache_java(main, ["-c", str(config)], home, self.apache_memory)
             env = apache_env(home)
         else:
             command = [sys.executable, "-m", "ledgermq.cli.main", "broker", "-c", str(config)]

@@ -5,6 +5,7 @@ waits for nobody). A send that was answered with anything but SUCCESS is counted
 """
 
 import argparse
+from collections.abc import Mapping
 
 from raw_sender import RawSender, lone_latencies
 from servers import Cluster, Side
@@ -28,19 +29,22 @@ def main() -> None:
         def measure(side: Side) -> Values:
             with others_stopped(side, clusters, slaves):
                 await_in_sync(clusters[side], slaves[side])
-                return _measure(clusters[side], slaves[side], options.seconds, windows, found.lone)
+                nodes = {"master": clusters[side], "slave": slaves[side]}
+                return send_rates(nodes, options.seconds, windows, found.lone)
 
         take_turns(options, report, measure)
     report.show()
 
 
-def _measure(master: Cluster, slave: Cluster, seconds: float, windows: list[int], lone_sends: int) -> Values:
-    with RawSender(master.broker_address) as sender:
+def send_rates(nodes: Mapping[str, Cluster], seconds: float, windows: list[int], lone_sends: int) -> Values:
+    """Send to the first of the nodes, and say what each of them has used by its name."""
+    first = next(iter(nodes.values()))
+    with RawSender(first.broker_address) as sender:
         values = lone_latencies(sender, lone_sends)
         for window in windows:
             back_free_memory()
             sender.run(window, seconds=1)
-            meters = {"master": CpuMeter(master.running_broker), "slave": CpuMeter(slave.running_broker)}
+            meters = {name: CpuMeter(node.running_broker) for name, node in nodes.items()}
             for meter in meters.values():
                 meter.start()
             throughput = sender.run(window, seconds=seconds)

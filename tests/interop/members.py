@@ -13,7 +13,7 @@ from pathlib import Path
 import attrs
 import trio
 
-from ledgermq.client.admin import open_admin
+from ledgermq.client.admin import Admin, open_admin
 from ledgermq.client.errors import ClientError
 from ledgermq.client.route import AUTO_CREATE_TOPIC
 from ledgermq.message.units import MASTER_ID
@@ -29,6 +29,8 @@ DLEDGER: Mapping[str, object] = {
     "mappedFileSizeCommitLog": SEGMENT_SIZE,
     "slaveReadEnable": "true",
 }
+QUIET_SECONDS = 2.5
+"""Longer than the shortest delay level: what is delayed has been delivered."""
 MASTER_SECONDS = 60.0
 """How long a group may take to elect a master: some ten seconds among Apache's nodes, on a machine with other work."""
 
@@ -61,6 +63,16 @@ class Member:
     def kill(self) -> None:
         if self.server is not None:
             self.server.kill()
+
+    @property
+    def dledger_id(self) -> str:
+        """Of a node of a DLedger group."""
+        return str(self.config["dLegerSelfId"])
+
+    @property
+    def ledger(self) -> Path:
+        """Where such a node keeps its ledger."""
+        return self.folder / "store" / f"dledger-{self.dledger_id}"
 
 
 @attrs.define
@@ -125,6 +137,22 @@ async def open_group(folder: Path) -> AsyncGenerator[Group]:
         started.callback(namesrv.kill)
         await trio.to_thread.run_sync(namesrv.wait_ready)
         yield Group(f"127.0.0.1:{port}", folder, started)
+
+
+async def becomes_equal(admin: Admin, *members: Member, seconds: float) -> int:
+    """Wait until the logs end at one place and stay there; return it."""
+    ends: list[int] = []
+    since = trio.current_time()
+    with trio.fail_after(seconds):
+        while len(set(ends)) != 1 or trio.current_time() < since + QUIET_SECONDS:
+            await trio.sleep(0.1)
+            try:
+                now = [int((await admin.broker_runtime(member.address))["commitLogMaxOffset"]) for member in members]
+            except ClientError:
+                continue  # a broker of Apache's that has just been started cannot tell yet
+            if now != ends:
+                ends, since = now, trio.current_time()
+    return ends[0]
 
 
 async def start_foreign(language: str, namesrv: str, folder: Path) -> Driver:

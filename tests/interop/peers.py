@@ -22,7 +22,7 @@ MAVEN_PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-depe
 APACHE_55 = ("broker:5.5.0", "namesrv:5.5.0", "tools:5.5.0", "client:5.5.0")
 APACHE_49_SERVERS = ("broker:4.9.7", "namesrv:4.9.7")
 APACHE_49_CLIENTS = ("client:4.9.8", "tools:4.9.8")
-DLEDGER = "io.openmessaging.storage:dledger:0.3.1.2"
+DLEDGER = "io.openmessaging.storage:dledger"
 CPP_WHEEL = "rocketmq==0.4.4"
 NODE_PACKAGE = "ali-ons@3.12.0"
 
@@ -64,10 +64,10 @@ def apache_jars(artifacts: tuple[str, ...]) -> Path:
     return _once("maven", artifacts, fetch) / "lib"
 
 
-def ledger_peer() -> str:
-    """The class path of a DLedger node without a broker."""
+def ledger_peer(version: str) -> str:
+    """The class path of a DLedger node without a broker; 0.3.1.2 is inside RocketMQ 4.9.7, 0.3.2 inside 5.5.0."""
     compiler = tool("javac")
-    jars = apache_jars((DLEDGER,))
+    jars = apache_jars((f"{DLEDGER}:{version}",))
     source = SOURCES / "java" / "LedgerPeer.java"
 
     def build(target: Path) -> None:

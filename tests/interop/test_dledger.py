@@ -1,13 +1,11 @@
-"""Groups of DLedger 0.3.1.2 with nodes of ours among them: leaders of either make, kills, and the same entries everywhere.
+"""Groups of DLedger 0.3.1.2 and 0.3.2 with nodes of ours among them: leaders of either make, kills, the same entries.
 
 Each group goes through ``$LEDGERMQ_DLEDGER_ENTRIES`` entries (10,000 unless set).
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -18,10 +16,9 @@ from pathlib import Path
 import attrs
 import pytest
 
-from ledgermq.ha.dledger.recovery import LedgerFiles, open_ledger
-from ledgermq.world.disk import RealDisk
-
 from . import ledger_node, peers
+from .conftest import obtain
+from .ledgers import entries_of
 from .servers import REPOSITORY, free_port
 
 pytestmark = pytest.mark.interop
@@ -29,7 +26,8 @@ pytestmark = pytest.mark.interop
 ENTRIES = int(os.environ.get("LEDGERMQ_DLEDGER_ENTRIES", "10000"))
 BODY_SIZE = 200
 FILE_SIZE = 256 * 1024
-OURS, JAVA = "ours", "java"
+OURS, JAVA, JAVA_032 = "ours", "0.3.1.2", "0.3.2"
+"""Whose node: ours, or of which version of DLedger."""
 PATIENCE_SECONDS = 60.0
 ACCESS = ("--add-opens", "java.base/java.nio=ALL-UNNAMED", "--add-opens", "java.base/jdk.internal.ref=ALL-UNNAMED")
 
@@ -62,7 +60,7 @@ class Node:
         if self.maker == OURS:
             command = [sys.executable, "-m", "tests.interop.ledger_node", *arguments]
         else:
-            class_path = peers.ledger_peer()
+            class_path = peers.ledger_peer(self.maker)
             command = [peers.tool("java"), "-Xmx256m", *ACCESS, "-cp", class_path, "LedgerPeer", *arguments, "false"]
         self.base.mkdir(parents=True, exist_ok=True)
         with (self.base / f"{self.name}.log").open("ab") as errors:
@@ -100,6 +98,10 @@ class Node:
         """Append entries; how many were acknowledged."""
         return int(self.ask(f"append {count} {BODY_SIZE}").split()[0])
 
+    def entries(self, copy: Path) -> tuple[int, str]:
+        """What its ledger holds; see `entries_of`."""
+        return entries_of(self.base / f"dledger-{self.name}", copy, FILE_SIZE, ledger_node.INDEX_FILE_SIZE)
+
     def kill(self) -> None:
         if self.process is not None:
             self.process.kill()
@@ -119,11 +121,8 @@ class Node:
 @contextmanager
 def group_of(makers: Sequence[str], folder: Path) -> Generator[list[Node]]:
     """A group with one node of each make named."""
-    if JAVA in makers:
-        try:
-            peers.ledger_peer()
-        except peers.MissingPeerError as error:
-            pytest.skip(str(error))
+    for maker in set(makers) - {OURS}:
+        obtain(lambda maker=maker: peers.ledger_peer(maker))  # type: ignore[misc]
     text = ";".join(f"n{number}-127.0.0.1:{free_port()}" for number in range(len(makers)))
     nodes = [Node(f"n{number}", maker, text, folder / f"n{number}") for number, maker in enumerate(makers)]
     try:
@@ -161,19 +160,11 @@ def await_equal(nodes: Sequence[Node]) -> None:
     raise AssertionError([(node.name, node.maker, node.status()) for node in nodes])
 
 
-def entries_of(node: Node, copy: Path) -> tuple[int, str]:
-    """How many entries a store holds, and the SHA-256 of their indexes, terms and bodies; read from a copy."""
-    shutil.copytree(node.base / f"dledger-{node.name}", copy)
-    ledger = open_ledger(RealDisk(), LedgerFiles(str(copy), FILE_SIZE, ledger_node.INDEX_FILE_SIZE))
-    digest = hashlib.sha256()
-    for index in range(ledger.begin_index, ledger.end_index + 1):
-        digest.update(b"%d %d " % (index, ledger.term_of(index) or 0))
-        digest.update(ledger.body(index))
-    ledger.close()
-    return ledger.end_index + 1 - ledger.begin_index, digest.hexdigest()
-
-
-@pytest.mark.parametrize("makers", [(OURS, JAVA, JAVA), (OURS, OURS, JAVA)], ids=["one of ours", "two of ours"])
+@pytest.mark.parametrize(
+    "makers",
+    [(OURS, JAVA, JAVA), (OURS, OURS, JAVA), (OURS, JAVA_032, JAVA_032)],
+    ids=["one of ours", "two of ours", "one of ours beside 0.3.2"],
+)
 def test_a_mixed_group_holds_the_same_entries_through_kills_of_leaders_of_either_make(
     makers: tuple[str, ...], tmp_path: Path
 ) -> None:
@@ -194,7 +185,7 @@ def test_a_mixed_group_holds_the_same_entries_through_kills_of_leaders_of_either
         await_equal(nodes)
         for node in nodes:
             node.stop()
-        found = [entries_of(node, tmp_path / f"copy-{node.name}") for node in nodes]
+        found = [node.entries(tmp_path / f"copy-{node.name}") for node in nodes]
         assert found[0] == found[1] == found[2]
         assert found[0][0] >= acknowledged >= ENTRIES
 
@@ -221,5 +212,5 @@ def test_each_make_opens_the_files_of_the_other(maker: str, tmp_path: Path) -> N
                 successor.stop()
             finally:
                 successor.kill()
-        count, _ = entries_of(node, tmp_path / "copy")
+        count, _ = node.entries(tmp_path / "copy")
         assert count == before.end + 1 >= 5000

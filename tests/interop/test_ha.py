@@ -12,7 +12,7 @@ import attrs
 import pytest
 import trio
 
-from ledgermq.client.admin import Admin, open_admin
+from ledgermq.client.admin import open_admin
 from ledgermq.client.consumer import open_consumer
 from ledgermq.client.errors import ClientError
 from ledgermq.client.producer import Producer, open_producer
@@ -20,7 +20,7 @@ from ledgermq.client.subscription import ConsumeFrom
 from ledgermq.message.message import Message
 
 from .driver import Sent
-from .members import SEGMENT_SIZE, Member, open_group, start_foreign
+from .members import SEGMENT_SIZE, Member, becomes_equal, open_group, start_foreign
 from .servers import Maker
 
 pytestmark = pytest.mark.interop
@@ -28,8 +28,6 @@ pytestmark = pytest.mark.interop
 MESSAGES = int(os.environ.get("LEDGERMQ_HA_MESSAGES", "20000"))
 WORKERS = 16
 BATCH = 20
-QUIET_SECONDS = 2.5
-"""Longer than the shortest delay level: what is delayed has been delivered."""
 PATIENCE_SECONDS = 90 + MESSAGES / 1000
 TOPIC = "Mixed"
 
@@ -84,22 +82,6 @@ def mixed(number: int) -> Message:
     properties = {"colour": f"grün-{number}"} if number % 5 == 0 else {}
     tag = f"tag{number % 3}" if number % 2 else None
     return Message(TOPIC, b"%d " % number + filler, tag=tag, keys=[f"key-{number}"], properties=properties)
-
-
-async def becomes_equal(admin: Admin, *members: Member) -> int:
-    """Wait until the logs end at one place and stay there; return it."""
-    ends: list[int] = []
-    since = trio.current_time()
-    with trio.fail_after(PATIENCE_SECONDS):
-        while len(set(ends)) != 1 or trio.current_time() < since + QUIET_SECONDS:
-            await trio.sleep(0.1)
-            try:
-                now = [int((await admin.broker_runtime(member.address))["commitLogMaxOffset"]) for member in members]
-            except ClientError:
-                continue  # a broker of Apache's that has just been started cannot tell yet
-            if now != ends:
-                ends, since = now, trio.current_time()
-    return ends[0]
 
 
 async def becomes_known(member: Member) -> None:
@@ -161,7 +143,7 @@ async def test_a_slave_is_its_master_byte_for_byte(tmp_path: Path, leader: Maker
             await master.start()
             await load.wait(1)
 
-        end = await becomes_equal(admin, master, slave)
+        end = await becomes_equal(admin, master, slave, seconds=PATIENCE_SECONDS)
         await becomes_known(slave)
         await master.stop()
         assert await read_numbers(group.namesrv, load.stored) == set(range(MESSAGES))
@@ -184,7 +166,7 @@ async def test_a_slave_of_another_make_passes_over_deletions(tmp_path: Path, fol
         await admin.create_topic(TOPIC, queues=1)
         results = [await producer.send(Message(TOPIC, b"%d " % number)) for number in range(20, 30)]
         assert [result.queue_offset for result in results] == list(range(20, 30))
-        await becomes_equal(admin, master, slave)
+        await becomes_equal(admin, master, slave, seconds=PATIENCE_SECONDS)
         await becomes_known(slave)
         await master.stop()
         wanted = set(range(20, 30))
@@ -217,7 +199,7 @@ async def test_foreign_clients_outlive_a_master_of_ours(tmp_path: Path, language
             client.process.send_signal(signal.SIGSTOP)
             for number in range(40):
                 await producer.send(Message(TOPIC, b"meanwhile-%d" % number))
-            await becomes_equal(admin, lost, slave)
+            await becomes_equal(admin, lost, slave, seconds=PATIENCE_SECONDS)
             await becomes_known(slave)
             lost.kill()
             client.process.send_signal(signal.SIGCONT)
