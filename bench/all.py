@@ -40,6 +40,12 @@ _FIGURES = (
     Figure("stalled-slave", "stalled_slave.py", (), "--runs 1 --seconds 3 --warmup 5 --lone 500"),
     Figure("catch-up", "catch_up.py", (), "--runs 1 --mib 256"),
     Figure("restart", "restart.py", (), "--runs 1 --gib 1"),
+    Figure("dledger-raw-socket", "dledger.py", ("raw-socket",), "--runs 1 --seconds 4 --warmup 10 --lone 500"),
+    Figure("dledger-producer", "dledger.py", ("producer",), "--runs 1 --seconds 8 --warmup 15"),
+    Figure("dledger-failover", "dledger.py", ("failover",), "--runs 3 --apache-kills 1"),
+    Figure("dledger-catch-up", "dledger.py", ("catch-up",), "--mib 128"),
+    Figure("dledger-idle", "dledger.py", ("idle",), "--seconds 20 --warmup 5"),
+    Figure("dledger-restart", "dledger.py", ("restart",), "--runs 1 --gib 0.25"),
     Figure("pipeline", "pipeline.py", (), "--quick"),
 )
 

@@ -53,6 +53,7 @@ class JavaCore(JavaState):
             self.now_ms += TICK_MS
             if self.id not in self.configuration.voters:
                 continue
+            election.tick_taking(self)
             if self.role is Role.LEADER:
                 election.tick_heartbeats(self)
                 election.tick_transfer(self)
@@ -71,6 +72,8 @@ class JavaCore(JavaState):
                 due.append(self.now_ms + TICK_MS)
         elif self.role is Role.FOLLOWER:
             due = [self.heard_ms + self.settings.heartbeat_ms * self.settings.heartbeat_leak + TICK_MS]
+            if self.asked_to_take is not None:
+                due.append(self.now_ms + TICK_MS)
             if self.waiting:
                 due.append(self.now_ms + self.settings.gap_ms // 4)
         else:

@@ -158,7 +158,9 @@ def on_heartbeat(state: JavaState, beat: HeartBeat) -> None:
         if beat.term > state.term:
             state.adopt_term(beat.term)
         state.become_follower(beat.sender)
-        refuse_to_take(state)
+        if state.taking is not None:  # another node leads after all
+            _refuse_to_take(state, state.taking)
+            state.taking = None
     state.send(Reply(request=beat, code=code, term=state.term, leader=state.leader))
 
 
@@ -223,13 +225,12 @@ def on_transfer(state: JavaState, request: Transfer) -> None:
     led = state.leadership
     code: int = Code.SUCCESS
     if request.transferee == state.id and request.sender == state.leader and request.term == state.term:
-        if state.log.durable_index >= request.index:
-            state.taking = request
-            state.become_candidate(state.term + 1)
-            state.raise_term, state.next_vote_ms = True, state.now_ms
-            return
-        code = Code.TAKE_LEADERSHIP_FAILED
-    elif request.transferee == state.id:
+        if state.asked_to_take is not None:
+            _refuse_to_take(state, state.asked_to_take[0])
+        state.asked_to_take = (request, state.now_ms + state.settings.take_wait_ms)
+        tick_taking(state)
+        return
+    if request.transferee == state.id:
         code = Code.INCONSISTENT_LEADER
     elif led is None:
         code = Code.NOT_LEADER
@@ -245,6 +246,23 @@ def on_transfer(state: JavaState, request: Transfer) -> None:
             return
         code = Code.FALL_BEHIND_TOO_MUCH
     state.send(Reply(request=request, code=code, term=state.term, leader=state.leader))
+
+
+def tick_taking(state: JavaState) -> None:
+    """Take over leadership once this log has everything that the leader asked for, or refuse when time is up."""
+    if state.asked_to_take is None:
+        return
+    request, until_ms = state.asked_to_take
+    follows = state.role is Role.FOLLOWER and state.leader == request.sender and state.term == request.term
+    if follows and state.log.durable_index < request.index and state.now_ms < until_ms:
+        return
+    state.asked_to_take = None
+    if follows and state.log.durable_index >= request.index:
+        state.taking = request
+        state.become_candidate(state.term + 1)
+        state.raise_term, state.next_vote_ms = True, state.now_ms
+    else:
+        _refuse_to_take(state, request)
 
 
 def start_transfer(state: JavaState, target: PeerId, request: Transfer | None = None) -> None:
@@ -293,8 +311,5 @@ def end_transfer(state: JavaState, code: int) -> None:
         state.leadership.transfer_to = None
 
 
-def refuse_to_take(state: JavaState) -> None:
-    """Another node leads after all."""
-    if state.taking is not None:
-        state.send(Reply(request=state.taking, code=Code.TAKE_LEADERSHIP_FAILED, term=state.term, leader=state.leader))
-        state.taking = None
+def _refuse_to_take(state: JavaState, request: Transfer) -> None:
+    state.send(Reply(request=request, code=Code.TAKE_LEADERSHIP_FAILED, term=state.term, leader=state.leader))

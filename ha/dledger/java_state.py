@@ -51,6 +51,8 @@ class JavaSettings:
     """maxLeadershipTransferWaitIndex."""
     transfer_ms: int = 3000
     """A transfer that has not succeeded after this long is given up."""
+    take_wait_ms: int = 1000
+    """How long a node that is to take over leadership waits for what it lacks (leadershipTransferWaitTimeout)."""
     batches: bool = True
     """Push several entries at once (isEnableBatchPush); 0.2.x does not know how."""
 
@@ -164,6 +166,8 @@ class JavaState:
     """The client's request to hand over leadership that is to be answered, also when this node leads no more."""
     taking: Transfer | None = None
     """The request to take over leadership that is to be answered."""
+    asked_to_take: tuple[Transfer, int] | None = None
+    """Such a request while entries that it names are still missing here, and the moment when it is refused."""
     # pushes of the leader
     controls: list[Push] = attrs.field(factory=list[Push])
     waiting: dict[LogIndex, tuple[Push, int]] = attrs.field(factory=dict[LogIndex, "tuple[Push, int]"])

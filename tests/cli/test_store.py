@@ -108,3 +108,19 @@ def test_a_store_without_messages_is_not_taken_for_something_else(runner: Run, t
     (tmp_path / "commitlog").mkdir()
 
     assert "a store without messages" in runner("store", "verify", str(tmp_path), status=1).stderr
+
+
+def test_ledgers_are_dumped_and_verified_and_never_cut(start: Callable[..., Ledgermq], runner: Run, tmp_path: Path) -> None:
+    """Each node of a group has the messages; a ledger is cut by its leader only."""
+    group = start("up", "--mode", "dledger", "--port", "0", "--broker-port", "0", "--store", str(tmp_path))
+    address = group.wait_for(r"name server +(\S+:\d+)\n")[1]
+    runner("topic", "create", "Dumped", "--queues", "1", namesrv=address)
+    runner("send", "Dumped", "one", "two", "three", namesrv=address)
+    assert group.stop() == 0
+    reports = json.loads(runner("store", "verify", str(tmp_path), "--json").stdout)
+    assert len(reports) == 3
+    for report in reports:
+        dumped = runner("store", "dump", report["store"], "--topic", "Dumped", "--json").stdout.splitlines()
+        assert [json.loads(line)["body"] for line in dumped] == ["one", "two", "three"]
+        refused = runner("store", "cut", report["store"], "--at", "0", "--yes", status=1)
+        assert "has a ledger of a DLedger group" in refused.output

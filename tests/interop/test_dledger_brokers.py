@@ -6,12 +6,14 @@ RocketMQ 4.9.7 has DLedger 0.3.1.2 inside, 5.5.0 has 0.3.2.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import trio
 
 from ledgermq.client.admin import Admin, open_admin
+from ledgermq.client.errors import ClientError
 
 from .driver import Call, Driver, Received
 from .ledgers import entries_of, transfer
@@ -100,6 +102,52 @@ async def test_a_broker_of_ours_leads_and_follows_brokers_of_apaches(tmp_path: P
             await acknowledged_more(client, load, 500)
             await check_served(client, load)
             await target.start()
+        await finish_load(client, load)
+        await check_served(client, load)
+        await check_equal_ledgers(admin, members, tmp_path / "copies")
+
+
+async def caught_up(admin: Admin, leader: Member, member: Member) -> None:
+    """Wait until the member has what the leader has now."""
+    wanted = int((await admin.broker_runtime(leader.address))["commitLogMaxOffset"])
+    with trio.fail_after(PATIENCE_SECONDS):
+        while True:
+            with suppress(ClientError):  # it may have been started only just now
+                if int((await admin.broker_runtime(member.address))["commitLogMaxOffset"]) >= wanted:
+                    return
+            await trio.sleep(0.2)
+
+
+async def test_a_group_of_apaches_becomes_one_of_ours_node_by_node(tmp_path: Path) -> None:
+    """Under load: the leader last, after it has handed over. In the end the group goes on in the native dialect."""
+    async with open_group(tmp_path) as group, open_admin(group.namesrv) as admin:
+        members = await group.form([Maker.APACHE_55] * 3)
+        first = await group.master_of(members)
+        client = await start_foreign("java", group.namesrv, tmp_path / "java")
+        group.started.callback(client.close)
+        await trio.to_thread.run_sync(lambda: client.run("create_topic", topic=TOPIC, broker=first.address, queues=QUEUES))
+        load = client.begin("load", topic=TOPIC, threads=QUEUES, shards=QUEUES, pause=3, size=BODY_SIZE, body="m-{i}-")
+        await acknowledged_more(client, load, 200)
+        first = await group.master_of(members)
+        followers = [member for member in members if member is not first]
+        for member in (*followers, first):
+            if member is first:
+                await become_leader(group, members, followers[0])
+            await member.stop()
+            member.maker = Maker.OURS
+            await acknowledged_more(client, load, 100)
+            await member.start()
+            await caught_up(admin, await group.master_of(members), member)
+        await acknowledged_more(client, load, 200)
+        await check_served(client, load)
+
+        for member in members:
+            await member.stop()
+            member.config["raftDialect"] = "native"
+        async with trio.open_nursery() as nursery:
+            for member in members:
+                nursery.start_soon(member.start)
+        await acknowledged_more(client, load, 200)
         await finish_load(client, load)
         await check_served(client, load)
         await check_equal_ledgers(admin, members, tmp_path / "copies")

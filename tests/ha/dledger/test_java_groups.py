@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 from typing import Any
 
 import pytest
@@ -206,20 +207,23 @@ def test_a_node_of_the_other_dialect_is_told_what_to_set() -> None:
     scenario(story, dialect=JAVA, java=FAST)
 
 
+async def ask_node(group: Group, node: Node, code: int, /, **fields: object) -> dict[str, Any]:
+    """The answer to one request of DLedger, from a machine of its own."""
+    world = Machine.of("10.0.0.9", group.fabric, random.Random(9)).world()
+    content = {"group": "g", "remoteId": node.peer, **fields}
+    async with connected(Address(node.machine.host, PORT), network=world.network) as channel:
+        answer = await channel.call(RemotingCommand(code, body=java.encode_fields(content)), 3.0)
+    assert answer.code == 200
+    return dict(java.read_object(answer.body))
+
+
 def test_clients_of_dledger_itself_are_served() -> None:
     """METADATA anywhere, APPEND and GET on the leader; another group and a wrong receiver are refused with DLedger's codes."""
 
     async def story(group: Group) -> None:
         leader = await group.leader()
         other = next(node for node in group.running if node is not leader)
-        world = Machine.of("10.0.0.9", group.fabric, random.Random(9)).world()
-
-        async def ask(node: Node, code: int, **fields: object) -> dict[str, Any]:
-            content = {"group": "g", "remoteId": node.peer, **fields}
-            async with connected(Address(node.machine.host, PORT), network=world.network) as channel:
-                answer = await channel.call(RemotingCommand(code, body=java.encode_fields(content)), 3.0)
-            assert answer.code == 200
-            return dict(java.read_object(answer.body))
+        ask = partial(ask_node, group)
 
         metadata = await ask(other, java.METADATA)
         assert metadata["leaderId"] == leader.peer
@@ -236,6 +240,37 @@ def test_clients_of_dledger_itself_are_served() -> None:
         transfer = {"transferId": leader.peer, "transfereeId": other.peer, "localId": "client", "term": leader.up.leading.term}
         assert (await ask(leader, java.LEADERSHIP_TRANSFER, **transfer))["code"] == 200
         await group.until(lambda: other.up.is_leader)
+        await group.put_until_done()
+        await group.converged()
+        group.check()
+
+    scenario(story, dialect=JAVA, java=FAST)
+
+
+@pytest.mark.parametrize(("lacking", "code", "leads"), [(5, 200, True), (500, 418, False)], ids=["a little", "too much"])
+def test_a_node_waits_for_what_it_lacks_before_it_takes_over(lacking: int, code: int, leads: bool) -> None:
+    """A Java leader asks as soon as its own log has an entry; after a second the follower refuses."""
+
+    async def story(group: Group) -> None:
+        leader = await group.leader()
+        await group.put(leader, 3)
+        other = next(node for node in group.running if node is not leader)
+        await group.until(lambda: other.up.leading.leader == leader.peer)
+        last = leader.up.ledger.end_index
+        request = {"localId": leader.peer, "leaderId": leader.peer, "transferId": leader.peer, "transfereeId": other.peer}
+        fields = {**request, "takeLeadershipLedgerIndex": last + lacking, "term": leader.up.leading.term}
+        answers: list[Any] = []
+        async with trio.open_nursery() as nursery:
+
+            async def take_over() -> None:
+                answers.append(await ask_node(group, other, java.LEADERSHIP_TRANSFER, **fields))
+
+            nursery.start_soon(take_over)
+            await trio.sleep(0.3)
+            assert not answers
+            await group.put(leader, 5)
+        assert answers[0]["code"] == code
+        assert other.up.is_leader is leads
         await group.put_until_done()
         await group.converged()
         group.check()
