@@ -13,10 +13,10 @@ import attrs
 from ledgermq.broker.replicated_tables import ReplicatedTables
 from ledgermq.ha.dledger.commitlog import DLedgerCommitLog
 from ledgermq.ha.dledger.disk_tasks import DiskTasks
-from ledgermq.ha.dledger.node import DLedgerNode
 from ledgermq.ha.dledger.waiters import Outcome as Stored
 from ledgermq.ha.dledger.waiters import Waiters
 from ledgermq.ha.raft import quorum
+from ledgermq.store.message_store import MessageStore
 
 from .outcome import Outcome
 from .simulate.dledger import DLedgerDraw, simulate_dledger
@@ -59,11 +59,13 @@ def _serve_beyond_commit(_: Any) -> Any:
     return property(attrgetter("max_offset"))
 
 
-def _lead_at_once(_: Any) -> Any:
-    async def prepare_to_lead(self: Any) -> None:
-        pass
+def _repeat_an_offset(original: Any) -> Any:
+    def take_up_next_offsets(self: Any) -> None:
+        original(self)
+        for key, offset in list(self.next_offsets.items()):
+            self.next_offsets[key] = max(offset - 1, 0)
 
-    return prepare_to_lead
+    return take_up_next_offsets
 
 
 def _commit_what_one_node_has(_: Any) -> Callable[[Any, Any], int]:
@@ -81,7 +83,7 @@ DLEDGER_BUGS: tuple[tuple[str, Any, str, Callable[[Any], Any], Callable[[int], O
     ("dledger: count followers before their sync", DiskTasks, "written", _count_unsynced(on_leader=False), QUEUES),
     ("dledger: acknowledge when deposed", Waiters, "change_term", _acknowledge_when_deposed, QUEUES),
     ("dledger: serve beyond the commit", DLedgerCommitLog, "readable_offset", _serve_beyond_commit, QUEUES),
-    ("dledger: give out a queue offset again", DLedgerNode, "prepare_to_lead", _lead_at_once, QUEUES),
+    ("dledger: give out a queue offset again", MessageStore, "take_up_next_offsets", _repeat_an_offset, QUEUES),
     ("dledger: commit what one node has", quorum, "committed_index", _commit_what_one_node_has, QUEUES),
     ("dledger: pass over tables in the log", ReplicatedTables, "apply", _pass_over_tables, TABLES),
 )

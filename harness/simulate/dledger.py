@@ -12,17 +12,20 @@ import attrs
 import trio
 
 from ledgermq.broker.broker import Broker
+from ledgermq.broker.dledger import replica_settings
+from ledgermq.remoting.codes import RequestCode
 from ledgermq.testing.checkers import DLEDGER_CHECKERS
 from ledgermq.testing.embedded import RAFT_PORT, broker_configs
 from ledgermq.testing.history import End, History
 from ledgermq.testing.sim.network import SEND_BUFFER_BYTES
 
 from ..outcome import Outcome
-from .group import GroupScene, GroupWatch, replica_of
+from .group import GroupScene, GroupWatch, peer_of, replica_of
 from .nodes import NodesDraw, NodesRun, fabric_of, simulate
 from .scene import BROKER_PORT, Node
 from .workloads.delayed import DELAY_LEVELS
 from .workloads.membership import Membership
+from .workloads.operator import Operator
 from .workloads.plain import Plain
 from .workloads.pulls import Pulls
 from .workloads.registry import DLEDGER_WORKLOADS
@@ -36,10 +39,13 @@ GATHER_SLACK_SECONDS = 1.5
 """A failover may forget what was committed this long before it, where disks are not slow: a leader that is cut off takes
 commits for an election time-out, and gathers them for a moment."""
 
+REPLACE_SECONDS = 90.0
+"""A change of members that is under way may take 60 s, and only then is the next one taken."""
+
 BLOWS = (
     *("end", "end", "end leader", "end leader", "end minority", "end all"),
     *("isolate leader", "isolate leader", "isolate", "half-isolate leader", "one way", "split"),
-    *("slow", "slow leader", "sync fails", "leader's sync fails", "full disk"),
+    *("slow", "slow leader", "sync fails", "leader's sync fails", "full disk", "lose disk"),
 )
 """What may befall the group in one life; what stands here twice happens twice as often."""
 
@@ -144,7 +150,7 @@ class DLedgerRun(NodesRun[DLedgerDraw]):
 
     async def start_nodes(self, nursery: trio.Nursery) -> None:
         draw, group = self.draw, self.group
-        spare = Membership.name in draw.workloads
+        spare = Membership.name in draw.workloads or any(blow.kind == "lose disk" for blow in draw.blows)
         hosts = [f"10.0.1.{at}" for at in range(draw.nodes + spare)]
         peers = [f"n{at}-{host}:{RAFT_PORT}" for at, host in enumerate(hosts)]
         settings = {
@@ -191,7 +197,9 @@ class DLedgerRun(NodesRun[DLedgerDraw]):
                 await self.strike()
             self.scene.say(f"{blow}")
             self.blows[blow.kind.replace(" ", "_")] += 1
-            if blow.kind.startswith("end"):
+            if blow.kind == "lose disk":
+                await self._lose_disk(nursery)
+            elif blow.kind.startswith("end"):
                 await self._end_some(nursery, self._victims(blow.kind), blow.end, blow.seconds)
             else:
                 await self._disturb(blow.kind, blow.seconds)
@@ -219,6 +227,42 @@ class DLedgerRun(NodesRun[DLedgerDraw]):
             await nursery.start(node.process.run)
             scene.say(f"{node.host} is back")
             await trio.sleep(seconds * self.lots.random() * 0.3)
+
+    async def _lose_disk(self, nursery: trio.Nursery) -> None:
+        """A machine is gone for good with all that it had, and another one takes its place under another name.
+
+        Only where every other voter has all that is committed: the loss of one disk must not be that of the last copy.
+        """
+        group = self.group
+        self.heal()
+        strangers = [node for node in self.nodes if node not in group.members]
+        with trio.move_on_after(ELECT_SECONDS):
+            while not group.dispensable():  # noqa: ASYNC110 - looked at from outside
+                await trio.sleep(0.05)
+        victims = group.dispensable()
+        if victims and (strangers or len(victims) > self.draw.nodes):
+            victim = self.lots.choice(victims)
+            group.say(f"{victim.host} loses its disk")
+            group.nodes.remove(victim)
+            nursery.start_soon(victim.process.end, End.KILL)
+            self._life_ended()
+            await self._replace(victim, strangers)
+
+    async def _replace(self, victim: Node, strangers: Sequence[Node]) -> None:
+        """Do what an operator does about a machine that is gone: remove it, and add a new one."""
+        group, operator = self.group, Operator(self.scene)
+        wanted = [("remove", victim), *(("add", node) for node in strangers[:1])]
+        for action, node in wanted:
+            peer = peer_of(node)
+            fields = {"action": action, "peer": peer, "address": replica_settings(node.config).peers[peer]}
+            with trio.fail_after(REPLACE_SECONDS):
+                while True:
+                    leader = await group.until_led(ELECT_SECONDS)
+                    assert leader.broker is not None
+                    if replica_of(leader.broker).core.configuration.votes(peer) == (action == "add"):
+                        break
+                    await operator.ask(leader.address, RequestCode.CHANGE_DLEDGER_GROUP, fields)
+                    await trio.sleep(0.5)
 
     async def _disturb(self, blow: str, seconds: float) -> None:
         """Let something go wrong for a while that ends no process."""

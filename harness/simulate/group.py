@@ -16,6 +16,7 @@ from ledgermq.broker.dledger import DLedgerReplication, replica_settings
 from ledgermq.ha.dledger.replica import Replica
 from ledgermq.ha.dledger.status import Leading
 from ledgermq.ha.raft.roles import Role
+from ledgermq.ha.raft.units import PeerId
 from ledgermq.testing.history import Put
 
 from .scene import Node, Scene
@@ -32,6 +33,11 @@ def replica_of(broker: Broker) -> Replica:
     """The Raft node of a broker."""
     assert isinstance(broker.replication, DLedgerReplication)
     return broker.replication.node.replica
+
+
+def peer_of(node: Node) -> PeerId:
+    """The name of a node in its group."""
+    return replica_settings(node.config).self_id
 
 
 @attrs.define(eq=False)
@@ -148,6 +154,11 @@ class GroupScene(Scene):
         return self.leader or self._last or self.nodes[0]
 
     @property
+    def slaves(self) -> list[Node]:
+        leader = self.leader
+        return [node for node in self.members if node is not leader]
+
+    @property
     def serving(self) -> Broker | None:
         leader = self.leader
         return leader.broker if leader is not None else None
@@ -173,7 +184,19 @@ class GroupScene(Scene):
         if leader is None or leader.broker is None:
             return []
         members = replica_of(leader.broker).core.configuration.members
-        return [node for node in self.nodes if replica_settings(node.config).self_id in members]
+        return [node for node in self.nodes if peer_of(node) in members]
+
+    def dispensable(self) -> list[Node]:
+        """Voters one of which may be gone for good now: all of them run and have on their media what is committed."""
+        leader = self.leader
+        if leader is None or leader.broker is None:
+            return []
+        replica = replica_of(leader.broker)
+        configuration, committed = replica.core.configuration, replica.ledger.committed_index
+        voters = [node for node in self.nodes if configuration.votes(peer_of(node))]
+        brokers = [node.broker for node in voters if node.broker is not None]
+        whole = len(brokers) == len(configuration.voters) and not configuration.joint
+        return voters if whole and all(replica_of(one).ledger.synced_index >= committed for one in brokers) else []
 
     def copies(self, put: Put) -> int | None:
         """On how many media the message is, those of machines included that are off."""

@@ -10,7 +10,7 @@ import trio
 from ledgermq.broker.dledger import replica_settings
 from ledgermq.remoting.codes import RequestCode, ResponseCode
 
-from ..group import GroupScene, replica_of
+from ..group import GroupScene, peer_of, replica_of
 from ..scene import Node
 from .operator import Operator
 from .workload import Workload
@@ -38,7 +38,7 @@ class Membership(Workload):
         """Ask for one change that suits the configuration as the leader has it."""
         assert leader.broker is not None
         lots, configuration = group.lots, replica_of(leader.broker).core.configuration
-        peers = {replica_settings(node.config).self_id: node for node in group.nodes}
+        peers = {peer_of(node): replica_settings(node.config).peers[peer_of(node)] for node in group.nodes}
         strangers = [peer for peer in peers if not configuration.votes(peer)]
         if lots.random() < 0.4:
             action, peer = "transfer", lots.choice(sorted(configuration.voters))
@@ -49,7 +49,7 @@ class Membership(Workload):
             action, peer = "remove", lots.choice(sorted(configuration.voters))
         else:
             return
-        fields = {"action": action, "peer": peer, "address": replica_settings(peers[peer].config).peers[peer]}
+        fields = {"action": action, "peer": peer, "address": peers.get(peer, "")}
         group.say(f"{action} {peer}")
         answer = await operator.ask(group.asked.address, RequestCode.CHANGE_DLEDGER_GROUP, fields)
         self._changes += answer is not None and answer.code == ResponseCode.SUCCESS

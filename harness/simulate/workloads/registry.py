@@ -18,7 +18,7 @@ from .settings import Settings
 from .topics import Deletions, Topics
 from .workload import Workload
 
-_EVERYWHERE: tuple[type[Workload], ...] = (
+_CLASSIC: tuple[type[Workload], ...] = (
     Plain,
     Delayed,
     Failing,
@@ -30,12 +30,11 @@ _EVERYWHERE: tuple[type[Workload], ...] = (
     Sends,
     Files,
     Concurrent,
+    Ordered,
 )
-_CLASSIC: tuple[type[Workload], ...] = (*_EVERYWHERE, Ordered)
-_DLEDGER: tuple[type[Workload], ...] = (*_EVERYWHERE, Pulls, Membership)
-# Who owns the queues of an ordered group is known to its master alone, so that every failover may give a queue two owners.
+_DLEDGER: tuple[type[Workload], ...] = (*_CLASSIC, Pulls, Membership)
 
-WORKLOADS: Mapping[str, type[Workload]] = {workload.name: workload for workload in (*_CLASSIC, *_DLEDGER)}
+WORKLOADS: Mapping[str, type[Workload]] = {workload.name: workload for workload in _DLEDGER}
 CLASSIC_WORKLOADS = tuple(workload.name for workload in _CLASSIC)
 """Those that a broker, or a master with its slaves, is used by."""
 DLEDGER_WORKLOADS = tuple(workload.name for workload in _DLEDGER)
