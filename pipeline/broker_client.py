@@ -34,7 +34,15 @@ RECORD_BYTES = 1024
 BUSY_CODES = frozenset((ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.SYSTEM_ERROR))
 """Answers after which the same request may succeed a little later."""
 
+ACCESS_REFUSED = "AclException"
+"""Part of the remark with which Apache 4.9 refuses a request for lack of rights; the code is that of any failure."""
+
 Answer = TypeVar("Answer")
+
+
+def is_busy(answer: RemotingCommand) -> bool:
+    """Return whether the same request may succeed a little later."""
+    return answer.code in BUSY_CODES and ACCESS_REFUSED not in (answer.remark or "")
 
 
 def request(code: RequestCode, fields: Mapping[str, Any]) -> RemotingCommand:
@@ -211,7 +219,7 @@ def offset_of(answer: RemotingCommand) -> int | None:
     """
     if answer.code == ResponseCode.SUCCESS:
         return int(answer.ext["offset"])
-    if answer.code in BUSY_CODES:
+    if is_busy(answer):
         return None
     raise Unavailable(f"a broker refused a request for an offset: code {answer.code}, {answer.remark}")
 

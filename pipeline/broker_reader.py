@@ -20,7 +20,7 @@ from ..message.message import MessageQueue
 from ..remoting.codes import ResponseCode
 from ..remoting.command import RemotingCommand
 from .batches import BATCH_BYTES, BATCH_ROWS, HEAD_DTYPES, Expected, Piece, cut_rows, read_heads
-from .broker_client import BUSY_CODES, PAUSE_SECONDS, BrokerClient, check_group, pull_request
+from .broker_client import PAUSE_SECONDS, BrokerClient, check_group, is_busy, pull_request
 from .errors import CorruptStore, Unavailable
 from .link import Link, LinkLost
 from .options import Pulling
@@ -271,6 +271,6 @@ class BrokerReader:
                 answers.reported += following - window.start
                 return following
             return None  # this replica is shorter; another one has the message, or this one will have it soon
-        if code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.TOPIC_NOT_EXIST) or code in BUSY_CODES:
+        if code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.TOPIC_NOT_EXIST) or is_busy(answer):
             return None  # a slave learns of a new topic late; the name server knows whether the topic was deleted
         raise Unavailable(f"{each.queue}: the broker refused offset {window.start}: code {code}, {answer.remark}")

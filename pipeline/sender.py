@@ -23,7 +23,7 @@ from ..remoting.codes import RequestCode, ResponseCode
 from ..remoting.command import RemotingCommand, wire_fields
 from ..world.address import Address
 from .batches import Batches
-from .broker_client import BUSY_CODES, PAUSE_SECONDS, BrokerCatalog, BrokerClient, offset_of, request
+from .broker_client import ACCESS_REFUSED, BUSY_CODES, PAUSE_SECONDS, BrokerCatalog, BrokerClient, offset_of, request
 from .broker_reader import BrokerReader
 from .catalog import Bounds
 from .columns import COLUMNS
@@ -280,7 +280,7 @@ class Sender:
             if "queueOffset" in answer.ext:
                 self._floors[chunk.queue] = int(answer.ext["queueOffset"]) + len(chunk.messages)
             return ""
-        if code in _LATER:
+        if code in _LATER and ACCESS_REFUSED not in (answer.remark or ""):
             return f"code {code}, {answer.remark}"
         raise NotWritten(
             f"the broker refused {len(chunk.messages)} messages for {chunk.queue} and stored none: code {code}, {answer.remark}"

@@ -291,3 +291,31 @@ def test_ledgers_are_compared_as_far_as_they_are_committed(spark: SparkSession, 
     assert "of term 1 at" in difference.record
     assert "does not have the CRC" in damaged.problems[str(nodes[1])][0]
     assert damaged.problems[str(nodes[0])] == []
+
+
+def test_commands_that_write_run_the_jobs(
+    files: StoreFiles, broker: Embedded, tmp_path: Path, pipeline_command: Callable[..., Any]
+) -> None:
+    """An archive goes to a topic, the topic through SQL to another one, and letters back to where they came from."""
+    for topic in ("replayed", "copied", "died", "%DLQ%shop"):
+        create_topic(broker.namesrv, topic, 2 if topic == "copied" else 3)
+    with blocking.open_producer(broker.namesrv, group="tests") as producer:
+        producer.send(Message("%DLQ%shop", b"letter", properties={"RETRY_TOPIC": "died", "reason": "no stock"}))
+    to, place = str(tmp_path / "archive"), ("--namesrv", broker.namesrv)
+    pipeline_command("archive", "T", "--store", str(files.root), "--to", to)
+
+    replayed = pipeline_command("replay", to, "--topic", "replayed", *place, "--checkpoint", str(tmp_path / "replay"))
+    sql = ("--sql", "select body from input where tags = 'paid'")
+    stream_of = ("replayed", "--to", "copied", *place, *sql, "--option", "startingOffsets=earliest", "--available-now")
+    pipeline_command("stream", *stream_of, "--checkpoint", str(tmp_path / "stream"))
+    explained = pipeline_command("dlq", "shop", *place, "--json")
+    redriven = pipeline_command("dlq", "shop", *place, "--redrive", "--checkpoint", str(tmp_path / "dlq"))
+    nowhere = pipeline_command("stream", "replayed", *place, "--checkpoint", str(tmp_path / "none"), status=2)
+
+    paid = sorted(message.body for message, *_ in files.placed if message.properties["TAGS"] == "paid")
+    assert replayed.stdout == "120 messages\n"
+    assert all_bodies(broker.namesrv, "copied") == paid
+    assert json.loads(explained.stdout)[0]["reason"] == "no stock"
+    assert redriven.stdout == "1 messages\n"
+    assert all_bodies(broker.namesrv, "died") == [b"letter"]
+    assert "either --to TOPIC or --sink FORMAT" in nowhere.stderr
