@@ -90,7 +90,7 @@ def replica_settings(config: BrokerConfig, address: str = "") -> ReplicaSettings
     )
 
 
-def dledger_node(config: BrokerConfig, address: str) -> DLedgerNode:
+def dledger_node(config: BrokerConfig, address: str = "") -> DLedgerNode:
     """The node that RocketMQ's keys describe; `address` is where the broker serves clients.
 
     Raises:

@@ -28,6 +28,8 @@ from ..raft.messages import (
     ReadIndexResponse,
     Rejection,
     StaleTerm,
+    TermAnswer,
+    TermQuery,
     TimeoutNow,
     VoteRequest,
     VoteResponse,
@@ -56,6 +58,8 @@ _PLAIN: tuple[tuple[int, type, Layout], ...] = (
     (7, TimeoutNow, wire.TIMEOUT_NOW),
     (8, ReadIndexRequest, wire.READ_INDEX_REQUEST),
     (9, StaleTerm, wire.STALE_TERM),
+    (14, TermQuery, wire.TERM_QUERY),
+    (15, TermAnswer, wire.TERM_ANSWER),
 )
 """Messages whose fields are those of their layout, with sender and receiver, which the connection knows, before them."""
 KIND_READ_INDEX_RESPONSE, KIND_APPEND_RESPONSE, KIND_APPEND, KIND_INSTALL_SNAPSHOT = 10, 11, 12, 13

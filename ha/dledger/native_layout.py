@@ -134,6 +134,15 @@ INSTALL_SNAPSHOT = Layout(
     ),
 )
 STALE_TERM = Layout("stale term", (Field("term", "q", "the current term, which the answered message did not have"),))
+TERM_QUERY = Layout(
+    "term query of a node that has lost its disk",
+    (
+        _TERM,
+        Field("context", "q", "the answer repeats it"),
+        Field("durable_index", "q", "how far the sender's log is on its medium"),
+    ),
+)
+TERM_ANSWER = Layout("term answer", (_TERM, Field("context", "q", "of the query")))
 TIMEOUT_NOW = Layout("timeout now", (_TERM,))
 READ_INDEX_REQUEST = Layout("read index request", (_TERM, Field("context", "q", "the answer repeats it")))
 READ_INDEX_RESPONSE = Layout(

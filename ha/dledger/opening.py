@@ -15,7 +15,7 @@ from ..raft.core import Raft
 from ..raft.log import RaftLog
 from ..raft.quorum import Configuration
 from ..raft.ready import HardState
-from ..raft.units import PeerId
+from ..raft.units import FORGOTTEN, PeerId
 from .group_records import GroupConfiguration
 from .hard_state import HardStateFile
 from .java_core import JavaCore
@@ -44,7 +44,11 @@ def load_replica(world: World, settings: ReplicaSettings) -> Replica:
         voters = tuple(peer for peer in settings.peers if not settings.joins or peer != settings.self_id)
         initial = GroupConfiguration(Configuration(voters), dict(settings.peers))
         reader = LedgerReader(ledger, initial, world.clock.wall_ms)
-        state = HardState(kept.term, PeerId(kept.vote) if kept.vote else None) if kept is not None else HardState()
+        if kept is not None:
+            state = HardState(kept.term, PeerId(kept.vote) if kept.vote else None)
+        else:
+            # This may be the first start of the group, or a disk may have been lost; the core finds out which.
+            state = HardState(0, None if settings.joins or settings.dialect == JAVA else FORGOTTEN)
         if settings.dialect == JAVA:
             core = _java_core(world, settings, ledger, reader, state)
             return Replica(world, settings, ledger, core, reader, node, hard_state_file)

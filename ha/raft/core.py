@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import attrs
 
-from . import ballot_box, election, following, membership, reading, replication, transfer
+from . import ballot_box, election, following, forgetting, membership, reading, replication, transfer
 from .batch import LogReader
 from .errors import LeaderNotReady, NotLeader, TermChanged, TransferInProgress, TwoLeaders
 from .log import LogState, RaftLog
@@ -27,6 +27,8 @@ from .messages import (
     ReadIndexRequest,
     ReadIndexResponse,
     StaleTerm,
+    TermAnswer,
+    TermQuery,
     TimeoutNow,
     VoteRequest,
     VoteResponse,
@@ -78,6 +80,7 @@ class Raft(State):
 
         Args:
             draw: draws a number between two bounds, both included; gives the time-outs of elections.
+            hard_state: with the vote `FORGOTTEN` if nothing was kept, though this node is a voter.
             log: everything in it must be durable. A new group begins with the same configuration at `NO_INDEX` on every node.
             commit_index: a value of `checkpoint_index` that was remembered, if there is one.
             applied_index: how far the state machine was saved; entries behind it are handed out (again).
@@ -100,8 +103,9 @@ class Raft(State):
         if not settings.lease_ticks:
             node.heard_tick = -settings.election_ticks_min
         if raft_log.last_term > node.term:
-            node.term, node.vote = raft_log.last_term, None
+            node.term, node.vote = raft_log.last_term, node.vote if node.forgetful else None
         node.timers.election.start(node.draw_election_ticks())
+        forgetting.start(node)
         node.timers.snapshot.start(settings.snapshot_ticks)
         return node
 
@@ -172,6 +176,12 @@ class Raft(State):
         """
         if isinstance(message, PreVoteRequest):
             election.on_pre_vote_request(self, message)
+            return
+        if isinstance(message, TermQuery):
+            forgetting.on_term_query(self, message)
+            return
+        if isinstance(message, TermAnswer):
+            forgetting.on_term_answer(self, message)
             return
         if isinstance(message, PreVoteResponse) and message.granted:
             election.on_pre_vote_response(self, message)
@@ -316,6 +326,8 @@ class Raft(State):
         """There is a new connection to a peer: what was on the way may be lost, and the peer may have started anew."""
         if self.leadership is not None:
             replication.probe_reconnected(self.leadership, peer)
+        elif self.forgetful:
+            forgetting.ask(self)
 
     def snapshot_failed(self, peer: PeerId) -> None:
         """A snapshot could not be delivered to a follower."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import membership, replication
+from . import forgetting, membership, replication
 from .messages import PreVoteRequest, PreVoteResponse, TimeoutNow, VoteRequest, VoteResponse
 from .quorum import Ballot
 from .roles import Input, Role
@@ -15,6 +15,10 @@ def on_election_timeout(state: State) -> None:
     """The election timer of a follower expired (Raft §5.2)."""
     if state.promotable:
         start_pre_vote(state, Input.ELECTION_TIMEOUT)
+    elif state.forgetful:
+        state.leader = None
+        forgetting.ask(state)
+        state.timers.election.start(state.settings.heartbeat_ticks)
     else:
         state.leader = None
         state.timers.election.start(state.draw_election_ticks())
@@ -64,6 +68,7 @@ def on_pre_vote_request(state: State, request: PreVoteRequest) -> None:
     granted = (
         request.term > state.term
         and not state.bound_to_leader
+        and not state.forgetful
         and state.log.is_up_to_date(request.last_index, request.last_term)
         and bool(state.configuration.voters)
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import ballot_box
+from . import ballot_box, forgetting
 from .errors import Diverged
 from .messages import Append, AppendResponse, Heartbeat, HeartbeatResponse, InstallSnapshot, Rejection
 from .state import State
@@ -62,6 +62,9 @@ def _remove_from(state: State, first_index: LogIndex, message: Append) -> None:
 def on_heartbeat(state: State, message: Heartbeat) -> None:
     """Confirm the leader."""
     ballot_box.follow_commit(state, message.commit_index)
+    if state.forgetful:
+        forgetting.ask(state)
+        forgetting.remember(state)
     state.send(HeartbeatResponse(state.id, message.sender, state.term, message.round, state.log.durable_index))
 
 

@@ -37,6 +37,29 @@ class PreVoteResponse:
 
 
 @attrs.frozen
+class TermQuery:
+    """A node that has lost its disk, or never had anything on it, asks for the receiver's term. It changes nothing there."""
+
+    sender: PeerId
+    to: PeerId
+    term: Term
+    context: int
+    """Drawn anew by each start, and repeated by the answer: an answer to an earlier start may be too old."""
+    durable_index: LogIndex
+    """How far the sender's log is on its disk; it may be less than what it once acknowledged."""
+
+
+@attrs.frozen
+class TermAnswer:
+    """Answers a `TermQuery`; term 0 means that the node has never taken part in an election."""
+
+    sender: PeerId
+    to: PeerId
+    term: Term
+    context: int
+
+
+@attrs.frozen
 class VoteRequest:
     """RequestVote (Raft §5.2)."""
 
@@ -182,6 +205,8 @@ class ReadIndexResponse:
 Message: TypeAlias = (
     PreVoteRequest
     | PreVoteResponse
+    | TermQuery
+    | TermAnswer
     | VoteRequest
     | VoteResponse
     | Append

@@ -21,7 +21,7 @@ from .ready import HardState, ReadState
 from .roles import TRANSITIONS, Input, Role
 from .settings import Settings
 from .timers import Timers
-from .units import NO_INDEX, LogIndex, PeerId, Term
+from .units import FORGOTTEN, NO_INDEX, LogIndex, PeerId, Term
 
 Draw = Callable[[int, int], int]
 """Draws a number between two bounds, both included. The only randomness of the core."""
@@ -98,6 +98,10 @@ class State:
     messages: list[Message] = attrs.field(factory=list[Message])
     read_states: list[ReadState] = attrs.field(factory=list[ReadState])
     snapshot_due: bool = False
+    life: int = 0
+    """While the node is forgetful: the context of its queries."""
+    heard_terms: dict[PeerId, Term] = attrs.field(factory=dict[PeerId, Term])
+    """While the node is forgetful: the terms of other voters, as they answered its queries."""
 
     @property
     def configuration(self) -> Configuration:
@@ -108,9 +112,14 @@ class State:
         return HardState(self.term, self.vote)
 
     @property
+    def forgetful(self) -> bool:
+        """Whether this node has lost its disk and may have forgotten votes and acknowledged entries."""
+        return self.vote == FORGOTTEN
+
+    @property
     def promotable(self) -> bool:
-        """Whether this node may campaign: it has a vote, and its log is whole."""
-        return self.configuration.votes(self.id) and self.snapshot is None
+        """Whether this node may campaign: it has a vote, it has forgotten nothing, and its log is whole."""
+        return self.configuration.votes(self.id) and not self.forgetful and self.snapshot is None
 
     @property
     def bound_to_leader(self) -> bool:

@@ -31,7 +31,8 @@ def become_follower(state: State, cause: Input, term: Term, leader: PeerId | Non
 
 def enter_term(state: State, term: Term, vote: PeerId | None) -> None:
     """Begin a term. What was agreed with a leader holds for its term only; what is committed agrees with every leader."""
-    state.term, state.vote = term, vote
+    # A node that has forgotten its votes may have voted in this term too.
+    state.term, state.vote = term, state.vote if state.forgetful else vote
     state.leader = None
     state.verified_index = state.commit_index
     state.acked_index = NO_INDEX

@@ -21,3 +21,6 @@ NO_INDEX: LogIndex = -1
 
 NO_TERM: Term = -1
 """The term of `NO_INDEX`; it is lower than the term of any entry."""
+
+FORGOTTEN = PeerId("?")
+"""The vote of a node that does not know for whom it has voted, because it has lost its disk."""

@@ -155,8 +155,8 @@ class Checker:
 
 
 def _stores(node: Node, index: LogIndex, term: Term) -> bool:
-    storage = node.storage
-    if index <= storage.boundary[0]:
-        return True
-    entry = storage.synced_entry(index)
-    return entry is not None and entry[0] == term
+    """Whether the disk of a node has the entry, or one that it has lost had it."""
+    return any(
+        index <= storage.boundary[0] or ((entry := storage.synced_entry(index)) is not None and entry[0] == term)
+        for storage in (node.storage, *node.lost)
+    )

@@ -9,11 +9,12 @@ from contextlib import contextmanager
 from operator import attrgetter
 from typing import Any, TypeAlias
 
-from ledgermq.ha.raft import ballot_box, election, following, membership, quorum, reading, replication, terms
+from ledgermq.ha.raft import ballot_box, election, following, forgetting, membership, quorum, reading, replication, terms
 from ledgermq.ha.raft.core import Raft
 from ledgermq.ha.raft.log import RaftLog
 from ledgermq.ha.raft.quorum import Configuration, majority, quorum_value
 from ledgermq.ha.raft.ready import HardState
+from ledgermq.ha.raft.state import State
 
 Planted: TypeAlias = tuple[str, Any, str, Callable[[Any], Any]]
 """What the bug does, the class or module and its attribute, and what takes its place."""
@@ -201,6 +202,8 @@ RAFT_BUGS: tuple[Planted, ...] = (
     ),
     ("raft: acknowledge before the follower's sync", following, "_durable_match", _acknowledge_unsynced),
     ("raft: do not sync the vote", Raft, "start", _forget_the_vote),
+    ("raft: vote after the loss of the disk", State, "forgetful", lambda _: property(lambda state: False)),
+    ("raft: remember at the first word of a leader", forgetting, "_has_caught_up", lambda _: lambda state: True),
     ("raft: commit beyond what was verified", ballot_box, "follow_commit", _commit_unverified),
     ("raft: truncate what an old Append repeats", RaftLog, "find_conflict", _truncate_always),
     ("raft: count one follower twice", quorum, "committed_index", _count_twice),

@@ -53,6 +53,8 @@ class Node:
     reads: dict[Any, LogIndex | None] = attrs.field(factory=dict[Any, LogIndex | None])
     """Answers to reads, by context."""
     sync_wanted: bool = False
+    lost: list[MemoryStorage] = attrs.field(factory=list[MemoryStorage])
+    """Disks that this node has lost; they stay for the checker, which asks what was on a majority of disks once."""
     opens_terms: bool = True
     """Whether this owner proposes a barrier when it leads, as it should."""
 

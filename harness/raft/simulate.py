@@ -74,6 +74,10 @@ class RaftDraw:
     leases: bool
     disk_loss: bool
     preferred: bool
+    returns: bool
+    """Nodes that have lost their disks come back under their names."""
+    new: bool
+    """The founders do not know that they found the group."""
 
     @classmethod
     def of(cls, seed: int) -> RaftDraw:
@@ -95,6 +99,8 @@ class RaftDraw:
             leases=lots.random() < 0.5,
             disk_loss=lots.random() < 0.2,
             preferred=lots.random() < 0.2,
+            returns=lots.random() < 0.6,
+            new=lots.random() < 0.2,
         )
 
 
@@ -107,6 +113,8 @@ class RaftRun:
     values: int = 0
     contexts: int = 0
     faults_end: float = FAULT_TICKS
+    founders: Configuration = attrs.field(factory=Configuration)
+    """The configuration that the group began with."""
 
     @classmethod
     def of(cls, draw: RaftDraw) -> RaftRun:
@@ -116,9 +124,9 @@ class RaftRun:
         world = World(lots, attrs.evolve(SETTINGS, preferred=preferred, lease_ticks=SETTINGS.lease_ticks if draw.leases else 0))
         world.loss, world.duplication, world.delay_max = draw.loss, draw.duplication, draw.delay_max
         world.late_max, world.crash_voters = draw.late_max, draw.crash_voters
-        run = cls(draw, world)
+        run = cls(draw, world, founders=Configuration(tuple(names)))
         for name in names:
-            node = world.add_node(name, Configuration(tuple(names)), run.drawn_rate())
+            node = world.add_node(name, run.founders, run.drawn_rate(), new=draw.new)
             node.disk_factor = run.disk_factor()
         return run
 
@@ -258,7 +266,8 @@ class RaftRun:
 
     def _too_fragile(self, voters: frozenset[PeerId]) -> bool:
         """Whether a majority of these voters has lost its disks or could: nobody would order such a change."""
-        sound = sum(not self.world.nodes[peer].wiped for peer in voters)
+        nodes = [self.world.nodes[peer] for peer in voters]
+        sound = sum(not node.wiped and not node.forgetful for node in nodes)
         return sound < majority(len(voters))
 
     # ---------------------------------------------------------------- faults
@@ -333,15 +342,19 @@ class RaftRun:
         self.world.after(ticks, lambda: self.world.restart(node))
 
     def _lose_disk(self, node: SimNode) -> None:
-        """Raft tolerates the loss of a minority of disks, if lost nodes do not come back under their names."""
-        lost = {peer for peer, other in self.world.nodes.items() if other.wiped} | {node.id}
+        """Raft tolerates the loss of a minority of disks, until those nodes are replaced or have caught up."""
+        lost = {peer for peer, other in self.world.nodes.items() if other.wiped or other.forgetful} | {node.id}
         for other in self.world.nodes.values():
             logs = [configuration for _, configuration in other.raft.log.configurations]
             for configuration in logs:
                 for voters in configuration.majorities:
                     if len(voters) - len(lost & set(voters)) < majority(len(voters)):
                         return
-        self.world.lose_disk(node)
+        if not self.draw.returns:
+            self.world.lose_disk(node)
+        elif not node.wiped:
+            self.world.wipe(node, self.founders if node.id in self.founders.voters else Configuration())
+            self.world.after(self.world.lots.choice((1, 10, 40)), lambda: self.world.restart(node))
 
     # ---------------------------------------------------------------- the three parts
 
@@ -357,6 +370,8 @@ class RaftRun:
         if self.draw.compaction:
             self.every(6.0, self.compact)
         self.every(self.draw.fault_every, self.fault)
+        if self.draw.disk_loss and self.draw.returns:
+            self.every(20.0, lambda: self._lose_disk(world.lots.choice(list(world.nodes.values()))))
         world.run_until(FAULT_TICKS)
         self.faults_end = 0.0
         if not world.checker.violations:

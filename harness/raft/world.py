@@ -15,11 +15,11 @@ import attrs
 
 from ledgermq.ha.raft.messages import Message, VoteResponse
 from ledgermq.ha.raft.quorum import Configuration
-from ledgermq.ha.raft.ready import Ready, SyncPoint
+from ledgermq.ha.raft.ready import HardState, Ready, SyncPoint
 from ledgermq.ha.raft.roles import Role
 from ledgermq.ha.raft.settings import Settings
 from ledgermq.ha.raft.task import Task, TaskQueue
-from ledgermq.ha.raft.units import LogIndex, PeerId
+from ledgermq.ha.raft.units import FORGOTTEN, LogIndex, PeerId
 
 from .checkers import Checker
 from .node import Node
@@ -42,6 +42,12 @@ class SimNode(Node):
     """How much slower than healthy its disk is."""
     wiped: bool = False
     """The disk is lost; the node never comes back under this name."""
+
+    @property
+    def forgetful(self) -> bool:
+        """Whether it has lost its disk and has not caught up since, as it is and as a restart would find it."""
+        return self.raft.forgetful or self.storage.hard_state.vote == FORGOTTEN
+
     obeying: Ready | None = None
     """A Ready whose durable part is being written."""
     sync_running: bool = False
@@ -92,9 +98,14 @@ class World:
 
     # ---------------------------------------------------------------- nodes
 
-    def add_node(self, name: PeerId, configuration: Configuration, rate: float) -> SimNode:
-        """A new node with an empty disk. Founders know the first configuration, later ones know none."""
-        node = SimNode(name, self.settings, self.lots.randint, MemoryStorage(configuration), rate=rate)
+    def add_node(self, name: PeerId, configuration: Configuration, rate: float, *, new: bool = False) -> SimNode:
+        """A new node with an empty disk. Founders know the first configuration, later ones know none.
+
+        Args:
+            new: the node cannot tell whether the group is new or its disk was lost.
+        """
+        storage = MemoryStorage(configuration, hard_state=HardState(0, FORGOTTEN) if new else HardState())
+        node = SimNode(name, self.settings, self.lots.randint, storage, rate=rate)
         self.nodes[name] = node
         self._tick_later(node)
         return node
@@ -155,6 +166,18 @@ class World:
         node.wiped = True
         self.counts["disk_lost"] += 1
         self.note(f"{node.id} has lost its disk")
+
+    def wipe(self, node: SimNode, configuration: Configuration) -> None:
+        """The disk is gone, and the node comes back under its name with an empty one.
+
+        Args:
+            configuration: the first one of the group, which the node's settings name.
+        """
+        self.crash(node)
+        node.lost.append(node.storage)
+        node.storage = MemoryStorage(configuration, hard_state=HardState(0, FORGOTTEN))
+        self.counts["disk_wiped"] += 1
+        self.note(f"{node.id} has lost its disk and will come back without it")
 
     def leaders(self) -> list[SimNode]:
         """Who thinks that it leads, the highest term first."""

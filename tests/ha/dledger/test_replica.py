@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 import trio
 
@@ -10,6 +12,7 @@ from ledgermq.ha.dledger.waiters import Outcome
 from ledgermq.ha.raft.errors import NotLeader
 from ledgermq.ha.raft.roles import Role
 from ledgermq.ha.raft.units import PeerId
+from ledgermq.testing.sim.disk import SimDisk
 from ledgermq.world.network import Address
 
 from .groups import PORT, Group, scenario
@@ -306,3 +309,35 @@ def test_a_group_of_one_commits_alone() -> None:
     from ledgermq.testing.sim.scheduler import seeded_run
 
     seeded_run(story, seed=5)
+
+
+def test_a_voter_that_has_lost_its_disk_is_filled_and_votes_again() -> None:
+    """Started with its old settings beside one that was away, it helps nobody to lead who lacks what was acknowledged."""
+
+    async def story(group: Group) -> None:
+        leader = await group.leader()
+        wiped, away = (node for node in group.running if node is not leader)
+        await group.converged()
+        await away.kill()
+        await group.put(leader, 5)
+        await wiped.kill()
+        wiped.machine.disk = SimDisk(random.Random(7))
+        await leader.kill()
+
+        await away.start()
+        await wiped.start()
+        await trio.sleep(10)
+        assert group.leaders() == []
+
+        await leader.start()
+        await group.converged()
+        await group.put_until_done(3)
+        await group.converged()
+        group.check()
+        await trio.sleep(1)
+        old = await group.leader()
+        await old.kill()
+        await group.put_until_done(2)
+        group.check()
+
+    scenario(story)
