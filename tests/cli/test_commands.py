@@ -3,36 +3,15 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import trio
-from click.testing import Result
 
-Run = Callable[..., Result]
-
-SOURCES = Path(__file__).parents[2] / "src"
-
-
-def pipe(namesrv: str, text: bytes, *arguments: str) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(
-        [sys.executable, "-m", "ledgermq.cli.main", *arguments],
-        input=text,
-        capture_output=True,
-        check=False,
-        timeout=120,
-        env={**os.environ, "PYTHONPATH": str(SOURCES), "LEDGERMQ_NAMESRV": namesrv},
-    )
-
-
-def lines_of(result: Result) -> list[str]:
-    return result.stdout.splitlines()
+from .processes import SOURCES, Run, lines_of, pipe
 
 
 def test_what_is_sent_as_arguments_is_consumed_from_the_beginning(ledgermq: Run) -> None:
@@ -97,39 +76,6 @@ def test_tags_keys_properties_and_delays_arrive(ledgermq: Run, as_json: Callable
     assert "tag a" in ledgermq("consume", "Rich", "--from-beginning", "--tag", "a", "-v").stdout
 
 
-def test_a_group_takes_each_message_once(ledgermq: Run, as_json: Callable[..., Any]) -> None:
-    """What was printed is acknowledged; the next run goes on behind it."""
-    ledgermq("send", "Shared", *"abcdef")
-
-    first = lines_of(ledgermq("consume", "Shared", "--group", "takers", "--from-beginning", "--max", "4"))
-    rest = lines_of(ledgermq("consume", "Shared", "--group", "takers"))
-
-    assert len(first) == 4
-    assert sorted(first + rest) == list("abcdef")
-    shown = as_json("group", "show", "takers", "--topic", "Shared")
-    assert sum(queue["lag"] for queue in shown["queues"]) == 0
-
-
-def test_a_member_ends_where_the_queues_ended_when_it_came(ledgermq: Run) -> None:
-    """Not by silence: what tags filter out counts as read, and where nothing is left it ends at once."""
-    ledgermq("send", "Ended", *"ab", "--tag", "wanted")
-    ledgermq("send", "Ended", *["x"] * 40, "--tag", "other")
-    began = time.monotonic()
-
-    taken = lines_of(ledgermq("consume", "Ended", "--group", "starters", "--from-beginning", "--tag", "wanted"))
-    again = ledgermq("consume", "Ended", "--group", "starters", "--from-beginning", "--tag", "wanted")
-
-    assert again.stdout == ""
-    assert "Nothing new for starters" in again.stderr
-    assert sorted(taken) == ["a", "b"]
-    assert time.monotonic() - began < 15, "a pull that is held for 15 s was waited for"
-
-
-def test_a_member_of_a_topic_that_is_not_there_is_told_so(ledgermq: Run) -> None:
-    """Nothing would ever come."""
-    assert "Create it" in ledgermq("consume", "Nowhere", "--group", "g", status=1).stderr
-
-
 def test_a_group_is_set_back_and_reads_again(ledgermq: Run, as_json: Callable[..., Any]) -> None:
     """Reset to the earliest message, then everything comes once more."""
     ledgermq("send", "Again", "x", "y")
@@ -143,25 +89,6 @@ def test_a_group_is_set_back_and_reads_again(ledgermq: Run, as_json: Callable[..
     assert sorted(lines_of(ledgermq(*consume))) == ["x", "y"]
 
 
-def test_a_message_is_found_by_every_way(ledgermq: Run, as_json: Callable[..., Any]) -> None:
-    """By either id, by key, by place, and by looking through a time."""
-    sent = as_json("send", "Found", "needle", "--key", "order-7")
-
-    found = [
-        as_json("message", "show", sent["offset_message_id"]),
-        as_json("message", "show", sent["message_id"], "--topic", "Found"),
-        as_json("message", "by-offset", "Found", str(sent["queue_offset"]), "--queue", str(sent["queue_id"])),
-        *as_json("message", "by-key", "Found", "order-7"),
-        *as_json("message", "find", "Found", "--contains", "need"),
-    ]
-
-    assert [message["body"] for message in found] == ["needle"] * 5
-    assert {message["message_id"] for message in found} == {sent["message_id"]}
-    assert "needle" in ledgermq("message", "show", sent["offset_message_id"]).stdout
-    assert "no message" in ledgermq("message", "by-key", "Found", "nobody", status=1).stderr
-    assert "no message" in ledgermq("message", "by-offset", "Found", "99", "--queue", "0", status=1).stderr
-
-
 def test_the_cluster_is_listed_with_how_it_is(ledgermq: Run, as_json: Callable[..., Any]) -> None:
     """Roles and addresses, load and disk."""
     (listed,) = as_json("cluster", "list")
@@ -170,69 +97,6 @@ def test_the_cluster_is_listed_with_how_it_is(ledgermq: Run, as_json: Callable[.
     (status,) = as_json("cluster", "status")
     assert 0 < status["disk_percent"] < 100
     assert "broker-a" in ledgermq("cluster", "status").stdout
-
-
-def test_sending_and_receiving_are_measured(ledgermq: Run, as_json: Callable[..., Any]) -> None:
-    """The figures agree with what is in the topic afterwards."""
-    produced = as_json("bench", "produce", "Measured", "--seconds", "0.5", "--size", "100")
-    assert produced["messages"] > 0
-    assert produced["failed"] == 0
-    assert produced["p50_ms"] <= produced["p99_ms"]
-
-    consumed = as_json("bench", "consume", "Measured", "--seconds", "30")
-    assert consumed["messages"] >= produced["messages"]
-
-
-def consuming_process(
-    namesrv: str, *arguments: str, stderr: int | None = None, in_background: bool = False
-) -> subprocess.Popen[bytes]:
-    """A consumer in a process of its own, whose output is read as it comes.
-
-    Args:
-        namesrv: where the cluster is.
-        arguments: of the command.
-        stderr: as `Popen` takes it.
-        in_background: with Ctrl-C ignored, as a script starts what it goes on beside.
-    """
-    ignoring = ["sh", "-c", 'trap "" INT; exec "$@"', "sh"] if in_background else []
-    return subprocess.Popen(
-        [*ignoring, sys.executable, "-m", "ledgermq.cli.main", "consume", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=stderr,
-        env={**os.environ, "PYTHONPATH": str(SOURCES), "LEDGERMQ_NAMESRV": namesrv},
-    )
-
-
-def test_following_ends_with_the_wanted_number(namesrv: str, ledgermq: Run) -> None:
-    """A consumer that waits prints what comes after it started, as soon as it comes."""
-    ledgermq("send", "Later", "before")
-    waiting = consuming_process(namesrv, "Later", "--from-beginning", "--follow", "--max", "2")
-    try:
-        assert waiting.stdout is not None
-        assert waiting.stdout.readline() == b"before\n"
-        ledgermq("send", "Later", "after")
-        assert waiting.communicate(timeout=60)[0] == b"after\n"
-        assert waiting.returncode == 0
-    finally:
-        waiting.kill()
-        waiting.wait()
-
-
-def test_a_reader_that_goes_away_ends_consuming_quietly(namesrv: str, ledgermq: Run) -> None:
-    """As every command does in a pipe with `head`: no traceback, whatever is still to come."""
-    ledgermq("send", "Piped", *["x" * 10_000] * 30)
-    consuming = consuming_process(namesrv, "Piped", "--from-beginning", "--follow", stderr=subprocess.PIPE)
-    assert consuming.stdout is not None
-    assert consuming.stderr is not None
-    try:
-        assert consuming.stdout.read(1) == b"x"
-        consuming.stdout.close()
-        assert consuming.stderr.read() == b""
-        assert consuming.wait(60) == 1
-    finally:
-        consuming.kill()
-        consuming.wait()
-        consuming.stderr.close()
 
 
 @pytest.mark.parametrize(
@@ -317,32 +181,6 @@ def test_arguments_are_bytes(namesrv: str, ledgermq: Run, as_json: Callable[...,
     assert as_json("consume", "Latin", "--from-beginning", "--max", "1")["body_hex"] == b"b\xfccher".hex()
 
 
-@pytest.mark.parametrize("in_background", [False, True])
-def test_a_member_that_is_asked_to_end_commits_what_it_has_printed(
-    namesrv: str, ledgermq: Run, as_json: Callable[..., Any], in_background: bool
-) -> None:
-    """SIGTERM is as good as Ctrl-C, and the only one that a script's background heeds."""
-    topic = f"Asked{in_background}"
-    ledgermq("send", topic, "one", "two", "three")
-    member = consuming_process(namesrv, topic, "--group", topic, "--from-beginning", "--follow", in_background=in_background)
-    try:
-        assert member.stdout is not None
-        assert {member.stdout.readline() for _ in range(3)} == {b"one\n", b"two\n", b"three\n"}
-        ledgermq("send", topic, "four")
-        assert member.stdout.readline() == b"four\n"  # which may be on its way to its acknowledgement still
-        if in_background:
-            member.send_signal(signal.SIGINT)
-            ledgermq("send", topic, "five")
-            assert member.stdout.readline() == b"five\n"
-        member.terminate()
-        assert member.wait(60) == 1
-    finally:
-        member.kill()
-        member.communicate()
-
-    assert sum(row["position"] for row in as_json("group", "show", topic, "--topic", topic)["queues"]) >= 3
-
-
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a file that is always full")
 @pytest.mark.parametrize(
     "arguments",
@@ -379,28 +217,6 @@ def test_a_broker_that_there_is_not_is_answered_with_those_there_are(ledgermq: R
     said = ledgermq("message", "by-offset", "Found", "0", "--queue", "0", "--broker", "nope", status=2).stderr
 
     assert "no broker 'nope' has the topic Found: known are " in said
-
-
-def test_measuring_a_topic_that_is_not_there_is_an_error(ledgermq: Run) -> None:
-    """And no measurement of zero."""
-    said = ledgermq("bench", "consume", "Nowhere", "--seconds", "1", status=1).stderr
-
-    assert "ledgermq topic create Nowhere" in said
-
-
-def test_silence_before_the_end_is_no_end(ledgermq: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A broker that is too busy to answer must not look like a topic that was read whole; where tags are filtered it may."""
-    ledgermq("send", "Stalled", "never shown")
-
-    async def nothing(*_: object) -> list[object]:
-        await trio.lowlevel.checkpoint()
-        return []
-
-    monkeypatch.setattr("ledgermq.client.pull.PullConsumer.poll", nothing)
-
-    error = ledgermq("consume", "Stalled", "--from-beginning", status=1).stderr
-    assert "not all was read from Stalled@broker-a:" in error
-    ledgermq("consume", "Stalled", "--from-beginning", "--tag", "other")
 
 
 def test_who_waits_is_told_so(namesrv: str, ledgermq: Run) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
 import trio
@@ -13,12 +11,7 @@ from trio.testing import MockClock
 from ledgermq.message.message import IncomingMessage
 from ledgermq.store.statuses import PutStatus
 
-OpenNode = Any  # the fixtures' own classes live in conftest.py, which tests cannot import
-Lines = Any
-Running = Any
-Hand = Any
-Joined = Callable[..., Awaitable[None]]
-JoinByHand = Callable[..., Awaitable[Hand]]
+from ..nodes import JoinByHand, Joined, Lines, OpenNode, Running
 
 SEGMENT = 16 * 1024
 DIALECTS = ["ledgermq", "rocketmq"]
@@ -112,11 +105,11 @@ async def test_a_slave_as_far_behind_as_the_gap_allows_is_not_waited_for(
         lines.lines[0].stalled = True
         size = master.put() - slave.store.log.max_offset
         while master.store.log.max_offset + size - slave.store.log.max_offset < 2000:
-            assert [one.in_sync for one in master.node.service.slaves()] == [True]
+            assert [one.in_sync for one in master.service.slaves()] == [True]
             master.put()
 
         assert await timed(master) == (PutStatus.SLAVE_NOT_AVAILABLE, pytest.approx(0, abs=0.1))
-        assert [one.in_sync for one in master.node.service.slaves()] == [False]
+        assert [one.in_sync for one in master.service.slaves()] == [False]
 
         lines.lines[0].release()
         await slave.caught_up(master)
@@ -140,14 +133,14 @@ async def test_of_three_slaves_that_lag_differently_the_best_answers_and_each_co
             assert (await timed(master))[0] is PutStatus.PUT_OK
             for slave in slaves[: line + 1]:
                 await slave.caught_up(master)
-            await master.until(lambda: min(each.lag_bytes for each in master.node.service.slaves()) == 0)
+            await master.until(lambda: min(each.lag_bytes for each in master.service.slaves()) == 0)
             lines.lines[line].stalled = True
             ends.append(master.store.log.max_offset)
         for _ in range(20):
             assert await timed(master) == (PutStatus.PUT_OK, pytest.approx(0, abs=0.1))
 
         end = master.store.log.max_offset
-        lags = {each.broker_id: each.lag_bytes for each in master.node.service.slaves()}
+        lags = {each.broker_id: each.lag_bytes for each in master.service.slaves()}
         assert lags == {1: 0, 2: end - ends[1], 3: end - ends[0]}
         assert 0 < lags[2] < lags[3]
         for slave in slaves:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
 import trio
@@ -14,8 +12,7 @@ from ledgermq.ha.classic.node import StoreFollower
 from ledgermq.store.checkpoint import Checkpoint
 from ledgermq.testing.sim.disk import SimDisk
 
-OpenNode = Any  # the fixtures' own classes live in conftest.py, which tests cannot import
-Joined = Callable[..., Awaitable[None]]
+from ..nodes import Joined, OpenNode
 
 FLUSH_INTERVAL_SECONDS = 0.5
 
@@ -162,7 +159,7 @@ async def test_a_masters_word_covers_only_what_has_come(autojump_clock: MockCloc
     """Before more comes, the master may have lost power: behind the slave's end it then has other bytes than it spoke of."""
     async with open_node("m") as master, open_node("s", slave=True, protocol="ledgermq") as slave:
         master.put(3)
-        log = slave.node._local
+        log = slave.local_log
         follower = StoreFollower(slave.store, log)
         follower.limit_readable(1 << 20)
         log.append_raw(0, master.content())

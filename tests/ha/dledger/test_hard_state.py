@@ -14,7 +14,7 @@ from ledgermq.ha.errors import CorruptHardState
 from ledgermq.testing.sim.disk import SimDisk
 from ledgermq.world.disk import RealDisk
 
-from .test_ledger_power_cuts import Fuse, PowerCutError, fused
+from .test_recovery import Fuse, PowerCutError, fused
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "dledger"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import zlib
-from collections.abc import Awaitable, Callable
 from itertools import pairwise
 from typing import Any
 
@@ -25,9 +24,7 @@ from ledgermq.testing.logs import capture_logs
 from ledgermq.testing.sim.disk import SimDiskFile
 from ledgermq.world.clock import SystemClock
 
-OpenNode = Any  # the fixtures' own classes live in conftest.py, which tests cannot import
-Lines = Any
-Joined = Callable[..., Awaitable[None]]
+from ..nodes import Joined, Lines, OpenNode
 
 DIALECTS = ["ledgermq", "rocketmq"]
 
@@ -89,17 +86,17 @@ async def test_nothing_is_reported_that_is_not_in_the_log(
     """Not even by the report that is due every five seconds, while a new epoch takes as long as it likes to be written down."""
     async with open_node("m", from_first=True) as master, open_node("s", slave=True) as slave:
         await joined(master)
-        client = slave.node.client
+        client = slave.client
         held_up = HeldUp(client)
         client.workers = held_up
         master.put(100)
         await trio.sleep(12)
         assert held_up.waiting
-        assert [one.appended for one in master.node.service.slaves()] == [slave.store.log.max_offset] == [0]
+        assert [one.appended for one in master.service.slaves()] == [slave.store.log.max_offset] == [0]
 
         held_up.gate.set()
         await slave.caught_up(master)
-        await master.until(lambda: master.node.service.slaves()[0].appended == slave.store.log.max_offset > 0)
+        await master.until(lambda: master.service.slaves()[0].appended == slave.store.log.max_offset > 0)
 
 
 class HeldUp:
@@ -314,13 +311,13 @@ async def test_retention_keeps_what_is_not_derived_yet(
             stuck.add(slave.store.dispatcher)
             await slave.until(lambda: slave.store.log.max_offset == master.store.log.max_offset)
             await slave.store.log.flush()
-            slave.world.clock.jump(1000 * 3_600_000)
-            await slave.store.cleaner.delete_expired()
+            slave.clock.jump(1000 * 3_600_000)
+            await slave.cleaner.delete_expired()
             assert slave.store.log.min_offset == 0
 
             stuck.clear()
             await slave.caught_up(master)
-            await slave.store.cleaner.delete_expired()
+            await slave.cleaner.delete_expired()
             assert slave.store.log.min_offset > 0
             assert slave.store.max_offset("T", 0) == 600
 
@@ -333,7 +330,7 @@ async def test_killed_after_a_flush_that_ended_inside_a_record_it_derives_every_
     lots = random.Random(seed)
     async with open_node("m", from_first=True) as master:
         async with open_node("s", slave=True) as slave:
-            log = slave.store.log.local
+            log = slave.local_log
             log.flush_interval_seconds = 0.73  # not just before the mark is written
             for _ in range(lots.randint(300, 600)):
                 master.put(1, size=lots.randint(100, 1500))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -17,12 +16,7 @@ from ledgermq.store.statuses import PutStatus
 from ledgermq.testing.logs import capture_logs
 from ledgermq.world.network import Address, Stream
 
-OpenNode = Any  # the fixtures' own classes live in conftest.py, which tests cannot import
-Lines = Any
-Running = Any
-Hand = Any
-Joined = Callable[..., Awaitable[None]]
-JoinByHand = Callable[..., Awaitable[Hand]]
+from ..nodes import JoinByHand, Joined, Lines, OpenNode, Running
 
 MASTER = Address("master", 10912)
 DIALECTS = ["ledgermq", "rocketmq"]
@@ -46,7 +40,7 @@ async def test_a_node_that_comes_back_over_a_new_connection_counts_once(
 ) -> None:
     """The old, half-open connection is replaced at once, not after 20 s, and its end takes nothing from the new one."""
     async with open_node("m", sync_master=True) as master:
-        service = master.node.service
+        service = master.service
         async with open_node("s", slave=True) as slave:
             await joined(master)
             assert await put_status(master) is PutStatus.PUT_OK
@@ -55,7 +49,7 @@ async def test_a_node_that_comes_back_over_a_new_connection_counts_once(
         assert service.acks.slave_count == 1, "the master has not noticed"
         with capture_logs() as logs:
             async with open_node("s", slave=True, disk=disk) as slave:
-                await slave.until(lambda: slave.node.client.joined_at is not None, 5)
+                await slave.until(lambda: slave.client.joined_at is not None, 5)
                 await trio.sleep(1)
                 assert "slave_connection_replaced" in names_of(logs)
                 assert len(service.connections) == len(service.slaves()) == service.acks.slave_count == 1
@@ -74,7 +68,7 @@ async def test_of_two_slaves_with_one_identity_the_second_is_refused(
             async with open_node("s", slave=True) as twin:
                 await trio.sleep(60)
                 assert await put_status(master) is PutStatus.PUT_OK
-                joined_now = [node.node.client.joined_at is not None for node in (slave, twin)]
+                joined_now = [node.client.joined_at is not None for node in (slave, twin)]
 
     assert sorted(joined_now) == [False, True]
     assert names_of(logs).count("slave_connection_replaced") <= 2
@@ -88,7 +82,7 @@ async def test_a_first_report_that_is_late_makes_no_second_slave(
 ) -> None:
     """Two connections of one node cross: whichever is heard of last is the node's, and the other one ends."""
     async with open_node("m", sync_master=True, in_sync_replicas=3, from_first=True) as master:
-        service = master.node.service
+        service = master.service
         early = await join_by_hand(first_report=False)
         late = await join_by_hand()
         assert service.acks.slave_count == 1
@@ -125,18 +119,18 @@ async def test_strangers_neither_acknowledge_nor_keep_slaves_out(
         await trio.sleep(0.5)
 
     async with open_node("m", sync_master=True) as master:
-        service = master.node.service
+        service = master.service
         await annoy()
         assert await put_status(master) is PutStatus.SLAVE_NOT_AVAILABLE
         assert STRANGERS_MAX / 2 < len(service.connections) <= STRANGERS_MAX
 
         async with open_node("s", slave=True) as slave:
             await joined(master)
-            joined_at = slave.node.client.joined_at
+            joined_at = slave.client.joined_at
             assert await put_status(master) is PutStatus.PUT_OK
             await annoy()
             assert await put_status(master) is PutStatus.PUT_OK
-            assert slave.node.client.joined_at == joined_at, "its connection is the oldest, and is kept"
+            assert slave.client.joined_at == joined_at, "its connection is the oldest, and is kept"
             assert len(service.connections) <= STRANGERS_MAX + 1
         await trio.sleep(30)
         assert not service.connections
@@ -169,7 +163,7 @@ async def test_a_slave_whose_connection_is_lost_comes_back_after_every_put(
             assert await put_status(master) is PutStatus.PUT_OK
             await lines.lines[-1].cut()
             await joined(master, 0)
-            assert slave.node.client.refusal is None
+            assert slave.client.refusal is None
         await joined(master)
 
 
@@ -180,10 +174,10 @@ async def test_a_slave_that_may_not_join_asks_less_and_less_often(
     async with open_node("m"), open_node("s", slave=True, secret=b"another") as slave:
         await trio.sleep(60)
         assert 12 <= len(lines.lines) <= 18
-        assert "haSecret" in slave.node.client.refusal
+        assert "haSecret" in (slave.client.refusal or "")
         lines.unreachable = True
         await trio.sleep(10)
-        assert slave.node.client.refusal is None, "nobody is there to refuse it any more"
+        assert slave.client.refusal is None, "nobody is there to refuse it any more"
 
 
 async def test_without_a_secret_the_master_says_that_anybody_may_join(

@@ -1,0 +1,71 @@
+"""`ledgermq up` as a process."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from .processes import Run, Start
+
+
+def test_messages_outlive_the_cluster_that_kept_them(start: Start, runner: Run, tmp_path: Path) -> None:
+    """`up --store` finds again what an earlier one has stored."""
+    arguments = ("up", "--port", "0", "--broker-port", "0", "--store", str(tmp_path / "store"))
+    first = start(*arguments)
+    runner("send", "hello", "kept", namesrv=first.wait_for(r"name server +(\S+:\d+)\n")[1])
+    assert first.stop(signal.SIGINT) == 0, first.output
+
+    second = start(*arguments)
+    address = second.wait_for(r"name server +(\S+:\d+)\n")[1]
+
+    assert runner("consume", "hello", "--from-beginning", namesrv=address).stdout == "kept\n"
+
+
+def test_a_cluster_clears_away_what_a_killed_one_has_left(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder of one that runs is left alone."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    arguments = ("up", "--port", "0", "--broker-port", "0")
+    killed, running = start(*arguments), start(*arguments)
+    killed.wait_for("Ctrl-C stops")
+    running.wait_for("Ctrl-C stops")
+    assert len(list(tmp_path.glob("ledgermq-up-*"))) == 2
+    killed.stop(signal.SIGKILL)
+
+    third = start(*arguments)
+    third.wait_for("Ctrl-C stops")
+
+    assert len(list(tmp_path.glob("ledgermq-up-*"))) == 2
+    assert (running.stop(), third.stop()) == (0, 0)
+    assert list(tmp_path.glob("ledgermq-up-*")) == []
+
+
+def test_several_masters_have_slaves_each(start: Start, runner: Run) -> None:
+    """`up --mode ha --masters 2` is two broker names of a master and a slave."""
+    up = start("up", "--mode", "ha", "--masters", "2", "--port", "0", "--broker-port", "0")
+    address = up.wait_for(r"name server +(\S+:\d+)\n")[1]
+
+    listed = json.loads(runner("cluster", "list", "--json", namesrv=address).stdout)
+
+    assert [(row["broker"], row["role"]) for row in listed] == [
+        ("broker-a", "master"), ("broker-a", "slave"), ("broker-b", "master"), ("broker-b", "slave"),
+    ]  # fmt: skip
+
+
+def test_a_terminal_that_is_closed_stops_a_cluster_in_order(start: Start, tmp_path: Path) -> None:
+    """SIGHUP leaves a store that was closed, as Ctrl-C does."""
+    up = start("up", "--port", "0", "--broker-port", "0", "--store", str(tmp_path / "store"))
+    up.wait_for("Ctrl-C stops")
+
+    assert up.stop(signal.SIGHUP) == 0, up.output
+    assert not (tmp_path / "store" / "broker-a" / "abort").exists()
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", ""])
+def test_a_cluster_does_not_tell_clients_to_come_everywhere(runner: Run, host: str) -> None:
+    """A broker would register with an address that only its own machine can use."""
+    assert "give one that they can reach" in runner("up", "--host", host, status=2).stderr
