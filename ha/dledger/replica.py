@@ -92,6 +92,8 @@ class Replica:
     _leading: Leading = attrs.field(init=False)
     _work: trio.Event = attrs.field(factory=trio.Event)
     _due: trio.Event = attrs.field(factory=trio.Event)
+    _awaited: trio.Event = attrs.field(factory=trio.Event)
+    """Set while puts wait for a majority."""
     _planned_ticks: int = 1
     _ticked_at: float = 0.0
     _reads: dict[int, trio.MemorySendChannel[LogIndex | None]] = attrs.field(
@@ -207,6 +209,7 @@ class Replica:
             done: must not raise.
         """
         self.waiters.add(index, deadline, done)
+        self._awaited.set()
 
     def propose_own(self, record: bytes, configuration: Configuration | None = None) -> LogIndex | None:
         """Append an entry of the group itself; None if it cannot be done now, and then it will be wanted again."""
@@ -349,9 +352,11 @@ class Replica:
 
     async def _expire_forever(self) -> None:
         while True:
+            if not len(self.waiters):  # an idle node does not wake up for this
+                self._awaited = trio.Event()
+                await self._awaited.wait()
             await trio.sleep(EXPIRE_SECONDS)
-            if len(self.waiters):
-                self.waiters.expire(self.world.clock.monotonic())
+            self.waiters.expire(self.world.clock.monotonic())
 
     async def _work_forever(self) -> None:
         while True:
