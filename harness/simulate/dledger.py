@@ -13,6 +13,7 @@ import trio
 
 from ledgermq.broker.broker import Broker
 from ledgermq.broker.dledger import replica_settings
+from ledgermq.ha.dledger.settings import JAVA, NATIVE
 from ledgermq.remoting.codes import RequestCode
 from ledgermq.testing.checkers import DLEDGER_CHECKERS
 from ledgermq.testing.embedded import RAFT_PORT, broker_configs
@@ -73,6 +74,8 @@ class DLedgerDraw(NodesDraw):
 
     blows: tuple[Blow, ...]
     preferred: bool
+    dialect: str
+    """What the nodes speak among themselves; DLedger's own knows no changes of members."""
     restarts: bool
     """All nodes lose power at the very end, and are looked at after they have started again."""
 
@@ -101,6 +104,7 @@ class DLedgerDraw(NodesDraw):
             blows=tuple(Blow.of(lots) for _ in range(lives)),
             preferred=lots.random() < 0.1,
             restarts=lots.random() < 0.4,
+            dialect=JAVA if Membership.name not in drawn and lots.random() < 0.2 else NATIVE,
         )
 
 
@@ -151,6 +155,7 @@ class DLedgerRun(NodesRun[DLedgerDraw]):
     async def start_nodes(self, nursery: trio.Nursery) -> None:
         draw, group = self.draw, self.group
         spare = Membership.name in draw.workloads or any(blow.kind == "lose disk" for blow in draw.blows)
+        spare = spare and draw.dialect == NATIVE
         hosts = [f"10.0.1.{at}" for at in range(draw.nodes + spare)]
         peers = [f"n{at}-{host}:{RAFT_PORT}" for at, host in enumerate(hosts)]
         settings = {
@@ -162,7 +167,8 @@ class DLedgerRun(NodesRun[DLedgerDraw]):
             "maxIndexNum": "1000",
             "defaultTopicQueueNums": "2",
             "messageDelayLevel": DELAY_LEVELS,
-            "haSecret": "secret",
+            "haSecret": "secret" if draw.dialect == NATIVE else "",
+            "raftDialect": draw.dialect,
             **({"preferredLeaderId": "n0"} if draw.preferred else {}),
         }
         configs = broker_configs(

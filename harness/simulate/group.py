@@ -23,8 +23,8 @@ from .scene import Node, Scene
 
 HEAD_BYTES = 200
 """The number of a message is found within this many bytes of its record."""
-HEALED_SEND_SECONDS = 0.3
-"""Once all is healed, producers send no faster than this: a run then waits, and each message takes time to simulate."""
+HEALED_PAUSE_SECONDS = 0.5
+"""Once all is healed, no client pauses for less: a run then waits, and whatever is done meanwhile takes time to simulate."""
 ASKED_ELSEWHERE = 0.1
 """How often an administrator asks any node instead of the one that leads."""
 
@@ -166,9 +166,9 @@ class GroupScene(Scene):
     def is_master(self, node: Node) -> bool:
         return node is self.leader
 
-    def send_seconds(self) -> float:
-        pause = super().send_seconds()
-        return max(pause, HEALED_SEND_SECONDS) if self.healed else pause
+    def pause_seconds(self, share: float) -> float:
+        pause = super().pause_seconds(share)
+        return max(pause, HEALED_PAUSE_SECONDS) if self.healed else pause
 
     def read_seconds(self) -> float:
         return 5 * super().read_seconds()

@@ -173,9 +173,9 @@ class Scene:
         """Whether the node has the tables that every other node follows."""
         return node is self.master
 
-    def send_seconds(self) -> float:
-        """How long a producer pauses after a message."""
-        return self.life_seconds * self.lots.random() * 0.05
+    def pause_seconds(self, share: float) -> float:
+        """How long a client pauses: up to a share of a node's life."""
+        return self.life_seconds * self.lots.random() * share
 
     def read_seconds(self) -> float:
         """How long a reader of a slave pauses between two looks."""

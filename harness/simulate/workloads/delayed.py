@@ -60,7 +60,7 @@ class Delayed(Workload):
             with contextlib.suppress(ClientError):
                 body = f"{node.host};{due_ms};{node.clock.jumps_back}".encode()
                 await producer.send(Message(TOPIC, body, delay_level=level))
-            await trio.sleep(scene.life_seconds * scene.lots.random() * 0.2)
+            await trio.sleep(scene.pause_seconds(0.2))
 
     def violations(self) -> list[str]:
         return self.early

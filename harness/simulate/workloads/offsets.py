@@ -80,7 +80,7 @@ class Offsets(Workload):
                     put.physical_offset = int(result.offset_message_id[-16:], 16)
                     self._sent[put.number] = put
                     scene.history.puts.append(put)
-                await trio.sleep(scene.life_seconds * scene.lots.random() * 0.1)
+                await trio.sleep(scene.pause_seconds(0.1))
 
     async def _consume(self, consumer: Consumer) -> None:
         async for message in consumer:

@@ -99,4 +99,4 @@ class Operator:
 
     async def pause(self, share: float) -> None:
         """Wait for a moment drawn from a share of a node's life."""
-        await trio.sleep(self.scene.life_seconds * share * self.scene.lots.random())
+        await trio.sleep(self.scene.pause_seconds(share))

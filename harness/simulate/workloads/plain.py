@@ -99,7 +99,7 @@ class Plain(Workload):
                     scene.say(f"producer {producer} put {put.number}: {type(error).__name__}")
                 else:
                     self._answered(put, result)
-                await trio.sleep(scene.send_seconds())
+                await trio.sleep(scene.pause_seconds(0.05))
 
     def _answered(self, put: Put, result: SendResult) -> None:
         scene = self.scene

@@ -86,7 +86,7 @@ class Topics(Workload):
                     put.acknowledged, put.answered = result.status.name == "SEND_OK", scene.epoch
                     put.answered_at = trio.current_time()
                     scene.say(f"{self.name} put {put.number} at {put.queue}@{put.queue_offset}: {result.status.name}")
-                await trio.sleep(scene.life_seconds * scene.lots.random() * 0.05)
+                await trio.sleep(scene.pause_seconds(0.05))
 
     async def _consume(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         scene = self.scene
