@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import attrs
 import click
+import trio
 
 from ..client.admin import LATEST, open_admin
 from ..client.pull import open_pull_consumer
@@ -14,6 +15,9 @@ from .output import print_message, print_rows, stored_fields, text_or_hex, when
 from .reasons import SuggestingGroup
 
 FIND_GROUP = "TOOLS_CONSUMER"
+LOOK_SECONDS = 0.2
+SILENCE_SECONDS = 30.0
+"""A search that hears nothing for so long ends with an error: what it has not seen may match."""
 COLUMNS = ("message_id", "queue_id", "queue_offset", "stored", "tag", "keys", "body")
 
 
@@ -100,13 +104,21 @@ async def find(
         await consumer.assign(open_queues, tag or "*")
         for queue in open_queues:
             await consumer.seek(queue, starts[queue])
-        # A tag may match nothing up to the end, and then no message says so; that the broker has no more is told by silence.
-        while open_queues and len(found) < count_max and (messages := await consumer.poll(256, timeout_seconds=2.0)):
-            for message in messages:
-                if message.queue_offset < ends[message.queue] and wanted in message.body:
-                    found.append(attrs.evolve(message.stored(), body=message.body))
-                if message.queue_offset >= ends[message.queue] - 1:
-                    open_queues.discard(message.queue)
+        heard_at = trio.current_time()
+        while open_queues and len(found) < count_max:
+            messages = await consumer.poll(256, timeout_seconds=LOOK_SECONDS)
+            found += [
+                attrs.evolve(message.stored(), body=message.body)
+                for message in messages
+                if message.queue_offset < ends[message.queue] and wanted in message.body
+            ]
+            # A tag may match nothing up to the end, and then no message says so.
+            read = {queue for queue in open_queues if consumer.is_read_to(queue, ends[queue])}
+            open_queues -= read
+            if messages or read:
+                heard_at = trio.current_time()
+            elif trio.current_time() - heard_at > SILENCE_SECONDS:
+                raise click.ClickException(f"no broker gives the messages of {', '.join(map(str, sorted(open_queues)))} now")
     found.sort(key=lambda message: message.store_timestamp)
     _print_found(found[:count_max], as_json=as_json, nothing=f"no such message in {topic}")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
+import attrs
 import trio
 
 
@@ -18,18 +19,30 @@ async def background_nursery() -> AsyncGenerator[trio.Nursery]:
     """
     failure: BaseException | None = None
     async with trio.open_nursery() as outer:
-        nursery: trio.Nursery = await outer.start(_host_shielded)
+        host = _Host()
+        outer.start_soon(host.run)
+        # Shielded, because `Nursery.start` never returns when it is cancelled while what it starts is shielded.
+        with trio.CancelScope(shield=True):
+            await host.opened.wait()
+        assert host.nursery is not None
         try:
-            yield nursery
+            yield host.nursery
         except BaseException as error:  # noqa: BLE001 - raised again outside the nursery
             failure = error
-        nursery.cancel_scope.cancel()
+        host.nursery.cancel_scope.cancel()
     if failure is not None:
         raise failure
 
 
-async def _host_shielded(*, task_status: trio.TaskStatus[trio.Nursery]) -> None:
-    with trio.CancelScope(shield=True):
-        async with trio.open_nursery() as nursery:
-            task_status.started(nursery)
-            await trio.sleep_forever()
+@attrs.define(eq=False)
+class _Host:
+    """The task that keeps a nursery open until it is cancelled by name."""
+
+    nursery: trio.Nursery | None = None
+    opened: trio.Event = attrs.field(factory=trio.Event)
+
+    async def run(self) -> None:
+        with trio.CancelScope(shield=True):
+            async with trio.open_nursery() as self.nursery:
+                self.opened.set()
+                await trio.sleep_forever()

@@ -17,7 +17,7 @@ from ..message.json import dumps, loads, message_queue_of
 from ..message.message import MessageQueue
 from ..world.disk import Disk
 from ..world.events import get_logger
-from .errors import ClientError, OffsetsNotWritten, OffsetsUnreadable, Refused
+from .errors import ClientError, OffsetsNotWritten, OffsetsUnreadable, Refused, Unreachable
 from .queue_calls import asked_offset, commit_offset
 from .session import CALL_SECONDS, Session
 from .subscription import MessageModel
@@ -107,6 +107,8 @@ async def commit_offsets(
         try:
             if await commit_offset(session, group, queue, offset, timeout_seconds):
                 kept.add(queue)
+            else:
+                on_failure(queue, Unreachable(queue.broker_name, "its master is gone, and only a slave has noted the offset"))
         except ClientError as error:
             if not isinstance(error, Refused):
                 silent.add((queue.broker_name, queue.topic))
@@ -131,6 +133,11 @@ class LocalOffsets:
     _disk: Disk
     _path: str | None
     _offsets: dict[MessageQueue, int] = attrs.field(factory=dict[MessageQueue, int])
+
+    @property
+    def known(self) -> Mapping[MessageQueue, int]:
+        """All offsets that are remembered."""
+        return self._offsets
 
     def load(self) -> None:
         """Read the file, if there is one.

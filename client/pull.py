@@ -154,6 +154,11 @@ class PullConsumer:
         self._source(queue)
         return self._positions[queue]
 
+    def is_read_to(self, queue: MessageQueue, offset: int) -> bool:
+        """Whether every wanted message below `offset` of an assigned queue has been handed out."""
+        assigned = self._source(queue).assigned
+        return assigned.next_offset >= offset and not any(message.queue_offset < offset for message in assigned.buffered)
+
     def pause(self, queues: Iterable[MessageQueue]) -> None:
         """Hand nothing out of these assigned queues until `resume`; what is fetched ahead stays."""
         for queue in check_queues("queues", queues):

@@ -7,11 +7,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import attrs
+
 from ledgermq.broker.locks import QueueLocks
+from ledgermq.client import blocking, producer
 from ledgermq.client.assigned import AssignedQueue
 from ledgermq.client.consumer import Consumer
+from ledgermq.client.delivery import Line
+from ledgermq.client.hands import Hands
+from ledgermq.client.name_servers import NameServers
+from ledgermq.client.offsets import BrokerOffsets, LocalOffsets
 from ledgermq.client.queue_keeping import QueueKeeper
 from ledgermq.client.received import GIVEN_BACK, HANDED_OUT
+from ledgermq.client.redelivery import Redelivery
+from ledgermq.client.session import Session
+from ledgermq.client.transmit import Transmitter
 
 
 def _acknowledge_what_was_given_back(original: Any) -> Callable[[Any, Any], bool]:
@@ -58,6 +68,93 @@ def _redeliver_behind_others(original: Any) -> Callable[[Any, Any], bool]:
     return redeliver
 
 
+def _stop_a_queue_at_the_second_retry(original: Any) -> Callable[[Any, Any, Any], None]:
+    def hold_up(self: Any, source: Any, message: Any) -> None:
+        if not message.local_redeliveries:
+            original(self, source, message)
+        elif source.assigned.redeliver_in_order(message):
+            source.suspended = True
+
+    return hold_up
+
+
+def _never_commit_a_start_at_0(original: Any) -> Callable[..., Any]:
+    async def take(self: Any, *arguments: Any, **options: Any) -> Any:
+        source = await original(self, *arguments, **options)
+        source.assigned.committed = source.assigned.committed or source.assigned.next_offset
+        return source
+
+    return take
+
+
+def _believe_a_slave_that_knows_no_offset(original: Any) -> Callable[[Any, Any], Any]:
+    async def read(self: Any, queue: Any) -> Any:
+        return attrs.evolve(await original(self, queue), certain=True)
+
+    return read
+
+
+def _tell_nobody_that_a_consumer_is_closed(_: Any) -> Callable[[Any], None]:
+    def close(self: Any) -> None:
+        self.closed = True
+
+    return close
+
+
+def _forget_what_a_loop_had_in_hand(_: Any) -> Callable[[Any, Any, Any], None]:
+    return lambda self, task, message: None
+
+
+def _begin_new_queues_at_their_end(original: Any) -> Callable[..., Any]:
+    async def first_offset(self: Any, queue: Any, position: Any, *, is_new: bool) -> int:
+        return int(await original(self, queue, position, is_new=False))
+
+    return first_offset
+
+
+def _begin_anew_with_every_file(_: Any) -> Callable[[Any], None]:
+    return lambda self: None
+
+
+def _commit_without_a_word(_: Any) -> Callable[[Any], Any]:
+    async def commit(self: Any) -> None:
+        await self._keeper.commit(list(self.sources.values()), 3.0)
+
+    return commit
+
+
+def _ask_one_name_server(_: Any) -> Callable[[Any, Any, float], Any]:
+    async def ask(self: Any, command: Any, timeout_seconds: float) -> Any:
+        return await self._ask(self.addresses[0], command, timeout_seconds)
+
+    return ask
+
+
+def _keep_a_silent_connection(_: Any) -> Callable[[Any, Any, Any], None]:
+    return lambda self, address, error: None
+
+
+def _stay_with_a_black_hole(_: Any) -> Callable[..., float]:
+    return lambda left_seconds, retries_left, *, elsewhere: left_seconds
+
+
+def _call_a_send_that_was_out_not_stored(original: Any) -> Callable[[Any, Any, Any], Any]:
+    def failed(self: Any, target: Any, error: Any) -> Any:
+        failure = original(self, target, error)
+        failure.may_have_been_stored = False
+        return failure
+
+    return failed
+
+
+def _acknowledge_what_an_interrupted_thread_never_saw(_: Any) -> Callable[[Any], None]:
+    def put_back(messages: Any) -> None:
+        for message in messages:
+            message.settle()
+
+    return put_back
+
+
 CLIENT_BUGS: tuple[tuple[str, Any, str, Callable[[Any], Any]], ...] = (
     ("acknowledge what was given back", AssignedQueue, "ack", _acknowledge_what_was_given_back),
     ("acknowledge what is in hand at the end", Consumer, "close", _acknowledge_at_the_end),
@@ -66,3 +163,26 @@ CLIENT_BUGS: tuple[tuple[str, Any, str, Callable[[Any], Any]], ...] = (
     ("redeliver behind what comes next", AssignedQueue, "redeliver_in_order", _redeliver_behind_others),
 )
 """Name, class, attribute, and what makes the bug of what is there."""
+
+WIDE_BUGS: tuple[tuple[str, Any, str, Callable[[Any], Any], tuple[str, ...]], ...] = (
+    ("stop a queue at the second retry", Redelivery, "_hold_up", _stop_a_queue_at_the_second_retry, ("ordered_kinds",)),
+    ("never commit a start at 0", QueueKeeper, "take", _never_commit_a_start_at_0, ("beginnings",)),
+    ("believe a slave that knows no offset", BrokerOffsets, "read", _believe_a_slave_that_knows_no_offset, ("beginnings",)),
+    ("tell nobody that a consumer is closed", Line, "close", _tell_nobody_that_a_consumer_is_closed, ("closing",)),
+    ("forget what a loop had in hand", Hands, "leave", _forget_what_a_loop_had_in_hand, ("kinds", "ordered_kinds")),
+    ("begin new queues at their end", QueueKeeper, "_first_offset", _begin_new_queues_at_their_end, ("broadcasting",)),
+    ("begin anew with every file", LocalOffsets, "load", _begin_anew_with_every_file, ("broadcasting",)),
+    ("commit without a word", Consumer, "commit", _commit_without_a_word, ("kinds",)),
+    ("ask one name server", NameServers, "ask", _ask_one_name_server, ("failover",)),
+    ("keep a silent connection", Session, "_doubt_silent", _keep_a_silent_connection, ("failover",)),
+    ("stay with a black hole", producer, "attempt_seconds", _stay_with_a_black_hole, ("failover",)),
+    ("call a send that was out not stored", Transmitter, "failed", _call_a_send_that_was_out_not_stored, ("closing",)),
+    (
+        "acknowledge what an interrupted thread never saw",
+        blocking,
+        "_put_back",
+        _acknowledge_what_an_interrupted_thread_never_saw,
+        ("blocking",),
+    ),
+)
+"""The same, and the workloads, of which one finds the bug where surroundings fail too."""

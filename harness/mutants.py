@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import random
 import sys
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -41,14 +42,15 @@ from ledgermq.store.segments import Segments
 from ledgermq.store.statuses import PutStatus
 from ledgermq.world.events import ROOT_LOGGER
 
-from .client_mutants import CLIENT_BUGS
+from .client_mutants import CLIENT_BUGS, WIDE_BUGS
 from .dledger_mutants import DLEDGER_BUGS
 from .outcome import Outcome
 from .raft.mutants import RAFT_BUGS
 from .raft.simulate import simulate_raft
-from .simulate.cluster import simulate_cluster
+from .simulate.cluster import ClusterDraw, simulate_cluster
 from .simulate.cores import simulate_cores
 from .simulate.store import simulate_store
+from .simulate.surroundings import Surroundings
 
 SEEDS_MAX = 1000
 SECONDS_MAX = 300.0
@@ -298,6 +300,17 @@ def _with(*workloads: str) -> Callable[[int], Outcome]:
     return lambda seed: simulate_cluster(seed, lambda draw: attrs.evolve(draw, workloads=workloads))
 
 
+def _widely_with(*workloads: str) -> Callable[[int], Outcome]:
+    """The same where what surrounds the nodes fails too, and one way stays open."""
+
+    def mend(draw: ClusterDraw) -> ClusterDraw:
+        around = Surroundings.of(random.Random(draw.seed))  # noqa: S311 - never secrets
+        around = attrs.evolve(around, spare=True, name_servers=max(around.name_servers, 2))
+        return attrs.evolve(draw, workloads=("plain", *workloads), around=around, promotes=False)
+
+    return lambda seed: simulate_cluster(seed, mend)
+
+
 def _keep_deleted_messages(_: Any) -> Callable[[Any, Any], None]:
     return lambda self, deletion: None
 
@@ -355,6 +368,7 @@ MUTANTS = (
     Mutant("swap two messages of an answer", ReadSide, "get", _deliver_backwards, simulate_cluster),
     Mutant("leave a message out of an answer", ReadSide, "get", _skip_a_message, simulate_cluster),
     *(Mutant(*planted, simulate_cluster) for planted in CLIENT_BUGS),
+    *(Mutant(name, owner, attribute, make, _widely_with(*workloads)) for name, owner, attribute, make, workloads in WIDE_BUGS),
     Mutant(
         "keep the messages of a deleted topic", ConsumeQueue, "restart", _keep_deleted_messages, _with("plain", "deletions")
     ),

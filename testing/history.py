@@ -193,6 +193,32 @@ class NamedLoss:
 
 
 @attrs.define(eq=False)
+class TimedSend:
+    """A send while one way to a broker was open all the time."""
+
+    number: int
+    began: float
+    seconds: float
+    """Its total time."""
+    ended: float = inf
+    stored: bool = False
+    """A broker said that the message is stored."""
+    said: str = ""
+    """The error, if there was one."""
+
+
+@attrs.define(eq=False)
+class Wait:
+    """Somebody who waits on a client that is closed meanwhile."""
+
+    what: str
+    closed_at: float = inf
+    ended_at: float = inf
+    said: str = ""
+    """How the wait ended: the name of the error."""
+
+
+@attrs.define(eq=False)
 class Stored:
     """One message as a look at the whole queue finds it."""
 
@@ -258,6 +284,8 @@ class History:
     held: list[Held] = attrs.field(factory=list[Held])
     """Looks at slaves, in order of time."""
     named_losses: list[NamedLoss] = attrs.field(factory=list[NamedLoss])
+    timed_sends: list[TimedSend] = attrs.field(factory=list[TimedSend])
+    waits: list[Wait] = attrs.field(factory=list[Wait])
 
     def survives(self, epoch: int, until: int) -> bool:
         """Whether what was promised in life `epoch` holds at the start of life `until`."""

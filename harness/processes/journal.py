@@ -16,6 +16,8 @@ from ledgermq.client.received import RecordView
 from ledgermq.client.sending import SendResult
 from ledgermq.testing.history import Handling, History, Put
 
+COMMIT_SECONDS = 10.0
+"""A kill of the broker may take the commits of so long before it: they are written every 5 s, on a machine that is busy."""
 FAILING_SHARE = 0.05
 FAILURES_MAX = 2
 """How often one message fails at most; the group tries more often than that."""
@@ -35,7 +37,7 @@ class Journal:
     """The history of one run; appending to a list is safe between threads."""
 
     lots: random.Random
-    history: History = attrs.field(factory=lambda: History(sync_flush=True))
+    history: History = attrs.field(factory=lambda: History(sync_flush=True, commit_seconds=COMMIT_SECONDS))
     errors: Counter[str] = attrs.field(factory=Counter[str])
     """Sends that failed, by the class of their error."""
     sends_over_time: list[str] = attrs.field(factory=list[str])

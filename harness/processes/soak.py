@@ -23,7 +23,7 @@ from pathlib import Path
 import attrs
 import trio
 
-from ledgermq import open_admin
+from ledgermq import TopicExists, open_admin
 from ledgermq.client.admin import Admin
 from ledgermq.client.errors import ClientError
 from ledgermq.testing.checkers import check_history
@@ -243,10 +243,14 @@ class Soak:
     async def _change(self, change: Callable[[Admin], Awaitable[object]], *, patient: bool = True) -> None:
         """Let an administrator change something, again and again until it is answered if that matters."""
         while True:
-            with suppress(ClientError):
+            try:
                 async with open_admin(self.service.namesrv) as admin:
                     await change(admin)
                     return
+            except TopicExists:
+                return  # a send has made it again
+            except ClientError as error:
+                self.outcome.faults[f"changes that failed by {type(error).__name__}"] += 1
             if not patient:
                 return
             await trio.sleep(1)

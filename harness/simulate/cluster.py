@@ -21,11 +21,15 @@ from ..outcome import Outcome
 from .nodes import NodesDraw, NodesRun, fabric_of, simulate, whole_log
 from .operations import Operations
 from .scene import BROKER_PORT, Node, Scene
+from .surroundings import Surroundings
 from .workloads.delayed import DELAY_LEVELS
-from .workloads.registry import ALWAYS_DRAWN, CLASSIC_WORKLOADS
+from .workloads.registry import ALWAYS_DRAWN, CLASSIC_WORKLOADS, DRAWN_WIDELY
 
 WORKLOAD_SHARE = 0.4
 """How often each workload is drawn."""
+WIDE_SALT = 0x19D
+WIDE_SHARE, WIDE_WORKLOAD_SHARE = 0.6, 0.5
+"""How many seeds have surroundings that fail, and how often each further workload is drawn then."""
 CHANGE_SLACK_SECONDS = 5.0
 """A crash may take what was changed in a table this long before it, for tables are written after the answer."""
 PERSIST_SLACK_SECONDS = 5.0
@@ -62,7 +66,7 @@ class ClusterDraw(NodesDraw):
         lots = random.Random(seed ^ 0xC1)  # noqa: S311 - never secrets
         lives, nodes = lots.randint(1, 4), lots.choice((1, 1, 2, 2, 4))
         sync_master = nodes > 1 and lots.random() < 0.7
-        return cls(
+        draw = cls(
             seed=seed,
             nodes=nodes,
             sync_master=sync_master,
@@ -92,6 +96,14 @@ class ClusterDraw(NodesDraw):
             accepts_loss=(accepts_loss := lots.random() < 0.5),
             restores=sync_master and lots.random() < 0.3 and not accepts_loss,
         )
+        wide = not draw.restores and random.Random(seed ^ WIDE_SALT).random() < WIDE_SHARE  # noqa: S311 - never secrets
+        return draw.widened() if wide else draw
+
+    def widened(self) -> ClusterDraw:
+        """The same with surroundings that fail, and with more clients."""
+        lots = random.Random(self.seed ^ 0xA2)  # noqa: S311 - never secrets
+        more = tuple(name for name in DRAWN_WIDELY if lots.random() < WIDE_WORKLOAD_SHARE)
+        return attrs.evolve(self, around=Surroundings.of(lots), workloads=(*self.workloads, *more))
 
 
 @attrs.define(eq=False)

@@ -25,7 +25,8 @@ from ledgermq.testing.sim.network import SimFabric
 from ledgermq.testing.sim.scheduler import seeded_run
 
 from ..outcome import Outcome, describe_error
-from .scene import NAMESRV, Node, Scene
+from .scene import Node, Scene
+from .surroundings import NO_TROUBLE, Surroundings, Troubles
 from .workloads.registry import WORKLOADS
 from .workloads.workload import Workload, number_in
 
@@ -51,6 +52,7 @@ class NodesDraw:
     clock_drift: float
     retries_max: int
     workloads: tuple[str, ...]
+    around: Surroundings = NO_TROUBLE
 
 
 Draw = TypeVar("Draw", bound=NodesDraw)
@@ -113,15 +115,19 @@ class NodesRun(ABC, Generic[Draw]):
     async def run(self) -> None:
         """All lives, then healing, then a look at what is there."""
         scene = self.scene
-        scene.name_servers.append(scene.name_server(NAMESRV.host))
+        troubles = Troubles(self.draw.around, scene, random.Random(self.draw.seed ^ 0x7B))  # noqa: S311 - never secrets
         async with trio.open_nursery() as nursery:
-            for process in scene.name_servers:
-                await nursery.start(process.run)
+            await troubles.start(nursery)
             await self.start_nodes(nursery)
+            await troubles.start_spare(nursery)
             clients = trio.CancelScope()
             await nursery.start(self._run_workloads, clients)
-            await self.live(nursery)
+            async with trio.open_nursery() as beside:
+                beside.start_soon(troubles.run, nursery)
+                await self.live(nursery)
+                scene.mended.set()
             self.heal()
+            await troubles.must_end()
             scene.healed = True
             scene.say("healed")
             await self._must_converge()
@@ -195,6 +201,7 @@ class NodesRun(ABC, Generic[Draw]):
             *(node.host for node in self.nodes),
             *self.scene.client_hosts,
         ]
+        hosts = [host for host in hosts if host not in fabric.safe]
         if draw.connection_losses:
             fabric.lose_connection()
         if draw.half_open:

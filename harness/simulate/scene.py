@@ -59,6 +59,11 @@ class Process(Generic[Server]):
     def clock(self) -> SimClock:
         return self.machine.clock
 
+    @property
+    def starts(self) -> bool:
+        """Whether it runs and cannot be looked at yet; a server may serve already."""
+        return self.server is None and self.ended_by is None
+
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Start, serve and end."""
         self.ended_by = None
@@ -144,6 +149,10 @@ class Scene:
     name_servers: list[Process[Namesrv]] = attrs.field(factory=list[Process[Namesrv]])
     client_hosts: list[str] = attrs.field(factory=list[str])
     trace: list[str] = attrs.field(factory=list[str])
+    spare: Node | None = None
+    """A broker of another name that nothing happens to."""
+    mended: trio.Event = attrs.field(factory=trio.Event)
+    """Set when what surrounds the nodes is not to fail any more."""
     healed: bool = False
     """Nothing fails any more."""
     requests: Counter[str] = attrs.field(factory=Counter[str])
@@ -188,8 +197,8 @@ class Scene:
 
     def copies(self, put: Put) -> int | None:
         """How many nodes hold a message, at the moment in which its producer is told; None if that cannot be judged."""
-        # A node that stops in order takes part for a while longer, and then cannot be looked at.
-        stops = any(node.process.ended_by is End.CLEAN for node in self.nodes)
+        # A node that stops in order takes part for a while longer, and one that starts does before it can be looked at.
+        stops = any(node.process.ended_by is End.CLEAN or node.process.starts for node in self.nodes)
         # A copy may be gone with a node that has ended since the message was sent.
         if put.answered != put.epoch or self.history.copies == 1 or stops:
             return None

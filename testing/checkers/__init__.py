@@ -1,6 +1,7 @@
 """Properties of a history: each is a function, its docstring the specification, its result the violations, as sentences.
 
-`messages` judges what is stored and read, `changes` what administrators have changed, `consumers` how messages were handled.
+`messages` judges what is stored and read, `changes` what administrators have changed, `consumers` how messages were handled,
+`clients` what applications were told.
 """
 
 from __future__ import annotations
@@ -13,6 +14,11 @@ from .changes import (
     answered_changes_hold,
     deleted_messages_never_return,
     offsets_stay_inside_their_queue,
+)
+from .clients import (
+    sends_fail_over_in_time,
+    what_was_refused_is_nowhere,
+    whoever_waits_on_something_closed_is_told,
 )
 from .consumers import (
     nothing_committed_is_handed_out_again,
@@ -70,6 +76,9 @@ CLUSTER_CHECKERS: tuple[Checker, ...] = (
     nothing_committed_is_handed_out_again,
     ordered_queues_are_handled_in_order,
     ordered_queues_have_one_owner,
+    sends_fail_over_in_time,
+    what_was_refused_is_nowhere,
+    whoever_waits_on_something_closed_is_told,
 )
 DLEDGER_CHECKERS: tuple[Checker, ...] = (
     *CLUSTER_CHECKERS,
@@ -106,7 +115,10 @@ __all__ = [
     "queue_offsets_are_given_once",
     "readers_see_all_in_order",
     "retries_end_in_the_dead_letters",
+    "sends_fail_over_in_time",
     "slaves_keep_what_they_confirmed",
+    "what_was_refused_is_nowhere",
+    "whoever_waits_on_something_closed_is_told",
 ]
 
 

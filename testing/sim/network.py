@@ -1,8 +1,10 @@
-"""A network in memory: delays, lost connections, half-open ones, partitions and one-way cuts (satisfies `Network`).
+"""A network in memory: delays, lost, half-open and forgotten connections, partitions, one-way cuts, hosts that hang or swallow.
 
 Connections are TCP's: bytes arrive in order, once, however they were cut into pieces, or the connection breaks. A path that is
 cut delivers nothing; what is on it arrives when the path is healed, unless the sender has given up before. A machine that
-loses power tells nobody: its peers' connections stay half-open until they send.
+loses power tells nobody: its peers' connections stay half-open until they send. A connection that a middlebox has forgotten
+carries nothing more, and neither end is told. A host that hangs takes connections and what its socket buffers hold, and does
+nothing; one that swallows packets is as if it were off. Satisfies `Network`.
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ LONG_DELAY_SECONDS = 0.01
 """What takes longer counts as a delay that was injected."""
 GIVE_UP_SECONDS = 15.0
 """How long a sender keeps trying on a path that delivers nothing, and how long a connection attempt waits."""
+FORGOTTEN_GIVE_UP_SECONDS = 900.0
+"""How long a sender keeps trying on a connection that a middlebox has forgotten: about as long as Linux does."""
 FIRST_FREE_PORT = 40_000
 
 
@@ -41,11 +45,18 @@ class _Direction:
     """The sender has closed: the receiver finds the end behind the last chunk."""
     doomed_at: float | None = None
     """When the sender learns that nobody is there."""
+    forgotten: bool = False
+    """A middlebox drops all that goes here."""
     changed: trio.Event = attrs.field(factory=trio.Event)
 
     @property
     def blocked(self) -> bool:
-        return (self.source, self.target) in self.fabric.cuts
+        return self.fabric.is_cut(self.source, self.target)
+
+    @property
+    def stalled(self) -> bool:
+        """Whether what is under way is not received now."""
+        return self.blocked or self.forgotten or not self.fabric.hanging.isdisjoint((self.source, self.target))
 
     def notify(self) -> None:
         self.changed.set()
@@ -74,6 +85,8 @@ class _Direction:
 
     def given_up_at(self) -> float | None:
         """When the sender breaks the connection, as things stand."""
+        if self.forgotten:
+            return self.chunks[0][0] + FORGOTTEN_GIVE_UP_SECONDS if self.chunks else None
         if self.blocked and self.chunks:
             stuck = self.chunks[0][0] + GIVE_UP_SECONDS
             return stuck if self.doomed_at is None else min(stuck, self.doomed_at)
@@ -157,7 +170,8 @@ class SimStream(Stream):
     def _check_peer(self) -> None:
         other = self.other
         assert other is not None
-        if (other.vanished or (other.closed and not self.outgoing.blocked)) and self.outgoing.doomed_at is None:
+        gone = other.vanished or (other.closed and not self.outgoing.stalled)
+        if gone and not self.outgoing.forgotten and self.outgoing.doomed_at is None:
             # A machine that does not know the connection, or has closed it, resets it; one that is off answers nothing.
             wait = self.fabric.delay() if self.peer.host in self.fabric.machines_on else GIVE_UP_SECONDS
             self.outgoing.doomed_at = trio.current_time() + wait
@@ -196,7 +210,7 @@ class SimStream(Stream):
     def _readable(self) -> bool:
         """Whether data, or the end of it, has arrived."""
         incoming = self.incoming
-        if incoming.blocked:
+        if incoming.stalled:
             return False
         return incoming.chunks[0][0] <= trio.current_time() if incoming.chunks else incoming.finished
 
@@ -220,7 +234,7 @@ class SimStream(Stream):
             incoming = self.incoming
             while not self._readable:
                 ready_at = incoming.chunks[0][0] if incoming.chunks else None
-                await self._wait(incoming, None if incoming.blocked else ready_at)
+                await self._wait(incoming, None if incoming.stalled else ready_at)
         finally:
             self._receiving = False
 
@@ -291,6 +305,12 @@ class SimFabric:
     """A send of more goes in parts, each when the receiver has taken what is under way."""
     cuts: set[tuple[str, str]] = attrs.field(factory=set[tuple[str, str]])
     """Pairs of hosts between which nothing goes from the first to the second."""
+    swallowing: set[str] = attrs.field(factory=set[str])
+    """Hosts from and to which nothing goes."""
+    hanging: set[str] = attrs.field(factory=set[str])
+    """Hosts that take what is sent to them and neither read nor answer it."""
+    safe: set[str] = attrs.field(factory=set[str])
+    """Hosts between which nothing is ever broken or forgotten."""
     listeners: dict[Address, SimListener] = attrs.field(factory=dict[Address, SimListener])
     streams: dict[SimStream, None] = attrs.field(factory=dict[SimStream, None])
     machines_on: set[str] = attrs.field(factory=set[str])
@@ -343,8 +363,30 @@ class SimFabric:
                 self.cuts |= {(one, other), (other, one)}
         self._notify_all()
 
+    def is_cut(self, source: str, target: str) -> bool:
+        """Whether nothing goes from one host to another."""
+        return (source, target) in self.cuts or not self.swallowing.isdisjoint((source, target))
+
+    def swallow(self, host: str) -> None:
+        """Let nothing through from and to a host, until `spare`."""
+        self.count("swallowing_host")
+        self.swallowing.add(host)
+        self._notify_all()
+
+    def hang(self, host: str) -> None:
+        """Let a host do nothing, while its connections stay open, until `spare`."""
+        self.count("hanging_host")
+        self.hanging.add(host)
+        self._notify_all()
+
+    def spare(self, host: str) -> None:
+        """Let a host work again that hangs or swallows packets."""
+        self.swallowing.discard(host)
+        self.hanging.discard(host)
+        self._notify_all()
+
     def heal(self) -> None:
-        """Let everything through again."""
+        """Take all cuts away."""
         self.cuts.clear()
         self._notify_all()
 
@@ -354,19 +396,29 @@ class SimFabric:
             stream.outgoing.notify()
 
     def lose_connection(self) -> None:
-        """Break a connection, drawn by lot, at both ends."""
-        if self.streams:
+        """Break a random connection at both ends."""
+        if (stream := self._any_stream()) is not None:
             self.count("connection_lost")
-            stream = self.lots.choice(list(self.streams))
             assert stream.other is not None
             stream.lose()
             stream.other.lose()
 
     def lose_one_end(self) -> None:
-        """Take one end of a connection away, drawn by lot: the other stays half-open until it sends."""
-        if self.streams:
-            stream = self.lots.choice(list(self.streams))
+        """Take one end of a random connection away: the other stays half-open until it sends."""
+        if (stream := self._any_stream()) is not None:
             self._vanish(stream)
+
+    def forget_connection(self) -> None:
+        """Let a middlebox forget a random connection: nothing goes through it any more, and neither end is told."""
+        if (stream := self._any_stream()) is not None:
+            self.count("forgotten_connection")
+            for direction in (stream.incoming, stream.outgoing):
+                direction.forgotten = True
+                direction.notify()
+
+    def _any_stream(self) -> SimStream | None:
+        streams = [stream for stream in self.streams if not {stream.local.host, stream.peer.host} <= self.safe]
+        return self.lots.choice(streams) if streams else None
 
     def _vanish(self, stream: SimStream) -> None:
         assert stream.other is not None
@@ -405,8 +457,8 @@ class SimNetwork:
     async def open_stream(self, address: Address) -> Stream:
         fabric = self.fabric
         await trio.sleep(fabric.delay())
-        there_and_back = {(self.host, address.host), (address.host, self.host)}
-        if address.host not in fabric.machines_on or there_and_back & fabric.cuts:
+        cut = fabric.is_cut(self.host, address.host) or fabric.is_cut(address.host, self.host)
+        if address.host not in fabric.machines_on or cut:
             await trio.sleep(GIVE_UP_SECONDS)
             raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
         listener = fabric.listeners.get(address)

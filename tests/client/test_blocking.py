@@ -136,6 +136,35 @@ def test_what_a_thread_leaves_behind_comes_again(cluster: Embedded) -> None:
     assert set(first) <= set(again)
 
 
+def test_many_sends_say_what_became_of_each(cluster: Embedded) -> None:
+    """A result or an error stands at the place of its message, and one that cannot be sent does not take the others along."""
+    messages = [Message("t", b"a"), Message("not a topic", b"b"), Message("t", b"c"), Message("t", b"d" * (5 << 20))]
+    with blocking.open_producer(cluster.namesrv) as producer:
+        outcomes = producer.send_many(messages)
+
+    assert [type(outcome).__name__ for outcome in outcomes] == [
+        "SendResult",
+        "InvalidArgument",
+        "SendResult",
+        "MessageTooLarge",
+    ]
+
+
+def test_offsets_are_cloned_of_committed_queues_alone(cluster: Embedded) -> None:
+    """A queue in which the source has committed nothing stays without an offset, and the target begins there as a new group."""
+    with blocking.open_admin(cluster.namesrv) as admin, blocking.open_producer(cluster.namesrv) as producer:
+        admin.call(lambda each: each.create_topic("t", queues=2))
+        first, second = producer.queues("t")
+        for queue in (first, second):
+            producer.send(Message("t", b"x"), queue=queue)
+        admin.call(lambda each: each.set_offset("source", first, 1))
+
+        admin.call(lambda each: each.clone_offsets("source", "target", "t"))
+
+        found = [admin.call(lambda each, queue=queue: each.offset_of("target", queue)) for queue in (first, second)]
+    assert found == [1, None]
+
+
 def test_whoever_waits_is_told_when_the_client_closes(cluster: Embedded) -> None:
     """A thread that waits for messages, and one that comes later."""
     told: list[type[BaseException]] = []

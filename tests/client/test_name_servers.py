@@ -6,7 +6,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from ledgermq.client.errors import Closed, NoAnswer, NoRoute, NoRouteReason
+from ledgermq.client.errors import Closed, InvalidArgument, NoAnswer, NoRoute, NoRouteReason
+from ledgermq.client.name_servers import parse_name_servers
 from ledgermq.client.producer import Producer, open_producer
 from ledgermq.client.route import TopicRoute
 from ledgermq.client.session import Session, open_session
@@ -155,3 +156,24 @@ async def test_a_name_server_that_dies_in_the_middle_of_a_search_fails_the_searc
         with pytest.raises(NoRoute, match="scripted"):
             await producer.send(Message("new", b""))
         await producer.send(Message("t", b""))
+
+
+@pytest.mark.parametrize(
+    ("given", "addresses"),
+    [
+        ("[::1]:9876", [("::1", 9876)]),
+        ("[fe80::1]", [("fe80::1", 9876)]),
+        ("10.0.0.1;[::1]:1;host", [("10.0.0.1", 9876), ("::1", 1), ("host", 9876)]),
+        (["[::1]:2", "10.0.0.1:3"], [("::1", 2), ("10.0.0.1", 3)]),
+    ],
+)
+def test_name_servers_are_read_with_ipv6_addresses_in_brackets(
+    given: str | list[str], addresses: list[tuple[str, int]]
+) -> None:
+    assert [(each.host, each.port) for each in parse_name_servers(given)] == addresses
+
+
+@pytest.mark.parametrize("given", ["", ";", "[::1]:x", "host:0:1", "[::1"])
+def test_an_address_that_is_none_is_refused(given: str) -> None:
+    with pytest.raises(InvalidArgument):
+        parse_name_servers(given)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 import trio
 from trio.testing import MockClock
 
 from ledgermq.client.consumer import open_consumer
+from ledgermq.client.errors import Unreachable
 from ledgermq.client.received import ReceivedMessage
 from ledgermq.client.subscription import ConsumeFrom
 from ledgermq.remoting.codes import ResponseCode
@@ -31,7 +33,8 @@ async def test_reading_goes_on_from_the_slave_and_comes_back(autojump_clock: Moc
             assert trio.current_time() - started < 1
             assert not int(slave.requests_of(PULL)[0].ext["sysFlag"]) & 1, "offsets are the master's affair"
             await consumer.get_many(1, 0)
-            await consumer.commit()
+            with pytest.raises(Unreachable, match="only a slave has noted the offset"):
+                await consumer.commit()
             assert slave.offsets["g", "t", 0] == 6, "while it is gone, any member keeps them"
 
             cluster.network.refusing.clear()

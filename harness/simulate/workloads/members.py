@@ -11,6 +11,7 @@ import attrs
 import trio
 
 from ledgermq.broker.broker import Broker
+from ledgermq.client.assigned import BYTES_MAX, MESSAGES_PER_QUEUE_MAX
 from ledgermq.client.consumer import Consumer, open_consumer
 from ledgermq.client.errors import ClientError
 from ledgermq.client.producer import open_producer
@@ -22,11 +23,15 @@ from ledgermq.testing.history import Commit, Handling, Put
 
 from ..scene import Node
 from .plain import SEND_SECONDS
-from .workload import Workload, number_in
+from .workload import Workload, note_failure, number_in
 
 LOOK_SECONDS = 0.5
 FAILURES_MAX = 2
 """How often one message fails at most; the group tries more often than that."""
+
+
+STALL_SHARE = 0.03
+STALL_SECONDS = (10.0, 70.0)
 
 
 class HandlerFailed(Exception):
@@ -41,10 +46,18 @@ class Style:
     explicit: bool = False
     ordered: bool = False
     take: str = "iterate"
-    """`iterate`, `get_many` or `process`."""
+    """`iterate`, `break` (out of the loop after each message), `get_one`, `get_many` or `process`."""
     members_max: int = 3
     leaves: bool = True
     """Members are closed and opened again."""
+    messages_per_queue_max: int = MESSAGES_PER_QUEUE_MAX
+    bytes_max: int = BYTES_MAX
+    raises: bool = False
+    """What fails leaves the block of the consumer, instead of being retried."""
+    stalls: bool = False
+    """Handlers take longer at times than a rebalance, or the renewal of a lock."""
+    commits: bool = False
+    """Members ask for commits themselves."""
 
 
 @attrs.define(eq=False)
@@ -61,6 +74,7 @@ class Members(Workload):
     _sent: list[Put] = attrs.field(factory=list[Put])
     _failures: dict[int, int] = attrs.field(factory=dict[int, int])
     _done: set[int] = attrs.field(factory=set[int])
+    _found: list[str] = attrs.field(factory=list[str])
 
     def __attrs_post_init__(self) -> None:
         self._style = self.scene.lots.choice(self.styles)
@@ -99,6 +113,7 @@ class Members(Workload):
                     result = await producer.send(Message(self.topic, b"%d;" % put.number))
                 except ClientError as error:
                     scene.say(f"{self.name} put {put.number}: {type(error).__name__}")
+                    note_failure(put, error)
                     continue
                 put.queue, put.queue_offset = (self.topic, int(result.queue.queue_id)), result.queue_offset
                 put.acknowledged, put.answered = result.status.name == "SEND_OK", scene.epoch
@@ -121,15 +136,52 @@ class Members(Workload):
                     ack="explicit" if style.explicit else "auto",
                     orderly=style.ordered,
                     consume_from=ConsumeFrom.FIRST,
+                    messages_per_queue_max=style.messages_per_queue_max,
+                    bytes_max=style.bytes_max,
                     world=world,
                 ) as consumer:
                     name = f"{self.name}-{number}.{opened}"
                     with trio.move_on_after(seconds):
-                        await self._consume(consumer, name)
+                        await self._be(consumer, name)
                     scene.say(f"{name} leaves")
+            except HandlerFailed:
+                scene.say(f"{self.name}-{number}.{opened} fails")
             except ClientError as error:
                 scene.say(f"{self.name}-{number}.{opened}: {type(error).__name__}")
             await trio.sleep(scene.life_seconds * scene.lots.random() * 0.1)
+
+    async def _be(self, consumer: Consumer, member: str) -> None:
+        """What a member does beside consuming; an exception leaves it as it is."""
+        if not self._style.commits:
+            await self._consume(consumer, member)
+            return
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._commit, consumer)
+            await self._consume(consumer, member)
+
+    async def _commit(self, consumer: Consumer) -> None:
+        """Commit at times; what was to be committed must be on the broker when no error came."""
+        scene = self.scene
+        while True:
+            await trio.sleep(scene.life_seconds * scene.lots.random() * 0.2)
+            epoch = scene.epoch
+            wanted = {
+                source: source.assigned.committable
+                for source in consumer.sources.values()
+                if source.assigned.committed != source.assigned.committable
+            }
+            try:
+                await consumer.commit()
+            except ClientError as error:
+                scene.say(f"{self.name} commit: {type(error).__name__}")
+                continue
+            broker = scene.master.broker
+            if broker is None or epoch != scene.epoch:
+                continue
+            for source, offset in wanted.items():
+                stored = broker.offsets.of(self.group, source.queue.topic).get(source.queue.queue_id)
+                if consumer.sources.get(source.queue) is source and (stored is None or stored < offset):
+                    self._found.append(f"{offset} of {source.queue} was committed without an error, and {stored} is there")
 
     async def _consume(self, consumer: Consumer, member: str) -> None:
         style = self._style
@@ -157,6 +209,16 @@ class Members(Workload):
                         await message.retry()
                     elif not await self._settle(message, member) and style.ordered:
                         failed.add(message.queue)
+        elif style.take == "get_one":
+            while True:
+                found = await consumer.get_one(5.0)
+                if found is not None:
+                    await self._settle(found, member)
+        elif style.take == "break":
+            while True:
+                async for message in consumer:
+                    await self._settle(message, member)
+                    break
         else:
             async for message in consumer:
                 await self._settle(message, member)
@@ -167,6 +229,8 @@ class Members(Workload):
         try:
             await self._handle(handling)
         except HandlerFailed:
+            if self._style.raises:
+                raise
             handling.settled_at = trio.current_time()
             handling.ended = handling.settled_at
             await message.retry()
@@ -199,6 +263,8 @@ class Members(Workload):
         """The application's code: it takes its time, stalls at times, and fails by plan."""
         scene = self.scene
         await trio.sleep(scene.life_seconds * scene.lots.random() ** 4 * 0.1)
+        if self._style.stalls and scene.lots.random() < STALL_SHARE:
+            await trio.sleep(scene.lots.uniform(*STALL_SECONDS))
         if self._failures.get(handling.number, 0) > 0:
             self._failures[handling.number] -= 1
             raise HandlerFailed
@@ -226,6 +292,9 @@ class Members(Workload):
             return ""
         missing = sorted({put.number for put in self._sent if put.acknowledged} - self._done)
         return f"{self._style.name}: {len(missing)} messages were not handled: {missing[:5]}" if missing else ""
+
+    def violations(self) -> list[str]:
+        return self._found
 
     def counts(self) -> dict[str, int]:
         handled = sum(one.group == self.group for one in self.scene.history.handlings)

@@ -20,6 +20,16 @@ from ledgermq.world.real import World
 from ..scene import NAMESRV, Scene
 
 ASK_SECONDS = 3.0
+TOPIC_OF_TWO_QUEUES: Mapping[str, Any] = {
+    "defaultTopic": "TBW102",
+    "readQueueNums": 2,
+    "writeQueueNums": 2,
+    "perm": 6,
+    "topicFilterType": "SINGLE_TAG",
+    "topicSysFlag": 0,
+    "order": False,
+}
+"""The fields of a request that makes a topic, but for its name."""
 
 
 @attrs.define(eq=False)
@@ -74,16 +84,8 @@ class Operator:
 
     async def create_topic(self, topic: str, queues: int, perm: int = 6) -> RemotingCommand | None:
         """Create or change a topic on the master."""
-        fields = {
-            "topic": topic,
-            "defaultTopic": "TBW102",
-            "readQueueNums": queues,
-            "writeQueueNums": queues,
-            "perm": perm,
-            "topicFilterType": "SINGLE_TAG",
-            "topicSysFlag": 0,
-            "order": False,
-        }
+        queues_of_it = {"readQueueNums": queues, "writeQueueNums": queues, "perm": perm}
+        fields = {**TOPIC_OF_TWO_QUEUES, **queues_of_it, "topic": topic}
         return await self.ask_master(RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
 
     async def delete_topic(self, topic: str) -> bool:

@@ -22,7 +22,7 @@ from ledgermq.remoting.codes import RequestCode
 from ledgermq.testing.history import Commit, Put, Queue, Read
 
 from ..scene import Node
-from .workload import Workload, number_in
+from .workload import Workload, note_failure, number_in
 
 TOPIC = "T"
 GROUP, LEAVING_GROUP = "g", "lg"
@@ -97,6 +97,7 @@ class Plain(Workload):
                     result = await client.send(Message(TOPIC, b"%d;" % put.number + lots.randbytes(lots.randrange(600))))
                 except ClientError as error:
                     scene.say(f"producer {producer} put {put.number}: {type(error).__name__}")
+                    note_failure(put, error)
                 else:
                     self._answered(put, result)
                 await trio.sleep(scene.pause_seconds(0.05))

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from .beginnings import Beginnings
+from .blocking import Blocking
+from .broadcasting import Broadcasting
+from .closing import Closing
 from .delayed import Delayed
 from .failing import Failing
+from .failover import Failover
 from .files import Files
 from .groups import Groups
+from .kinds import Kinds, OrderedKinds
 from .members import Concurrent, Ordered
 from .membership import Membership
 from .offsets import Offsets
@@ -34,10 +40,21 @@ _CLASSIC: tuple[type[Workload], ...] = (
 )
 _DLEDGER: tuple[type[Workload], ...] = (*_CLASSIC, Pulls, Membership)
 
-WORKLOADS: Mapping[str, type[Workload]] = {workload.name: workload for workload in _DLEDGER}
+_OF_WIDE_SEEDS: tuple[type[Workload], ...] = (
+    Failover,
+    Kinds,
+    OrderedKinds,
+    Broadcasting,
+    Closing,
+    Blocking,
+    Beginnings,
+)
+WORKLOADS: Mapping[str, type[Workload]] = {workload.name: workload for workload in (*_DLEDGER, *_OF_WIDE_SEEDS)}
 CLASSIC_WORKLOADS = tuple(workload.name for workload in _CLASSIC)
 """Those that a broker, or a master with its slaves, is used by."""
 DLEDGER_WORKLOADS = tuple(workload.name for workload in _DLEDGER)
 """Those that a DLedger group is used by."""
+DRAWN_WIDELY = tuple(workload.name for workload in _OF_WIDE_SEEDS)
+"""Workloads of clients that are drawn together with faults of what surrounds the nodes."""
 ALWAYS_DRAWN = frozenset({Plain.name, Delayed.name, Failing.name})
 """Workloads of every seed of the classic mode."""

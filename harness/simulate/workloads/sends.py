@@ -16,7 +16,7 @@ from ledgermq.testing.history import Put
 
 from .operator import Operator
 from .plain import SEND_SECONDS
-from .workload import Workload
+from .workload import Workload, note_failure
 
 TOPIC, GROUP = "S", "sg"
 
@@ -76,6 +76,8 @@ class Sends(Workload):
             results = await producer.send_batch([Message(TOPIC, b"%d;" % put.number) for put in puts])
         except ClientError as error:
             self.scene.say(f"batch of {puts[0].number}: {type(error).__name__}")
+            for put in puts:
+                note_failure(put, error)
             return
         for put, result in zip(puts, results, strict=True):
             self._answered(put, result)

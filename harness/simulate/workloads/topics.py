@@ -18,7 +18,7 @@ from ledgermq.testing.history import Put
 
 from .operator import Operator
 from .plain import SEND_SECONDS
-from .workload import Workload, number_in
+from .workload import Workload, note_failure, number_in
 
 LASTING, DELETED, GROUP = "L", "C", "cg"
 QUEUES_MAX = 4
@@ -81,6 +81,7 @@ class Topics(Workload):
                     result = await producer.send(Message(self.topic, b"%d;" % put.number))
                 except ClientError as error:
                     scene.say(f"{self.name} put {put.number}: {type(error).__name__}")
+                    note_failure(put, error)
                 else:
                     put.queue, put.queue_offset = (self.topic, int(result.queue.queue_id)), result.queue_offset
                     put.acknowledged, put.answered = result.status.name == "SEND_OK", scene.epoch

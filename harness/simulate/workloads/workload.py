@@ -9,8 +9,10 @@ import attrs
 import trio
 
 from ledgermq.broker.broker import Broker
+from ledgermq.client.errors import ClientError, ServiceNotAvailable
 from ledgermq.remoting.codes import RequestCode
 from ledgermq.store.message_store import MessageStore
+from ledgermq.testing.history import Put
 
 from ..scene import Node, Scene
 
@@ -45,6 +47,12 @@ class Workload(ABC):
     def counts(self) -> dict[str, int]:
         """How much was done and judged."""
         return {}
+
+
+def note_failure(put: Put, error: ClientError) -> None:
+    """Note what the error of a send says about its message."""
+    put.refused = not error.may_have_been_stored
+    put.withdrawn = isinstance(error, ServiceNotAvailable)
 
 
 def number_in(body: bytes) -> int:

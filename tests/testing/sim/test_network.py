@@ -6,7 +6,7 @@ import pytest
 import trio
 import trio.testing
 
-from ledgermq.testing.sim.network import GIVE_UP_SECONDS, SimFabric, SimNetwork
+from ledgermq.testing.sim.network import FORGOTTEN_GIVE_UP_SECONDS, GIVE_UP_SECONDS, SimFabric, SimNetwork
 from ledgermq.testing.sim.scheduler import seeded_run
 from ledgermq.world.network import Address, Stream
 
@@ -214,3 +214,79 @@ def test_the_same_network_seen_from_two_machines_is_two_values() -> None:
 
     assert fabric.machine(A) == SimNetwork(fabric, A)
     assert fabric.machine(A).own_host() == A
+
+
+def test_a_forgotten_connection_carries_nothing_and_neither_end_is_told() -> None:
+    """Only after many minutes does a sender give up; whoever only receives waits for ever."""
+
+    async def main() -> None:
+        fabric = SimFabric()
+        client, server = await connected(fabric)
+        await client.send_all(b"before")
+        assert await received(server, 6) == b"before"
+
+        fabric.forget_connection()
+        await client.send_all(b"after")
+        with trio.move_on_after(FORGOTTEN_GIVE_UP_SECONDS / 2) as waiting:
+            await server.receive_some()
+        assert waiting.cancelled_caught
+        await trio.sleep(FORGOTTEN_GIVE_UP_SECONDS)
+        with pytest.raises(trio.BrokenResourceError):
+            await client.receive_some()
+        with trio.move_on_after(1) as waiting:
+            await server.receive_some()
+        assert waiting.cancelled_caught
+
+    seeded_run(main, seed=1)
+
+
+def test_a_host_that_hangs_is_connected_to_and_answers_when_it_goes_on() -> None:
+    async def main() -> None:
+        fabric = SimFabric()
+        (listener,) = await fabric.machine(B).open_listeners("", SERVER.port)
+        fabric.hang(B)
+        client = await fabric.machine(A).open_stream(SERVER)
+        server = await listener.accept()
+        await client.send_all(b"x")
+        with trio.move_on_after(10 * GIVE_UP_SECONDS) as waiting:
+            await server.receive_some()
+        assert waiting.cancelled_caught
+
+        fabric.spare(B)
+
+        assert await server.receive_some() == b"x"
+
+    seeded_run(main, seed=1)
+
+
+def test_a_host_that_swallows_packets_is_as_if_it_were_off() -> None:
+    async def main() -> None:
+        fabric = SimFabric()
+        client, _server = await connected(fabric)
+        fabric.swallow(B)
+        with pytest.raises(TimeoutError):
+            await fabric.machine(A).open_stream(SERVER)
+        await client.send_all(b"x")
+        await trio.sleep(GIVE_UP_SECONDS + 1)
+        with pytest.raises(trio.BrokenResourceError):
+            await client.send_all(b"y")
+
+        fabric.spare(B)
+
+        await fabric.machine(A).open_stream(SERVER)
+
+    seeded_run(main, seed=1)
+
+
+def test_connections_between_safe_hosts_are_neither_broken_nor_forgotten() -> None:
+    async def main() -> None:
+        fabric = SimFabric()
+        client, server = await connected(fabric)
+        fabric.safe = {A, B}
+        fabric.lose_connection()
+        fabric.lose_one_end()
+        fabric.forget_connection()
+        await client.send_all(b"x")
+        assert await server.receive_some() == b"x"
+
+    seeded_run(main, seed=1)

@@ -1,0 +1,115 @@
+"""Consumers of plain threads: several threads take from one client, are interrupted, and go on when it is closed under them."""
+
+from __future__ import annotations
+
+from functools import partial
+from math import inf
+from typing import Any, ClassVar, cast
+
+import attrs
+import trio
+
+from ledgermq.client.blocking import BlockingConsumer, BlockingMessage, Host
+from ledgermq.client.consumer import Consumer
+from ledgermq.client.errors import Closed
+from ledgermq.remoting.codes import RequestCode
+from ledgermq.testing.history import Handling, Wait
+from ledgermq.testing.sim.threads import SimLock, SimThread, SimThreadLoop, current_thread
+
+from .members import Members, Style
+from .workload import number_in
+
+THREADS_MAX = 3
+INTERRUPTED_SHARE = 0.05
+
+
+@attrs.define(eq=False)
+class Blocking(Members):
+    """Members whose threads share one blocking consumer."""
+
+    name: ClassVar[str] = "blocking"
+    topic: ClassVar[str] = "TH"
+    codes: ClassVar[frozenset[RequestCode]] = frozenset()
+    styles: ClassVar[tuple[Style, ...]] = (
+        Style(name="threads_auto"),
+        Style(name="threads_auto_break", take="break"),
+        Style(name="threads_auto_get_many", take="get_many"),
+        Style(name="threads_explicit_get_many", take="get_many", explicit=True),
+        Style(name="threads_ordered_auto", ordered=True),
+    )
+    _drivers: trio.Nursery | None = None
+    _interrupted: int = 0
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        async with trio.open_nursery() as self._drivers:
+            await super().run(task_status=task_status)
+
+    async def _be(self, consumer: Consumer, member: str) -> None:
+        """Let threads take from the consumer; they are told when it is closed."""
+        assert self._drivers is not None
+        loop = SimThreadLoop(self.scene.lots, INTERRUPTED_SHARE)
+        shell = BlockingConsumer(Host(consumer, cast("Any", loop)), fetching=cast("Any", SimLock()))
+        waits: list[Wait] = []
+        for number in range(self.scene.lots.randint(1, THREADS_MAX)):
+            wait = Wait(f"thread {number} of {member}")
+            waits.append(wait)
+            self._drivers.start_soon(self._drive, SimThread(partial(self._take, shell, member)), wait)
+        try:
+            await trio.sleep_forever()
+        finally:
+            self._interrupted += loop.interrupted
+            for wait in waits:
+                if not wait.said:
+                    wait.closed_at = trio.current_time()
+            self.scene.history.waits += waits
+
+    async def _drive(self, thread: SimThread, wait: Wait) -> None:
+        try:
+            await thread.drive()
+        except Closed:
+            wait.said = "Closed"
+        except trio.Cancelled:
+            wait.said, wait.closed_at = "the end of the run", inf
+            raise
+        finally:
+            wait.ended_at = trio.current_time()
+
+    # ---------------------------------------------------------------- in a thread
+
+    def _take(self, consumer: BlockingConsumer, member: str) -> None:
+        while True:
+            try:
+                if self._style.take == "get_many":
+                    for message in consumer.get_many(self.scene.lots.randint(1, 8), 5.0):
+                        self._settle_in_thread(message, member)
+                else:
+                    for message in consumer:
+                        self._settle_in_thread(message, member)
+                        if self._style.take == "break":
+                            break
+            except KeyboardInterrupt:
+                continue
+
+    def _settle_in_thread(self, message: BlockingMessage, member: str) -> None:
+        scene, thread = self.scene, current_thread()
+        queue = (message.queue.topic, int(message.queue.queue_id))
+        number = number_in(message.body)
+        one = Handling(self.group, member, queue, message.queue_offset, number, thread.now, ordered=self._style.ordered)
+        scene.history.handlings.append(one)
+        try:
+            thread.sleep(scene.life_seconds * scene.lots.random() ** 4 * 0.1)
+            one.settled_at = thread.now
+            if self._failures.get(number, 0) > 0:
+                self._failures[number] -= 1
+                one.ended = thread.now
+                message.retry()
+                return
+            one.done = True
+            self._done.add(number)
+            if self._style.explicit:
+                message.ack()
+        finally:
+            one.ended = min(one.ended, thread.now)
+
+    def counts(self) -> dict[str, int]:
+        return {**super().counts(), "threads_interrupted": self._interrupted}

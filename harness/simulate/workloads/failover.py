@@ -1,0 +1,83 @@
+"""A producer that has one way open: a broker, a name server and itself, to which nothing happens, beside others that fail."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import attrs
+import trio
+
+from ledgermq.client.errors import ClientError
+from ledgermq.client.producer import Producer, open_producer
+from ledgermq.message.message import Message
+from ledgermq.remoting.codes import RequestCode
+from ledgermq.testing.history import TimedSend
+
+from ..scene import Node
+from .operator import TOPIC_OF_TWO_QUEUES, Operator
+from .plain import SEND_SECONDS
+from .workload import Workload
+
+TOPIC = "F"
+SENDS_OF_ONE_PRODUCER_MAX = 6
+"""The first sends of a producer find its way; so there are many producers."""
+
+
+@attrs.define(eq=False)
+class Failover(Workload):
+    """Sends, each of which must store its message in its total time."""
+
+    name: ClassVar[str] = "failover"
+    codes: ClassVar[frozenset[RequestCode]] = frozenset({RequestCode.SEND_MESSAGE_V2})
+    _unjudged: int = 0
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        scene, spare = self.scene, self.scene.spare
+        if spare is None:
+            task_status.started()
+            return
+        operator = Operator(scene)
+        for address in (scene.master.address, spare.address):
+            await operator.ask(address, RequestCode.UPDATE_AND_CREATE_TOPIC, {**TOPIC_OF_TWO_QUEUES, "topic": TOPIC})
+        while not self._is_open(spare, everywhere=True):  # noqa: ASYNC110 - looked at from outside
+            await trio.sleep(0.1)
+        world = scene.client_world()
+        scene.fabric.safe.add(scene.client_hosts[-1])
+        task_status.started()
+        while True:
+            async with open_producer(scene.namesrv, "fp", world=world, send_timeout_seconds=SEND_SECONDS) as producer:
+                for _ in range(scene.lots.randint(1, SENDS_OF_ONE_PRODUCER_MAX)):
+                    await self._send(producer, spare)
+                    await trio.sleep(scene.life_seconds * scene.lots.random() * 0.05)
+
+    async def _send(self, producer: Producer, spare: Node) -> None:
+        send = TimedSend(self.scene.next_number(), trio.current_time(), SEND_SECONDS)
+        was_open = self._is_open(spare)
+        try:
+            await producer.send(Message(TOPIC, b"%d;" % send.number))
+            send.stored = True
+        except ClientError as error:
+            send.said = f"{type(error).__name__}: {error}"
+        send.ended = trio.current_time()
+        if was_open and self._is_open(spare):
+            self.scene.history.timed_sends.append(send)
+        else:
+            self._unjudged += 1
+
+    def _is_open(self, spare: Node, *, everywhere: bool = False) -> bool:
+        """Whether no name server knows the topic without its broker to which nothing happens.
+
+        One that has just come back may, until all brokers have registered again, and nobody can see that from its answer.
+        """
+        for process in self.scene.name_servers:
+            route = None if process.server is None else process.server.routes.route(TOPIC)
+            if route is None:
+                if everywhere:
+                    return False
+                continue
+            if not any(broker["brokerName"] == spare.config.broker_name for broker in route["brokerDatas"]):
+                return False
+        return True
+
+    def counts(self) -> dict[str, int]:
+        return {"sends_timed": len(self.scene.history.timed_sends), "sends_not_timed": self._unjudged}

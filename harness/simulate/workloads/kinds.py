@@ -1,0 +1,48 @@
+"""Consumers of further kinds: loops that are broken off, single messages, small bounds, handlers that stall, own commits."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import attrs
+
+from ledgermq.remoting.codes import RequestCode
+
+from .members import Members, Style
+
+FEW_MESSAGES, FEW_BYTES = 4, 2000
+"""Bounds of what a member holds that a few messages reach: one that is never given back stops its queue."""
+
+
+@attrs.define(eq=False)
+class Kinds(Members):
+    """Members that handle what comes in any order."""
+
+    name: ClassVar[str] = "kinds"
+    topic: ClassVar[str] = "K"
+    codes: ClassVar[frozenset[RequestCode]] = frozenset()
+    styles: ClassVar[tuple[Style, ...]] = (
+        Style(name="auto_break", take="break", messages_per_queue_max=FEW_MESSAGES),
+        Style(name="auto_get_one", take="get_one", messages_per_queue_max=FEW_MESSAGES, bytes_max=FEW_BYTES),
+        Style(name="auto_raises", raises=True),
+        Style(name="explicit_get_one", explicit=True, take="get_one", commits=True),
+        Style(name="process_stalls", take="process", stalls=True, bytes_max=FEW_BYTES),
+        Style(name="auto_commits", commits=True, members_max=2),
+    )
+
+
+@attrs.define(eq=False)
+class OrderedKinds(Members):
+    """Members that lock queues and handle each in order."""
+
+    name: ClassVar[str] = "ordered_kinds"
+    topic: ClassVar[str] = "KO"
+    codes: ClassVar[frozenset[RequestCode]] = frozenset()
+    styles: ClassVar[tuple[Style, ...]] = (
+        Style(name="ordered_auto_break", ordered=True, take="break", messages_per_queue_max=FEW_MESSAGES),
+        Style(name="ordered_auto_get_one", ordered=True, take="get_one"),
+        Style(name="ordered_auto_get_many", ordered=True, take="get_many"),
+        Style(name="ordered_auto_raises", ordered=True, raises=True),
+        Style(name="ordered_process_stalls", ordered=True, take="process", stalls=True),
+        Style(name="ordered_explicit_stalls", ordered=True, explicit=True, stalls=True),
+    )

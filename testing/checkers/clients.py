@@ -1,0 +1,50 @@
+"""Properties of what clients tell the applications that use them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import inf
+
+from ..history import End, History
+
+SLACK_SECONDS = 0.01
+CLOSED_SECONDS = 5.0
+"""How long after a client was closed whoever waits on it must have been told: closing says goodbye to brokers meanwhile."""
+
+
+def sends_fail_over_in_time(history: History) -> Iterator[str]:
+    """While one way to a broker is open, a send stores its message within its total time, whatever became of other ways."""
+    for send in history.timed_sends:
+        took = min(send.ended, 1e9) - send.began
+        if not send.stored:
+            yield f"the send of {send.number} at {send.began:.2f} s ended after {took:.2f} s with {send.said or 'nothing'}"
+        elif took > send.seconds + SLACK_SECONDS:
+            yield f"the send of {send.number} at {send.began:.2f} s took {took:.2f} s of {send.seconds:.2f} s"
+
+
+def what_was_refused_is_nowhere(history: History) -> Iterator[str]:
+    """A message whose send failed with `may_have_been_stored = False` is stored nowhere.
+
+    Bytes that were written and taken back may return in one case: a power cut before the next sync.
+    """
+    refused = {put.number: put for put in history.puts if put.refused}
+    for snapshot in history.snapshots:
+        for queue, messages in snapshot.queues.items():
+            for message in messages:
+                put = refused.get(message.number)
+                if put is not None and not (put.withdrawn and End.POWER in history.ends[put.epoch : snapshot.epoch]):
+                    yield (
+                        f"message {put.number} cannot have been stored, its producer was told, and is at "
+                        f"{queue}@{message.queue_offset} on {snapshot.host}"
+                    )
+
+
+def whoever_waits_on_something_closed_is_told(history: History) -> Iterator[str]:
+    """A wait on a client that is closed ends soon, with `Closed`."""
+    for wait in history.waits:
+        if wait.closed_at == inf:
+            continue
+        if wait.ended_at > wait.closed_at + CLOSED_SECONDS:
+            yield f"{wait.what} was not told that its client was closed at {wait.closed_at:.2f} s"
+        elif wait.said != "Closed":
+            yield f"{wait.what} ended with {wait.said or 'nothing'} when its client was closed at {wait.closed_at:.2f} s"

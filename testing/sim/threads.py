@@ -1,0 +1,161 @@
+"""Plain threads inside a simulated run: real ones, of which one runs at a time while virtual time stands still.
+
+A thread runs until it waits for something of the event loop, or for a lock; then its driver, a task, does what it waits for and
+lets it go on. So the blocking clients run as they are, and one seed gives one order of events.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, TypeVar
+
+import attrs
+import outcome
+import trio
+
+T = TypeVar("T")
+
+_running = threading.local()
+
+
+class ThreadEndedError(BaseException):
+    """Raised in a simulated thread when the run ends."""
+
+
+def current_thread() -> SimThread:
+    """The simulated thread that runs now."""
+    thread: SimThread | None = getattr(_running, "thread", None)
+    assert thread is not None, "only simulated threads wait for the event loop"
+    return thread
+
+
+@attrs.define(eq=False)
+class SimThread:
+    """One thread; `drive` is the task that lets it run."""
+
+    body: Callable[[], object]
+    now: float = 0.0
+    """Virtual time, as it was when the thread went on last."""
+    ended: bool = False
+    soon: deque[Callable[[], object]] = attrs.field(factory=deque[Callable[[], object]])
+    """What the event loop is to do when the thread waits next."""
+    _request: Callable[[], Awaitable[Any]] | None = None
+    _answer: outcome.Outcome[Any] | None = None
+    _failure: BaseException | None = None
+    _may_run: threading.Semaphore = attrs.field(factory=lambda: threading.Semaphore(0))
+    _waits: threading.Semaphore = attrs.field(factory=lambda: threading.Semaphore(0))
+    _cancelled: bool = False
+
+    def wait_for(self, function: Callable[[], Awaitable[T]]) -> T:
+        """Let the driver await something; called in the thread."""
+        if self._cancelled:
+            raise ThreadEndedError
+        self._request = function
+        self._waits.release()
+        self._may_run.acquire()
+        answer = self._answer
+        assert answer is not None
+        result: T = answer.unwrap()
+        return result
+
+    def sleep(self, seconds: float) -> None:
+        """Wait for some virtual time; called in the thread."""
+        self.wait_for(partial(trio.sleep, seconds))
+
+    async def drive(self) -> None:
+        """Run the thread to its end; an exception that it lets out is raised here.
+
+        Cancellation: whatever the thread waits for ends with `ThreadEndedError`.
+        """
+        threading.Thread(target=self._run, daemon=True).start()
+        cancelled: trio.Cancelled | None = None
+        while not self._go_on():
+            request = self._request
+            assert request is not None
+            if cancelled is None:
+                self._answer = await outcome.acapture(request)
+                if isinstance(self._answer, outcome.Error) and isinstance(self._answer.error, trio.Cancelled):
+                    cancelled, self._cancelled = self._answer.error, True
+            if cancelled is not None:
+                self._answer = outcome.Error(ThreadEndedError())
+        if cancelled is not None:
+            raise cancelled
+        if self._failure is not None:
+            raise self._failure
+
+    def _go_on(self) -> bool:
+        """Let the thread run until it waits; whether it has ended."""
+        self.now = trio.current_time()
+        self._may_run.release()
+        self._waits.acquire()
+        while self.soon:
+            self.soon.popleft()()
+        return self.ended
+
+    def _run(self) -> None:
+        self._may_run.acquire()
+        _running.thread = self
+        try:
+            self.body()
+        except ThreadEndedError:
+            pass
+        except BaseException as error:  # noqa: BLE001 - raised again in the driver
+            self._failure = error
+        self.ended = True
+        self._waits.release()
+
+
+@attrs.define(eq=False)
+class SimThreadLoop:
+    """The way of simulated threads into the event loop (satisfies what clients ask of a `ThreadLoop`)."""
+
+    lots: random.Random
+    interrupts: float = 0.0
+    """How often a call is interrupted (Ctrl-C), while it waits or when its result has come already."""
+    interrupted: int = 0
+
+    def call(self, function: Callable[[], Awaitable[T]], undo: Callable[[T], object] = lambda _: None) -> T:
+        """Run an async function and wait for its result; `undo` takes back one that comes to an interrupted caller."""
+
+        async def run() -> T:
+            if self.lots.random() >= self.interrupts:
+                return await function()
+            with trio.move_on_after(self.lots.random() ** 4 * 30):
+                result = await function()
+                undo(result)
+            self.interrupted += 1
+            raise KeyboardInterrupt
+
+        return current_thread().wait_for(run)
+
+    def soon(self, function: Callable[[], object]) -> None:
+        """Let the event loop call a function after what it was given before."""
+        thread: SimThread | None = getattr(_running, "thread", None)
+        if thread is not None:
+            thread.soon.append(function)
+        elif trio.lowlevel.in_trio_run():
+            function()
+
+
+@attrs.define(eq=False)
+class SimLock:
+    """A lock between simulated threads; those that wait get it in their order."""
+
+    held: bool = False
+    _waiting: deque[trio.Event] = attrs.field(factory=deque[trio.Event])
+
+    def __enter__(self) -> None:
+        while self.held:
+            event = trio.Event()
+            self._waiting.append(event)
+            current_thread().wait_for(event.wait)
+        self.held = True
+
+    def __exit__(self, *_: object) -> None:
+        self.held = False
+        if self._waiting:
+            current_thread().soon.append(self._waiting.popleft().set)

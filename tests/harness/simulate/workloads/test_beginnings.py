@@ -1,0 +1,21 @@
+"""The workload of clients that the simulator calls `beginnings`."""
+
+from __future__ import annotations
+
+import attrs
+
+from harness.simulate.cluster import ClusterDraw, simulate_cluster
+from ledgermq.testing.logs import logs_silenced
+
+
+def mend(draw: ClusterDraw) -> ClusterDraw:
+    return attrs.evolve(draw.widened(), workloads=("plain", "beginnings"), promotes=False)
+
+
+def test_it_is_counted_and_holds() -> None:
+    """In its seed, a group that comes back skips nothing."""
+    with logs_silenced():
+        outcome = simulate_cluster(11, mend)
+
+    assert outcome.violations == []
+    assert outcome.counts["returns"] > 0

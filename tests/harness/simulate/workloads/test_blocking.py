@@ -1,0 +1,29 @@
+"""The workload of clients that the simulator calls `blocking`."""
+
+from __future__ import annotations
+
+import attrs
+
+from harness.simulate.cluster import ClusterDraw, simulate_cluster
+from ledgermq.testing.logs import logs_silenced
+
+
+def mend(draw: ClusterDraw) -> ClusterDraw:
+    return attrs.evolve(draw.widened(), workloads=("plain", "blocking"), promotes=False)
+
+
+def test_it_is_counted_and_holds() -> None:
+    """In its seed, threads take from one consumer and are interrupted."""
+    with logs_silenced():
+        outcome = simulate_cluster(17, mend)
+
+    assert outcome.violations == []
+    assert outcome.counts["threads_interrupted"] > 0
+
+
+def test_one_seed_gives_one_trace() -> None:
+    """Although its threads are real ones."""
+    with logs_silenced():
+        first, again = (simulate_cluster(16, mend) for _ in range(2))
+
+    assert first.digest == again.digest

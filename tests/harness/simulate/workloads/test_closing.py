@@ -1,0 +1,21 @@
+"""The workload of clients that the simulator calls `closing`."""
+
+from __future__ import annotations
+
+import attrs
+
+from harness.simulate.cluster import ClusterDraw, simulate_cluster
+from ledgermq.testing.logs import logs_silenced
+
+
+def mend(draw: ClusterDraw) -> ClusterDraw:
+    return attrs.evolve(draw.widened(), workloads=("plain", "closing"), promotes=False)
+
+
+def test_it_is_counted_and_holds() -> None:
+    """In its seed, whoever waits on a client that is closed is told."""
+    with logs_silenced():
+        outcome = simulate_cluster(12, mend)
+
+    assert outcome.violations == []
+    assert outcome.counts["waits"] > 0
