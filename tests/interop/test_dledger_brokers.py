@@ -14,6 +14,9 @@ import trio
 
 from ledgermq.client.admin import Admin, open_admin
 from ledgermq.client.errors import ClientError
+from ledgermq.ha.dledger.offline import all_log_files
+from ledgermq.store.offline import verify
+from ledgermq.world.disk import RealDisk
 
 from .driver import Call, Driver, Received
 from .ledgers import entries_of, transfer
@@ -73,12 +76,20 @@ async def finish_load(client: Driver, load: Call) -> None:
 
 
 async def check_equal_ledgers(admin: Admin, members: Sequence[Member], copies: Path) -> None:
-    """All nodes hold the same entries; they are killed, so that none of them elects and appends meanwhile."""
+    """All nodes hold the same entries, and `ledgermq store verify` finds ledger and queues of each make sound.
+
+    They are killed, so that none of them elects and appends meanwhile.
+    """
     await becomes_equal(admin, *members, seconds=PATIENCE_SECONDS)
     for member in members:
         member.kill()
     found = [entries_of(member.ledger, copies / member.dledger_id, SEGMENT_SIZE) for member in members]
     assert len(set(found)) == 1
+    for member in members:
+        store = str(member.folder / "store")
+        report = verify(RealDisk(), store, files=all_log_files(RealDisk(), store))
+        assert report.records > 0
+        assert report.problems == []
 
 
 @pytest.mark.parametrize("apache", [Maker.APACHE_55, Maker.APACHE_49], ids=lambda maker: maker.value)
