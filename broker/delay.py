@@ -9,6 +9,7 @@ Delivery is at least once: after a crash up to `flushDelayOffsetInterval` of del
 from __future__ import annotations
 
 from collections import Counter
+from itertools import accumulate
 from typing import Any
 
 import attrs
@@ -34,6 +35,8 @@ log = get_logger(__name__)
 
 BATCH_MAX = 64
 """Messages delivered in one turn of the event loop."""
+BATCH_BYTES_MAX = 1 << 20
+"""No further message is delivered in a turn that has copied so many bytes."""
 CLOCK_CHECK_SECONDS = 1.0
 """A wall clock that jumps forward is noticed after at most this."""
 RETRY_SECONDS = 1.0
@@ -209,7 +212,10 @@ class DelayDelivery:
             count += 1
         if count == 0:
             return min(((level.due_ms or now) - now) / 1000, CLOCK_CHECK_SECONDS)
-        return self._deliver(level, units[:count])
+        fitting = _fitting(units[:count])
+        if fitting < count:
+            level.due_ms = None  # the next one is due too
+        return self._deliver(level, units[:fitting])
 
     def _waiting(self, level: _Level) -> list[tuple[int, int, int]]:
         store, queue_id = self.store, level.level - 1
@@ -252,3 +258,9 @@ class DelayDelivery:
         log.warning("delayed_delivery_failed", level=level.level, reason=batch.remark if batch is not None else "")
         level.due_ms = None
         return RETRY_SECONDS
+
+
+def _fitting(units: list[tuple[int, int, int]]) -> int:
+    """How many of the messages one turn delivers."""
+    ends = accumulate(size for _, size, _ in units)
+    return next((count for count, end in enumerate(ends, 1) if end >= BATCH_BYTES_MAX), len(units))

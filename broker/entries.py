@@ -18,6 +18,9 @@ from ..remoting.errors import RequestRefused
 
 TABLE_BYTES_MAX = FRAME_SIZE_MAX - 1024 * 1024
 """Entries of one table; what else a frame holds beside a table fits the rest."""
+ENTRIES_BYTES_MAX = 8 * 1024 * 1024
+"""Entries of the table of topics or of groups: some 60,000 topics. A name server and a slave read a whole table in one turn
+of the event loop, which must not take 100 ms."""
 
 
 class TableFull(RequestRefused):
@@ -27,13 +30,18 @@ class TableFull(RequestRefused):
         super().__init__(ResponseCode.SYSTEM_ERROR, f"{name} is full: {size} of {size_max} bytes; nothing was entered")
 
 
+def encoded_entry(name: str, value: Any) -> bytes:
+    """One entry of a table."""
+    return orjson.dumps(name) + b":" + orjson.dumps(value)
+
+
 @attrs.define(eq=False)
 class EncodedEntries:
     """Entries by name."""
 
     table: str
     """What to call the table in a refusal."""
-    size_max: int = TABLE_BYTES_MAX
+    size_max: int = ENTRIES_BYTES_MAX
     size: int = 0
     """Bytes of all entries."""
     _entries: dict[str, bytes] = attrs.field(factory=dict[str, bytes])
@@ -48,7 +56,10 @@ class EncodedEntries:
         Raises:
             TableFull: they make the table larger than it may be. Nothing was entered.
         """
-        encoded = {name: orjson.dumps(name) + b":" + orjson.dumps(value) for name, value in values.items()}
+        self.put_encoded({name: encoded_entry(name, value) for name, value in values.items()}, bounded=bounded)
+
+    def put_encoded(self, encoded: Mapping[str, bytes], *, bounded: bool = False) -> None:
+        """Enter values that `encoded_entry` has encoded; see `put`."""
         growth = sum(len(entry) - len(self._entries.get(name, b"")) for name, entry in encoded.items())
         if bounded and growth > 0 and self.size + growth > self.size_max:
             raise TableFull(self.table, self.size, self.size_max)

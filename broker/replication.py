@@ -87,9 +87,9 @@ class SlavesTables:
     def groups_version(self) -> Mapping[str, int]:
         return self.groups.version.to_json()
 
-    def take_topics(self, stored: Mapping[str, Any]) -> None:
+    async def take_topics(self, stored: Mapping[str, Any]) -> None:
         before = set(self.topics.topics)
-        self.topics.load(stored)
+        await self.topics.load_in_slices(stored)
         self._deleted_topics = (self._deleted_topics | before) - self.topics.topics.keys()
 
     def adopt_topics(self) -> None:

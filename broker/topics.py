@@ -18,8 +18,9 @@ from ..message.flags import PERM_INHERIT, PERM_READ_WRITE, PERM_WRITE
 from ..message.message import DLQ_PREFIX, RETRY_PREFIX
 from ..message.numbers import int_of
 from ..store.config import SCHEDULE_TOPIC
+from ..world.slices import in_slices
 from .config import BrokerConfig
-from .entries import EncodedEntries
+from .entries import EncodedEntries, encoded_entry
 from .json_values import object_of, table_of
 from .names import name_fault
 
@@ -159,17 +160,42 @@ class TopicTable:
 
     def load(self, stored: Mapping[str, Any]) -> None:
         """Take over a whole table as a file or a master wrote it; topics that it lacks are dropped."""
-        given = table_of(stored.get("topicConfigTable"), "topicConfigTable")
-        configs = [TopicConfig.from_json(table_of(value, name)) for name, value in given.items()]
-        before, self.topics = self.topics, {config.topic_name: config for config in configs}
-        gone = before.keys() - self.topics.keys()
-        changed = {name: config for name, config in self.topics.items() if before.get(name) != config}
+        topics: dict[str, TopicConfig] = {}
+        for name, value in table_of(stored.get("topicConfigTable"), "topicConfigTable").items():
+            config = TopicConfig.from_json(table_of(value, name))
+            topics[config.topic_name] = config
+        self._replace(topics, {}, stored)
+
+    async def load_in_slices(self, stored: Mapping[str, Any]) -> None:
+        """Do the same as `load`, with turns of the event loop in between; the table changes in the last one."""
+        topics: dict[str, TopicConfig] = {}
+        encoded: dict[str, tuple[TopicConfig, bytes]] = {}
+        async for piece in in_slices(table_of(stored.get("topicConfigTable"), "topicConfigTable").items()):
+            for name, value in piece:
+                config = TopicConfig.from_json(table_of(value, name))
+                known = self.topics.get(config.topic_name)
+                topics[config.topic_name] = known if known == config and known is not None else config
+                if known != config:
+                    encoded[config.topic_name] = config, encoded_entry(config.topic_name, config.to_json())
+        self._replace(topics, encoded, stored)
+
+    def _replace(
+        self, topics: dict[str, TopicConfig], encoded: Mapping[str, tuple[TopicConfig, bytes]], stored: Mapping[str, Any]
+    ) -> None:
+        """Take over a table, of which some entries have been encoded already."""
+        before, self.topics = self.topics, topics
+        gone = before.keys() - topics.keys()
         # A slave takes the whole table whenever one topic has changed; only what changed is encoded anew.
+        changed = [config for name, config in topics.items() if before.get(name) is not config and before.get(name) != config]
         for name in gone:
             self._entries.forget(name)
-        self._entries.put({name: config.to_json() for name, config in changed.items()}, bounded=False)
+        ready = {name: entry for name, (config, entry) in encoded.items() if topics[name] is config}
+        self._entries.put_encoded(ready)
+        self._entries.put(
+            {config.topic_name: config.to_json() for config in changed if config.topic_name not in ready}, bounded=False
+        )
         self.version = DataVersion.from_json(object_of(stored.get("dataVersion")))
-        self._tell([*changed, *gone])
+        self._tell([*(config.topic_name for config in changed), *gone])
 
     def get(self, topic: str) -> TopicConfig | None:
         return self.topics.get(topic)

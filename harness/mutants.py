@@ -45,6 +45,7 @@ from ledgermq.world.events import ROOT_LOGGER
 from .client_mutants import CLIENT_BUGS, WIDE_BUGS
 from .dledger_mutants import DLEDGER_BUGS
 from .outcome import Outcome
+from .pair_mutants import PAIR_BUGS
 from .raft.mutants import RAFT_BUGS
 from .raft.simulate import simulate_raft
 from .simulate.cluster import ClusterDraw, simulate_cluster
@@ -374,6 +375,7 @@ MUTANTS = (
     ),
     Mutant("forget groups on restart", GroupTable, "load", _forget_groups, _with("plain", "groups")),
     Mutant("acknowledge failed messages", Redelivery, "retry", _acknowledge_failed_messages, _with("plain", "concurrent")),
+    *(Mutant(*planted) for planted in PAIR_BUGS),
     *(Mutant(*planted, simulate_raft) for planted in RAFT_BUGS),
     *(Mutant(*planted) for planted in DLEDGER_BUGS),
 )

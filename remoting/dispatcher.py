@@ -84,14 +84,20 @@ class Dispatcher:
         `check` runs before the handler and may refuse the request.
         """
         for code in codes:
-            handler = self._handlers.pop(code)
+            handler, waiting = self._handlers.pop(code, None), self._waiting.get(code)
 
             async def wait(
-                connection: ServerConnection, request: RemotingCommand, handler: Handler = handler
+                connection: ServerConnection,
+                request: RemotingCommand,
+                handler: Handler | None = handler,
+                waiting: WaitingHandler | None = waiting,
             ) -> RemotingCommand | None:
                 check()
                 try:
-                    return handler(connection, request)
+                    if handler is not None:
+                        return handler(connection, request)
+                    assert waiting is not None, "the code has a handler"
+                    return await waiting(connection, request)
                 finally:
                     await settled()  # a refusal, too, may say what has been changed
 

@@ -64,6 +64,8 @@ class CheckpointKeeper:
     """Counts cuts of the log, so that a mark from before a cut is not written after it."""
     _cutting: bool = False
     """Between `begin_cut` and `end_cut` nothing may be said about how far anything is."""
+    _saving: trio.Lock = attrs.field(factory=trio.Lock)
+    """Held by `save`, which writes files beside the checkpoint: whoever removes files calls it too."""
     _writing: trio.Lock = attrs.field(factory=trio.Lock)
     """Held while the checkpoint file is written: otherwise one writer could put back what another has just replaced."""
 
@@ -133,6 +135,10 @@ class CheckpointKeeper:
         Raises:
             OSError: the disk refused; the old checkpoint and mark stand.
         """
+        async with self._saving:
+            await self._save(in_haste=in_haste)
+
+    async def _save(self, *, in_haste: bool) -> None:
         store, commit_log = self.store, self.store.log
         dispatcher, run = store.dispatcher, store.world.workers.run
         dispatched, timestamp = dispatcher.dispatched_offset, dispatcher.last_store_timestamp

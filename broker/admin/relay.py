@@ -5,16 +5,18 @@ The client's own answer goes back as it came. Nothing is kept: a client that is 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
 
 import attrs
+import orjson
 import trio
 
 from ...message.errors import BadMessageId, JsonError
-from ...message.json import OF_STRANGERS_BYTES_MAX, dumps, loads, message_queue_of
+from ...message.json import OF_STRANGERS_BYTES_MAX, dumps, loads, message_queue_of, queue_key
 from ...message.message import MessageId, MessageQueue
 from ...message.numbers import long_of
+from ...message.units import QueueId
 from ...remoting.codes import RequestCode, ResponseCode
 from ...remoting.command import RemotingCommand
 from ...remoting.dispatcher import BODY_BYTES_MAX, Dispatcher
@@ -22,13 +24,14 @@ from ...remoting.errors import CallTimeout, ConnectionLost, RequestRefused
 from ...remoting.server import ServerConnection
 from ...store.message_store import MessageStore
 from ...world.events import get_logger
+from ...world.slices import in_slices
 from ..clients import ConsumerGroup, Consumers, Member
 from ..commits import Commits
 from ..groups import GroupTable
 from ..live_config import LiveConfig
 from ..offsets import ConsumerOffsets
 from ..topics import TopicTable
-from .inspection import not_online
+from .inspection import QUEUES_PER_TURN, not_online
 
 log = get_logger(__name__)
 
@@ -59,7 +62,7 @@ class Relay:
         dispatcher.register_waiting(RequestCode.GET_CONSUMER_RUNNING_INFO, self.running_info)
         dispatcher.register_waiting(RequestCode.CONSUME_MESSAGE_DIRECTLY, self.consume_directly)
         dispatcher.register_waiting(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, self.consumer_status)
-        dispatcher.register(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, self.reset_offsets)
+        dispatcher.register_waiting(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, self.reset_offsets)
 
     # ---------------------------------------------------------------- passed on as they are
 
@@ -125,7 +128,7 @@ class Relay:
         except (CallTimeout, ConnectionLost, JsonError, AttributeError, TypeError, ValueError) as error:
             log.warning("consumer_status_missing", group=group, client_id=member.client_id, reason=str(error))
 
-    def reset_offsets(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+    async def reset_offsets(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
         """222: move a group to a time, or one queue to an offset.
 
         The offsets are stored here, and living consumers are told to move: they would go on and overwrite them otherwise. Where
@@ -133,40 +136,49 @@ class Relay:
         `useServerSideResetOffset` nobody needs to live: whoever pulls next is sent to the new offset.
         """
         group, topic = request.text("group"), request.text("topic")
-        targets = self._targets(request, group, topic)
-        table = {MessageQueue(topic, self.config.now.broker_name, at): offset for at, offset in targets.items()}
+        server_side = self.config.now.use_server_side_reset_offset
+        move = self.offsets.reset if server_side else self.commits.commit
+        entries: list[bytes] = []
+        listed: list[bytes] = []
+        async for piece in in_slices(self._queues_to_reset(request, group, topic), QUEUES_PER_TURN):
+            for queue_id, offset in self._targets(request, group, topic, piece).items():
+                move(group, topic, queue_id, offset)
+                queue = MessageQueue(topic, self.config.now.broker_name, QueueId(queue_id))
+                entries.append(b"%b:%d" % (queue_key(queue), offset))
+                listed.append(
+                    orjson.dumps({"brokerName": queue.broker_name, "offset": offset, "queueId": queue_id, "topic": queue.topic})
+                )
+        table = orjson.Fragment(b"{%b}" % b",".join(entries))
         living = self.consumers.get(group)
-        if self.config.now.use_server_side_reset_offset:
-            for queue_id, offset in targets.items():
-                self.offsets.reset(group, topic, queue_id, offset)
-            self.group_reset(group, topic)
-            log.info("offsets_reset", group=group, topic=topic, consumers=len(living.members) if living is not None else 0)
-            return request.response(body=dumps({"offsetTable": table}))
-        for queue_id, offset in targets.items():
-            self.commits.commit(group, topic, queue_id, offset)
         log.info("offsets_reset", group=group, topic=topic, consumers=len(living.members) if living is not None else 0)
+        if server_side:
+            self.group_reset(group, topic)
+            return request.response(body=dumps({"offsetTable": table}))
         if living is None:
             refusal = not_online(group)
             raise RequestRefused(refusal.code, f"{refusal.remark}; its stored offsets on {topic} were reset")
-        self._tell_reset(living, request, table)
+        self._tell_reset(living, request, table, orjson.Fragment(b"[%b]" % b",".join(listed)))
         return request.response(body=dumps({"offsetTable": table}))
 
-    def _targets(self, request: RemotingCommand, group: str, topic: str) -> dict[int, int]:
-        store = self.store
+    def _queues_to_reset(self, request: RemotingCommand, group: str, topic: str) -> Sequence[int]:
         config = self.topics.get(topic)
         if config is None:
             raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"there is no topic {topic!r} on this broker")
-        committed = self.offsets.of(group, topic)
-        if self.groups.get(group) is None and not committed:
+        if self.groups.get(group) is None and not self.offsets.of(group, topic):
             raise RequestRefused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"there is no group {group!r} on this broker")
-        timestamp, forced = request.integer("timestamp", LATEST), request.boolean("isForce")
-        wanted, explicit = request.integer("queueId", LATEST), request.integer("offset", LATEST)
+        wanted = request.integer("queueId", LATEST)
         if wanted >= config.read_queue_nums:
             raise RequestRefused(
                 ResponseCode.INVALID_PARAMETER, f"{topic} has {config.read_queue_nums} queues (got queueId {wanted})"
             )
+        return range(config.read_queue_nums) if wanted < 0 else (wanted,)
+
+    def _targets(self, request: RemotingCommand, group: str, topic: str, queue_ids: Iterable[int]) -> dict[int, int]:
+        store, committed = self.store, self.offsets.of(group, topic)
+        timestamp, forced = request.integer("timestamp", LATEST), request.boolean("isForce")
+        wanted, explicit = request.integer("queueId", LATEST), request.integer("offset", LATEST)
         targets: dict[int, int] = {}
-        for queue_id in range(config.read_queue_nums) if wanted < 0 else (wanted,):
+        for queue_id in queue_ids:
             low, high = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
             if explicit >= 0 and wanted >= 0:
                 if not low <= explicit <= high:
@@ -184,7 +196,9 @@ class Relay:
                 targets[queue_id] = min(target, committed[queue_id])
         return targets
 
-    def _tell_reset(self, living: ConsumerGroup, request: RemotingCommand, table: dict[MessageQueue, int]) -> None:
+    def _tell_reset(
+        self, living: ConsumerGroup, request: RemotingCommand, table: orjson.Fragment, queues: orjson.Fragment
+    ) -> None:
         ext = {
             "topic": request.text("topic"),
             "group": request.text("group"),
@@ -193,14 +207,7 @@ class Relay:
         }
         body = dumps({"offsetTable": table})
         # The C++ client knows only a list.
-        listed = dumps(
-            {
-                "offsetTable": [
-                    {"brokerName": queue.broker_name, "offset": offset, "queueId": queue.queue_id, "topic": queue.topic}
-                    for queue, offset in table.items()
-                ]
-            }
-        )
+        listed = dumps({"offsetTable": queues})
         for member in living.members.values():
             command = RemotingCommand(
                 RequestCode.RESET_CONSUMER_CLIENT_OFFSET, dict(ext), listed if member.language == "CPP" else body

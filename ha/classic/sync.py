@@ -48,7 +48,7 @@ class SlaveTables(Protocol):
     def topics_version(self) -> Mapping[str, int]: ...
     def groups_version(self) -> Mapping[str, int]: ...
 
-    def take_topics(self, stored: Mapping[str, Any]) -> None:
+    async def take_topics(self, stored: Mapping[str, Any]) -> None:
         """Replace the topic table and its version."""
         ...
 
@@ -195,7 +195,7 @@ class ConfigSync:
     async def _topics(self, channel: Channel) -> None:
         stored = await self._ask(channel, RequestCode.GET_ALL_TOPIC_CONFIG)
         if _differs(stored, self.tables.topics_version()):
-            self.tables.take_topics(stored)
+            await self.tables.take_topics(stored)
             log.info("topics_taken_over", topics=len(stored["topicConfigTable"]))
 
     async def _groups(self, channel: Channel) -> None:

@@ -41,7 +41,7 @@ from .servers import ServerProcess, running_broker, running_namesrv
 
 TOPICS = 10_000
 TURN_MS_MAX = 100
-"""What a turn may take on a quiet machine; where other work runs beside, its caches and its clock make a turn seem longer."""
+"""How much CPU time one turn may take, in milliseconds; other work on the machine does not count."""
 RESIDENT_BYTES_MAX = ServerLimits().partial_bytes_max + ServerLimits().all_unsent_bytes_max + (512 << 20)
 """The bounds of bytes that a server holds for its connections, and what its tables and one request may take."""
 WORKERS = 6

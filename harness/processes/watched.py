@@ -1,7 +1,8 @@
 """`python -m harness.processes.watched FILE ARGUMENTS...`: the command `ledgermq`, with the turns of its event loop measured.
 
 Every step of a task that takes more than `NOTED_SECONDS` of the main thread's CPU time is appended to FILE as one JSON object a
-line, and so is every pass of the loop over all tasks that can run. CPU time, because a busy machine must not count.
+line, with the requests that it handled, and so is every pass of the loop over all tasks that can run. CPU time, because a busy
+machine must not count.
 """
 
 from __future__ import annotations
@@ -15,8 +16,12 @@ from pathlib import Path
 import trio
 
 from ledgermq.cli.main import main as command
+from ledgermq.remoting.command import RemotingCommand
+from ledgermq.remoting.dispatcher import Dispatcher
+from ledgermq.remoting.server import ServerConnection
 
 NOTED_SECONDS = 0.02
+REQUESTS_NOTED_MAX = 20
 
 
 class TurnWatch(trio.abc.Instrument):
@@ -25,6 +30,8 @@ class TurnWatch(trio.abc.Instrument):
     def __init__(self, path: Path) -> None:
         self._file = path.open("a", buffering=1)
         self._pass_began = self._step_began = time.thread_time()
+        self.requests: list[str] = []
+        """The requests of the present step."""
 
     def after_io_wait(self, timeout: float) -> None:
         del timeout
@@ -36,24 +43,37 @@ class TurnWatch(trio.abc.Instrument):
 
     def before_task_step(self, task: trio.lowlevel.Task) -> None:
         del task
+        self.requests.clear()
         self._step_began = time.thread_time()
 
     def after_task_step(self, task: trio.lowlevel.Task) -> None:
         seconds = time.thread_time() - self._step_began
         if seconds > NOTED_SECONDS:
-            self._note("step", seconds, task.name)
+            self._note("step", seconds, " ".join((task.name, *self.requests[:REQUESTS_NOTED_MAX])))
 
     def _note(self, what: str, seconds: float, name: str = "") -> None:
         if seconds > NOTED_SECONDS:
             self._file.write(json.dumps({"what": what, "cpu_ms": round(seconds * 1000), "task": name}) + "\n")
 
 
+def _note_requests(watch: TurnWatch) -> None:
+    handle = Dispatcher.handle
+
+    def noted(self: Dispatcher, connection: ServerConnection, requests: list[RemotingCommand]) -> int:
+        handled = handle(self, connection, requests)
+        watch.requests += [f"{request.code}:{len(request.body)}" for request in requests[:handled]]
+        return handled
+
+    Dispatcher.handle = noted  # type: ignore[method-assign]
+
+
 def main() -> None:
     """Run `ledgermq` with a watch in its event loop."""
     path = Path(sys.argv[1])
     del sys.argv[1]
-    run = trio.run
-    trio.run = partial(run, instruments=[TurnWatch(path)])  # type: ignore[assignment]
+    run, watch = trio.run, TurnWatch(path)
+    _note_requests(watch)
+    trio.run = partial(run, instruments=[watch])  # type: ignore[assignment]
     command()
 
 

@@ -129,6 +129,27 @@ async def test_a_backlog_is_delivered_in_order(tmp_path: Path) -> None:
         assert [message.body for message in peer.pulled("T1", maxMsgNums=500)] == bodies
 
 
+async def test_large_messages_are_delivered_in_several_turns(tmp_path: Path) -> None:
+    """To copy sixty-four of four megabytes in one turn would hold the event loop; the one that is not due yet waits."""
+    world, clock = turned_by_hand()
+    async with open_desk(tmp_path, world, mapped_file_size_commit_log=1 << 24) as desk:
+        for _ in range(3):
+            desk.peer().send("T1", bytes(700_000), DELAY="1")
+        clock.now_ms += 600
+        desk.peer().send("T1", b"later", DELAY="1")
+        await desk.settled()
+        clock.now_ms += 500
+
+        delay = desk.broker.delay
+        assert delay.round() == 0
+        await desk.settled()
+        assert desk.broker.store.max_offset("T1", 0) == 2
+        assert delay.round() == 0
+        assert delay.round() > 0
+        await desk.settled()
+        assert desk.broker.store.max_offset("T1", 0) == 3
+
+
 async def test_a_clock_that_goes_back_delays_by_the_level_at_most(tmp_path: Path) -> None:
     """After the clock lost an hour, messages still come one level's delay later, in their old distance."""
     world, clock = turned_by_hand()
@@ -208,7 +229,7 @@ async def test_positions_are_written_only_behind_flushed_deliveries(tmp_path: Pa
         before = delay.durable_changes()
         assert delay.durable_json()["offsetTable"][1] == 0
         assert isinstance(log, ClassicCommitLog)
-        log.local.flushed_offset = log.max_offset  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
+        log.inner.flushed_offset = log.max_offset  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
 
         assert delay.durable_changes() > before
         assert delay.durable_json()["offsetTable"][1] == 1

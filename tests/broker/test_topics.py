@@ -6,6 +6,7 @@ import random
 
 import orjson
 import pytest
+import trio
 
 from ledgermq.broker.config import BrokerConfig
 from ledgermq.broker.entries import TableFull
@@ -106,6 +107,33 @@ def test_a_stored_table_is_read_back() -> None:
 
     assert again.topics == topics.topics
     assert again.version == topics.version
+
+
+async def test_a_masters_table_is_read_in_slices_and_changes_at_once() -> None:
+    """Meanwhile everybody sees the old one; what has changed is told once."""
+    master, slave = table(), table()
+    master.put(*(TopicConfig(f"T{number}", 4, 4) for number in range(3000)))
+    slave.put(TopicConfig("T1", 1, 1), TopicConfig("gone"))
+    told: list[list[str]] = []
+    slave.on_change.append(told.append)
+
+    seen: set[int] = set()
+    async with trio.open_nursery() as nursery:
+
+        async def look() -> None:
+            while True:
+                seen.add(len(slave.topics))
+                await trio.lowlevel.checkpoint()
+
+        nursery.start_soon(look)
+        await slave.load_in_slices(orjson.loads(master.wrapper()))
+        nursery.cancel_scope.cancel()
+
+    assert len(seen - {len(master.topics)}) == 1
+    assert slave.topics == master.topics
+    assert orjson.loads(slave.wrapper()) == orjson.loads(master.wrapper())
+    (names,) = told
+    assert set(names) == {"gone", *(f"T{number}" for number in range(3000))}
 
 
 def test_the_name_server_says_which_topics_are_ordered() -> None:

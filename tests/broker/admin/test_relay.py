@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import trio
 
 from ledgermq.broker.admin import relay
+from ledgermq.broker.admin.inspection import QUEUES_PER_TURN
 from ledgermq.broker.topics import TopicConfig
 from ledgermq.message.json import dumps, loads
 from ledgermq.message.layout import decode_records
@@ -222,7 +224,7 @@ async def test_living_consumers_are_told_to_move(desk: Desk) -> None:
     desk.broker.offsets.commit("g1", "T1", 0, 3)
     connection = desk.consumer("g1", "T1")
 
-    answer = desk.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset())
+    answer = await desk.ask_waiting(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset())
 
     (told,) = sent(connection)
     assert (told.code, told.flag) == (RequestCode.RESET_CONSUMER_CLIENT_OFFSET, ONEWAY_FLAG)
@@ -231,13 +233,32 @@ async def test_living_consumers_are_told_to_move(desk: Desk) -> None:
     assert desk.broker.offsets.of("g1", "T1") == {0: 0, 1: 0}
 
 
+async def test_a_topic_of_many_queues_is_reset_in_slices(desk: Desk) -> None:
+    """Other tasks run meanwhile; a request for 65,535 queues must not hold the event loop."""
+    desk.broker.topics.put(TopicConfig("T1", 5000, 5000))
+    turns: list[int] = []
+    async with trio.open_nursery() as nursery:
+
+        async def look() -> None:
+            while True:
+                turns.append(len(desk.broker.offsets.of("g1", "T1")))
+                await trio.lowlevel.checkpoint()
+
+        nursery.start_soon(look)
+        await desk.ask_waiting(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset())
+        nursery.cancel_scope.cancel()
+
+    assert max(after - before for before, after in pairwise(turns)) <= 3 * QUEUES_PER_TURN  # the order of tasks is random
+    assert len(desk.broker.offsets.of("g1", "T1")) == 5000
+
+
 async def test_cpp_consumer_is_told_in_a_list(desk: Desk) -> None:
     """The C++ client reads no table keyed by objects; each member gets what its language reads."""
     await three_messages(desk)
     java = desk.consumer("g1", "T1", client_id="java")
     cpp = desk.consumer("g1", "T1", client_id="cpp", language="CPP", port=50001)
 
-    desk.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset(timestamp=-1))
+    await desk.ask_waiting(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset(timestamp=-1))
 
     (told,) = sent(cpp)
     assert loads(told.body) == {
@@ -255,9 +276,9 @@ async def test_server_side_reset_is_told_to_nobody_but_the_next_pulls(desk: Desk
     await three_messages(desk)
     desk.broker.live_config.now = attrs.evolve(desk.broker.config, use_server_side_reset_offset=True)
 
-    offline = desk.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset(timestamp=-1))
+    offline = await desk.ask_waiting(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset(timestamp=-1))
     connection = desk.consumer("g1", "T1")
-    online = desk.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset())
+    online = await desk.ask_waiting(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset())
 
     assert (offline.code, online.code) == (ResponseCode.SUCCESS, ResponseCode.SUCCESS)
     assert online.body == dumps({"offsetTable": {queue(0): 0, queue(1): 0}})
@@ -269,7 +290,7 @@ async def test_offline_group_is_moved_here_and_said_to_be_offline(desk: Desk) ->
     """Without members the offsets are stored and the answer is CONSUMER_NOT_ONLINE."""
     await three_messages(desk)
 
-    answer = desk.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset(timestamp=-1))
+    answer = await desk.ask_waiting(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset(timestamp=-1))
 
     assert answer.code == ResponseCode.CONSUMER_NOT_ONLINE
     assert desk.broker.offsets.of("g1", "T1") == {0: 3, 1: 0}
@@ -280,10 +301,10 @@ async def test_without_force_a_group_only_moves_back(desk: Desk) -> None:
     await three_messages(desk)
     desk.broker.offsets.commit("g1", "T1", 0, 1)
 
-    desk.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset(timestamp=-1, isForce="false"))
+    await desk.ask_waiting(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset(timestamp=-1, isForce="false"))
     assert desk.broker.offsets.query("g1", "T1", 0) == 1
 
-    desk.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset(timestamp=0, isForce="false"))
+    await desk.ask_waiting(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset(timestamp=0, isForce="false"))
     assert desk.broker.offsets.query("g1", "T1", 0) == 0
 
 
@@ -292,7 +313,7 @@ async def test_without_force_a_group_that_has_not_committed_yet_stays_where_its_
     await three_messages(desk)
     desk.consumer("g1", "T1")
 
-    desk.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset(timestamp=-1, isForce="false"))
+    await desk.ask_waiting(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset(timestamp=-1, isForce="false"))
 
     assert desk.broker.offsets.of("g1", "T1") == {}
 
@@ -301,9 +322,9 @@ async def test_one_queue_is_moved_to_an_offset(desk: Desk) -> None:
     """With `queueId` and `offset` only that queue moves, and only to where it has messages."""
     await three_messages(desk)
 
-    desk.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset(queueId=0, offset=2))
-    outside = desk.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset(queueId=0, offset=4))
-    no_queue = desk.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset(queueId=2, offset=0))
+    await desk.ask_waiting(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset(queueId=0, offset=2))
+    outside = await desk.ask_waiting(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset(queueId=0, offset=4))
+    no_queue = await desk.ask_waiting(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset(queueId=2, offset=0))
 
     assert desk.broker.offsets.of("g1", "T1") == {0: 2}
     assert outside.code == no_queue.code == ResponseCode.INVALID_PARAMETER
@@ -311,8 +332,8 @@ async def test_one_queue_is_moved_to_an_offset(desk: Desk) -> None:
 
 async def test_unknown_names_are_not_reset(desk: Desk) -> None:
     """An unknown topic is 17, an unknown group 26, and neither leaves offsets behind."""
-    topic = desk.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset(topic="nosuch"))
-    group = desk.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset(group="nosuch"))
+    topic = await desk.ask_waiting(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset(topic="nosuch"))
+    group = await desk.ask_waiting(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset(group="nosuch"))
 
     assert topic.code == ResponseCode.TOPIC_NOT_EXIST
     assert group.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
@@ -323,7 +344,7 @@ async def test_group_is_reset_on_every_queue_that_is_read(desk: Desk) -> None:
     """Queues that can no longer be written but still be read move too."""
     desk.broker.topics.put(TopicConfig("T1", 3, 1))
 
-    desk.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset())
+    await desk.ask_waiting(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset())
 
     assert desk.broker.offsets.of("g1", "T1") == {0: 0, 1: 0, 2: 0}
 

@@ -101,7 +101,8 @@ class Tables:
         version: Mapping[str, int] = self.taken.get(name, {}).get("dataVersion", {})
         return version
 
-    def take_topics(self, stored: Mapping[str, Any]) -> None:
+    async def take_topics(self, stored: Mapping[str, Any]) -> None:
+        await trio.lowlevel.checkpoint()
         self.taken["topics"] = stored
 
     def adopt_topics(self) -> None:

@@ -1,0 +1,84 @@
+"""Planted bugs in what a pair of brokers does when one of them takes the other's place, and in what a start believes."""
+
+# ruff: noqa: ARG005 - a mutant has the parameters of what it replaces
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+
+from ledgermq.broker.locks import QueueLocks
+from ledgermq.ha.classic.epochs import EpochList
+from ledgermq.ha.classic.slave import HAClient
+from ledgermq.store.index_file import HEADER, IndexFile
+from ledgermq.store.index_slots import SLOT
+from ledgermq.testing.history import End
+
+from .outcome import Outcome
+from .simulate.cluster import ClusterDraw, simulate_cluster
+from .simulate.store import simulate_store
+
+Make = Callable[[Any], Any]
+
+
+def _accept_every_loss(_: Any) -> Callable[[Any, int, int, int, int], None]:
+    return lambda self, start, end, confirmed_end, promised_end: None
+
+
+def _give_locks_at_once(_: Any) -> Callable[[Any], None]:
+    return lambda self: None
+
+
+def _name_all_epochs_alike(original: Any) -> Callable[..., Any]:
+    return lambda self, log_start, log_end, writer, replicas: original(self, log_start, log_end, bytes(16), replicas)
+
+
+def _trust_every_slot(original: Any) -> Callable[[Any, int], None]:
+    def rewind(self: Any, next_entry: int) -> None:
+        size = self.slot_count * SLOT.size
+        slots = bytes(self.view[HEADER.size : HEADER.size + size])
+        original(self, next_entry)
+        self.file.write(array("B", slots), HEADER.size)
+
+    return rewind
+
+
+def _drawn(**changes: Any) -> Callable[[int], Outcome]:
+    """The floor of whole nodes, in pairs whose operators settle every loss."""
+
+    def mend(draw: ClusterDraw) -> ClusterDraw:
+        return attrs.evolve(draw, nodes=2, sync_master=True, in_sync_replicas=2, accepts_loss=False, **changes)
+
+    return lambda seed: simulate_cluster(seed, mend)
+
+
+PAIR_BUGS: tuple[tuple[str, Any, str, Make, Callable[[int], Outcome]], ...] = (
+    ("drop what a shorter master lacks", HAClient, "_refuse_loss", _accept_every_loss, _drawn(restores=True)),
+    (
+        "give locks at once after a promotion",
+        QueueLocks,
+        "follow",
+        _give_locks_at_once,
+        _drawn(
+            promotes=True,
+            restores=False,
+            life_seconds=10.0,
+            lives=4,
+            ends=(End.KILL,) * 4,
+            outage_seconds=(0.0,) * 4,
+            workloads=("plain", "ordered"),
+        ),
+    ),
+    (
+        "name all epochs alike",
+        EpochList,
+        "begun",
+        _name_all_epochs_alike,
+        _drawn(restores=True, workloads=("plain", "concurrent")),
+    ),
+    ("trust every slot of the index after a power cut", IndexFile, "rewind", _trust_every_slot, simulate_store),
+)
+"""Name, owner, attribute, what makes the bug of what is there, and the floor on which it is looked for."""
