@@ -18,6 +18,8 @@ SEND_TIMEOUT_SECONDS = 3.0
 RETRIES = 2
 PAUSE_SECONDS = 0.02
 PAUSE_SECONDS_MAX = 0.5
+SEARCH_PAUSE_SECONDS_MAX = 0.1
+"""The longest mean pause while the broker's group has no master that is known: it will have one within a moment."""
 SHARE_SECONDS_MIN = 0.05
 
 
@@ -60,7 +62,7 @@ class Attempts:
         if elsewhere:
             return 0.0
         pause = self._pause * (0.5 + lot)
-        self._pause = min(self._pause * 2, PAUSE_SECONDS_MAX)
+        self._pause = min(self._pause * 2, SEARCH_PAUSE_SECONDS_MAX if failure.invalid_metadata else PAUSE_SECONDS_MAX)
         return pause
 
 

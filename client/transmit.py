@@ -115,13 +115,15 @@ class Transmitter:
         """The attempts after the first, failed one."""
         attempts = Attempts(self.options.retries)
         while True:
+            before = publication
             if failure.invalid_metadata and not isinstance(failure, NoRoute):
                 publication = await self.publications.find_again(publication, deadline)
                 if choose is not None and isinstance(failure, NoPermission) and self._stays_absent(publication, target, choose):
                     failure.retriable, failure.may_have_been_stored = False, attempts.may_have_been_stored
                     raise failure
             elsewhere = publication.broker_count > 1 and choose is None
-            pause = attempts.again(failure, elsewhere=elsewhere, lot=self.session.world.randomness.random())
+            found = publication is not before  # the new route leads elsewhere, to a new master for example
+            pause = attempts.again(failure, elsewhere=elsewhere or found, lot=self.session.world.randomness.random())
             if pause is None:
                 failure.may_have_been_stored = attempts.may_have_been_stored  # by an earlier one, if not by the last
                 raise failure

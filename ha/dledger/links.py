@@ -184,6 +184,8 @@ class Links:
     """Takes each message that came."""
     on_connected: Callable[[PeerId], None]
     """Called when entries can be sent to a peer again."""
+    on_disconnected: Callable[[PeerId], None]
+    """Called when a connection over which a peer sent has ended, and no other one has taken its place."""
     outgoing: dict[tuple[PeerId, int], Link] = attrs.field(factory=dict[tuple[PeerId, int], Link])
     accepted: dict[Accepted, None] = attrs.field(factory=dict[Accepted, None])
     heard: dict[PeerId, float] = attrs.field(factory=dict[PeerId, float])
@@ -267,6 +269,8 @@ class Links:
             self.refused(accepted.peer, stream.peer, error)
         finally:
             del self.accepted[accepted]
+            if (peer := accepted.peer) is not None and all(other.peer != peer for other in self.accepted):
+                self.on_disconnected(peer)
             await trio.aclose_forcefully(stream)
 
     async def _serve(self, accepted: Accepted) -> None:

@@ -126,6 +126,7 @@ class Replica:
                 world.secrets,
                 self._deliver,
                 self._connected,
+                self._disconnected,
             )
         else:
             clients = foreign_clients(
@@ -325,6 +326,12 @@ class Replica:
     def _connected(self, peer: PeerId) -> None:
         self.core.reconnected(peer)
         self._wake()
+
+    def _disconnected(self, peer: PeerId) -> None:
+        if isinstance(self.core, Raft) and self.stopped is None:
+            self._let_time_pass()
+            self.core.disconnected(peer)
+            self._wake()
 
     @property
     def _tick_seconds(self) -> float:

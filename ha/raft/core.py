@@ -329,6 +329,18 @@ class Raft(State):
         elif self.forgetful:
             forgetting.ask(self)
 
+    def disconnected(self, peer: PeerId) -> None:
+        """The connection from a peer has ended: if that was the leader, its process has, most likely.
+
+        The voters campaign as soon as the others may help, one after the other so that they do not share the votes. A leader
+        that lives keeps its followers by the next heartbeat.
+        """
+        if self.role is Role.FOLLOWER and peer == self.leader and self.promotable:
+            voters = sorted(voter for voter in self.configuration.voters if voter != peer)
+            patience = self.settings.election_ticks_min - (self.now - self.heard_tick)
+            turn = voters.index(self.id) if self.id in voters else len(voters)
+            self.timers.election.start(max(patience, 0) + 1 + turn * self.settings.turn_ticks)
+
     def snapshot_failed(self, peer: PeerId) -> None:
         """A snapshot could not be delivered to a follower."""
         if self.leadership is not None:

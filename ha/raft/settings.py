@@ -17,6 +17,8 @@ class Settings:
     """A node that heard a leader less than this long ago grants no vote to anybody else (leader stickiness)."""
     election_ticks_max: int = 30
     """Election and vote time-outs are drawn from [min, max]. A leader that hears no majority for this long steps down."""
+    turn_ticks: int = 3
+    """When the connection from the leader has ended, one voter after the other campaigns, this long apart."""
     lease_ticks: int = 12
     """A leader that a majority confirmed less than this long ago may serve reads without asking again. The distance to
     `election_ticks_min` is the drift of clocks that we tolerate: here 20 percent. 0 switches lease reads off."""

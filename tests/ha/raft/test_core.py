@@ -223,3 +223,24 @@ def test_follower_that_does_not_sync_is_filled_again_where_that_was_chosen() -> 
     group.tick(20)
 
     assert group.log("c") == group.log("a")
+
+
+def test_voters_campaign_one_after_the_other_when_the_leaders_connection_ends() -> None:
+    """As soon as the others may help, and not before: a leader that lives keeps its followers by the next heartbeat."""
+    group = Group.of("abc")
+    group.elect("a")
+    settings = group["a"].raft.settings
+    for name in "bc":
+        group[name].raft.disconnected(A)
+    waits = [group[name].raft.timers.election.ticks_left for name in "bc"]
+    assert waits[0] <= settings.election_ticks_min + 1
+    assert waits[1] - waits[0] == settings.turn_ticks
+
+    group.tick(100)
+    assert group["a"].raft.leadership is not None
+
+    group.cut |= {(A, B), (A, C), (B, A), (C, A)}
+    for name in "bc":
+        group[name].raft.disconnected(A)
+    group.tick(settings.election_ticks_min + 2)
+    assert group["b"].raft.leadership is not None
