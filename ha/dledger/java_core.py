@@ -162,8 +162,8 @@ class JavaCore(JavaState):
 
     @property
     def barrier_wanted(self) -> bool:
-        """Whether the term of this leader has no entry yet."""
-        return self.leadership is not None and self.log.last_term != self.term
+        """Whether this leadership has no entry yet; a node may lead twice in one term, and each time begins with a barrier."""
+        return self.leadership is not None and self.log.last_index < self.leadership.term_start_index
 
     # ----------------------------------------------------------------------------------------------------------- the to-do list
 

@@ -36,7 +36,8 @@ def begin_leading(state: JavaState) -> None:
     followers = {peer: Follower(peer, COMPARE) for peer in state.others}
     state.forget_pushes()
     state.role, state.leader, state.round_until_ms = Role.LEADER, state.id, None
-    state.leadership = JavaLeadership(state.log.last_index + 1, FollowerGroup(followers), state.now_ms, state.now_ms)
+    start, now_ms = state.log.last_index + 1, state.now_ms
+    state.leadership = JavaLeadership(start, FollowerGroup(followers), now_ms, now_ms, round=state.rounds)
 
 
 def feed_followers(state: JavaState) -> None:

@@ -123,7 +123,7 @@ class JavaLeadership:
     beat_at_ms: int = 0
     beat_ok: set[PeerId] = attrs.field(factory=set[PeerId])
     round: int = 0
-    """Counts the rounds of heartbeats of this leadership."""
+    """Counts the rounds of heartbeats of all leaderships of this node."""
     reads: list[PendingRead] = attrs.field(factory=list[PendingRead])
     """Reads that wait until a majority has confirmed this leader."""
     transfer_to: PeerId | None = None
@@ -177,6 +177,9 @@ class JavaState:
     snapshot: Snapshot | None = None
     """The log begins anew."""
     messages: list[Message] = attrs.field(factory=list[Message])
+    rounds: int = 0
+    """Rounds of heartbeats of all earlier leaderships. The next one counts on: late answers must not confirm its reads, and
+    it may be one of the same term."""
     read_states: list[ReadState] = attrs.field(factory=list[ReadState])
     """Answers to reads that the owner of the core has not been given yet."""
 
@@ -237,6 +240,7 @@ class JavaState:
         """Give up leadership, if this node has it, and answer the reads that nobody can confirm any more."""
         if self.leadership is not None:
             self.read_states += [ReadState(read.context, None) for read in self.leadership.reads]
+            self.rounds = self.leadership.round
         self.leadership = None
 
     def forget_pushes(self) -> None:

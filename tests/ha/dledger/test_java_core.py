@@ -107,6 +107,28 @@ def test_reads_wait_until_the_leader_is_confirmed() -> None:
     scenario(story, dialect=JAVA, java=FAST)
 
 
+def test_a_leader_that_is_elected_again_in_its_term_serves_again() -> None:
+    """Its log has entries of the term already, and still it has to commit one of this leadership before reads are answered."""
+
+    async def story(group: Group) -> None:
+        old = await group.leader()
+        assert await group.put(old, 3) is Outcome.COMMITTED
+        term, hosts = old.up.leading.term, [node.machine.host for node in group.running]
+        for host in hosts:
+            group.fabric.part([host], [other for other in hosts if other != host])
+        await group.until(lambda: not group.leaders())
+        group.fabric.heal()
+
+        again = await group.leader()
+
+        assert again.up.leading.term == term
+        with trio.fail_after(5):
+            await again.up.read_index()
+        assert await group.put(again, 3) is Outcome.COMMITTED
+
+    scenario(story, seed=1, dialect=JAVA, java=FAST)
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_group_that_lost_power_has_everything_acknowledged(seed: int) -> None:
     """All three machines at once, in the middle of puts."""

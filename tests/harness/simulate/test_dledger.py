@@ -6,9 +6,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
+import attrs
 import pytest
 
 from harness.simulate.dledger import simulate_dledger
+from ledgermq.ha.dledger.settings import JAVA
 from ledgermq.testing.logs import logs_silenced
 
 
@@ -30,6 +32,20 @@ def test_a_seed_holds(seed: int) -> None:
     assert outcome.counts["acknowledged"] > 0
     assert outcome.counts["pulls_judged"] > 0
     assert outcome.counts["elections"] > 0
+
+
+ONCE_FAILED_WITH_JAVA = {
+    11: "a leader that was elected again in its term waited for an entry of this leadership that nobody appended",
+    17: "the same, with a leader that was isolated",
+}
+
+
+@pytest.mark.parametrize("seed", ONCE_FAILED_WITH_JAVA)
+def test_a_seed_that_failed_with_the_dialect_of_dledger_holds(seed: int) -> None:
+    """With the workloads that it failed with."""
+    outcome = simulate_dledger(seed, lambda draw: attrs.evolve(draw, workloads=("plain", "pulls"), dialect=JAVA))
+
+    assert outcome.violations == []
 
 
 def test_one_seed_gives_one_trace_in_another_process_too() -> None:
