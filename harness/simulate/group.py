@@ -63,6 +63,8 @@ class GroupWatch:
         replica.on_committed.append(view.committed)
         replica.on_cleared.append(view.cleared)
         view.compare(replica.ledger.committed_position)
+        if replica.is_leader:  # it may have been elected while its broker started
+            view.role_changed(replica.leading)
 
     def elected(self, host: str, term: int) -> None:
         """Take notice of an election; a term has one leader at most."""
