@@ -1,4 +1,4 @@
-"""`ledgermq pipeline`: jobs on Spark. Spark is imported when a job runs, so that help and completion stay fast."""
+"""`ledgermq pipeline`: jobs on Spark. Spark is imported only when a job runs, so that help and completion are fast."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ EXTRA = "this needs Spark: pip install 'ledgermq[spark]'"
 def command() -> None:
     """Jobs on Spark over topics: archive, replay, stream, stats, audit, dlq, compact.
 
-    They run on this machine unless --master names a cluster. Messages come through brokers (--namesrv) or straight from the
-    files of a store (--store). Exit status: 0 done, 1 differences found, 2 wrong usage, 3 messages are gone, 4 Spark failed.
+    They run on this machine unless --master names a cluster. They read messages through brokers (--namesrv) or from the files
+    of a store (--store). Exit status: 0 success, 1 differences found, 2 wrong usage, 3 messages were lost, 4 Spark failed.
     """
 
 
 def engine_options(function: Command) -> Command:
-    """How Spark runs."""
+    """Add the flags that say how Spark runs."""
     for option in reversed(
         (
             click.option("--master", metavar="URL", help="A Spark master; all cores of this machine by default."),
             click.option("--conf", multiple=True, metavar="KEY=VALUE", help="A setting of Spark; may be repeated."),
-            click.option("--progress/--no-progress", default=None, help="Show how far a job is; by default on a terminal."),
+            click.option("--progress/--no-progress", default=None, help="Show the progress; by default on a terminal."),
         )
     ):
         function = option(function)
@@ -48,13 +48,13 @@ def engine_options(function: Command) -> Command:
 
 
 def source_options(function: Command) -> Command:
-    """Where messages come from."""
+    """Add the flags that say where messages are read."""
     for option in reversed(
         (
             click.option("--namesrv", envvar="LEDGERMQ_NAMESRV", metavar="HOST:PORT", help="Name servers of the brokers."),
             click.option("--store", metavar="DIR[,DIR]", help="Stores to read without a broker."),
-            click.option("--from", "start", metavar="TIME", help="The first message: an ISO time, or ms since 1970."),
-            click.option("--until", "end", metavar="TIME", help="The first message that is not read any more."),
+            click.option("--from", "start", metavar="TIME", help="Read from this time on: ISO 8601, or ms since 1970."),
+            click.option("--until", "end", metavar="TIME", help="Messages stored at this time or later are not read."),
             click.option(
                 "--option", "options", multiple=True, metavar="KEY=VALUE", help="An option of the source; repeatable."
             ),
@@ -67,7 +67,7 @@ def source_options(function: Command) -> Command:
 def source_of(
     topics: Iterable[str], namesrv: str | None, store: str | None, start: str | None, end: str | None, options: Iterable[str]
 ) -> dict[str, str]:
-    """Options of the source that flags stand for; a store counts before a name server that the environment names."""
+    """Return the options of the source for the flags. A store has priority over a name server from the environment."""
     if store is None and namesrv is None:
         raise click.UsageError("say where messages are: --namesrv HOST:PORT, or --store DIR")
     found = {"storePath": store} if store is not None else {"nameServer": str(namesrv)}
@@ -81,9 +81,18 @@ def source_of(
     return {**found, **pairs(tuple(options), "--option")}
 
 
+def security_of(options: Iterable[str]) -> dict[str, str]:
+    """Return those options of a source that a sink in the same cluster needs as well: TLS and access keys."""
+    given = pairs(tuple(options), "--option")
+    return {key: value for key, value in given.items() if key.lower().startswith(_SECURITY)}
+
+
+_SECURITY = ("tls.", "accesskey", "secretkey", "securitytoken")
+
+
 @contextmanager
 def engine(name: str, master: str | None, conf: Iterable[str], progress: bool | None) -> Generator[SparkSession]:
-    """A session for one job; what fails in it becomes a line and an exit status."""
+    """Run a session for one job; its failure becomes one line and an exit status."""
     settings = pairs(tuple(conf), "--conf")
     watched = sys.stderr.isatty() if progress is None else progress
     try:
@@ -137,7 +146,7 @@ def _failure(text: str, status: int) -> click.ClickException:
 
 
 def plain(error: Exception) -> str:
-    """What a failure of Spark comes down to: the line of our own error if there is one, else its first line."""
+    """Return the line of our own error in a failure of Spark if there is one, else the first line of the failure."""
     lines = str(error).strip().splitlines()
     marker = "ledgermq.pipeline.errors."
     for line in lines:
@@ -153,7 +162,7 @@ def _unseen() -> Generator[None]:
 
 @contextmanager
 def _shown(spark: SparkSession, name: str) -> Generator[None]:
-    """Keep a line on standard error that says how many tasks of a job are done."""
+    """Show on standard error how many tasks of a job are finished, in one line that is updated."""
     ended = threading.Event()
 
     def show() -> None:
@@ -192,7 +201,7 @@ def _shown_cell(value: Any) -> Any:
 @command.command("archive")
 @click.argument("topics", nargs=-1, required=True)
 @click.option("--to", required=True, metavar="DIR", help="Where Parquet files go, by topic and day.")
-@click.option("--watch", is_flag=True, help="Go on as messages come, until interrupted.")
+@click.option("--watch", is_flag=True, help="Continue with new messages until interrupted.")
 @click.option("--compression", type=click.Choice(["zstd", "snappy", "none"]), default="zstd", show_default=True)
 @source_options
 @engine_options
@@ -201,7 +210,7 @@ def archive_command(
     topics: tuple[str, ...], to: str, watch: bool, compression: str, namesrv: str | None, store: str | None, start: str | None,
     end: str | None, options: tuple[str, ...], master: str | None, conf: tuple[str, ...], progress: bool | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Write what is new in topics to Parquet files; started again, it goes on where it ended."""
+    """Write the new messages of topics to Parquet files; each run continues where the last one ended."""
     source = source_of(topics, namesrv, store, start, end, options)
     with engine("archive", master, conf, progress) as spark:
         from ..pipeline.jobs.archive import archive  # noqa: PLC0415
@@ -215,18 +224,20 @@ def archive_command(
 
 @command.command("replay")
 @click.argument("directory")
-@click.option("--topic", help="Where to; by default the topic that each message came from.")
+@click.option("--topic", help="The destination; by default the topic that each message came from.")
 @click.option("--keep-queues/--any-queue", default=True, show_default=True, help="Send to the queue of the same number.")
 @click.option("--where", metavar="SQL", help="A condition on the archive's columns, such as \"dt >= '2026-01-01'\".")
 @click.option("--namesrv", envvar="LEDGERMQ_NAMESRV", required=True, metavar="HOST:PORT", help="Name servers of the brokers.")
-@click.option("--checkpoint", metavar="DIR", help="Lets an interrupted replay be started again without repeating anything.")
+@click.option("--checkpoint", metavar="DIR", help="Lets an interrupted replay be started again; nothing is sent twice.")
+@click.option("--option", "options", multiple=True, metavar="KEY=VALUE", help="An option of the sink; may be repeated.")
 @engine_options
 def replay_command(
     directory: str, topic: str | None, keep_queues: bool, where: str | None, namesrv: str, checkpoint: str | None,
-    master: str | None, conf: tuple[str, ...], progress: bool | None,
+    options: tuple[str, ...], master: str | None, conf: tuple[str, ...], progress: bool | None,
 ) -> None:  # fmt: skip
-    """Send archived messages again, each queue in its order."""
+    """Send archived messages again, in the order of each queue."""
     target = {"nameServer": namesrv, **({"checkpointLocation": checkpoint} if checkpoint is not None else {})}
+    target |= pairs(options, "--option")
     with engine("replay", master, conf, progress) as spark:
         from ..pipeline.jobs.copies import replay  # noqa: PLC0415
 
@@ -241,10 +252,14 @@ def replay_command(
 @click.option("--sink", metavar="FORMAT", help="Another sink of Spark, such as parquet or console.")
 @click.option("--sink-option", "sink_options", multiple=True, metavar="KEY=VALUE", help="An option of the sink; repeatable.")
 @click.option("--sql", help="Reads the view `input`; for a topic its result needs a column `body`.")
-@click.option("--watermark", metavar="'COLUMN DELAY'", help="How late messages may be, such as 'storeTimestamp 10 seconds'.")
+@click.option(
+    "--watermark",
+    metavar="'COLUMN DELAY'",
+    help="A column and how late messages may be, such as 'storeTimestamp 10 seconds'.",
+)
 @click.option("--trigger", metavar="INTERVAL", help="How often a batch begins, such as '1 second'; at once by default.")
 @click.option("--available-now", is_flag=True, help="End when all that is there has been read.")
-@click.option("--checkpoint", required=True, metavar="DIR", help="Where the query keeps how far it is.")
+@click.option("--checkpoint", required=True, metavar="DIR", help="The directory in which the query stores its progress.")
 @source_options
 @engine_options
 def stream_command(
@@ -261,7 +276,8 @@ def stream_command(
     if target_topic is not None:
         if to_namesrv is None and namesrv is None:
             raise click.UsageError("a topic is written through brokers: give --to-namesrv HOST:PORT")
-        target = {"nameServer": to_namesrv or str(namesrv), "topic": target_topic, **target}
+        shared = security_of(options) if to_namesrv is None else {}
+        target = {"nameServer": to_namesrv or str(namesrv), "topic": target_topic, **shared, **target}
     with engine("stream", master, conf, progress) as spark:
         from ..pipeline.jobs.copies import stream  # noqa: PLC0415
         from ..pipeline.jobs.places import FORMAT  # noqa: PLC0415
@@ -330,8 +346,8 @@ def audit_command(
 
 @command.command("dlq")
 @click.argument("group")
-@click.option("--redrive", is_flag=True, help="Send them to the topics that they came from.")
-@click.option("--checkpoint", metavar="DIR", help="Lets a redrive be started again without repeating anything.")
+@click.option("--redrive", is_flag=True, help="Send the messages to the topics that they came from.")
+@click.option("--checkpoint", metavar="DIR", help="With it an interrupted redrive can be started again; nothing is sent twice.")
 @source_options
 @engine_options
 @json_option
@@ -339,7 +355,7 @@ def dlq_command(
     group: str, redrive: bool, checkpoint: str | None, namesrv: str | None, store: str | None, start: str | None,
     end: str | None, options: tuple[str, ...], master: str | None, conf: tuple[str, ...], progress: bool | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Show what a group could not consume, and why; or send it back."""
+    """Show the messages that a group could not consume, and why; or send them back."""
     source = source_of((), namesrv, store, start, end, options)
     if redrive and namesrv is None:
         raise click.UsageError("messages are sent through brokers: give --namesrv HOST:PORT")
@@ -352,12 +368,13 @@ def dlq_command(
             show_rows(summary(letters), as_json=as_json)
             return
         target = {"nameServer": str(namesrv), **({"checkpointLocation": checkpoint} if checkpoint is not None else {})}
+        target |= security_of(options)
         click.echo(f"{send_back(letters, target)} messages")
 
 
 @command.command("compact")
 @click.argument("topics", nargs=-1, required=True)
-@click.option("--by", default="keys", show_default=True, help="The column that has the key.")
+@click.option("--by", default="keys", show_default=True, help="The column with the key.")
 @click.option("--to", required=True, metavar="DIR", help="Where Parquet files of the newest messages go.")
 @source_options
 @engine_options

@@ -19,7 +19,7 @@ from difflib import get_close_matches
 
 
 class PipelineError(Exception):
-    """Everything below."""
+    """The base class of all errors of the pipeline."""
 
 
 SECRET_OPTIONS = frozenset(("secretkey", "securitytoken", "tls.client.keypassword"))
@@ -50,7 +50,7 @@ class UnknownTopic(PipelineError):
 
 
 class TopicGone(PipelineError):
-    """A topic is no longer on a broker that is there."""
+    """A live broker no longer has a topic."""
 
     def __init__(self, topic: str, broker_name: str) -> None:
         super().__init__(f"the topic {topic!r} has been deleted from the broker {broker_name!r}")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ledgermq import Message, blocking
+from ledgermq.cli.pipeline import security_of
 from ledgermq.pipeline.errors import BadOption, CorruptStore, DataLoss
 from ledgermq.pipeline.jobs import archive as archiving
 from ledgermq.pipeline.jobs.archive import Archived, archive
@@ -291,6 +292,13 @@ def test_ledgers_are_compared_as_far_as_they_are_committed(spark: SparkSession, 
     assert "of term 1 at" in difference.record
     assert "does not have the CRC" in damaged.problems[str(nodes[1])][0]
     assert damaged.problems[str(nodes[0])] == []
+
+
+def test_what_a_sink_needs_to_reach_the_cluster_is_taken_from_the_source() -> None:
+    """Keys and certificates, but not what only a read has."""
+    given = ("accessKey=a", "secretKey=s", "tls.enable=true", "pullMaxMessages=5")
+
+    assert security_of(given) == {"accessKey": "a", "secretKey": "s", "tls.enable": "true"}
 
 
 def test_commands_that_write_run_the_jobs(
