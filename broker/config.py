@@ -78,7 +78,7 @@ def _houred(value: str) -> str | None:
 
 
 def _one_directory(value: str | None) -> str | None:
-    if value is None or "," not in value:
+    if value is None or not re.search(r",|:/", value):  # RocketMQ's separator, and the one that some set in its place
         return None
     return "one directory: RocketMQ's list of several, whose files this broker would not find, is not read"
 

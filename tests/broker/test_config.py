@@ -148,7 +148,9 @@ def test_a_node_of_a_dledger_group_has_the_id_after_its_number_while_it_follows(
     ("key", "value"),
     [
         ("storePathCommitLog", "/a/commitlog,/b/commitlog"),
+        ("storePathCommitLog", "/a/commitlog:/b/commitlog"),
         ("readOnlyCommitLogStorePaths", "/c/commitlog"),
+        ("readOnlyCommitLogStorePaths", "/c/commitlog:/d/commitlog"),
         ("totalReplicas", "3"),
         ("enableSlaveActingMaster", "true"),
         ("enableAutoInSyncReplicas", "true"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import attrs
 import pytest
@@ -11,6 +11,8 @@ import trio
 
 from ledgermq.broker.groups import GroupConfig
 from ledgermq.broker.topics import TopicConfig
+from ledgermq.client.received import split_records
+from ledgermq.message.errors import CorruptRecord
 from ledgermq.message.layout import decode_records
 from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.remoting.command import Wire
@@ -407,3 +409,25 @@ async def test_a_pull_that_does_not_wait_finds_what_was_acknowledged_just_before
         peer.send("T1", b"fresh")
 
         assert [message.body for message in peer.pulled("T1", 3)] == [b"fresh"]
+
+
+@pytest.mark.parametrize("damage", [(0, b"\x7f\xff\xff\xff"), (4, bytes(4)), (0, bytes(90))], ids=["size", "magic", "zeros"])
+async def test_a_record_that_was_damaged_at_rest_is_noticed_by_who_pulls_it(tmp_path: Path, damage: tuple[int, bytes]) -> None:
+    """The log's bytes are sent as they are. Our client takes nothing of such an answer, and stays where it is."""
+    async with open_desk(tmp_path) as desk:
+        desk.broker.topics.put(TopicConfig("T1"))
+        places = [desk.put("T1", b"hello") for _ in range(3)]
+        await desk.settled()
+        (segment,) = (tmp_path / "commitlog").iterdir()
+        at, content = damage
+        with segment.open("r+b") as file:
+            file.seek(places[1] + at)
+            file.write(content)
+
+        peer = desk.peer()
+        answer = peer.answer(peer.pull("T1"))
+
+        assert answer is not None
+        assert answer.code == ResponseCode.SUCCESS
+        with pytest.raises(CorruptRecord, match=f"at byte {places[1] - places[0]}"):
+            split_records(cast("Any", None), answer.body)
