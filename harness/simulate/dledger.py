@@ -23,6 +23,7 @@ from ledgermq.testing.sim.network import SEND_BUFFER_BYTES
 from ..outcome import Outcome
 from .group import GroupScene, GroupWatch, peer_of, replica_of
 from .nodes import NodesDraw, NodesRun, fabric_of, simulate
+from .older import check_older_log, leave_older_log
 from .scene import BROKER_PORT, Node
 from .workloads.delayed import DELAY_LEVELS
 from .workloads.membership import Membership
@@ -78,6 +79,8 @@ class DLedgerDraw(NodesDraw):
     """What the nodes speak among themselves; DLedger's own knows no changes of members."""
     restarts: bool
     """All nodes lose power at the very end, and are looked at after they have started again."""
+    older_messages: int
+    """How many messages the nodes have in a classic log, which the group's ledger continues."""
 
     @classmethod
     def of(cls, seed: int) -> DLedgerDraw:
@@ -105,6 +108,7 @@ class DLedgerDraw(NodesDraw):
             preferred=lots.random() < 0.1,
             restarts=lots.random() < 0.4,
             dialect=JAVA if Membership.name not in drawn and lots.random() < 0.2 else NATIVE,
+            older_messages=lots.randint(1, 400) if lots.random() < 0.25 else 0,
         )
 
 
@@ -180,6 +184,8 @@ class DLedgerRun(NodesRun[DLedgerDraw]):
             group.nodes.append(Node(group.machine(host), own, self._started))
         for node in group.nodes:
             node.clock.drift = draw.clock_drift * self.lots.choice((0, 1))
+        if draw.older_messages:
+            await leave_older_log(group.nodes, draw.older_messages)
         self.watch.on_change.append(self._life_ended)
         for node in group.nodes:
             await nursery.start(node.process.run)
@@ -352,6 +358,8 @@ class DLedgerRun(NodesRun[DLedgerDraw]):
             await self.must_be_equal()
         for node in self.group.members:
             assert node.broker is not None
+            if self.draw.older_messages:
+                check_older_log(node.host, node.broker.store, self.draw.older_messages)
             self.history.snapshots.append(self.snapshot(node, node.broker.store))
         for workload in self.workloads:
             workload.look(self.group.master.process.server.store)  # type: ignore[union-attr]

@@ -6,6 +6,7 @@ import attrs
 import pytest
 import trio
 
+from harness.simulate.older import copy_tree
 from harness.simulate.scene import Node
 from ledgermq.broker.broker import Broker, open_broker
 from ledgermq.broker.dledger import DLedgerReplication
@@ -18,7 +19,6 @@ from ledgermq.message.units import QueueId
 from ledgermq.store.divided_log import DividedCommitLog
 from ledgermq.store.errors import LogOfOtherMode, MissingLog, MissingSegment
 from ledgermq.testing.history import End
-from ledgermq.world.disk import Disk
 
 from ..ha.dledger.test_node import hand_over
 from .test_dledger import Group, check_nodes_agree, scenario
@@ -26,23 +26,6 @@ from .test_dledger import Group, check_nodes_agree, scenario
 ROOT = "older"
 OLDER_MESSAGES = 800
 IDLE_MESSAGES, DELETED_MESSAGES = 5, 7
-
-
-def copy_tree(source: Disk, target: Disk, directory: str) -> None:
-    """Copy a directory from one machine to another, onto the medium."""
-    target.make_directories(directory)
-    for name in source.list_directory(directory):
-        path = f"{directory}/{name}"
-        if source.is_directory(path):
-            copy_tree(source, target, path)
-            continue
-        read = source.open(path, read_only=True)
-        written = target.open(path, create_size=read.size)
-        written.write(read.read(0, read.size), 0)
-        written.sync()
-        read.close()
-        written.close()
-    target.sync_directory(directory)
 
 
 async def leave_classic_stores(group: Group, *, how: End = End.CLEAN, copies: int = 3) -> None:

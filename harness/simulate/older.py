@@ -1,0 +1,69 @@
+"""A classic log that the nodes of a group had before DLedger was switched on: the same on all, and served to the end."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from ledgermq.message.layout import body_size_of, span_of
+from ledgermq.message.message import IncomingMessage
+from ledgermq.store.message_store import MessageStore
+from ledgermq.store.opening import open_message_store
+from ledgermq.world.disk import Disk
+
+from .scene import Node
+
+TOPIC, QUEUES = "Older", 2
+_HOST = bytes(8)
+
+
+def copy_tree(source: Disk, target: Disk, directory: str, to: str = "") -> None:
+    """Copy a directory from one machine to another, onto the medium; `to` the same place if nothing else is said."""
+    to = to or directory
+    target.make_directories(to)
+    for name in source.list_directory(directory):
+        path = f"{directory}/{name}"
+        if source.is_directory(path):
+            copy_tree(source, target, path, f"{to}/{name}")
+            continue
+        read = source.open(path, read_only=True)
+        written = target.open(f"{to}/{name}", create_size=read.size)
+        written.write(read.read(0, read.size), 0)
+        written.sync()
+        read.close()
+        written.close()
+    target.sync_directory(to)
+
+
+def _body(number: int) -> bytes:
+    return b"%d;" % number + random.Random(number).randbytes(number * 37 % 900)  # noqa: S311 - never secrets
+
+
+async def leave_older_log(nodes: Sequence[Node], messages: int) -> None:
+    """Let every node have the store of a classic broker with so many messages."""
+    first = nodes[0]
+    async with open_message_store(first.machine.world(), first.config.store_config()) as store:
+        for number in range(messages):
+            put = await store.put_one(IncomingMessage(TOPIC, number % QUEUES, _body(number), "", 0, 0, 0, _HOST))
+            assert put.queue_offset == number // QUEUES
+    for node in nodes[1:]:
+        root, own = first.config.store_path_root_dir, node.config.store_path_root_dir
+        copy_tree(first.machine.disk, node.machine.disk, f"{root}/commitlog", f"{own}/commitlog")
+
+
+def check_older_log(host: str, store: MessageStore, messages: int) -> None:
+    """Every message that has not expired is there, at its offset; queues go on behind them all."""
+    for queue_id in range(QUEUES):
+        end = (messages - queue_id + QUEUES - 1) // QUEUES
+        assert store.max_offset(TOPIC, queue_id) == end, (
+            f"{host}: {TOPIC} {queue_id} ends at {store.max_offset(TOPIC, queue_id)}"
+        )
+        for offset in range(store.min_offset(TOPIC, queue_id), end):
+            unit = store.unit(TOPIC, queue_id, offset)
+            assert unit is not None, f"{host}: {TOPIC} {queue_id} lacks offset {offset}"
+            record = store.log.record(unit[0], unit[1])
+            span = span_of(record, 0, len(record)) if record is not None else None
+            assert record is not None, f"{host}: the record of {TOPIC} {queue_id} offset {offset} is not in the log"
+            assert span is not None, f"{host}: the record of {TOPIC} {queue_id} offset {offset} is damaged"
+            body = bytes(record[span.body_at : span.body_at + body_size_of(record, span)])
+            assert body == _body(QUEUES * offset + queue_id), f"{host}: another message at {TOPIC} {queue_id} offset {offset}"
