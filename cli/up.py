@@ -13,6 +13,7 @@ import shutil
 import tempfile
 from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext, suppress
+from math import inf
 from pathlib import Path
 
 import attrs
@@ -32,11 +33,14 @@ from ..namesrv.server import Namesrv, open_namesrv
 from ..remoting.errors import BadTlsSetting
 from ..store.errors import StoreError
 from ..testing.embedded import dledger_keys, free_ports
+from ..world.events import get_logger
 from ..world.real import World, real_world
 from .logs import LogFormat, log_options, log_to_stderr
 from .output import table
 from .processes import BrokerProcess
 from .serving import serve
+
+log = get_logger(__name__)
 
 PORTS_PER_BROKER = 10
 """A broker takes its port, the next one for slaves, and the last but one before it for clients of the VIP channel."""
@@ -46,6 +50,8 @@ PORT_MAX = 65_535
 TEMPORARY_PREFIX = "ledgermq-up-"
 WAIT_SECONDS = 0.05
 """How often the name server is asked whether new groups have elected a master."""
+ELECTION_SECONDS = 10.0
+"""After this long without a master we say where the reason is found, and go on waiting."""
 EVERYWHERE = ("", "0.0.0.0", "::")
 
 
@@ -262,11 +268,14 @@ def _shown(broker: Broker) -> Shown:
 
 async def _elected(namesrv: str, processes: Sequence[BrokerProcess]) -> tuple[Shown, ...]:
     """The nodes of DLedger groups, once each group has elected a master that the name server knows."""
+    names = {process.config.broker_name for process in processes}
+    warn_at = trio.current_time() + ELECTION_SECONDS
     async with open_admin(namesrv) as admin:
-        while True:
-            masters = await _masters(admin)
-            if masters.keys() == {process.config.broker_name for process in processes}:
-                break
+        while (masters := await _masters(admin)).keys() != names:
+            if trio.current_time() >= warn_at:
+                missing = ", ".join(sorted(names - masters.keys()))
+                log.warning("group_without_master", brokers=missing, reason=f"ledgermq dledger status -n {namesrv} says why")
+                warn_at = inf
             await trio.sleep(WAIT_SECONDS)
     return tuple(
         Shown(

@@ -217,21 +217,55 @@ def test_older_files_expire_first_and_the_ledger_goes_on_alone() -> None:
     scenario(story)
 
 
+def test_a_group_does_not_begin_before_all_have_the_classic_log() -> None:
+    """The first start of a group needs all of its nodes, and one without a copy is refused by the others."""
+
+    async def story(group: Group) -> None:
+        await leave_classic_stores(group, copies=2)
+        for node in group.nodes:
+            await group.nursery.start(node.process.run)
+        await trio.sleep(10)
+        assert not group.masters()
+        lacking = group.nodes[2]
+        assert all("which node n2 does not have" in refusal for refusal in refusals_of(lacking))
+
+        await lacking.process.end(End.CLEAN)
+        lacking.machine.disk.remove_tree(ROOT)
+        for directory in ("commitlog", "config"):
+            copy_tree(group.nodes[0].machine.disk, lacking.machine.disk, f"{ROOT}/{directory}")
+        await group.nursery.start(lacking.process.run)
+        await group.master()
+        await check_nodes_agree(group)
+
+    scenario(story)
+
+
+def refusals_of(node: Node) -> list[str]:
+    """What the other nodes say to one that they refuse."""
+    replication = up(node).replication
+    assert isinstance(replication, DLedgerReplication)
+    return [peer.refusal for peer in replication.node.replica.status().peers if peer.refusal]
+
+
 def test_a_node_without_the_classic_log_is_refused_until_that_has_expired() -> None:
     """It could not serve those messages as the leader; the refusal names the directories to copy."""
 
     async def story(group: Group) -> None:
-        await leave_classic_stores(group, copies=2)
-        lacking = group.nodes[2]
+        await leave_classic_stores(group)
         master = await start_all(group)
-        replication = up(lacking).replication
-        assert isinstance(replication, DLedgerReplication)
-        refusals = [peer.refusal or "" for peer in replication.node.replica.status().peers]
-        assert all("which node n2 does not have" in refusal and "commitlog" in refusal for refusal in refusals[:2])
-        assert up(lacking).store.log.max_offset == 0
+        lacking = next(node for node in group.nodes if node is not master)
         async with open_producer(group.namesrv, "p", world=group.world("10.0.3.2")) as producer:
             await group.produce(producer, 30)
-            for node in group.nodes[:2]:
+            await lacking.process.end(End.CLEAN)
+            lacking.machine.disk.remove_tree(ROOT)
+            await group.nursery.start(lacking.process.run)
+            await trio.sleep(1)
+            refusals = refusals_of(lacking)
+            assert len(refusals) == 2
+            assert all("does not have" in refusal and "commitlog" in refusal for refusal in refusals)
+            assert up(lacking).store.log.max_offset == 0
+            others = [node for node in group.nodes if node is not lacking]
+            for node in others:
                 await expire_older_files(node)
             await group.produce(producer, 10)
             with trio.fail_after(30):
@@ -260,14 +294,12 @@ def test_nodes_whose_classic_logs_differ_do_not_form_a_group() -> None:
             await producer.send(Message("T", b"only here"))
         await behind.process.end(End.CLEAN)
         behind.config = attrs.evolve(behind.config, enable_dleger_commit_log=True)
-        await start_all(group)
-        replication = up(behind).replication
-        assert isinstance(replication, DLedgerReplication)
-        await trio.sleep(5)
-        refusals = [peer.refusal or "" for peer in replication.node.replica.status().peers if peer.refusal]
-        assert len(refusals) == 2
+        for node in group.nodes:
+            await group.nursery.start(node.process.run)
+        await trio.sleep(10)
+        assert len(refusals := refusals_of(behind)) == 2
         assert all("the classic commit logs that the ledger continues differ" in refusal for refusal in refusals)
-        assert not replication.node.replica.is_leader
+        assert not group.masters()
 
     scenario(story)
 
