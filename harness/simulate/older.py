@@ -55,9 +55,8 @@ def check_older_log(host: str, store: MessageStore, messages: int) -> None:
     """Every message that has not expired is there, at its offset; queues go on behind them all."""
     for queue_id in range(QUEUES):
         end = (messages - queue_id + QUEUES - 1) // QUEUES
-        assert store.max_offset(TOPIC, queue_id) == end, (
-            f"{host}: {TOPIC} {queue_id} ends at {store.max_offset(TOPIC, queue_id)}"
-        )
+        found = store.max_offset(TOPIC, queue_id)
+        assert found == end, f"{host}: {TOPIC} {queue_id} ends at {found}, {end} was expected"
         for offset in range(store.min_offset(TOPIC, queue_id), end):
             unit = store.unit(TOPIC, queue_id, offset)
             assert unit is not None, f"{host}: {TOPIC} {queue_id} lacks offset {offset}"
