@@ -43,6 +43,8 @@ WOKEN_PER_TURN_MAX = 64
 """Held pulls answered in one turn of the event loop; a busy queue may have thousands of broadcasting readers."""
 _JAVA_INT_MAX = 0x7FFFFFFF
 
+_NOTHING_THERE = (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_OFFSET_MOVED)
+"""Codes of answers to pulls at the end of a queue and behind it."""
 _HEADER = answer_template(b'"maxOffset":"%d","minOffset":"%d","nextBeginOffset":"%d","suggestWhichBrokerId":"%d"', remark=True)
 
 _REMARKS = {status: status.name.encode() for status in GetStatus}
@@ -126,7 +128,7 @@ class PullService:
             self.commits.commit(pull.group.group_name, pull.topic, pull.queue_id, request.integer("commitOffset"))
         result = self._read(pull)
         code = code_of(result.status, pull.offset)
-        if code is ResponseCode.PULL_NOT_FOUND and not sys_flag & PULL_SUSPEND and self.store.dispatcher.behind_bytes:
+        if code in _NOTHING_THERE and not sys_flag & PULL_SUSPEND and self.store.dispatcher.behind_bytes:
             self.store.catch_up()  # it will not wait, and may ask for what was acknowledged just now
             result = self._read(pull)
             code = code_of(result.status, pull.offset)
