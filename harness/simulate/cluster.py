@@ -96,7 +96,8 @@ class ClusterDraw(NodesDraw):
             accepts_loss=(accepts_loss := lots.random() < 0.5),
             restores=sync_master and lots.random() < 0.3 and not accepts_loss,
         )
-        wide = not draw.restores and random.Random(seed ^ WIDE_SALT).random() < WIDE_SHARE  # noqa: S311 - never secrets
+        # What a promotion may take of tables is judged without further faults.
+        wide = not (draw.restores or draw.promotes) and random.Random(seed ^ WIDE_SALT).random() < WIDE_SHARE  # noqa: S311 - never secrets
         return draw.widened() if wide else draw
 
     def widened(self) -> ClusterDraw:
