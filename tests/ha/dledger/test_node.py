@@ -301,7 +301,7 @@ def test_a_follower_copies_the_tables_as_soon_as_the_new_leader_serves() -> None
 
     async def story(group: Group) -> None:
         old = await group.master()
-        await old.end("kill")
+        await old.process.end(End.KILL)
         new = await group.master()
         (follower,) = [node for node in group.nodes if node not in (old, new)]
         assert follower.broker is not None
