@@ -54,6 +54,14 @@ def _acknowledge_unsynced(_: Any) -> Callable[[Any], Any]:
     return lambda state: state.verified_index if state.snapshot is None else state.acked_index
 
 
+def _never(_: State) -> bool:
+    return False
+
+
+def _always(_: State) -> bool:
+    return True
+
+
 def _forget_the_vote(original: Any) -> Any:
     def start(cls: Any, /, *arguments: Any, hard_state: HardState = HardState(), **options: Any) -> Any:  # noqa: B008
         return original.__func__(cls, *arguments, hard_state=HardState(hard_state.term), **options)
@@ -202,8 +210,8 @@ RAFT_BUGS: tuple[Planted, ...] = (
     ),
     ("raft: acknowledge before the follower's sync", following, "_durable_match", _acknowledge_unsynced),
     ("raft: do not sync the vote", Raft, "start", _forget_the_vote),
-    ("raft: vote after the loss of the disk", State, "forgetful", lambda _: property(lambda state: False)),
-    ("raft: remember at the first word of a leader", forgetting, "_has_caught_up", lambda _: lambda state: True),
+    ("raft: vote after the loss of the disk", State, "forgetful", lambda _: property(_never)),
+    ("raft: remember at the first word of a leader", forgetting, "_has_caught_up", lambda _: _always),
     ("raft: commit beyond what was verified", ballot_box, "follow_commit", _commit_unverified),
     ("raft: truncate what an old Append repeats", RaftLog, "find_conflict", _truncate_always),
     ("raft: count one follower twice", quorum, "committed_index", _count_twice),

@@ -83,7 +83,7 @@ class GroupWatch:
         if both < 0:
             # Nobody saw what lies between: those who committed it are gone. It is compared when somebody commits it again.
             return
-        if known[at : at + both] != found[:both]:
+        if bytes(known[at : at + both]) != bytes(found[:both]):
             first = next(n for n in range(both) if known[at + n] != found[n])
             self._found(f"{host} commits other bytes at position {start + first} than were committed there before")
             return

@@ -144,7 +144,7 @@ def scenario(story: Callable[[Group], Awaitable[None]], seed: int = 1, settings:
 @pytest.mark.parametrize("how", list(End), ids=lambda end: end.name.lower())
 @DIALECTS
 def test_nothing_acknowledged_is_lost_or_repeated_when_the_master_ends(
-    settings: Mapping[str, str], seconds_max: float, how: str, seed: int
+    settings: Mapping[str, str], seconds_max: float, how: End, seed: int
 ) -> None:
     """Three masters in a row; queues have no gap and no message twice, on every node."""
 

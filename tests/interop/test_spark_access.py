@@ -15,7 +15,7 @@ from ledgermq.pipeline.sender import Sender
 from ledgermq.pipeline.sink import begin
 
 from .conftest import obtain
-from .servers import Cluster, Maker, jars_of, running
+from .servers import NO_TLS, Cluster, Maker, jars_of, running
 from .test_spark_source import read
 
 pytestmark = pytest.mark.interop
@@ -43,7 +43,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     config = folder / "store" / "config"
     config.mkdir(parents=True)
     (config / "topics.json").write_text(json.dumps(table))
-    with running(Maker.APACHE_55, folder, **ACCESS_CONTROL) as running_cluster:
+    with running(Maker.APACHE_55, folder, NO_TLS, **ACCESS_CONTROL) as running_cluster:
         yield running_cluster
 
 

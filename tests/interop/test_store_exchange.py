@@ -53,7 +53,7 @@ def serving(maker: Maker, folder: Path, **keys: object) -> Generator[tuple[Clust
     """A cluster on ``folder/store``, whose broker is configured with more keys, and a Java client on it."""
     obtain(lambda: servers.jars_of(maker))
     with ExitStack() as started:
-        cluster = started.enter_context(servers.running(maker, folder, **keys))
+        cluster = started.enter_context(servers.running(maker, folder, servers.NO_TLS, **keys))
         java = start_java("5.5.0", cluster.namesrv, folder / "client")
         started.callback(java.close)
         yield cluster, java
