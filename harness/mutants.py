@@ -48,7 +48,8 @@ from .outcome import Outcome
 from .pair_mutants import PAIR_BUGS
 from .raft.mutants import RAFT_BUGS
 from .raft.simulate import simulate_raft
-from .simulate.cluster import ClusterDraw, simulate_cluster
+from .simulate.cluster import simulate_cluster
+from .simulate.cluster_draw import ClusterDraw
 from .simulate.cores import simulate_cores
 from .simulate.store import simulate_store
 from .simulate.surroundings import Surroundings

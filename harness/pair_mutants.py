@@ -18,7 +18,8 @@ from ledgermq.store.index_slots import SLOT
 from ledgermq.testing.history import End
 
 from .outcome import Outcome
-from .simulate.cluster import ClusterDraw, simulate_cluster
+from .simulate.cluster import simulate_cluster
+from .simulate.cluster_draw import ClusterDraw
 from .simulate.store import simulate_store
 
 Make = Callable[[Any], Any]

@@ -11,8 +11,8 @@ from typing import Any
 
 import attrs
 
-from ..raft.core import Assignment
-from ..raft.errors import ChangeRefused, LeaderNotReady, NotLeader, TermChanged, TransferInProgress
+from ..raft.errors import ChangeRefused, NotLeader
+from ..raft.proposals import Assignment, next_assignment
 from ..raft.quorum import Configuration
 from ..raft.ready import CommittedRange, HardState, Ready, SoftState, SyncPoint
 from ..raft.roles import Role
@@ -112,15 +112,7 @@ class JavaCore(JavaState):
 
     def admit(self, expected_term: Term | None = None) -> Assignment:
         """Where the next entries would go; raises what `propose` would raise."""
-        if self.leadership is None:
-            raise NotLeader(self.leader)
-        if expected_term is not None and expected_term != self.term:
-            raise TermChanged(expected_term, self.term)
-        if self.leadership.transfer_to is not None:
-            raise TransferInProgress(self.leadership.transfer_to)
-        if self.log.written_index != self.log.last_index:
-            raise LeaderNotReady(self.log.written_index, self.log.last_index)
-        return Assignment(self.log.last_index + 1, self.term)
+        return next_assignment(self, expected_term)
 
     def propose(
         self, count: int = 1, *, expected_term: Term | None = None, configuration: Configuration | None = None

@@ -6,22 +6,19 @@ goes on with the other nodes.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Sequence
 
 import trio
 
 from ...store.errors import StoreError
 from ...world.events import get_logger
 from ..errors import LedgerGap
-from ..raft.batch import Slice
-from ..raft.units import LogIndex, Term
-from .disk_tasks import RETRY_SECONDS
+from ..raft.batch import Slice, Snapshot
+from ..raft.units import LogIndex
+from .disk_tasks import RETRY_SECONDS, DiskTasks
 from .ledger import Ledger
 from .log_reader import write_slice
 from .native import BeginAnew
-
-if TYPE_CHECKING:
-    from .replica import Replica
 
 log = get_logger(__name__)
 
@@ -44,24 +41,30 @@ async def write(ledger: Ledger, piece: Slice) -> None:
             return
 
 
-async def truncate(replica: Replica, index: LogIndex) -> None:
+async def truncate(ledger: Ledger, disk: DiskTasks, index: LogIndex) -> None:
     """Cut the entries from `index` on, which the leader does not have."""
-    ledger = replica.ledger
     log.info("uncommitted_entries_cut", first_index=index, last_index=ledger.end_index)
     while True:
         try:
-            await replica.disk.change(lambda: ledger.truncate(index))
+            await disk.change(lambda: ledger.truncate(index))
         except OSError as error:
             log.error("entries_not_cut", first_index=index, reason=error.strerror or str(error))
             await trio.sleep(RETRY_SECONDS)
         else:
             break
-    replica.links.follow_members(replica.addresses())
 
 
-async def begin_anew(replica: Replica, last_index: LogIndex, last_term: Term, begin: BeginAnew) -> None:
+async def begin_anew(
+    ledger: Ledger,
+    disk: DiskTasks,
+    snapshot: Snapshot,
+    *,
+    before_clearing: Sequence[Callable[[], Awaitable[None]]],
+    on_cleared: Sequence[Callable[[], None]],
+) -> None:
     """Drop the ledger and all that was derived from it: the leader no longer has the entries that are missing here."""
-    ledger = replica.ledger
+    begin, last_index, last_term = snapshot.payload, snapshot.last_index, snapshot.last_term
+    assert isinstance(begin, BeginAnew)
     log.warning(
         "ledger_begun_anew",
         begin_index=last_index + 1,
@@ -70,8 +73,8 @@ async def begin_anew(replica: Replica, last_index: LogIndex, last_term: Term, be
     )
 
     async def clear() -> None:
-        async with replica.disk.lock:
-            for prepare in replica.before_clearing:
+        async with disk.lock:
+            for prepare in before_clearing:
                 await prepare()
             # On the event loop, which reads the list of files that this changes.
             ledger.clear(last_index + 1, begin.position, last_term)
@@ -80,7 +83,7 @@ async def begin_anew(replica: Replica, last_index: LogIndex, last_term: Term, be
             ledger.write_checkpoint()
 
     async def drop_derived() -> None:
-        for tell in replica.on_cleared:
+        for tell in on_cleared:
             tell()
         await trio.lowlevel.checkpoint()
 
@@ -93,4 +96,3 @@ async def begin_anew(replica: Replica, last_index: LogIndex, last_term: Term, be
                 await trio.sleep(RETRY_SECONDS)
             else:
                 break
-    replica.links.follow_members(replica.addresses())

@@ -40,7 +40,6 @@ from .layout import CHANNEL_CONFIGURATION
 from .ledger import Ledger, Placed
 from .links import Links
 from .log_reader import LedgerReader
-from .native import BeginAnew
 from .obedience import begin_anew, truncate, write
 from .settings import ReplicaSettings
 from .status import Leading, ReplicaStatus, status_of
@@ -173,7 +172,15 @@ class Replica:
 
     def status(self) -> ReplicaStatus:
         """The node as it is now."""
-        return status_of(self)
+        return status_of(
+            self.settings.self_id,
+            self.core,
+            self.ledger,
+            self.links,
+            leading=self.leading,
+            addresses=self.addresses(),
+            stopped=self.stopped,
+        )
 
     # ---------------------------------------------------------------------------------------------------------------- proposals
 
@@ -388,11 +395,17 @@ class Replica:
         if ready.hard_state is not None:
             await self.disk.save(ready.hard_state)
         if ready.snapshot is not None:
-            begin, snapshot = ready.snapshot.payload, ready.snapshot
-            assert isinstance(begin, BeginAnew)
-            await begin_anew(self, snapshot.last_index, snapshot.last_term, begin)
+            await begin_anew(
+                self.ledger,
+                self.disk,
+                ready.snapshot,
+                before_clearing=self.before_clearing,
+                on_cleared=self.on_cleared,
+            )
+            self.links.follow_members(self.addresses())
         if ready.truncate_from is not None:
-            await truncate(self, ready.truncate_from)
+            await truncate(self.ledger, self.disk, ready.truncate_from)
+            self.links.follow_members(self.addresses())
         for piece in ready.appends:
             await write(self.ledger, piece)
         if ready.appends and any(piece.batch.configurations for piece in ready.appends):

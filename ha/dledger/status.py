@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 import attrs
 
 from ...world.network import Address
+from ..raft.core import Raft
 from ..raft.quorum import Configuration
 from ..raft.roles import Role
 from ..raft.units import LogIndex, PeerId, Term
+from .java_core import JavaCore
+from .java_links import JavaLinks
+from .ledger import Ledger
+from .links import Links
 from .native_layout import LANE_CONTROL
-
-if TYPE_CHECKING:
-    from .replica import Replica
 
 
 @attrs.frozen
@@ -57,13 +59,21 @@ class ReplicaStatus:
     peers: tuple[PeerStatus, ...]
 
 
-def status_of(replica: Replica) -> ReplicaStatus:
-    """A node as it is now."""
-    core, ledger = replica.core, replica.ledger
+def status_of(
+    self_id: PeerId,
+    core: Raft | JavaCore,
+    ledger: Ledger,
+    links: Links | JavaLinks,
+    *,
+    leading: Leading,
+    addresses: Mapping[PeerId, Address],
+    stopped: str | None,
+) -> ReplicaStatus:
+    """A node as it is now; `stopped` says why it has no part in the group, if it has none."""
     group = core.leadership.group if core.leadership is not None else None
     peers: list[PeerStatus] = []
-    for peer, address in replica.addresses().items():
-        link = replica.links.outgoing.get((peer, LANE_CONTROL))
+    for peer, address in addresses.items():
+        link = links.outgoing.get((peer, LANE_CONTROL))
         if link is None:
             continue
         replicator = group.get(peer) if group is not None else None
@@ -78,13 +88,13 @@ def status_of(replica: Replica) -> ReplicaStatus:
             )
         )
     return ReplicaStatus(
-        replica.settings.self_id,
-        replica.leading,
+        self_id,
+        leading,
         ledger.begin_index,
         ledger.end_index,
         ledger.synced_index,
         ledger.committed_index,
         core.configuration,
-        replica.stopped or ledger.failure,
+        stopped or ledger.failure,
         tuple(peers),
     )

@@ -13,7 +13,7 @@ import attrs
 
 from . import ballot_box, election, following, forgetting, membership, reading, replication, transfer
 from .batch import LogReader
-from .errors import LeaderNotReady, NotLeader, TermChanged, TransferInProgress, TwoLeaders
+from .errors import NotLeader, TwoLeaders
 from .log import LogState, RaftLog
 from .messages import (
     Append,
@@ -33,6 +33,7 @@ from .messages import (
     VoteRequest,
     VoteResponse,
 )
+from .proposals import Assignment, next_assignment
 from .quorum import Configuration, quorum_value
 from .ready import CommittedRange, HardState, Ready, SoftState, SyncPoint
 from .roles import Input, Role
@@ -45,14 +46,6 @@ _NO_HARD_STATE = HardState()
 
 _Soft: TypeAlias = tuple[Role, Term, PeerId | None, bool, Configuration | None, PeerId | None]
 """The fields of a `SoftState`, in their order; compared at every call of `ready`."""
-
-
-@attrs.frozen
-class Assignment:
-    """Where the next entries of this leader go."""
-
-    first_index: LogIndex
-    term: Term
 
 
 @attrs.define(eq=False)
@@ -250,15 +243,7 @@ class Raft(State):
 
         The owner writes the entries there, then calls `propose`: a write that fails has changed nothing here.
         """
-        if self.leadership is None:
-            raise NotLeader(self.leader)
-        if expected_term is not None and expected_term != self.term:
-            raise TermChanged(expected_term, self.term)
-        if self.leadership.transfer_to is not None:
-            raise TransferInProgress(self.leadership.transfer_to)
-        if self.log.written_index != self.log.last_index:
-            raise LeaderNotReady(self.log.written_index, self.log.last_index)
-        return Assignment(self.log.last_index + 1, self.term)
+        return next_assignment(self, expected_term)
 
     def propose(
         self, count: int = 1, *, expected_term: Term | None = None, configuration: Configuration | None = None

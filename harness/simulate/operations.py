@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import attrs
 import trio
@@ -16,10 +15,8 @@ from ledgermq.store.cutting import cut_log
 from ledgermq.testing.history import End, Held, History, NamedLoss
 from ledgermq.testing.sim.disk import DiskBackup
 
+from .cluster_draw import ClusterDraw
 from .scene import Node, Scene
-
-if TYPE_CHECKING:
-    from .cluster import ClusterDraw
 
 LOOK_SECONDS = 0.25
 CUT_AT = re.compile(r"store cut STORE --at (\d+)")

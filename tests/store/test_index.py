@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledgermq.message.strings import string_hash
 from ledgermq.store.index import IndexFiles
-from ledgermq.store.index_keys import IndexEntry, KeyBatch, KeyHashes, key_hash
+from ledgermq.store.index_keys import IndexEntry
 from ledgermq.store.recovery_mark import PartialIndex
 from ledgermq.world.disk import Disk, RealDisk
 
@@ -308,28 +307,6 @@ def test_what_was_not_flushed_before_a_crash_can_be_put_again(tmp_path: Path, di
     assert before == [0, 138]
     assert again.query("TopicTest", "k1", 64, *FOREVER) == [0, 138, 5000]
     again.close()
-
-
-@given(st.lists(st.tuples(st.text(max_size=5), st.text(max_size=40)), min_size=1, max_size=20))
-def test_hashes_in_two_steps_are_javas(pairs: list[tuple[str, str]]) -> None:
-    hashes = KeyHashes()
-
-    split = [hashes.split(topic, key) for topic, key in pairs]
-
-    batch = KeyBatch([state for state, _ in split], [tail for _, tail in split], [], [])
-    assert batch.hashes() == [key_hash(topic, key) for topic, key in pairs]
-    assert [key_hash(*pair) for pair in pairs] == [abs(string_hash("#".join(pair))) for pair in pairs]
-
-
-def test_remembered_prefixes_stay_bounded() -> None:
-    hashes = KeyHashes()
-
-    for n in range(10_000):
-        hashes.split("T", f"{n:05}-prefix-12345678")
-        hashes.split(f"T{n}", "prefix-12345678")
-
-    assert len(hashes.topics) <= 1024
-    assert all(len(prefixes) <= 4096 for prefixes in hashes.topics.values())
 
 
 @given(

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import attrs
 import pytest
 
-from harness.simulate.cluster import ClusterDraw, simulate_cluster
+from harness.simulate.cluster import simulate_cluster
+from harness.simulate.cluster_draw import ClusterDraw
 from harness.simulate.workloads.registry import CLASSIC_WORKLOADS, WORKLOADS
 from ledgermq.testing.logs import logs_silenced
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import attrs
 
-from harness.simulate.cluster import ClusterDraw, ClusterRun
+from harness.simulate.cluster import ClusterRun
+from harness.simulate.cluster_draw import ClusterDraw
 from harness.simulate.nodes import simulate
 from harness.simulate.scene import Node
 from ledgermq.broker.broker import Broker

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import attrs
 import pytest
 
-from harness.simulate.cluster import ClusterDraw, simulate_cluster
+from harness.simulate.cluster import simulate_cluster
+from harness.simulate.cluster_draw import ClusterDraw
 from ledgermq.testing.logs import logs_silenced
 
 

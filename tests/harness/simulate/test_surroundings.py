@@ -6,7 +6,8 @@ import random
 
 import attrs
 
-from harness.simulate.cluster import ClusterDraw, simulate_cluster
+from harness.simulate.cluster import simulate_cluster
+from harness.simulate.cluster_draw import ClusterDraw
 from harness.simulate.surroundings import NAME_SERVERS_MAX, Surroundings
 from ledgermq.testing.logs import logs_silenced
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import attrs
 
-from harness.simulate.cluster import ClusterDraw, simulate_cluster
+from harness.simulate.cluster import simulate_cluster
+from harness.simulate.cluster_draw import ClusterDraw
 from ledgermq.testing.logs import logs_silenced
 
 
