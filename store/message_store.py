@@ -7,7 +7,7 @@ Everything runs on the event loop; only syncing and recovery run on worker threa
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import attrs
 import trio
@@ -18,8 +18,13 @@ from .consumequeue import ConsumeQueue
 from .events import LogEvents
 from .put_side import PutSide
 
-if TYPE_CHECKING:
-    from .checkpointing import CheckpointKeeper
+
+class Checkpoints(Protocol):
+    """What a store tells the keeper of its checkpoint (`CheckpointKeeper`)."""
+
+    async def begin_cut(self, *, everything: bool) -> None: ...
+
+    def end_cut(self) -> None: ...
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -29,7 +34,7 @@ class MessageStore(PutSide):
     events: LogEvents
     cleaner: Cleaner | None = None
     """Carries out retention while the store is open."""
-    checkpoints: CheckpointKeeper | None = None
+    checkpoints: Checkpoints | None = None
     """Says what is on the medium while the store is open; nothing, while the log is cut."""
     on_queues_cut: list[Callable[[Mapping[tuple[str, int], int]], None]] = attrs.field(
         factory=list[Callable[[Mapping[tuple[str, int], int]], None]]

@@ -7,18 +7,17 @@ second time. A replica expires its log as it likes; what the log lacks then is s
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import Protocol
 
 import attrs
 import trio
 
-from ..message.control import queues_end_of
+from ..message.control import Control, queues_end_of
 from ..world.events import get_logger
+from .commitlog import CommitLog
+from .consumequeue import ConsumeQueues
 from .errors import NotWritable
-
-if TYPE_CHECKING:
-    from .put_side import PutSide
 
 log = get_logger(__name__)
 
@@ -28,11 +27,36 @@ SAID_SECONDS_MAX = 5.0
 """How long we wait until an event is as safe as the mode promises, before the attempt counts as failed."""
 
 
+class _Writability(Protocol):
+    @property
+    def hard_refusal(self) -> str | None: ...
+
+
+class EventLog(Protocol):
+    """What of a store this needs (`PutSide`)."""
+
+    @property
+    def log(self) -> CommitLog: ...
+
+    @property
+    def queues(self) -> ConsumeQueues: ...
+
+    @property
+    def next_offsets(self) -> Mapping[tuple[str, int], int]: ...
+
+    @property
+    def writability(self) -> _Writability: ...
+
+    def append_event(self, control: Control, *, on_full_disk: bool = False) -> int: ...
+
+    async def event_done(self, end: int) -> None: ...
+
+
 @attrs.define(eq=False)
 class QueueEnds:
     """What one store's log says about the ends of queues."""
 
-    store: PutSide
+    store: EventLog
     filled_from: Callable[[], int] = attrs.field(init=False)
     """Physical offset from which on a node gets the log that has nothing yet: the beginning of what other nodes are sent."""
     owed: bool = False
