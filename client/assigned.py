@@ -261,7 +261,8 @@ class AssignedQueue:
         self.look_for_room()
 
     def stop(self) -> None:
-        """Drop what waits, for a successor: what is in hand may still be done with."""
+        """Drop what waits, for a successor: what is in hand may still be done with, and a pull that is out counts no more."""
+        self.epoch += 1
         for message in list(self.buffered):
             self.next_offset = min(self.next_offset, message.queue_offset)
             self._done(message)
