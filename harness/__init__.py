@@ -1,1 +1,1 @@
-"""What only this repository runs, outside the wheel: simulated floors, planted bugs, fuzzers, real processes under faults."""
+"""Code that runs only in this repository and is not in the wheel: simulators, planted bugs, fuzzers, processes under faults."""

@@ -1,4 +1,4 @@
-"""Bugs of clients, and of what brokers keep for them, that the simulator of whole nodes has to find."""
+"""Bugs in clients, and in the state that brokers keep for them, that the simulator of whole nodes must find."""
 
 # ruff: noqa: ARG001, ARG005 - a mutant has the parameters of what it replaces
 
@@ -37,7 +37,7 @@ def _acknowledge_what_was_given_back(original: Any) -> Callable[[Any, Any], bool
 def _acknowledge_at_the_end(original: Any) -> Callable[[Any], Any]:
     async def close(self: Any) -> None:
         for source in self.sources.values():
-            for message in list(source.assigned._pending.values()):  # noqa: SLF001 - a bug knows no bounds
+            for message in list(source.assigned._pending.values()):  # noqa: SLF001 - a planted bug may reach into private state
                 if message.state == HANDED_OUT:
                     source.assigned.ack(message)
         await original(self)
@@ -162,7 +162,7 @@ CLIENT_BUGS: tuple[tuple[str, Any, str, Callable[[Any], Any]], ...] = (
     ("forget the owners of queues on restart", QueueLocks, "load", _forget_locks_on_restart),
     ("redeliver behind what comes next", AssignedQueue, "redeliver_in_order", _redeliver_behind_others),
 )
-"""Name, class, attribute, and what makes the bug of what is there."""
+"""Name, class, attribute, and the function that makes the faulty replacement from the original."""
 
 WIDE_BUGS: tuple[tuple[str, Any, str, Callable[[Any], Any], tuple[str, ...]], ...] = (
     ("stop a queue at the second retry", Redelivery, "_hold_up", _stop_a_queue_at_the_second_retry, ("ordered_kinds",)),
@@ -185,4 +185,4 @@ WIDE_BUGS: tuple[tuple[str, Any, str, Callable[[Any], Any], tuple[str, ...]], ..
         ("blocking",),
     ),
 )
-"""The same, and the workloads, of which one finds the bug where surroundings fail too."""
+"""The same fields, and the workloads: one of them must find the bug while name servers and networks fail too."""

@@ -1,4 +1,4 @@
-"""Bugs of whole nodes of a DLedger group, outside the Raft core, that the simulator of whole nodes has to find."""
+"""Bugs in the nodes of a DLedger group, outside the Raft core, that the simulator of whole nodes must find."""
 
 # ruff: noqa: ARG005 - a mutant has the parameters of what it replaces
 
@@ -23,7 +23,7 @@ from .simulate.dledger import DLedgerDraw, simulate_dledger
 
 
 def with_workloads(*workloads: str) -> Callable[[int], Outcome]:
-    """The floor of whole nodes of a group with these workloads alone."""
+    """The simulator of whole nodes of a group, with only these workloads."""
 
     def mend(draw: DLedgerDraw) -> DLedgerDraw:
         return attrs.evolve(draw, workloads=workloads)
@@ -32,7 +32,7 @@ def with_workloads(*workloads: str) -> Callable[[int], Outcome]:
 
 
 def _count_unsynced(*, on_leader: bool) -> Callable[[Any], Any]:
-    """What was written counts as synced at once, on the leader or on the others."""
+    """Count written entries as synced at once, on the leader or on the followers."""
 
     def make(original: Any) -> Any:
         def written(self: Any) -> None:
@@ -87,4 +87,4 @@ DLEDGER_BUGS: tuple[tuple[str, Any, str, Callable[[Any], Any], Callable[[int], O
     ("dledger: commit what one node has", quorum, "committed_index", _commit_what_one_node_has, QUEUES),
     ("dledger: pass over tables in the log", ReplicatedTables, "apply", _pass_over_tables, TABLES),
 )
-"""Name, class or module, attribute, what makes the bug of what is there, and the floor that it is looked for on."""
+"""Name, class or module, attribute, the function that makes the faulty replacement, and the simulator that must find it."""

@@ -1,4 +1,4 @@
-"""Finds modules that import each other, however: at the top, inside a function, or for their types alone.
+"""Finds modules that import each other anywhere: at the top, inside a function, or only for type checking.
 
 `python -m harness.import_circles` names every circle and fails if there is one. import-linter checks the layers, but not the
 modules of one package, and it does not see imports that only a type checker carries out.
@@ -15,7 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src"
-"""Has a link to every package."""
+"""The folder with a link to every package."""
 
 
 def modules(source: Path) -> dict[str, Path]:
@@ -31,13 +31,13 @@ def modules(source: Path) -> dict[str, Path]:
 def _files_below(folder: Path) -> Iterator[Path]:
     if folder.suffix == ".py":
         yield folder
-    elif folder.is_dir():  # a link, into which `rglob` would not go
+    elif folder.is_dir():  # may be a link, which `rglob` does not follow
         for inner in folder.iterdir():
             yield from _files_below(inner)
 
 
 def imports(known: Mapping[str, Path], name: str) -> set[str]:
-    """The known modules that a module imports anywhere in its text."""
+    """The known modules that a module imports anywhere in its source."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(known[name].read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -46,13 +46,13 @@ def imports(known: Mapping[str, Path], name: str) -> set[str]:
             package = name.split(".") if known[name].name == "__init__.py" else name.split(".")[:-1]
             above = package[: len(package) - node.level + 1] if node.level else []
             base = ".".join([*above, *([node.module] if node.module else [])])
-            # A name of a package is a module of it, or comes from its `__init__`.
+            # A name imported from a package is one of its modules, or is defined in its `__init__`.
             found |= {inner if (inner := f"{base}.{alias.name}") in known else base for alias in node.names}
     return (found & known.keys()) - {name}
 
 
 def first_circle(graph: Mapping[str, AbstractSet[str]]) -> list[str]:
-    """Modules each of which imports the one before it, the first one again at the end; empty if there is no circle."""
+    """Modules each of which imports the one before it, ending with the first one again; empty if there is no circle."""
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
@@ -68,7 +68,7 @@ def circle_below(source: Path) -> list[str]:
 
 
 def main() -> int:
-    """Name a circle; returns the status to exit with."""
+    """Print a circle if there is one; returns the exit status."""
     circle = circle_below(SOURCE)
     if circle:
         print("these modules import each other in a circle:", " <- ".join(circle))  # noqa: T201

@@ -1,6 +1,6 @@
 """`python -m harness.mutants`: plant known bugs, one at a time, and count the seeds until the simulator finds each.
 
-A simulator that finds no planted bug is worth nothing: every mutant must be found within `SEEDS_MAX` seeds.
+This tests the simulator itself: every mutant must be found within `SEEDS_MAX` seeds.
 """
 
 # ruff: noqa: ARG001, ARG005 - a mutant has the parameters of what it replaces
@@ -60,18 +60,18 @@ SECONDS_MAX = 300.0
 
 @attrs.frozen
 class Mutant:
-    """One planted bug: an attribute of a class or module, and what takes its place."""
+    """One planted bug: an attribute of a class or module, and the function that makes its replacement."""
 
     name: str
     owner: Any
     attribute: str
     make: Callable[[Any], Any]
     simulate: Callable[[int], Outcome] = simulate_store
-    """The floor on which it is looked for."""
+    """The simulator that must find it."""
 
     @contextmanager
     def planted(self) -> Generator[None]:
-        """The time in which the bug is there."""
+        """Plant the bug for the length of a `with` block."""
         original: Any = self.owner.__dict__[self.attribute]
         setattr(self.owner, self.attribute, self.make(original))
         try:
@@ -298,12 +298,12 @@ def _skip_a_message(original: Any) -> Any:
 
 
 def _with(*workloads: str) -> Callable[[int], Outcome]:
-    """The floor of whole nodes with these workloads alone."""
+    """The simulator of whole nodes with only these workloads."""
     return lambda seed: simulate_cluster(seed, lambda draw: attrs.evolve(draw, workloads=workloads))
 
 
 def _widely_with(*workloads: str) -> Callable[[int], Outcome]:
-    """The same where what surrounds the nodes fails too, and one way stays open."""
+    """The same simulator with failing name servers and networks, of which one path always works."""
 
     def mend(draw: ClusterDraw) -> ClusterDraw:
         around = Surroundings.of(random.Random(draw.seed))  # noqa: S311 - never secrets
@@ -383,9 +383,9 @@ MUTANTS = (
 
 
 def seeds_until_found(mutant: Mutant, seeds_max: int = SEEDS_MAX, seconds_max: float = inf) -> tuple[int, str] | None:
-    """Run seeds with the bug planted: how many it took, and the violation; None if it was not found in that time.
+    """Run seeds with the bug planted; returns how many it took and the violation, or None if it was not found in that time.
 
-    A seed that fails without the bug too has not found it.
+    A seed that fails without the bug too does not count.
     """
     started = time.monotonic()
     for seed in range(seeds_max):

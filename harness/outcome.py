@@ -1,4 +1,4 @@
-"""What one run did and found: a simulated seed, a row of kills of real processes, or a flood of malformed frames."""
+"""The result of one run: of a simulated seed, a series of kills of real processes, or many malformed frames."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ledgermq.testing.history import History
 
 @attrs.define(eq=False)
 class Outcome:
-    """One run."""
+    """What one run did and found."""
 
     history: History
     violations: list[str] = attrs.field(factory=list[str])
@@ -23,21 +23,21 @@ class Outcome:
     requests: Counter[str] = attrs.field(factory=Counter[str])
     """Requests that simulated servers handled without refusing them, by the name of their code."""
     drawn: str = ""
-    """What the seed drew, where everything is drawn from one."""
+    """What was drawn from the seed, if the whole run is drawn from one."""
     trace: list[str] = attrs.field(factory=list[str])
-    """What happened, line by line. Only simulated runs keep it."""
+    """What happened, line by line; only simulated runs record it."""
     start_seconds_max: float = 0.0
-    """The slowest start of a server, where servers are real processes."""
+    """The slowest start of a server, if servers are real processes."""
     seconds: float = 0.0
 
     @property
     def digest(self) -> str:
-        """A short name of the trace: two runs of one seed must agree on it."""
+        """A short hash of the trace, which must be equal in two runs of one seed."""
         return hashlib.sha256("\n".join(self.trace).encode()).hexdigest()[:16]
 
     @property
     def counts(self) -> Counter[str]:
-        """What was done, and each fault that happened."""
+        """How many operations there were, and how often each fault happened."""
         acknowledged = sum(put.acknowledged for put in self.history.puts)
         done = {"puts": len(self.history.puts), "acknowledged": acknowledged, "reads": len(self.history.reads)}
         return Counter(done) + self.faults
@@ -57,7 +57,7 @@ class Outcome:
 
 
 def describe_error(error: BaseException) -> str:
-    """One line about an exception that a run let out: the innermost one, and where it came from."""
+    """One line about an exception that ended a run: the innermost one, and where it was raised."""
     while (members := getattr(error, "exceptions", None)) is not None:
         error = members[0]
     last = traceback.extract_tb(error.__traceback__)[-1]

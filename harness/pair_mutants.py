@@ -1,4 +1,4 @@
-"""Planted bugs in what a pair of brokers does when one of them takes the other's place, and in what a start believes."""
+"""Planted bugs in the failover of a pair of brokers, and in what a broker trusts when it starts."""
 
 # ruff: noqa: ARG005 - a mutant has the parameters of what it replaces
 
@@ -48,7 +48,7 @@ def _trust_every_slot(original: Any) -> Callable[[Any, int], None]:
 
 
 def _drawn(**changes: Any) -> Callable[[int], Outcome]:
-    """The floor of whole nodes, in pairs whose operators settle every loss."""
+    """The simulator of whole nodes, with pairs whose operators resolve every loss."""
 
     def mend(draw: ClusterDraw) -> ClusterDraw:
         return attrs.evolve(draw, nodes=2, sync_master=True, in_sync_replicas=2, accepts_loss=False, **changes)
@@ -82,4 +82,4 @@ PAIR_BUGS: tuple[tuple[str, Any, str, Make, Callable[[int], Outcome]], ...] = (
     ),
     ("trust every slot of the index after a power cut", IndexFile, "rewind", _trust_every_slot, simulate_store),
 )
-"""Name, owner, attribute, what makes the bug of what is there, and the floor on which it is looked for."""
+"""Name, owner, attribute, the function that makes the faulty replacement, and the simulator that must find it."""

@@ -1,8 +1,8 @@
 """`python -m harness.fuzz`: a coverage-guided fuzzer (atheris, which is libFuzzer) over every decoder.
 
-Each target of `targets.py` gets a process of its own and the same share of the seconds, beginning with the kept corpus
-and with right inputs. What a decoder must not do is a finding: it is saved, printed with the line that replays it, and the exit
-status is 1. `--keep` adds to the corpus what reaches code that nothing in it reached, and drops what is not needed for that.
+Each target of `targets.py` runs in its own process for an equal share of the time, starting with the kept corpus and valid
+inputs. An input on which a decoder does what it must not is a finding: it is saved and printed with the command that replays
+it, and the exit status is 1. `--keep` adds inputs to the corpus that reach new code, and removes those no longer needed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CORPUS = Path("tests/harness/fuzz/corpus")
 FINDINGS = Path(".fuzz")
 HANG_SECONDS = 10
 RESIDENT_MIB_MAX = 2048
-"""Above what the few targets may take that unpack compressed bodies; `judge` measures each target's own bound."""
+"""libFuzzer ends a target above this memory, which is more than any may use; `judge` checks the bound of each target."""
 SECONDS_MIN = 1
 
 _PROGRESS = re.compile(r"^#\d+\s.*cov: (\d+) ft: \d+ corp: (\d+)/", re.MULTILINE)
@@ -44,7 +44,7 @@ _SAVED = re.compile(r"Test unit written to (\S+)")
 
 
 class Engine(Protocol):
-    """The part of atheris that is used; it brings no types of its own, and is not installed everywhere."""
+    """The part of atheris that we use; atheris has no type hints and is not installed everywhere."""
 
     def instrument_imports(self, include: list[str]) -> AbstractContextManager[object]: ...
     def Setup(self, args: list[str], test_one_input: Callable[[bytes], None]) -> None: ...  # noqa: N802 - its name
@@ -53,19 +53,19 @@ class Engine(Protocol):
 
 @attrs.frozen
 class Run:
-    """What came of one target."""
+    """The result of fuzzing one target."""
 
     target: str
     executions: int
     coverage: int
-    """Places in the code of ours that were reached, as libFuzzer counts them."""
+    """How many places in our code were reached, as libFuzzer counts them."""
     corpus: int
-    """Inputs of which each reached something that no other did."""
+    """How many inputs libFuzzer kept; each reached code that no other did."""
     finding: Path | None
-    """The input that did what it must not do."""
+    """The saved input on which the decoder failed, or None."""
     output: str
     status: int
-    """How its process ended, as `os.wait` tells; 0 is well."""
+    """The exit status of its process as `os.wait` returns it; 0 is success."""
 
     @property
     def failed(self) -> bool:
@@ -73,7 +73,7 @@ class Run:
 
 
 async def _fuzz_in_child(engine: Engine, target: Target, directories: Sequence[Path], seconds: int, seed: int) -> None:
-    """Replace what this process does by the fuzzing of one target; does not return."""
+    """Fuzz one target in this process; does not return."""
     flags = {
         "max_total_time": seconds,
         "max_len": INPUT_BYTES_MAX,
@@ -101,7 +101,7 @@ async def _fuzz_in_child(engine: Engine, target: Target, directories: Sequence[P
 def _save(target: Target, data: bytes) -> None:
     path = FINDINGS / f"{target.name}-{hashlib.sha256(data).hexdigest()[:16]}"
     path.write_bytes(data)
-    print(f"Test unit written to {path}", file=sys.stderr, flush=True)  # noqa: T201 - as libFuzzer tells of a hang
+    print(f"Test unit written to {path}", file=sys.stderr, flush=True)  # noqa: T201 - as libFuzzer reports a hang
 
 
 def _start(engine: Engine, target: Target, directories: Sequence[Path], output: Path, seconds: int, seed: int) -> int:
@@ -132,8 +132,8 @@ def _line_of(run: Run) -> str:
 
 
 def fuzz(targets: Sequence[Target], engine: Engine, work: Path, seconds: float, seed: int, corpus: Path) -> list[Run]:
-    """Fuzz targets in as many processes as there are processors; prints a line for each as it ends."""
-    from .seeds import seeds  # noqa: PLC0415 - after instrumentation, which it must not forestall
+    """Fuzz targets in as many concurrent processes as there are processors; print a line as each one ends."""
+    from .seeds import seeds  # noqa: PLC0415 - an earlier import would prevent instrumentation
 
     FINDINGS.mkdir(exist_ok=True)
     at_once = os.cpu_count() or 1
@@ -165,7 +165,7 @@ def _in_virtual_time(task: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 async def replay(target: Target, data: bytes) -> None:
-    """Judge one input; raises what the finding raises."""
+    """Judge one input; raises the exception of the finding, if it is one."""
     with judging():
         async with target.opens() as decode:
             taken = judge(target, decode, data)
@@ -187,7 +187,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
     chosen = _parser().parse_args(arguments)
     if chosen.replay:
-        from .targets import BY_NAME  # noqa: PLC0415 - instrumented below
+        from .targets import BY_NAME  # noqa: PLC0415 - the other branch imports it instrumented
 
         _in_virtual_time(partial(replay, BY_NAME[chosen.replay[0]], Path(chosen.replay[1]).read_bytes()))
         return 0
@@ -195,10 +195,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with (
         redirect_stderr(io.StringIO()),
         engine.instrument_imports(include=["ledgermq", "harness"]),
-    ):  # it prints every name
-        from .targets import BY_NAME, TARGETS  # noqa: PLC0415 - here it is instrumented
+    ):  # atheris prints the name of every module
+        from .targets import BY_NAME, TARGETS  # noqa: PLC0415 - imported here, it is instrumented
     targets = [BY_NAME[name] for name in chosen.targets.split(",")] if chosen.targets else list(TARGETS)
-    # libFuzzer takes 0 for none.
+    # libFuzzer reads seed 0 as no seed.
     seed = random.SystemRandom().randrange(1, 1 << 31) if chosen.seed is None else int(chosen.seed)
     print(f"seed {seed}", flush=True)  # noqa: T201
     began = time.monotonic()
@@ -221,7 +221,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _why(output: str) -> str:
-    """The part of what a child printed that says what happened."""
+    """The part of a child's output that describes the failure."""
     lines = output.splitlines()
     starts = [number for number, line in enumerate(lines) if line.startswith(("Traceback", "=="))]
     return "\n".join(lines[starts[0] :][:40] if starts else lines[-40:])

@@ -1,7 +1,7 @@
-"""The kept corpus: of all inputs of a target the few that together take every step in our code that all of them take.
+"""The kept corpus: for each target a few inputs that together take every step in our code that all found inputs take.
 
-A step is a pair of lines, one after the other in one function. Small inputs are taken first, so what is kept is small too; its
-names are hashes of its content, so renewing it changes what it must and nothing else.
+A step is a pair of lines that one function executes one after the other. Smaller inputs are tried first, so the kept ones are
+small. Files are named by the hash of their content, so renewing the corpus changes no file that is still needed.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from .judge import Decode, Target, judge, judging
 
 Step = tuple[str, int, int]
 INPUT_BYTES_KEPT_MAX = 8 * 1024
-"""Longer ones cost more space and time than what they alone reach is worth."""
+"""Longer inputs are not kept: the code that only they reach is not worth their space and time."""
 
 _OURS = str(Path(__file__).resolve().parents[2])
 
 
 def steps_of(target: Target, decode: Decode, data: bytes) -> frozenset[Step]:
-    """The steps that a decoder takes over one input."""
+    """The steps that a decoder takes for one input."""
     steps: set[Step] = set()
     last: dict[int, int] = {}
 
@@ -49,7 +49,7 @@ def steps_of(target: Target, decode: Decode, data: bytes) -> frozenset[Step]:
 
 
 def needed(target: Target, decode: Decode, inputs: Iterable[bytes]) -> list[bytes]:
-    """The inputs that are to be kept, small ones first."""
+    """The inputs that are to be kept, the smallest first."""
     kept: list[bytes] = []
     known: set[Step] = set()
     for data in sorted(set(inputs), key=lambda data: (len(data), data)):
@@ -60,12 +60,12 @@ def needed(target: Target, decode: Decode, inputs: Iterable[bytes]) -> list[byte
 
 
 def read_inputs(*directories: Path) -> list[bytes]:
-    """All inputs in directories, of which some may not exist."""
+    """All inputs in those of the directories that exist."""
     return [path.read_bytes() for directory in directories if directory.is_dir() for path in sorted(directory.iterdir())]
 
 
 async def keep(target: Target, found: Sequence[bytes], corpus: Path) -> None:
-    """Renew the corpus of a target by what was found."""
+    """Replace the corpus of a target by the needed ones among its inputs and those found."""
     kept = corpus / target.name
     with judging():
         async with target.opens() as decode:
@@ -82,6 +82,6 @@ async def keep(target: Target, found: Sequence[bytes], corpus: Path) -> None:
 def _is_sound(target: Target, decode: Decode, data: bytes) -> bool:
     try:
         judge(target, decode, data)
-    except Exception:  # noqa: BLE001 - a finding, which its own run tells of
+    except Exception:  # noqa: BLE001 - it is a finding, which the fuzzing run reports
         return False
     return True

@@ -1,6 +1,6 @@
-"""What a decoder may do with any bytes: read them, or raise its own documented error; in bounded time and memory.
+"""The rule for every decoder: it accepts any bytes or raises its own documented error, in bounded time and memory.
 
-One judgement for the fuzzer, for the replay of the corpus and for one finding by hand.
+The fuzzer, the replay of the corpus and the replay of a single finding all use this rule.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ import attrs
 from ledgermq.world.events import ROOT_LOGGER
 
 INPUT_BYTES_MAX = 64 * 1024
-"""Of what the fuzzer draws: long enough to see work that grows faster than its input."""
+"""The fuzzer makes no longer inputs; this is long enough to detect work that grows faster than the input."""
 SECONDS_BASE, SECONDS_PER_BYTE = 0.2, 20e-6
-"""CPU time, several times what an instrumented decoder on a busy machine takes."""
+"""CPU time that a decoder may use: several times what an instrumented one needs on a busy machine."""
 BYTES_BASE, BYTES_FACTOR = 256 * 1024, 64
-"""Memory: small objects made of a byte or two of text take so many times as much."""
+"""Memory that a decoder may use: an object read from one or two bytes of text takes that many times their size."""
 
 Decode = Callable[[bytes], object]
 Opens = Callable[[], AbstractAsyncContextManager[Decode]]
 
 
 def always(decode: Decode) -> Opens:
-    """Open a decoder that needs nothing around it."""
+    """Open a decoder that needs no environment."""
 
     @asynccontextmanager
     async def opened() -> AsyncGenerator[Decode]:
@@ -39,28 +39,28 @@ def always(decode: Decode) -> Opens:
 
 @attrs.frozen
 class Target:
-    """One decoder."""
+    """One decoder, its documented errors and its bounds."""
 
     name: str
     opens: Opens
-    """Gives the decoder, for as long as what it lives in lasts."""
+    """Opens the environment of the decoder and yields the decoder."""
     raises: tuple[type[Exception], ...] = ()
-    """The errors that its documentation names."""
+    """The errors that it is documented to raise."""
     seconds_base: float = SECONDS_BASE
     bytes_base: int = BYTES_BASE
     bytes_factor: int = BYTES_FACTOR
-    """It may take `bytes_base` and this many bytes for each of its input, and `seconds_base`: a few may stand for much."""
+    """It may use `bytes_base` and this many bytes of memory per byte of input; the bases matter where a short input expands."""
 
 
 class Finding(Exception):
-    """A decoder has taken too long or too much; any other error that leaves it is a finding by itself."""
+    """A decoder used too much time or memory; any undocumented error that it raises is a finding by itself."""
 
 
 def judge(target: Target, decode: Decode, data: bytes) -> bool:
-    """Let the decoder read `data`; tells whether it took it. To be called inside `judging`.
+    """Let the decoder read `data`; returns whether it accepted it. To be called inside `judging`.
 
     Raises:
-        Finding: too much time or memory.
+        Finding: the decoder used too much time or memory.
         Exception: an error that the decoder must not raise.
     """
     tracemalloc.reset_peak()
@@ -82,7 +82,7 @@ def judge(target: Target, decode: Decode, data: bytes) -> bool:
 
 @contextmanager
 def judging() -> Generator[None]:
-    """Trace memory, and keep what is logged to ourselves; an unexpected error that is logged is raised instead."""
+    """Trace memory and suppress log output; a log event with a stack trace, which is an unexpected error, is raised."""
     logger, judge = logging.getLogger(ROOT_LOGGER), _Judge()
     logger.addHandler(judge)
     logger.propagate = False
@@ -96,7 +96,7 @@ def judging() -> Generator[None]:
 
 
 class _Judge(logging.Handler):
-    """Drops what is logged; only an unexpected error, which comes with its trace, is raised."""
+    """Drops log events, but raises a finding for one with a stack trace, which is an unexpected error."""
 
     def emit(self, record: logging.LogRecord) -> None:
         fields: dict[str, Any] = getattr(record, "fields", {})

@@ -1,4 +1,4 @@
-"""Targets and seeds of DLedger mode: both dialects on the Raft port, and the files of a node."""
+"""Targets and seeds of DLedger mode: both protocols on the Raft port, and the files of a node."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _message(kind: int, content: bytes) -> None:
 
 
 def _frames(data: bytes) -> None:
-    """The first byte says where the rest is cut in two."""
+    """Feed the input in two pieces; the first byte is the place of the cut."""
     reader, cut = FrameReader.for_lane(LANE_ENTRIES), data[0] if data else 0
     for piece in (data[1:cut], data[max(cut, 1) :]):
         for kind, content in reader.feed(piece):
@@ -50,7 +50,7 @@ def _frames(data: bytes) -> None:
 
 
 def _any_message(data: bytes) -> None:
-    """The first byte is the kind, and the checksum is right."""
+    """Decode a message with a valid checksum; the first byte is its kind."""
     if data:
         _message(data[0] % 16, data[1:])
 
@@ -75,13 +75,13 @@ def _hello(data: bytes) -> None:
 
 
 def _java_request(data: bytes) -> None:
-    """The first byte chooses the request."""
+    """Decode a Java request; the first byte chooses which."""
     codes = (java.VOTE, java.HEART_BEAT, java.PUSH, java.LEADERSHIP_TRANSFER)
     java.read_request(codes[data[0] % 4 if data else 0], java.read_object(data[1:]), _B, None)
 
 
 def _ledger_files(data: bytes) -> None:
-    """A node's checkpoint, then its data files; whatever they hold, a second start finds what the first one has left."""
+    """Start a node on a checkpoint and data files of any content; a second start must find what the first one left."""
     cut = data[0] if data else 0
     disk, root = SimDisk(), "store/dledger-n0"
     disk.make_directories(f"{root}/data")
@@ -133,7 +133,7 @@ _SYNCED = Checkpoint(begin_index=0, synced_index=0, synced_term=1, synced_positi
 
 
 def _unframed(frame: bytes) -> bytes:
-    """A message as `raft_messages` takes it: its kind in one byte, then its content."""
+    """A message in the form that the target `raft_messages` reads: one byte for the kind, then the content."""
     _, kind, _ = FRAME.codec.unpack_from(frame)
     return bytes([kind]) + frame[FRAME.size :]
 

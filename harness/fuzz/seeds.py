@@ -1,4 +1,4 @@
-"""Where the fuzzer begins: for every target first an input that is right, as our encoders and RocketMQ's peers write it."""
+"""The fuzzer's first inputs: for every target first a valid one, as our encoders or RocketMQ nodes and clients write it."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _record(body: bytes = b"Hello", *, sys_flag: int = 0, born: bytes = _V4, sto
 
 
 def _second_format(record: bytes) -> bytes:
-    """The same record with a topic length of two bytes."""
+    """The same record in the second format, whose topic length has two bytes."""
     body_at = 88
     topic_at = body_at + int.from_bytes(record[84:88])
     return struct.pack(">ii", len(record) + 1, MAGIC_V2) + record[8:topic_at] + b"\0" + record[topic_at:]
@@ -145,7 +145,7 @@ def _hello(max_offset: int, epochs: EpochList, segment_size: int = 4096) -> byte
 
 
 def _data(offset: int, epoch: int, body: bytes) -> bytes:
-    """A data frame without its checksum, which the target makes."""
+    """A data frame without its checksum, which the target appends."""
     head = DATA.pack(
         kind=DATA_KIND, size=len(body), offset=offset, epoch=epoch, confirmed=1500, master_end=6000, readable=1400, crc=0
     )
@@ -153,7 +153,7 @@ def _data(offset: int, epoch: int, body: bytes) -> bytes:
 
 
 def _report(appended: int) -> bytes:
-    """A report without its checksum, which the target makes."""
+    """A report without its checksum, which the target appends."""
     return REPORT.pack(kind=REPORT_KIND, appended=appended, flushed=appended - 5, crc=0)[:-CRC_SIZE]
 
 
@@ -254,7 +254,7 @@ def _compressed() -> Iterable[tuple[str, list[bytes]]]:
 
 
 def seeds() -> dict[str, list[bytes]]:
-    """Inputs by the name of their target; the first is right, others may be a step away from it."""
+    """Inputs by the name of their target; the first is valid, others may differ from a valid one in one respect."""
     block = binary_header(310, _SEND_FIELDS, 1)
     return {
         "record": _records(),

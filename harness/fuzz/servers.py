@@ -1,7 +1,7 @@
-"""Requests at whole servers on a simulated machine: what leaves a handler and is no refusal is logged as an error, a finding.
+"""Requests to whole servers on a simulated machine; an exception of a handler that is no refusal is a finding.
 
-An input is a JSON header, a line end and a body. No other task gets a turn while the server is asked, and what a request has
-made is taken back before the next one, so that an input does the same every time.
+An input is a JSON header, a line end and a body. No other task runs while the server handles it, and the changes of a request
+are undone before the next one, so that an input always has the same effect.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ BROKER_CODES = frozenset(
         *(200, 201, 202, 203, 204, 207, 208, 222, 225, 300, 303, 314, 315, 317, 321, 328, 343, 345, 351, 352, 353),
     )
 )
-"""Requests that are answered at once and leave the disk alone."""
+"""Codes of requests that a broker answers at once and without the disk."""
 NAMESRV_CODES = frozenset((101, 103, 104, 105, 106, 205, 206, 216, 217, 219, 224, 304, 311, 312, 313, 319, 322, 327, 904, 901))
 
 
@@ -75,7 +75,7 @@ async def broker_requests() -> AsyncGenerator[Callable[[bytes], object]]:
 
 @asynccontextmanager
 async def namesrv_requests() -> AsyncGenerator[Callable[[bytes], object]]:
-    """A name server that knows nobody."""
+    """A name server without registered brokers; each request gets new tables."""
     world = sim_world(0)
 
     def decode(data: bytes) -> None:
@@ -90,7 +90,7 @@ async def namesrv_requests() -> AsyncGenerator[Callable[[bytes], object]]:
 
 @asynccontextmanager
 async def delay_file() -> AsyncGenerator[Callable[[bytes], object]]:
-    """The positions of delayed messages, inside what the queues of a broker hold."""
+    """The file of a broker's positions in its delay queues, loaded into a running broker."""
     async with open_virtual() as embedded:
         broker = embedded.brokers[0]
         disk = broker.world.disk

@@ -1,6 +1,6 @@
-"""Every decoder of bytes that somebody else wrote, and the errors that each may raise: the fuzzer's one table.
+"""Every decoder of untrusted bytes, and the errors that each may raise: the table of the fuzzer.
 
-Where a checksum or a signature stands before the decoder, the target makes the right one, or nothing would get past it.
+Where a checksum or a signature is verified first, the target computes the right one, since otherwise no input would pass.
 Seeds are in `seeds.py`.
 """
 
@@ -91,7 +91,7 @@ def _records(data: bytes) -> None:
 
 
 def _log(data: bytes) -> None:
-    """As recovery walks along a commit log."""
+    """Check record after record, as recovery reads a commit log."""
     at = 0
     while True:
         check, span = check_record(data, at, len(data))
@@ -140,7 +140,7 @@ def _body(compression: int) -> Callable[[bytes], object]:
 
 
 def _frames(data: bytes) -> None:
-    """The first byte says where the rest is cut in two."""
+    """Feed the input in two pieces; the first byte is the place of the cut."""
     connection: Connection[None] = Connection()
     cut = data[0] if data else 0
     for piece in (data[1:cut], data[max(cut, 1) :]):
@@ -206,7 +206,7 @@ def _slave() -> AuthenticatedSlave:
 
 
 def _pair() -> tuple[AuthenticatedMaster, AuthenticatedSlave]:
-    """Both behind their handshake."""
+    """A master and a slave that have finished their handshake."""
     master, slave = _master(), _slave()
     _, challenge = master.receive(slave.opening(), 0.0)
     _, hello = slave.receive(challenge, 0.0)
@@ -219,7 +219,7 @@ def _pair() -> tuple[AuthenticatedMaster, AuthenticatedSlave]:
 
 
 def _feed(core: MasterCore | SlaveCore, data: bytes) -> None:
-    """In two pieces; the first byte says where the cut is."""
+    """Feed the input in two pieces; the first byte is the place of the cut."""
     cut = data[0] if data else 0
     core.receive(data[1:cut], 0.0)
     core.receive(data[max(cut, 1) :], 0.0)
@@ -304,7 +304,7 @@ _QUEUE_FILE = 400
 
 
 def _queue_files(data: bytes) -> None:
-    """The first byte says whether written bytes may have been lost; what follows fills up to three files."""
+    """Open queue files: the first byte is whether written bytes may be lost, the rest fills up to three files."""
     content = data[1 : 1 + 3 * _QUEUE_FILE]
     disk = SimDisk()
     disk.make_directories("/queues/T/0")
@@ -327,7 +327,7 @@ def _epochs(data: bytes) -> None:
 
 
 def _control(data: bytes) -> None:
-    """A control record with a body of anything."""
+    """Decode a control record whose body is the input."""
     message = IncomingMessage(CONTROL_TOPIC, 0, data, "CONTROL\x01topic_deleted\x02", 0, TRANSACTION_ROLLBACK, 0, bytes(8))
     (record,) = encode_records([message], [topic_field(CONTROL_TOPIC.encode())], [0], 0, bytes(8))
     topic, next_offsets = deleted_topic_of(decode_control(record))
@@ -349,7 +349,7 @@ def _identity(data: bytes) -> None:
 
 
 def _json_file(data: bytes) -> None:
-    """The file holds the first half, its `.bak` the other."""
+    """Load a JSON file that holds the first half of the input; its `.bak` holds the second half."""
     disk = _disk_with("/config/topics.json", data[: len(data) // 2])
     disk.open("/config/topics.json.bak", create_size=len(data) - len(data) // 2).write(data[len(data) // 2 :], 0)
     file = JsonFile(disk, "/config/topics.json")
@@ -401,7 +401,7 @@ def _local_offsets(data: bytes) -> None:
     LocalOffsets(_disk_with("/offsets.json", data), "/offsets.json").load()
 
 
-# --------------------------------------------------------------------------------- JSON bodies with a shape of their own
+# --------------------------------------------------------------------------------- JSON bodies with their own structure
 
 
 def _registration(data: bytes) -> None:
@@ -420,9 +420,9 @@ def _subscription(data: bytes) -> None:
 
 
 _JSON_BYTES_FACTOR = 160
-"""A number that is a value of its own takes two bytes as text, and is held as read, as prepared and as written."""
+"""Bytes of memory per byte of JSON: a number of two bytes of text is in memory as parsed, as converted and as written."""
 _UNPACKING = 3
-"""What is unpacked is there up to so many times: in pieces, joined, and as what is read out of it."""
+"""How many copies of an unpacked body may be in memory: its pieces, the joined body, and what is decoded from it."""
 
 TARGETS = (
     Target("record", always(_records), (CorruptRecord,)),

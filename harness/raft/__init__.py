@@ -1,1 +1,1 @@
-"""The Raft core alone: a memory storage with a disk's habits, a world of faults, checkers, and a model checker."""
+"""Tests of the Raft core alone: a memory storage that behaves like a disk, simulated faults, checkers, a model checker."""

@@ -1,7 +1,7 @@
 """`python -m harness.raft.check_model`: explore small worlds completely, and find planted bugs by their shortest traces.
 
-Each world has its own bounds; a larger one is bounded by the number of states. The exit status is 1 if the real core breaks a
-claim, or if a planted bug that fits its world is not found there.
+Each world has its own bounds; a large one is searched only up to a number of states. The exit status is 1 if the real core
+violates a claim, or if a planted bug that its world can reveal is not found there.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WORLDS: dict[str, Bounds] = {
     "copies": Bounds(terms=2, campaigns=2, entries=0, duplicates=1),
     "crash between leaders": Bounds(terms=2, campaigns=2, entries=0, crashes=1),
 }
-"""What is explored. A complete search means that no order of events within the bounds breaks a claim."""
+"""The worlds to explore. A complete search proves that no order of events within the bounds violates a claim."""
 
 BUGS: dict[str, str] = {
     "count entries of earlier terms": "change of leaders",
@@ -40,11 +40,12 @@ BUGS: dict[str, str] = {
     "vote for a log that is behind": "rivals",
     "vote twice in a term": "rivals",
 }
-"""Planted bugs that fit a world. The others need learners, snapshots, reads, time or more nodes: the simulator finds those."""
+"""Planted bugs and the world that reveals each. Bugs that need learners, snapshots, reads, time or more nodes are for the
+simulator."""
 
 
 def show(name: str, result: Result, seconds: float) -> None:
-    """One line about a search, and the trace if there is one."""
+    """Print one line about a search, and its trace if there is one."""
     kind = "complete" if result.complete else "violation" if result.violations else "bounded"
     print(  # noqa: T201
         f"{name:50} {result.states:8} states, {result.transitions:8} transitions, "

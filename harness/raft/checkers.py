@@ -1,7 +1,7 @@
-"""What must hold in every group at every moment, watched from outside the nodes.
+"""What must hold in every group at every moment, checked from outside the nodes.
 
-Each method is one claim of the Raft paper (Figure 3) or one promise of ours, and appends a sentence to `violations` when it is
-broken. The checker sees everything: all disks, all logs, every answer.
+Each method is one property of the Raft paper (Figure 3) or one promise of ours, and appends a sentence to `violations` when it
+does not hold. The checker sees all disks, all logs and every answer.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from .storage import Entry
 
 @attrs.define(eq=False)
 class Checker:
-    """The truth about one group."""
+    """What is known of one group from outside, and the violations found."""
 
     violations: list[str] = attrs.field(factory=list[str])
     leaders: dict[Term, PeerId] = attrs.field(factory=dict[Term, PeerId])
     committed: list[Entry] = attrs.field(factory=list[Entry])
     """Every committed entry, by index."""
     commit_terms: list[Term] = attrs.field(factory=list[Term])
-    """The term of the leader that committed each of them."""
+    """The term of the leader that committed each entry of `committed`."""
     written: dict[tuple[LogIndex, Term], tuple[Entry, Term]] = attrs.field(
         factory=dict[tuple[LogIndex, Term], tuple[Entry, Term]]
     )
     """Every entry that was ever in a log, with the term of the entry before it."""
     acknowledged_index: LogIndex = -1
-    """Everything up to here was acknowledged to a client or seen by a reader."""
+    """Everything up to this index was acknowledged to a client or returned to a reader."""
 
     def expect(self, holds: bool, claim: str) -> None:
         if not holds:
@@ -42,7 +42,7 @@ class Checker:
     # ---------------------------------------------------------------- claims
 
     def election_safety(self, node: Node) -> None:
-        """At most one leader can be elected in a given term; and it has all that was committed in earlier terms."""
+        """At most one leader can be elected in a given term, and it has all entries that were committed in earlier terms."""
         raft = node.raft
         if raft.leadership is None or self.leaders.get(raft.term) == node.id:
             return
@@ -97,7 +97,7 @@ class Checker:
                 return
 
     def snapshot_safety(self, node: Node, last_index: LogIndex, last_term: Term) -> None:
-        """A snapshot stands for committed entries only."""
+        """A snapshot replaces committed entries only."""
         self.expect(
             last_index < len(self.committed) and (last_index < 0 or self.committed[last_index][0] == last_term),
             f"{node.id} installs a snapshot of entry {last_index} of term {last_term}, which is not committed",
@@ -106,7 +106,7 @@ class Checker:
     def majority_stores(
         self, nodes: Mapping[PeerId, Node], configuration: Configuration, index: LogIndex, term: Term, who: PeerId
     ) -> None:
-        """What is acknowledged is on the disks of a majority, synced; of both majorities in a joint configuration."""
+        """An acknowledged entry is synced on the disks of a majority, in a joint configuration of both majorities."""
         for voters in filter(None, (configuration.voters, configuration.outgoing)):
             holders = [voter for voter in voters if _stores(nodes[voter], index, term)]
             self.expect(
@@ -116,7 +116,7 @@ class Checker:
         self.acknowledged_index = max(self.acknowledged_index, index)
 
     def read_is_linearizable(self, node: Node, floor: LogIndex, index: LogIndex) -> None:
-        """A read sees everything that was acknowledged, or read by anybody, before it began; and nothing uncommitted."""
+        """A read sees everything that was acknowledged or returned to any reader before it began, and nothing uncommitted."""
         self.expect(
             index >= floor, f"{node.id} answers a read with index {index}, but {floor} was acknowledged before it began"
         )
@@ -124,7 +124,7 @@ class Checker:
         self.acknowledged_index = max(self.acknowledged_index, index)
 
     def invariants(self, node: Node) -> None:
-        """The inequalities that the fields of the core promise."""
+        """The inequalities that always hold between the fields of the core."""
         raft: Raft = node.raft
         log = raft.log
         self.expect(
@@ -145,7 +145,7 @@ class Checker:
         )
 
     def nothing_is_lost(self, nodes: Iterable[Node]) -> None:
-        """After the world has healed, every member has everything that was acknowledged."""
+        """After all faults have ended, every member has applied everything that was acknowledged."""
         for node in nodes:
             applied = node.last_applied
             self.expect(
@@ -155,7 +155,7 @@ class Checker:
 
 
 def _stores(node: Node, index: LogIndex, term: Term) -> bool:
-    """Whether the disk of a node has the entry, or one that it has lost had it."""
+    """Whether the disk of a node has the entry, or a disk that it has lost had it."""
     return any(
         index <= storage.boundary[0] or ((entry := storage.synced_entry(index)) is not None and entry[0] == term)
         for storage in (node.storage, *node.lost)

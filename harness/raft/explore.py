@@ -1,11 +1,11 @@
 """A breadth-first model checker that drives the real Raft core through all interleavings of a small world.
 
-The world has three nodes. An action is an election time-out, a delivered message (once, or with a copy left behind), a sync, a
-client's entry, a leader that tries again, or a crash after which any prefix of the unsynced operations is on the disk. Messages
-arrive in any order, and one that is never delivered is lost. Every reached state is checked; states that differ only in the
-names of the nodes are one. Since the search is breadth-first, the first violation has a shortest trace.
+The world has three nodes. An action is an election time-out, the delivery of a message (which may leave a copy in the network),
+a sync, a client's entry, a retry of a leader, or a crash after which any prefix of the unsynced operations is on the disk.
+Messages arrive in any order, and one that is never delivered is lost. Every reached state is checked; states that differ only
+in the names of the nodes count as one. Since the search is breadth-first, the first violation has a shortest trace.
 
-Left out are time and what only time makes safe or fast: pre-votes, answers to heartbeats, and leases. Elections can begin at
+Time is left out, and with it what depends on time: pre-votes, answers to heartbeats, and leases. Elections can begin at
 any moment, which is more than the real timers allow. In a world without crashes every write is synced at once.
 """
 
@@ -38,7 +38,7 @@ PEERS = (PeerId("a"), PeerId("b"), PeerId("c"))
 NAMINGS: tuple[dict[PeerId | None, int], ...] = tuple(
     {None: -1, **dict(zip(PEERS, numbers, strict=True))} for numbers in itertools.permutations(range(len(PEERS)))
 )
-"""All ways to name the nodes; a state is looked up under the name that gives the smallest key."""
+"""All permutations of the nodes' names; the key of a state is the smallest one over all of them."""
 SETTINGS = Settings(append_bytes_max=4, probe_bytes_max=1)
 
 Ghost: TypeAlias = tuple[Entry, Term]
@@ -47,32 +47,32 @@ Ghost: TypeAlias = tuple[Entry, Term]
 
 @attrs.frozen(kw_only=True)
 class Bounds:
-    """How large the world is."""
+    """The bounds of the explored world."""
 
     terms: int = 2
-    """Elections raise the term up to this."""
+    """The highest term that an election may reach."""
     campaigns: int = 2
-    """How often nodes campaign, all together."""
+    """How often all nodes together may campaign."""
     entries: int = 1
-    """Entries of clients, beside the barrier of each term."""
+    """How many entries clients propose, not counting the barrier of each term."""
     crashes: int = 0
     duplicates: int = 0
     retries: int = 0
-    """How often a leader forgets what is on the way to a follower and probes it anew, as after lost messages."""
+    """How often a leader forgets the appends that are in flight to a follower and probes it again, as after lost messages."""
     heartbeats: int = 0
     """How often a leader sends a round of heartbeats, which carry its commit index."""
     states: int = 1_000_000
-    """The search stops after so many states."""
+    """The search stops after this many states."""
 
 
 @attrs.define(eq=False)
 class SmallNode(Node):
-    """A node that is never changed once it is part of a state; it remembers its keys."""
+    """A node that never changes once it is part of a state; it caches its keys."""
 
     keys: tuple[int, ...] = ()
-    """One for each naming."""
+    """One key for each naming; empty until they are computed."""
     eager: bool = False
-    """Syncs whatever it writes at once."""
+    """Whether it syncs every write at once."""
 
     def changed(self) -> SmallNode:
         """A copy that an action may change."""
@@ -109,7 +109,7 @@ def _copied(led: Leadership) -> Leadership:
 
 @attrs.frozen(eq=False)
 class World:
-    """One state: the nodes, the messages on the way, and what only the checker knows."""
+    """One state: the nodes, the messages in flight, and what only the checker knows."""
 
     nodes: tuple[SmallNode, ...]
     network: frozenset[Message] = frozenset()
@@ -130,7 +130,7 @@ class World:
 
 
 def _node_key(node: SmallNode, naming: Mapping[PeerId | None, int]) -> int:
-    """A number for everything that decides what a node does next."""
+    """A hash of everything that determines what a node does next."""
     raft, storage = node.raft, node.storage
     led, ballot = raft.leadership, raft.ballot
     leadership: Any = None
@@ -172,12 +172,12 @@ def _message_key(message: Message, naming: Mapping[PeerId | None, int]) -> int:
 
 @attrs.define(eq=False)
 class Keys:
-    """Computes the key of a state; messages are few, so their keys are remembered."""
+    """Computes the keys of states and caches those of messages, which are few."""
 
     messages: dict[Message, tuple[int, ...]] = attrs.field(factory=dict[Message, tuple[int, ...]])
 
     def of(self, world: World) -> int:
-        """The smallest number of the state under all namings of its nodes."""
+        """The smallest key of the state under all namings of its nodes."""
         for node in world.nodes:
             if not node.keys:
                 node.keys = tuple(_node_key(node, naming) for naming in NAMINGS)
@@ -210,7 +210,7 @@ class Keys:
 # ---------------------------------------------------------------- actions
 
 Action: TypeAlias = tuple[str, Callable[[], tuple[World, list[str]]]]
-"""What happens, in words, and how: gives the next state and what is wrong in it."""
+"""A description, and a function that returns the next state and the violations in it."""
 
 
 def actions(world: World, bounds: Bounds) -> Iterator[Action]:
@@ -273,7 +273,7 @@ def _campaign(node: Node) -> None:
 
 
 def _act(world: World, node: SmallNode, what: Callable[[Node], None], **changes: Any) -> tuple[World, list[str]]:
-    """Let one node do something, obey its Ready, and give the next state."""
+    """Let one node do something and process its Ready; returns the next state and the violations in it."""
     changed = node.changed()
     try:
         what(changed)
@@ -291,12 +291,12 @@ def _act(world: World, node: SmallNode, what: Callable[[Node], None], **changes:
 
 
 def _matters(message: Message) -> bool:
-    """Refused votes are as good as lost ones, since candidates may give up at any moment."""
+    """Whether a message can have an effect. Refused votes are dropped, since candidates may give up at any moment anyway."""
     return isinstance(message, VoteRequest | Append | AppendResponse) or (isinstance(message, VoteResponse) and message.granted)
 
 
 def _alive(network: frozenset[Message], nodes: tuple[SmallNode, ...]) -> frozenset[Message]:
-    """Forget messages that can have no effect any more: terms never decrease, and nobody leads or campaigns twice in one."""
+    """Drop messages without effect from now on: terms never decrease, and no node leads or campaigns twice in a term."""
     by_peer = {node.id: node.raft for node in nodes}
     return frozenset(
         message
@@ -320,7 +320,7 @@ def _deliver(world: World, message: Message, *, keep: bool) -> tuple[World, list
     network = world.network if keep else world.network - {message}
 
     def receive(changed: Node) -> None:
-        changed.raft.heard_tick = -(10**6)  # no lease: every vote is possible at every moment
+        changed.raft.heard_tick = -(10**6)  # no leader was heard recently, so the node may vote at every moment
         changed.raft.step(message)
 
     return _act(world, node, receive, network=network, duplicates=world.duplicates + keep)
@@ -337,7 +337,7 @@ def _try_again(world: World, node: SmallNode, peer: PeerId) -> tuple[World, list
 
 
 def _send_heartbeats(world: World, node: SmallNode) -> tuple[World, list[str]]:
-    """The only heartbeats of a small world: those that a leader sends when it is elected are left out."""
+    """Send a round of heartbeats; those that a leader sends when it is elected are dropped."""
     raft = node.raft
     beats = frozenset(Heartbeat(node.id, peer, raft.term, raft.commit_index, 0) for peer in PEERS if peer != node.id)
     return attrs.evolve(world, network=world.network | beats, heartbeats=world.heartbeats + 1), []
@@ -362,7 +362,7 @@ def _crash(world: World, node: SmallNode, survive: int) -> tuple[World, list[str
 
 
 def _checked(world: World, node: SmallNode) -> tuple[World, list[str]]:
-    """Record what the node has decided, and say what is wrong with it."""
+    """Record elections and commits of the node; returns the state with these records, and the violations."""
     raft, found = node.raft, list[str]()
     leaders, committed = world.leaders, world.committed
     if raft.leadership is not None and (raft.term, node.id) not in leaders:
@@ -429,7 +429,7 @@ class Result:
 
 
 def initial_world(bounds: Bounds) -> World:
-    """Three founders with empty disks."""
+    """Three founding nodes with empty disks."""
     configuration = Configuration(PEERS)
     nodes = tuple(SmallNode(peer, SETTINGS, shortest, MemoryStorage(configuration), eager=not bounds.crashes) for peer in PEERS)
     for node in nodes:
@@ -438,7 +438,7 @@ def initial_world(bounds: Bounds) -> World:
 
 
 def explore(bounds: Bounds) -> Result:
-    """Visit every state within the bounds, nearest first, until one is wrong."""
+    """Visit every state within the bounds in breadth-first order, until one violates a claim."""
     keys = Keys()
     first = initial_world(bounds)
     start = keys.of(first)
@@ -466,7 +466,7 @@ def explore(bounds: Bounds) -> Result:
 
 
 def _path(parents: Mapping[int, tuple[int, str] | None], key: int) -> list[str]:
-    """The actions from the first state to this one. Nodes may swap names on the way, because such states are one."""
+    """The actions from the first state to this one. Names may be permuted along the path, because such states count as one."""
     path: list[str] = []
     while (step := parents[key]) is not None:
         key, name = step

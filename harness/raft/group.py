@@ -1,4 +1,4 @@
-"""A group of nodes with a perfect network, for tests that tell a story step by step."""
+"""A group of nodes with a perfect network, for tests that play a scenario step by step."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from .node import Node
 from .storage import Entry, MemoryStorage
 
 STEPS_MAX = 10_000
-"""Messages that one `settle` delivers before it gives up: far more than any story needs."""
+"""The most steps of one `settle`, which then fails: far more than any scenario needs."""
 
 
 def shortest(low: int, high: int) -> int:  # noqa: ARG001 - the core calls it with both bounds
-    """Draws the lower bound: time-outs are all the same, and the story decides who campaigns."""
+    """Return the lower bound, so that all time-outs are equal and the scenario decides which node campaigns."""
     return low
 
 
 @attrs.define(eq=False)
 class Group:
-    """Nodes by name, and the messages between them in the order they were sent."""
+    """Nodes by name, and the messages between them in the order in which they were sent."""
 
     nodes: dict[PeerId, Node]
     network: deque[Message] = attrs.field(factory=deque[Message])
     cut: set[tuple[PeerId, PeerId]] = attrs.field(factory=set[tuple[PeerId, PeerId]])
-    """Directions in which nothing arrives."""
+    """Pairs of sender and receiver between which every message is lost."""
     syncing: bool = True
     """Whether `settle` syncs whatever was written."""
 
@@ -46,7 +46,7 @@ class Group:
         logs: dict[str, tuple[Entry, ...]] | None = None,
         draw: Callable[[int, int], int] = shortest,
     ) -> Group:
-        """A group whose members have one letter each: `Group.of("abc")`. `logs` says what is on their disks."""
+        """A group whose members are named by one letter each: `Group.of("abc")`. `logs` are the entries on their disks."""
         configuration = Configuration(tuple(map(PeerId, voters)), (), tuple(map(PeerId, learners)))
         nodes: dict[PeerId, Node] = {}
         for name in voters + learners:
@@ -62,7 +62,7 @@ class Group:
     # ---------------------------------------------------------------- network
 
     def collect(self) -> None:
-        """Let every node obey its Ready, and take its messages."""
+        """Let every node process its Ready, and collect its messages."""
         for node in self.nodes.values():
             self.network.extend(node.process())
 
@@ -85,7 +85,7 @@ class Group:
         raise AssertionError(f"the group did not settle within {STEPS_MAX} messages")
 
     def isolate(self, name: str) -> None:
-        """Cut everything to and from a node."""
+        """Lose every message to and from a node."""
         for other in self.nodes:
             if other != name:
                 self.cut |= {(PeerId(name), other), (other, PeerId(name))}
@@ -93,17 +93,17 @@ class Group:
     def heal(self) -> None:
         self.cut.clear()
 
-    # ---------------------------------------------------------------- stories
+    # ---------------------------------------------------------------- scenarios
 
     def tick(self, count: int = 1, *names: str) -> None:
-        """Let time pass for everybody, or for these nodes alone, settling after each tick."""
+        """Let time pass for all nodes, or for these alone, and settle after each tick."""
         for _ in range(count):
             for name in names or tuple(self.nodes):
                 self[name].raft.tick()
             self.settle()
 
     def elect(self, name: str) -> Node:
-        """Have a node lead: its election time-out comes first, after the others have waited long enough to vote."""
+        """Make a node the leader: its election times out first, after the others have waited long enough to vote."""
         node = self[name]
         for other in self.nodes.values():
             if other is not node and other.raft.leadership is None:

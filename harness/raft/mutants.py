@@ -17,12 +17,12 @@ from ledgermq.ha.raft.ready import HardState
 from ledgermq.ha.raft.state import State
 
 Planted: TypeAlias = tuple[str, Any, str, Callable[[Any], Any]]
-"""What the bug does, the class or module and its attribute, and what takes its place."""
+"""What the bug does, the class or module, its attribute, and the function that makes the replacement."""
 
 
 @contextmanager
 def planted(bug: Planted) -> Generator[None]:
-    """The time in which the bug is there."""
+    """Plant the bug for the length of a `with` block."""
     _, owner, attribute, make = bug
     original: Any = owner.__dict__[attribute]
     setattr(owner, attribute, make(original))
@@ -33,7 +33,7 @@ def planted(bug: Planted) -> Generator[None]:
 
 
 def _advance_with(*, own_synced: bool, own_term: bool) -> Callable[[Any], Any]:
-    """A commit rule that leaves out one condition."""
+    """A commit rule that omits the conditions whose argument is False."""
 
     def make(_: Any) -> Any:
         def advance_commit(state: Any, led: Any) -> None:

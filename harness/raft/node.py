@@ -1,4 +1,4 @@
-"""One node of a group without a world: the real core, a memory storage, and the loop that obeys `Ready`."""
+"""One node without network or clock: the real core, a memory storage, and the loop that processes `Ready`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BARRIER = "barrier"
 
 @attrs.define(eq=False)
 class Journal:
-    """A state machine that remembers all that it was given since the node started, with indexes."""
+    """A state machine that records every entry it applied since the node started, with its index."""
 
     applied: list[tuple[LogIndex, Entry]] = attrs.field(factory=list[tuple[LogIndex, Entry]])
 
@@ -33,15 +33,15 @@ class Journal:
         self.applied.extend(enumerate(entries, batch.first_index))
 
     def save(self) -> None:
-        """The storage makes snapshots of its own."""
+        """Does nothing: the storage makes its own snapshots."""
 
     def load(self, snapshot: Snapshot) -> None:
-        """The entries before the snapshot are not in the journal, its indexes say so."""
+        """Does nothing: the entries before the snapshot are absent from the journal, as its indexes show."""
 
 
 @attrs.define(eq=False)
 class Node:
-    """Owns one core. It does everything of a Ready at once, except the sync, which whoever drives it orders."""
+    """Owns one core. It does everything in a Ready at once, except the sync, which the caller orders."""
 
     id: PeerId
     settings: Settings
@@ -54,15 +54,15 @@ class Node:
     """Answers to reads, by context."""
     sync_wanted: bool = False
     lost: list[MemoryStorage] = attrs.field(factory=list[MemoryStorage])
-    """Disks that this node has lost; they stay for the checker, which asks what was on a majority of disks once."""
+    """Disks that this node has lost, kept because the checker asks what was once on a majority of disks."""
     opens_terms: bool = True
-    """Whether this owner proposes a barrier when it leads, as it should."""
+    """Whether the node proposes a barrier when it becomes leader, as the core asks of it."""
 
     def __attrs_post_init__(self) -> None:
         self.start()
 
     def start(self) -> None:
-        """Start from what the storage holds."""
+        """Start the core from the content of the storage."""
         self.sync_wanted = False
         self.raft = Raft.start(
             self.id,
@@ -77,7 +77,7 @@ class Node:
         self.caller = StateMachineCaller(self.journal, self.storage, self.raft.applied_index)
 
     def process(self) -> list[Message]:
-        """Obey every Ready there is now; returns what is to be sent."""
+        """Process every Ready that there is now; returns the messages to send."""
         messages: list[Message] = []
         while (ready := self.raft.ready()) is not None:
             self.obey(ready)
@@ -87,7 +87,7 @@ class Node:
         return messages
 
     def obey(self, ready: Ready) -> None:
-        """Do what a Ready asks for, in its order."""
+        """Carry out one Ready, in the required order."""
         storage = self.storage
         if ready.hard_state is not None:
             storage.hard_state = ready.hard_state
@@ -103,7 +103,7 @@ class Node:
             self.reads[read.context] = read.index
 
     def own_proposals(self) -> None:
-        """Propose what the core asks of its owner: the barrier of a new term, and leaving a joint configuration."""
+        """Propose what the core leaves to its owner: the barrier of a new term, and the end of a joint configuration."""
         raft = self.raft
         if raft.leadership is None or raft.leadership.transfer_to is not None:
             return
@@ -114,7 +114,7 @@ class Node:
             self.propose(wanted)
 
     def propose(self, *values: Any) -> LogIndex:
-        """Write entries behind the log and propose them; returns the first index."""
+        """Append entries to the log and propose them; returns the index of the first."""
         assignment = self.raft.admit()
         configuration = values[0] if isinstance(values[0], Configuration) else None
         self.raft.propose(len(values), configuration=configuration)
@@ -129,7 +129,7 @@ class Node:
         return self.raft.sync_point()
 
     def finish_sync(self, point: SyncPoint) -> None:
-        """The sync that began at `point` has succeeded."""
+        """Record that the sync which began at `point` has succeeded."""
         self.storage.finish_sync()
         self.raft.persisted(point)
 
@@ -138,7 +138,7 @@ class Node:
 
     @property
     def applied(self) -> list[tuple[LogIndex, Entry]]:
-        """What this life of the node applied, in order."""
+        """The entries that the node has applied since its last start, in order."""
         return self.journal.applied
 
     @property

@@ -1,4 +1,4 @@
-"""Stories in text: commands, a line `----`, and the whole trace that they give.
+"""Scenarios as text: commands, a line `----`, and the whole trace of what they cause.
 
 A block ends with an empty line. Lines that begin with `#` are comments. Commands are those of `COMMANDS`; nodes have one letter
 each. The trace shows every message as it is delivered, what each node writes, and what it becomes.
@@ -34,7 +34,7 @@ SETTINGS = Settings(heartbeat_ticks=2, election_ticks_min=6, election_ticks_max=
 
 
 def shown(message: Message) -> str:
-    """A message in words, with what the model checker need not know."""
+    """A message in words, including fields that `describe` leaves out."""
     text = describe(message)
     if isinstance(message, PreVoteRequest | VoteRequest):
         text += f", last {message.last_index}/{message.last_term}"
@@ -50,7 +50,7 @@ def shown(message: Message) -> str:
 
 
 def shown_entries(entries: list[Entry]) -> str:
-    """A log, each entry as value/term; a configuration as its voters, a joint one with the old voters behind an arrow."""
+    """A log in text: each entry as value/term, a configuration as its voters, a joint one with an arrow between both sets."""
     return " ".join(f"{_shown_value(value)}/{term}" for term, value in entries) or "(empty)"
 
 
@@ -63,7 +63,7 @@ def _shown_value(value: object) -> str:
 
 @attrs.define(eq=False)
 class ToldNode(Node):
-    """A node that tells what it does."""
+    """A node that adds what it does to the trace."""
 
     told: list[str] = attrs.field(factory=list[str])
 
@@ -88,11 +88,11 @@ class ToldNode(Node):
 
 @attrs.define(eq=False)
 class ToldGroup(Group):
-    """A group that tells which messages arrive."""
+    """A group that adds the messages that arrive to the trace."""
 
     told: list[str] = attrs.field(factory=list[str])
     heartbeats: bool = False
-    """Whether heartbeats and their answers are told too."""
+    """Whether the trace contains heartbeats and their answers."""
 
     def deliver(self, message: Message) -> None:
         if self.heartbeats or not isinstance(message, Heartbeat | HeartbeatResponse):
@@ -108,7 +108,7 @@ class Scenario:
     group: ToldGroup = attrs.field(factory=lambda: ToldGroup({}))
 
     def run(self, text: str) -> str:
-        """Carry out a whole text, and return it with the traces as they are now."""
+        """Carry out a whole text; returns it with the actual traces in place of the written ones."""
         return "\n".join(self._block(block) for block in text.strip().split("\n\n")) + "\n"
 
     def _block(self, block: str) -> str:
@@ -128,7 +128,7 @@ class Scenario:
     # ---------------------------------------------------------------- commands
 
     def found(self, voters: str) -> None:
-        """`found abc`: a group with empty logs."""
+        """`found abc`: start a group with empty logs."""
         for name in map(PeerId, voters):
             storage = MemoryStorage(Configuration(tuple(map(PeerId, voters))))
             self.group.nodes[name] = ToldNode(name, SETTINGS, shortest, storage, told=self.group.told)
@@ -136,7 +136,7 @@ class Scenario:
         self.group.told.clear()
 
     def node(self, name: str) -> None:
-        """`node d`: one more node with an empty disk, in no group yet."""
+        """`node d`: start one more node with an empty disk that is in no group yet."""
         self.group.nodes[PeerId(name)] = ToldNode(PeerId(name), SETTINGS, shortest, MemoryStorage(), told=self.group.told)
 
     def log(self, name: str, *terms: str) -> None:
@@ -150,37 +150,37 @@ class Scenario:
         self.group.told.clear()
 
     def elect(self, name: str) -> None:
-        """`elect a`: the election time-out of a node comes first."""
+        """`elect a`: the election timer of this node expires before all others."""
         self.group.elect(name)
 
     def propose(self, name: str, *values: str) -> None:
-        """`propose a x y`: entries of a client."""
+        """`propose a x y`: a client proposes entries to a node."""
         self.group.propose(name, *values)
 
     def tick(self, count: str, *names: str) -> None:
-        """`tick 3 a b`: time passes, for everybody or for these nodes."""
+        """`tick 3 a b`: time passes, for all nodes or for these."""
         self.group.tick(int(count), *names)
 
     def isolate(self, *names: str) -> None:
-        """`isolate c d`: nodes that neither hear nor are heard."""
+        """`isolate c d`: every message to and from these nodes is lost."""
         for name in names:
             self.group.isolate(name)
 
     def heal(self) -> None:
-        """`heal`: everybody hears everybody."""
+        """`heal`: all nodes receive messages again."""
         self.group.heal()
 
     def silent(self, name: str) -> None:
-        """`silent a`: this owner proposes no barrier when it leads."""
+        """`silent a`: the node proposes no barrier when it becomes leader."""
         self.group[name].opens_terms = False
 
     def crash(self, name: str) -> None:
-        """`crash a`: a node loses what it has not synced, and starts."""
+        """`crash a`: a node loses what it has not synced, and starts again."""
         self.group[name].storage.crash()
         self.group[name].start()
 
     def compact(self, name: str, index: str) -> None:
-        """`compact a 3`: forget the log up to an index."""
+        """`compact a 3`: remove the log of a node up to and including an index."""
         node = self.group[name]
         node.raft.compact(int(index))
         node.storage.compact(node.raft.log.boundary_index)
@@ -191,21 +191,21 @@ class Scenario:
         self.group.propose(name, configuration)
 
     def transfer(self, name: str, target: str) -> None:
-        """`transfer a b`: hand leadership over."""
+        """`transfer a b`: transfer leadership to another node."""
         self.group[name].raft.transfer_leadership(PeerId(target))
         self.group.settle()
 
     def read(self, name: str, context: str) -> None:
-        """`read a r1`: ask for an index to read at."""
+        """`read a r1`: request a read-index with a context."""
         self.group[name].raft.read_index(context)
         self.group.settle()
 
     def heartbeats(self) -> None:
-        """`heartbeats`: tell heartbeats too from now on."""
+        """`heartbeats`: add heartbeats to the trace from now on."""
         self.group.heartbeats = True
 
     def logs(self) -> None:
-        """`logs`: show all logs, and how far each is committed."""
+        """`logs`: print all logs, and the commit index of each node."""
         for name, node in self.group.nodes.items():
             first = f"from {node.storage.boundary[0] + 1}: " if node.storage.boundary[0] >= 0 else ""
             self.group.told.append(f"{name}: {first}{shown_entries(node.storage.entries)}, commit {node.raft.commit_index}")

@@ -1,8 +1,8 @@
-"""The core floor of the simulator: groups of real Raft cores under every fault of disks, networks and clocks.
+"""The simulator of the Raft core: groups of real cores under every fault of disks, networks and clocks.
 
-A run has three parts. First faults everywhere: nothing that was acknowledged may be lost, and every claim of `Checker` holds at
-every moment. Then everything heals, and the group must elect a leader, commit, and converge. At last one node is cut off for a
-long time and returns: it must not disturb the leader.
+A run has three parts. In the first, faults are injected everywhere: no acknowledged entry may be lost, and every claim of
+`Checker` must hold at every moment. Then all faults end, and the group must elect a leader, commit, and converge. Finally one
+node is cut off for a long time and returns: it must not disturb the leader.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from ..outcome import Outcome, describe_error
 from .world import SimNode, World
 
 FAULT_TICKS = 120
-"""How long the first part lasts."""
+"""How long faults are injected, in ticks."""
 HEAL_TICKS = 120
-"""How long a healed group may take to converge: several elections."""
+"""A group that has not converged this long after the faults fails the run; this is enough for several elections."""
 ABSENCE_TICKS = 40
-"""How long a node is away at last: many election time-outs."""
+"""How long a node is cut off in the third part: many election time-outs."""
 NODES_MAX = 10
-"""How many names are ever used; a member that lost its disk is replaced under a new name."""
+"""The most nodes of a run; members that lost their disks are replaced under new names, until all names are used."""
 
 FAULTS = (
     *("crash", "crash", "crash_leader", "blackout", "rivals"),
     *("isolate", "isolate_leader", "split", "split", "cut", "heal", "slow", "sync_fails", "lose"),
 )
-"""Kinds of faults; one that stands here twice happens twice as often."""
+"""Kinds of faults; one that is listed twice happens twice as often."""
 
 SETTINGS = Settings(
     heartbeat_ticks=2,
@@ -49,22 +49,22 @@ SETTINGS = Settings(
     inflight_batches_max=4,
     caught_up_entries=4,
 )
-"""Small numbers, so that every limit is reached in a short run."""
+"""Small limits, so that a short run reaches every one."""
 
 
 @attrs.frozen(kw_only=True)
 class RaftDraw:
-    """What the seed drew: printed with a failure."""
+    """What was drawn from the seed; it is printed with a failure."""
 
     seed: int
     nodes: int
     drift: float
-    """Clocks go up to this much too fast or too slow."""
+    """The largest relative error of a clock's rate, in both directions."""
     loss: float
     duplication: float
     delay_max: float
     late_max: float
-    """Duplicates come up to this much later: after elections, truncations and changes."""
+    """Duplicates arrive up to this many ticks later, after elections, truncations and changes of members."""
     slow_disks: bool
     crash_voters: float
     transfer_every: float
@@ -75,9 +75,9 @@ class RaftDraw:
     disk_loss: bool
     preferred: bool
     returns: bool
-    """Nodes that have lost their disks come back under their names."""
+    """Whether nodes that have lost their disks return under the same names."""
     new: bool
-    """The founders do not know that they found the group."""
+    """Whether the first nodes cannot tell that the group is new."""
 
     @classmethod
     def of(cls, seed: int) -> RaftDraw:
@@ -139,7 +139,7 @@ class RaftRun:
     # ---------------------------------------------------------------- workload
 
     def every(self, ticks: float, what: object) -> None:
-        """Do something again and again until the faults end."""
+        """Repeat an action until the faults end, with `ticks` between repetitions on average."""
         world = self.world
 
         def happen() -> None:
@@ -188,7 +188,7 @@ class RaftRun:
             self.world.pump(node)
 
     def _trap(self, leader: SimNode) -> None:
-        """Cut a leader off that has just let another node campaign, and read from it while its lease seems to last."""
+        """Isolate a leader that has just let another node campaign, and read from it while its lease may still seem valid."""
         world = self.world
 
         def propose_elsewhere() -> None:
@@ -224,7 +224,7 @@ class RaftRun:
     # ---------------------------------------------------------------- membership
 
     def change_members(self) -> None:
-        """Add a learner, promote learners, demote or remove voters: whatever the draw says and the core allows."""
+        """Add a learner, promote learners, demote or remove voters, as drawn and as far as the core allows it."""
         for node in self.world.leaders():
             present = node.raft.configuration
             voters, learners = set(present.voters), set(present.learners)
@@ -265,7 +265,7 @@ class RaftRun:
         return name
 
     def _too_fragile(self, voters: frozenset[PeerId]) -> bool:
-        """Whether a majority of these voters has lost its disks or could: nobody would order such a change."""
+        """Whether fewer than a majority of these voters have intact disks; an operator would not order such a change."""
         nodes = [self.world.nodes[peer] for peer in voters]
         sound = sum(not node.wiped and not node.forgetful for node in nodes)
         return sound < majority(len(voters))
@@ -273,7 +273,7 @@ class RaftRun:
     # ---------------------------------------------------------------- faults
 
     def fault(self) -> None:
-        """One fault out of all that the world has."""
+        """Inject one drawn fault."""
         world, lots = self.world, self.world.lots
         node = lots.choice(list(world.nodes.values()))
         kind = lots.choice(FAULTS)
@@ -289,7 +289,7 @@ class RaftRun:
             world.counts["isolate"] += 1
             world.note(f"{node.id} is isolated")
             if kind == "isolate_leader" and lots.random() < 0.5:
-                # What it still writes is replaced later, perhaps while its sync is running.
+                # The entries that it still writes are replaced later, perhaps while its sync is running.
                 node.disk_factor = 100.0
                 world.after(60, lambda: setattr(node, "disk_factor", self.disk_factor()))
             world.isolate(node.id)
@@ -306,7 +306,7 @@ class RaftRun:
             world.cut.clear()
             world.reconnect(node.id)
         elif kind == "rivals":
-            # The leader crashes, and all others lose patience in the same moment.
+            # The leader crashes, and the election timers of all others expire at the same moment.
             world.counts["rivals"] += 1
             self._crash_for(node, 3)
             followers = [other for other in world.nodes.values() if other.raft.timers.election.running]
@@ -317,14 +317,14 @@ class RaftRun:
             node.disk_factor = lots.choice((10.0, 100.0))
             world.after(20, lambda: setattr(node, "disk_factor", self.disk_factor()))
         elif kind == "sync_fails":
-            # A node whose sync failed does not know what is on its disk: it stops and starts from what it finds.
+            # A node whose sync failed does not know what is on its disk; it stops and starts from what it finds there.
             world.counts["failing_sync"] += node.up
             self._crash_for(node, 1)
         elif kind == "lose" and self.draw.disk_loss:
             self._lose_disk(node)
 
     def _split(self) -> None:
-        """Cut the world in two: between old and new voters if a change is under way, otherwise anywhere."""
+        """Partition the nodes in two: in a joint configuration the new voters from the others, otherwise at random."""
         world = self.world
         joint = [node for node in world.leaders() if node.raft.configuration.joint]
         side = {peer for peer in world.nodes if world.lots.random() < 0.5}
@@ -342,7 +342,7 @@ class RaftRun:
         self.world.after(ticks, lambda: self.world.restart(node))
 
     def _lose_disk(self, node: SimNode) -> None:
-        """Raft tolerates the loss of a minority of disks, until those nodes are replaced or have caught up."""
+        """Lose the disk of a node, unless this leaves fewer intact disks than a majority; Raft tolerates no more."""
         lost = {peer for peer, other in self.world.nodes.items() if other.wiped or other.forgetful} | {node.id}
         for other in self.world.nodes.values():
             logs = [configuration for _, configuration in other.raft.log.configurations]
@@ -356,10 +356,10 @@ class RaftRun:
             self.world.wipe(node, self.founders if node.id in self.founders.voters else Configuration())
             self.world.after(self.world.lots.choice((1, 10, 40)), lambda: self.world.restart(node))
 
-    # ---------------------------------------------------------------- the three parts
+    # ---------------------------------------------------------------- the three parts of a run
 
     def run(self) -> None:
-        """All parts, one after the other."""
+        """Run all three parts, one after the other."""
         world = self.world
         self.every(1.0, self.propose)
         self.every(1.0, self.read)
@@ -392,7 +392,7 @@ class RaftRun:
             world.restart(node)
 
     def converge(self) -> None:
-        """Liveness: a healed group elects a leader that commits, and every member follows."""
+        """Check liveness: without faults a group elects a leader that commits, and every member follows."""
         world = self.world
         self._run_until_converged()
         leaders = world.leaders()
@@ -423,7 +423,7 @@ class RaftRun:
             self.world.run_until(self.world.now + SETTINGS.election_ticks_max)
 
     def _converged(self) -> bool:
-        """Whether one node leads and stays, its configuration is final, and its members have applied its whole log."""
+        """Whether one node leads without a transfer, its configuration is final, and its members have applied its whole log."""
         leaders = self.world.leaders()
         if len(leaders) != 1 or leaders[0].raft.configuration.joint:
             return False
@@ -434,7 +434,7 @@ class RaftRun:
         return all(node.wiped or node.raft.applied_index == last for node in members)
 
     def absence(self) -> None:
-        """A member that was away for long comes back: the leader and its term stay."""
+        """Isolate a member for a long time; when it returns, the leader and its term must not change."""
         world = self.world
         leader = world.leaders()[0]
         if leader.raft.timers.transfer.running or self.draw.preferred:
@@ -443,7 +443,7 @@ class RaftRun:
         configuration = leader.raft.configuration
         others = [world.nodes[peer] for peer in sorted(configuration.members - {leader.id})]
         if len(configuration.voters) < 3 or any(node.wiped for node in others):
-            return  # without one more node the leader would have no majority
+            return  # without another node the leader would have no majority
         away = world.lots.choice(others)
         world.isolate(away.id)
         world.run_until(world.now + ABSENCE_TICKS)
@@ -460,12 +460,12 @@ class RaftRun:
 
 
 def simulate_raft(seed: int) -> Outcome:
-    """Run one seed; an exception of the core is a violation like any other."""
+    """Run one seed; an exception of the core counts as a violation."""
     draw = RaftDraw.of(seed)
     run = RaftRun.of(draw)
     try:
         run.run()
-    except Exception as error:  # noqa: BLE001 - whatever is let out is a finding
+    except Exception as error:  # noqa: BLE001 - every exception is a finding
         run.world.checker.violations.append(describe_error(error))
     world = run.world
     return Outcome(History(sync_flush=True), world.checker.violations, world.counts, drawn=str(draw), trace=world.trace)

@@ -1,7 +1,7 @@
-"""A log in memory that forgets in a crash what was not synced, as a disk does.
+"""A log in memory that loses unsynced operations in a crash, as a disk does.
 
 An entry is a `(term, value)` pair; a value that is a `Configuration` changes the group. Operations since the last sync may
-survive a crash up to any point, in order, because a disk writes them when it likes.
+survive a crash up to any point, in order, because a disk may write them at any time.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from ledgermq.ha.raft.units import NO_INDEX, NO_TERM, LogIndex, PeerId, Term
 
 Entry: TypeAlias = tuple[Term, Any]
 Operation: TypeAlias = tuple[int, tuple[Entry, ...]]
-"""Cut the log to this many entries, then append these."""
+"""Truncate the log to this many entries, then append the given ones."""
 
 
 def batch_of(first_index: LogIndex, entries: tuple[Entry, ...]) -> Batch:
-    """A batch that holds these entries."""
+    """A batch of these entries."""
     runs: list[TermRun] = []
     configurations: list[tuple[LogIndex, Configuration]] = []
     for index, (term, value) in enumerate(entries, first_index):
@@ -36,17 +36,17 @@ def batch_of(first_index: LogIndex, entries: tuple[Entry, ...]) -> Batch:
 
 @attrs.define(eq=False)
 class MemoryStorage:
-    """The disk of one node: what is written, and what a crash would leave."""
+    """The disk of one node: what was written, and what would survive a crash."""
 
     configuration: Configuration = attrs.field(factory=Configuration)
-    """The configuration at the boundary."""
+    """The configuration that is valid at the boundary."""
     boundary: tuple[LogIndex, Term] = (NO_INDEX, NO_TERM)
     entries: list[Entry] = attrs.field(factory=list[Entry])
     hard_state: HardState = attrs.field(factory=HardState)
     checkpoint: LogIndex = NO_INDEX
-    """What was remembered as committed."""
+    """The commit index that the checkpoint holds."""
     synced: list[Entry] = attrs.field(factory=list[Entry])
-    """What is on the medium for certain."""
+    """The entries that are certainly on the medium."""
     unsynced: list[Operation] = attrs.field(factory=list[Operation])
     """Operations since the last sync began, in order."""
     syncing: list[Operation] = attrs.field(factory=list[Operation])
@@ -59,7 +59,7 @@ class MemoryStorage:
         last = min(last_index - self.boundary[0], first + max(bytes_max, 1))
         return batch_of(first_index, tuple(self.entries[first:last]))
 
-    def snapshot(self, peer: PeerId) -> Snapshot | None:  # noqa: ARG002 - one snapshot for everybody
+    def snapshot(self, peer: PeerId) -> Snapshot | None:  # noqa: ARG002 - all peers get the same snapshot
         return Snapshot(*self.boundary, self.configuration)
 
     # ---------------------------------------------------------------- writing
@@ -78,19 +78,19 @@ class MemoryStorage:
         self.unsynced.append((length, ()))
 
     def write(self, piece: Slice) -> None:
-        """Write a slice of a received batch behind the end of the log."""
+        """Append a slice of a received batch to the log."""
         assert piece.first_index == self.last_index + 1, f"{piece.first_index} does not follow {self.last_index}"
         first = piece.first_index - piece.batch.first_index
         self.append(piece.batch.payload[first : first + piece.last_index - piece.first_index + 1])
 
     def install(self, snapshot: Snapshot) -> None:
-        """Replace the log; durable at once."""
+        """Replace the log by a snapshot, which is durable at once."""
         self.boundary, self.configuration = (snapshot.last_index, snapshot.last_term), snapshot.configuration
         self.entries.clear()
         self._all_synced()
 
     def compact(self, boundary_index: LogIndex) -> None:
-        """Forget entries up to and including `boundary_index`, durably."""
+        """Remove entries up to and including `boundary_index`, durably."""
         count = boundary_index - self.boundary[0]
         if count <= 0:
             return
@@ -109,7 +109,7 @@ class MemoryStorage:
         self.unsynced.clear()
 
     def finish_sync(self) -> None:
-        """What was written when the sync began is on the medium."""
+        """Record that what was written when the sync began is on the medium."""
         _replay(self.synced, self.syncing)
         self.syncing.clear()
 
@@ -118,7 +118,7 @@ class MemoryStorage:
         self.finish_sync()
 
     def crash(self, survive: int = 0) -> None:
-        """Lose what was not synced, but for the first `survive` operations."""
+        """Lose the unsynced operations except the first `survive` ones."""
         _replay(self.synced, (self.syncing + self.unsynced)[:survive])
         self.entries = list(self.synced)
         self._all_synced()
@@ -131,7 +131,7 @@ class MemoryStorage:
     # ---------------------------------------------------------------- starting
 
     def log_state(self) -> LogState:
-        """What a node finds here when it starts."""
+        """The state of the log that a node finds here when it starts."""
         configurations: tuple[tuple[LogIndex, Configuration], ...] = ((self.boundary[0], self.configuration),)
         runs: tuple[TermRun, ...] = ()
         if self.entries:
@@ -144,7 +144,7 @@ class MemoryStorage:
         return self.entries[index - self.boundary[0] - 1]
 
     def synced_entry(self, index: LogIndex) -> Entry | None:
-        """The entry of this index that a crash would leave for certain."""
+        """The entry at this index if it would certainly survive a crash, else None."""
         position = index - self.boundary[0] - 1
         return self.synced[position] if 0 <= position < len(self.synced) else None
 

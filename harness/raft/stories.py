@@ -1,4 +1,4 @@
-"""Single nodes and logs to begin a story with: a follower, a candidate or a leader, with nobody to talk to."""
+"""Single nodes and logs to begin a scenario with: a follower, a candidate or a leader, without peers or network."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def a_node(*log: Entry, voters: str = "abc", term: int = 0, vote: PeerId | None 
 
 
 def a_candidate(voters: str = "abc", term: int = 1) -> Node:
-    """Node `a` that has asked for votes in `term`; its own is durable."""
+    """Node `a` that has requested votes in `term`; its own vote is durable."""
     node = a_node(voters=voters, term=term - 1)
     node.raft.step(TimeoutNow(B, A, term - 1))
     node.process()
@@ -48,5 +48,5 @@ def a_leader(voters: str = "abc", term: int = 1) -> Node:
 
 
 def entries(*terms: int) -> tuple[Entry, ...]:
-    """A log with these terms; its values tell which entry it is."""
+    """A log of entries with these terms; each value names the term and the index of its entry."""
     return tuple((term, f"{term}.{index}") for index, term in enumerate(terms))

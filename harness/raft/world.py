@@ -1,6 +1,6 @@
-"""Nodes, disks, clocks and a network under an event heap: the Raft core in a world full of faults, without an event loop.
+"""Simulated nodes, disks, clocks and a network on one event heap: the Raft core under faults, without an event loop.
 
-Time is counted in nominal ticks. Everything that happens is drawn from one random source, so a seed replays exactly.
+Time is counted in nominal ticks. Everything random is drawn from one source, so a seed replays exactly.
 """
 
 from __future__ import annotations
@@ -26,40 +26,40 @@ from .node import Node
 from .storage import MemoryStorage
 
 DISK_TICKS = 0.3
-"""How long a write that must be durable takes on a healthy disk, at most."""
+"""The longest durable write on a healthy disk, in ticks."""
 
 
 @attrs.define(eq=False)
 class SimNode(Node):
-    """A node with a slow disk and a clock of its own."""
+    """A node with a slow disk and its own clock."""
 
     up: bool = True
     life: int = 0
-    """How often the node was started; what was begun in an earlier life has no effect."""
+    """How often the node was started; operations that began in an earlier life have no effect."""
     rate: float = 1.0
-    """How fast its clock goes."""
+    """The rate of its clock; 1 is exact."""
     disk_factor: float = 1.0
-    """How much slower than healthy its disk is."""
+    """How many times slower its disk is than a healthy one."""
     wiped: bool = False
-    """The disk is lost; the node never comes back under this name."""
+    """Whether its disk is lost; the node then never returns under this name."""
 
     @property
     def forgetful(self) -> bool:
-        """Whether it has lost its disk and has not caught up since, as it is and as a restart would find it."""
+        """Whether it has lost its disk and has not caught up since, in memory or on its disk."""
         return self.raft.forgetful or self.storage.hard_state.vote == FORGOTTEN
 
     obeying: Ready | None = None
     """A Ready whose durable part is being written."""
     sync_running: bool = False
     tasks: TaskQueue = attrs.field(factory=TaskQueue)
-    """Proposals of this node that no client has an answer for yet."""
+    """Proposals of this node that are not yet answered."""
     waiting_reads: dict[int, LogIndex] = attrs.field(factory=dict[int, LogIndex])
-    """Reads by context, and what had been acknowledged when each began."""
+    """Reads by context, and the index that had been acknowledged when each began."""
 
 
 @attrs.define(eq=False)
 class World:
-    """Everything of one run."""
+    """The whole state of one run."""
 
     lots: random.Random
     settings: Settings
@@ -74,7 +74,7 @@ class World:
     late_max: float = 0.0
     """A duplicate takes up to this many ticks more."""
     crash_voters: float = 0.0
-    """How likely a node crashes right after it has sent its vote."""
+    """The probability that a node crashes right after it has sent its vote."""
     counts: Counter[str] = attrs.field(factory=Counter[str])
     trace: list[str] = attrs.field(factory=list[str])
     _events: list[tuple[float, int, Callable[[], None]]] = attrs.field(factory=list[tuple[float, int, Callable[[], None]]])
@@ -87,7 +87,7 @@ class World:
         heapq.heappush(self._events, (self.now + ticks, self._made, event))
 
     def run_until(self, end: float) -> None:
-        """Let everything happen that is due before `end`, or until something is wrong."""
+        """Run all events that are due before `end`, or until a claim is violated."""
         while self._events and self._events[0][0] < end and not self.checker.violations:
             self.now, _, event = heapq.heappop(self._events)
             event()
@@ -99,7 +99,7 @@ class World:
     # ---------------------------------------------------------------- nodes
 
     def add_node(self, name: PeerId, configuration: Configuration, rate: float, *, new: bool = False) -> SimNode:
-        """A new node with an empty disk. Founders know the first configuration, later ones know none.
+        """Add a node with an empty disk. Founding nodes know the first configuration, later ones know none.
 
         Args:
             new: the node cannot tell whether the group is new or its disk was lost.
@@ -122,7 +122,7 @@ class World:
         self.after(node.rate * self.lots.random(), tick)
 
     def crash(self, node: SimNode) -> None:
-        """The power goes: what was not synced is lost, or not, up to any point."""
+        """Cut the power of a node: any prefix of the unsynced operations survives, the rest is lost."""
         if not node.up:
             return
         self.counts["crash"] += 1
@@ -151,16 +151,16 @@ class World:
             self.after(self.delay_max, lambda: self.reconnect(node.id))
 
     def reconnect(self, peer: PeerId) -> None:
-        """Leaders notice a new connection to a peer."""
+        """Notify leaders of a new connection to a peer."""
         for leader in self.leaders():
             self.counts["reconnect"] += 1
             leader.raft.reconnected(peer)
             self.pump(leader)
 
     def lose_disk(self, node: SimNode) -> None:
-        """The disk is gone, and the node with it: its name is never used again.
+        """Lose the disk of a node and the node with it: its name is never used again.
 
-        The storage stays for the checker, which asks whether something was on a majority of disks when it was acknowledged.
+        The storage is kept because the checker asks whether an entry was on a majority of disks when it was acknowledged.
         """
         self.crash(node)
         node.wiped = True
@@ -168,10 +168,10 @@ class World:
         self.note(f"{node.id} has lost its disk")
 
     def wipe(self, node: SimNode, configuration: Configuration) -> None:
-        """The disk is gone, and the node comes back under its name with an empty one.
+        """Lose the disk of a node, which returns under its name with an empty one.
 
         Args:
-            configuration: the first one of the group, which the node's settings name.
+            configuration: the first one of the group, which is in the node's settings.
         """
         self.crash(node)
         node.lost.append(node.storage)
@@ -180,7 +180,7 @@ class World:
         self.note(f"{node.id} has lost its disk and will come back without it")
 
     def leaders(self) -> list[SimNode]:
-        """Who thinks that it leads, the highest term first."""
+        """The nodes that believe to be leader, the one with the highest term first."""
         leading = [node for node in self.nodes.values() if node.up and node.raft.leadership is not None]
         return sorted(leading, key=lambda node: -node.raft.term)
 
@@ -191,7 +191,7 @@ class World:
             self.counts["message_lost"] += 1
             return
         self.after(self.lots.random() * self.delay_max, lambda: self._arrive(message))
-        # A vote that comes again in a later term is the most dangerous copy, and the rarest, so it gets one always.
+        # A vote that arrives again in a later term is the most dangerous duplicate and the rarest; votes are always duplicated.
         vote = self.late_max and isinstance(message, VoteResponse)
         if self.duplication and (vote or self.lots.random() < self.duplication):
             self.counts["message_duplicated"] += 1
@@ -210,7 +210,7 @@ class World:
         self.pump(node)
 
     def isolate(self, name: PeerId) -> None:
-        """Cut everything to and from a node."""
+        """Lose every message to and from a node."""
         for other in self.nodes:
             if other != name:
                 self.cut |= {(name, other), (other, name)}
@@ -228,7 +228,7 @@ class World:
     # ---------------------------------------------------------------- the loop of a node
 
     def pump(self, node: SimNode) -> None:
-        """Let a node obey whatever is ready; what must be durable first takes time."""
+        """Let a node process every Ready; one with a part that must be durable takes time."""
         self.checker.election_safety(node)
         while node.obeying is None and (ready := node.raft.ready()) is not None:
             if ready.hard_state is not None or ready.snapshot is not None:
@@ -254,7 +254,7 @@ class World:
             self.pump(node)
 
     def _finish(self, node: SimNode, ready: Ready) -> None:
-        """Do the whole of a Ready, and check what it did."""
+        """Carry out a whole Ready, and check its effects."""
         checker = self.checker
         if ready.soft_state is not None:
             soft = ready.soft_state
@@ -298,7 +298,7 @@ class World:
     # ---------------------------------------------------------------- clients
 
     def propose(self, node: SimNode, *values: Any) -> None:
-        """A client sends entries to a node that thinks that it leads."""
+        """Send entries of a client to a node that believes to be leader."""
         first = node.propose(*values)
         self.checker.log_matching(node, first)
         task = Task(node.raft.term, node.storage.last_index, lambda committed: self._answer(node, task, committed=committed))
@@ -307,7 +307,7 @@ class World:
         self.pump(node)
 
     def _acknowledge(self, node: SimNode) -> None:
-        """Answer the clients whose entries are committed, as long as the node leads the term it proposed them in."""
+        """Answer the clients whose entries are committed, as long as the node leads in the term in which it proposed them."""
         if node.raft.leadership is None:
             node.tasks.step_down()
         else:
@@ -319,7 +319,7 @@ class World:
             self.checker.majority_stores(self.nodes, node.raft.configuration, task.last_index, task.term, node.id)
 
     def read(self, node: SimNode, context: int, *, lease: bool) -> None:
-        """A client reads at a node; the answer must be linearizable."""
+        """Read at a node as a client; the answer must be linearizable."""
         if node.raft.leadership is None and (node.raft.leader is None or node.raft.role is not Role.FOLLOWER):
             return
         node.waiting_reads[context] = self.checker.acknowledged_index
