@@ -1,4 +1,4 @@
-"""Topics that the table lacks although the store has messages of them."""
+"""Adoption of topics that have messages in the store but no entry in the table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ log = get_logger(__name__)
 
 
 def adopt_stored_topics(topics: TopicTable, store: MessageStore, but: AbstractSet[str] = frozenset()) -> None:
-    """Enter topics whose messages are stored into the table, except those in `but`, which were deleted."""
+    """Add every topic with stored messages to the table, except those in `but`, which were deleted."""
     queue_nums = {topic: max(store.queue_ids(topic)) + 1 for topic in store.topics() - but}
     if adopted := topics.adopt(queue_nums):
         log.warning("topics_adopted", topics=adopted)

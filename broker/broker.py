@@ -1,8 +1,9 @@
-"""A broker as a whole: its tables, its tasks, the order in which they start and stop (RocketMQ BrokerController).
+"""A broker as a whole: its tables, its tasks and the order in which they start and stop (RocketMQ BrokerController).
 
-Start: listen, open the store, load the tables, register the handlers, serve, start the tasks, register with name servers;
-whoever connects before serving waits in the backlog. Stop: leave the name servers' routes, take no more messages, answer what
-waits, write the tables, close connections, close the store; a client that is cut off finds the route gone already.
+Start: listen, open the store, load the tables, register the handlers, serve, start the tasks, register with name servers.
+Connections that are opened before the broker serves wait in the listen backlog. Stop: unregister from the name servers, refuse
+new messages, answer waiting requests, write the tables, close connections, close the store. A client whose connection is
+closed therefore finds no route to this broker any more.
 """
 
 from __future__ import annotations
@@ -66,16 +67,18 @@ from .topics import TopicTable
 log = get_logger(__name__)
 
 HOUSEKEEPING_SECONDS = 1.0
+"""How often the broker answers overdue pulls and updates its statistics."""
 SETTLE_SECONDS = 0.3
-"""How long a stop waits for answers that wait for a flush or a slave."""
+"""The longest time that a stop or a change of role waits for puts that wait for a flush or a slave."""
 STOP_SECONDS = 0.9
+"""After this time an unfinished stop is cancelled and the broker's tasks end."""
 VIP_PORT_DISTANCE = 2
-"""Old clients send to the listen port less this."""
+"""The broker also listens on its listen port minus this number, to which old clients send."""
 
 
 @attrs.define(eq=False, kw_only=True)
 class Broker:
-    """One running broker: what it is made of, and what each service gets of it."""
+    """One running broker: its parts, and which of them each service uses."""
 
     live_config: LiveConfig
     world: World
@@ -101,7 +104,7 @@ class Broker:
     commits: Commits = attrs.field(init=False)
     delay: DelayDelivery = attrs.field(init=False)
     replicated: ReplicatedTables | None = attrs.field(init=False, default=None)
-    """In DLedger mode, the tables' part in the log."""
+    """The tables that are replicated through the log; None in classic mode."""
     replication: ClassicReplication | DLedgerReplication = attrs.field(init=False)
     deletions: Deletions = attrs.field(init=False)
     registration: Registration = attrs.field(init=False)
@@ -217,7 +220,7 @@ class Broker:
         )
 
     def _other_services(self) -> Iterator[Service]:
-        """The services that nothing else here asks anything."""
+        """The services that the broker only registers and never calls."""
         config, clock, store, role = self.live_config, self.world.clock, self.store, self.role
         topics, groups, offsets = self.topics, self.groups, self.offsets
         yield SendHandler(
@@ -282,17 +285,17 @@ class Broker:
 
     @property
     def config(self) -> BrokerConfig:
-        """The configuration as it is now."""
+        """The current configuration."""
         return self.live_config.now
 
     @property
     def address(self) -> str:
-        """Where clients reach this broker, `host:port`."""
+        """The address at which clients reach this broker, `host:port`."""
         return f"{self.host}:{self.port}"
 
     @property
     def ha_address(self) -> str:
-        """Where slaves fetch the log, `host:port`."""
+        """The address at which slaves fetch the log, `host:port`."""
         return f"{self.config.broker_ip2 or self.host}:{self.node.port}"
 
     async def start(self, nursery: trio.Nursery, listeners: list[Listener[Stream]]) -> None:
@@ -353,11 +356,11 @@ class Broker:
             if now >= scan_at:
                 scan_at = now + SCAN_SECONDS
                 self.clients.expire(now)
-                if self.replicated is None or self.role.takes_puts:  # other nodes do not hear of renewals
+                if self.replicated is None or self.role.takes_puts:  # renewals are not replicated
                     self.locks.expire(now)
 
     async def stop(self) -> None:
-        """Hand over, leave the routes, take no more messages, answer what waits, write the tables."""
+        """Hand over leadership, unregister, refuse new messages, answer waiting puts, write the tables."""
         await self.node.hand_over()
         await self.registration.unregister()
         self.store.writability.shut_down = True
@@ -365,29 +368,29 @@ class Broker:
         await self.persistence.write_all()
 
     async def _answer_waiting(self) -> None:
-        """Give puts that wait for a flush or for other nodes a moment to be answered."""
+        """Wait until puts that wait for a flush or for other nodes are answered, at most `SETTLE_SECONDS`."""
         if self.store.waits:
             settled = trio.Event()
             self.store.when_all_stored(lambda _: settled.set())
             with trio.move_on_after(SETTLE_SECONDS):
                 await settled.wait()
-        await trio.lowlevel.checkpoint()  # the writers send what has been answered
+        await trio.lowlevel.checkpoint()  # lets the writers of connections send the answers
 
 
 @asynccontextmanager
 async def open_broker(config: BrokerConfig, world: World | None = None) -> AsyncGenerator[Broker]:
     """Run a broker for the length of an `async with` block.
 
-    Entering returns when the broker serves and every name server that answers at once knows it. A listen port of 0 takes a free
-    one, without a VIP port beside it.
+    Entering returns when the broker serves and is registered with every name server that answers promptly. With a listen port
+    of 0, the system chooses a free port and no VIP port is opened.
 
     Raises:
-        OSError: a port is taken, or the disk refused.
-        StoreError: the store cannot be opened; nothing of it was changed.
+        OSError: a port is in use, or the disk failed.
+        StoreError: the store cannot be opened; nothing in it was changed.
         BadTable: a file of topics, groups or offsets is damaged.
-        BadTlsSetting, TlsFailed: TLS cannot be spoken as configured.
+        BadTlsSetting, TlsFailed: TLS cannot be used as configured.
     Durability: on leaving, everything is on the medium.
-    Cancellation: stops as leaving does, in under a second.
+    Cancellation: stops the broker as leaving does, in under a second.
     """
     world = world or real_world()
     tls, network = await open_tls(config.tls, world)
@@ -421,7 +424,7 @@ async def open_broker(config: BrokerConfig, world: World | None = None) -> Async
 
 
 def start_broker(config: BrokerConfig | None = None, world: World | None = None) -> AbstractAsyncContextManager[Broker]:
-    """Run a broker inside this program, with RocketMQ's defaults where nothing else is said; see `open_broker`."""
+    """Run a broker inside this program, with RocketMQ's defaults if `config` is None; see `open_broker`."""
     return open_broker(config or BrokerConfig(), world)
 
 
@@ -474,7 +477,7 @@ async def _listen(config: BrokerConfig, world: World) -> list[Listener[Stream]]:
 
 
 def _numeric(host: str, world: World) -> str:
-    """The address that message ids carry; a broker that clients know by name still has a number."""
+    """The numeric address for message ids: `host`, or the machine's own address if `host` is a name."""
     try:
         ipaddress.ip_address(host)
     except ValueError:

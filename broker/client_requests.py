@@ -1,7 +1,7 @@
-"""Requests of living clients: heartbeats and membership (RocketMQ ClientManageProcessor, ConsumerManageProcessor).
+"""Requests of connected clients: heartbeats and membership (RocketMQ ClientManageProcessor, ConsumerManageProcessor).
 
-Codes 34, 35, 38 and 46. All connections of a group are notified of every change of its members or topics, the one that caused
-it included, so that they share the queues out anew.
+Codes 34, 35, 38 and 46. All connections of a group, including the one that caused the change, are notified of every change of
+its members or topics, so that they distribute the queues again.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from .subscription import TAG, BadExpression, Subscription
 from .topics import TopicTable, retry_topic
 
 GROUPS_PER_HEARTBEAT_MAX = 1024
-"""Groups of one heartbeat: each unknown one is created with its retry topic."""
+"""The most groups in one heartbeat, which is refused above it: each unknown group is created with its retry topic."""
 NOTIFIED_AT_ONCE_MAX = 64
-"""Members that are notified in one turn of the event loop; those of larger groups are notified in several."""
+"""The most members that are notified in one turn of the event loop; larger groups are notified in several turns."""
 NOTICE_PAUSE_SECONDS = 0.1
-"""Pause before the members of large groups are notified again; changes of that time are notified together."""
+"""The pause before members of large groups are notified again; changes during the pause cause one notification."""
 
 
 @attrs.define(eq=False, kw_only=True)
 class ClientRequests:
-    """The handlers, and the notices to members of groups."""
+    """The handlers of these requests, and the notifications of groups' members."""
 
     config: LiveConfig
     clock: Clock
@@ -49,11 +49,11 @@ class ClientRequests:
     producers: Producers
     close_connection: Callable[[ServerConnection], None]
     _to_notify: set[str] = attrs.field(factory=set[str])
-    """Large groups whose members are to hear that they must rebalance."""
+    """Large groups whose members must be notified to rebalance."""
     _wake: trio.Event = attrs.field(factory=trio.Event)
 
     def register(self, dispatcher: Dispatcher) -> None:
-        """Enter the handlers, and follow the end of connections."""
+        """Register the handlers and the callback for closed connections."""
         dispatcher.register(RequestCode.HEART_BEAT, self.heartbeat)
         dispatcher.register(RequestCode.UNREGISTER_CLIENT, self.unregister)
         dispatcher.register(RequestCode.GET_CONSUMER_LIST_BY_GROUP, self.consumer_list)
@@ -79,7 +79,7 @@ class ClientRequests:
             self.producers.refresh(connection, client_id, now, now_ms)
             return
         language = request.language or "OTHER"
-        # All of the body is read before any of it counts.
+        # The whole body is read before any of it is applied.
         consumers = [
             (
                 str(group["groupName"]),
@@ -112,7 +112,7 @@ class ClientRequests:
             self.topics.create_for_group(retry_topic(group), config.retry_queue_nums, topic_sys_flag)
 
     def notify_group(self, group: str) -> None:
-        """Let all consumers of a group know that they must rebalance (request 40, oneway)."""
+        """Notify all consumers of a group that they must rebalance (request 40, oneway)."""
         living = self.consumers.get(group)
         if living is None or living.is_broadcasting or not self.config.now.notify_consumer_ids_changed_enable:
             return
@@ -122,7 +122,7 @@ class ClientRequests:
         if len(living.members) <= NOTIFIED_AT_ONCE_MAX:
             _notify(living.connections, group)
             return
-        # Each of many members that leave together would otherwise have all the others notified.
+        # If many members leave together, each one would otherwise cause a notification of all the others.
         self._to_notify.add(group)
         self._wake.set()
 
@@ -162,7 +162,7 @@ class ClientRequests:
             self.notify_group(group)
 
     def expire(self, now: float) -> None:
-        """Drop clients that have sent no heartbeat for too long, and their connections."""
+        """Remove clients that have sent no heartbeat for too long, and close their connections."""
         expired = self.consumers.expire(now)
         for group in expired.groups:
             self.notify_group(group)

@@ -1,9 +1,9 @@
-"""Who is connected: producers and consumers by group, from their heartbeats (RocketMQ ProducerManager, ConsumerManager).
+"""The connected producers and consumers by group, from their heartbeats (RocketMQ ProducerManager, ConsumerManager).
 
-A member is a client on a connection; one connection may carry several clients and groups. Members that say nothing for
-`EXPIRY_SECONDS` are dropped, those of a closed connection at once. Invariant: a group has members or it does not exist. Bounds:
-the members of one connection (`MEMBERS_OF_CONNECTION_MAX`), and what all groups subscribe to (`SUBSCRIBED_MAX`).
-Pure: connections are only compared, time is handed in, and what others must be told is returned.
+A member is a client on a connection; one connection may carry several clients and groups. Members without a heartbeat for
+`EXPIRY_SECONDS` are removed, those of a closed connection at once. Invariant: a group has members or it does not exist.
+Bounds: the members of one connection (`MEMBERS_OF_CONNECTION_MAX`), and the subscriptions of all groups (`SUBSCRIBED_MAX`).
+Pure: connections are only compared, the time is an argument, and the groups to notify are returned.
 """
 
 from __future__ import annotations
@@ -18,12 +18,16 @@ from ..remoting.server import ServerConnection
 from .subscription import Subscription
 
 EXPIRY_SECONDS = 120.0
+"""A member without a heartbeat for this long is removed, and its connection is closed."""
 SCAN_SECONDS = 10.0
+"""How often expired members are looked for."""
 
 MEMBERS_OF_CONNECTION_MAX = 4096
-"""Consumers of one connection, and producers: one process may have hundreds of groups, and strangers send any number."""
+"""The most consumers of one connection, and also the most producers; a further one is refused. A process may have hundreds of
+groups."""
 SUBSCRIBED_MAX = 1_000_000
-"""Topics and tags that all groups subscribe to together, some 200 bytes each."""
+"""The most topics and tags that all groups together subscribe to, about 200 bytes each. A heartbeat that would add more is
+refused."""
 
 CLUSTERING, BROADCASTING = "CLUSTERING", "BROADCASTING"
 CONSUME_ACTIVELY, CONSUME_PASSIVELY = "CONSUME_ACTIVELY", "CONSUME_PASSIVELY"
@@ -39,9 +43,9 @@ class Member:
     language: str
     version: int
     last_heartbeat: float
-    """By the monotonic clock, seconds."""
+    """When the last heartbeat came, in seconds of the monotonic clock."""
     last_heartbeat_ms: int
-    """By the wall clock, for people."""
+    """The same time in milliseconds of the wall clock, for display."""
 
 
 MemberKey = tuple[ServerConnection, str]
@@ -49,16 +53,16 @@ MemberKey = tuple[ServerConnection, str]
 
 @attrs.define(eq=False)
 class _Memberships:
-    """Which clients of which groups each connection carries, so that its end costs no search."""
+    """The groups and clients of each connection, so that no search is needed when it closes."""
 
     _clients: dict[ServerConnection, dict[str, set[str]]] = attrs.field(factory=dict[ServerConnection, dict[str, set[str]]])
     _count: dict[ServerConnection, int] = attrs.field(factory=dict[ServerConnection, int])
 
     def add(self, connection: ServerConnection, group: str, client_id: str) -> None:
-        """Note a member that was not there.
+        """Record a new member.
 
         Raises:
-            RequestRefused: the connection has too many. Nothing was noted.
+            RequestRefused: the connection has too many members. Nothing was recorded.
         """
         count = self._count.get(connection, 0)
         if count >= MEMBERS_OF_CONNECTION_MAX:
@@ -69,7 +73,7 @@ class _Memberships:
         self._count[connection] = count + 1
 
     def discard(self, connection: ServerConnection, group: str, client_id: str) -> None:
-        """Forget a member that was there."""
+        """Remove an existing member."""
         groups = self._clients[connection]
         groups[group].discard(client_id)
         self._count[connection] -= 1
@@ -82,14 +86,14 @@ class _Memberships:
         return self._clients.get(connection, ())
 
     def drop(self, connection: ServerConnection) -> dict[str, set[str]]:
-        """Forget a connection; returns its clients by group."""
+        """Remove a connection; return its clients by group."""
         self._count.pop(connection, None)
         return self._clients.pop(connection, {})
 
 
 @attrs.define(eq=False)
 class ConsumerGroup:
-    """The living part of a consumer group."""
+    """The connected members of a consumer group, and what they subscribe to."""
 
     name: str
     consume_type: str = CONSUME_PASSIVELY
@@ -98,7 +102,7 @@ class ConsumerGroup:
     subscriptions: dict[str, Subscription] = attrs.field(factory=dict[str, Subscription])
     members: dict[MemberKey, Member] = attrs.field(factory=dict[MemberKey, Member])
     subscribed: int = 0
-    """Topics and tags of `subscriptions`."""
+    """The number of topics and tags in `subscriptions`."""
 
     @property
     def is_broadcasting(self) -> bool:
@@ -120,9 +124,9 @@ class ConsumerGroup:
         return None
 
     def subscribe(self, subscriptions: Iterable[Subscription]) -> bool:
-        """Take a member's subscriptions; tell whether topics came or went.
+        """Apply a member's subscriptions; return whether topics were added or removed.
 
-        The highest version of each topic stays, topics that are not named go.
+        Each topic keeps its subscription of the highest version; topics that the member does not name are removed.
         """
         before = self.subscriptions
         after: dict[str, Subscription] = {}
@@ -137,7 +141,7 @@ class ConsumerGroup:
 
 @attrs.define(eq=False)
 class _Expired:
-    """What an expiry scan dropped."""
+    """The groups that lost members in an expiry scan, and the connections to close."""
 
     groups: list[str] = attrs.field(factory=list[str])
     connections: list[ServerConnection] = attrs.field(factory=list[ServerConnection])
@@ -145,12 +149,12 @@ class _Expired:
 
 @attrs.define(eq=False)
 class Consumers:
-    """All living consumer groups."""
+    """All consumer groups that have members."""
 
     groups: dict[str, ConsumerGroup] = attrs.field(factory=dict[str, ConsumerGroup])
     _memberships: _Memberships = attrs.field(factory=_Memberships)
     _subscribed: int = 0
-    """Topics and tags of all groups."""
+    """The number of topics and tags that all groups subscribe to."""
 
     def get(self, group: str) -> ConsumerGroup | None:
         return self.groups.get(group)
@@ -158,13 +162,13 @@ class Consumers:
     def register(
         self, group: str, member: Member, subscriptions: Iterable[Subscription], settings: Mapping[str, str] | None = None
     ) -> bool:
-        """Take a heartbeat; tell whether the group must rebalance (a member or topic came or went).
+        """Apply a heartbeat; return whether the group must rebalance (a member was added, or topics were added or removed).
 
         Args:
             settings: any of consume_type, message_model, consume_from_where.
 
         Raises:
-            RequestRefused: a bound would be passed. Nothing was taken.
+            RequestRefused: a bound would be exceeded. Nothing was changed.
         """
         living = self.groups.get(group) or ConsumerGroup(group)
         wanted = list(subscriptions)
@@ -187,14 +191,14 @@ class Consumers:
         return changed or came
 
     def refresh(self, connection: ServerConnection, client_id: str, now: float, now_ms: int) -> None:
-        """Take a heartbeat that leaves its subscriptions out."""
+        """Apply a heartbeat that omits the subscriptions."""
         for group in self._memberships.groups(connection):
             member = self.groups[group].members.get((connection, client_id))
             if member is not None:
                 member.last_heartbeat, member.last_heartbeat_ms = now, now_ms
 
     def unregister(self, group: str, connection: ServerConnection, client_id: str) -> bool:
-        """Drop a member; tell whether it was there."""
+        """Remove a member; return whether it existed."""
         living = self.groups.get(group)
         if living is None or living.members.pop((connection, client_id), None) is None:
             return False
@@ -203,7 +207,7 @@ class Consumers:
         return True
 
     def drop(self, connection: ServerConnection) -> list[str]:
-        """Forget a closed connection; return the groups that lost a member."""
+        """Remove the members of a closed connection; return the groups that lost one."""
         lost = self._memberships.drop(connection)
         for group, client_ids in lost.items():
             living = self.groups[group]
@@ -213,7 +217,7 @@ class Consumers:
         return sorted(lost)
 
     def expire(self, now: float) -> _Expired:
-        """Drop silent members; return the groups that lost one and the connections to close."""
+        """Remove members whose heartbeats stopped; return the groups that lost one and the connections to close."""
         expired = _Expired()
         for living in list(self.groups.values()):
             silent = [key for key, member in living.members.items() if now - member.last_heartbeat > EXPIRY_SECONDS]
@@ -227,7 +231,7 @@ class Consumers:
         return expired
 
     def groups_of_topic(self, topic: str) -> set[str]:
-        """Living groups that subscribe to the topic."""
+        """The groups with members that subscribe to the topic."""
         return {group.name for group in self.groups.values() if topic in group.subscriptions}
 
     def _tidy(self, living: ConsumerGroup) -> None:
@@ -238,7 +242,7 @@ class Consumers:
 
 @attrs.define(eq=False)
 class Producers:
-    """All living producer groups."""
+    """All producer groups that have members."""
 
     groups: dict[str, dict[MemberKey, Member]] = attrs.field(factory=dict[str, dict[MemberKey, Member]])
     _memberships: _Memberships = attrs.field(factory=_Memberships)
@@ -247,35 +251,35 @@ class Producers:
         return list(self.groups.get(group, {}).values())
 
     def register(self, group: str, member: Member) -> None:
-        """Take a heartbeat; raises RequestRefused if the connection has too many members already."""
+        """Apply a heartbeat; raises RequestRefused if the connection has too many members already."""
         key = member.connection, member.client_id
         if key not in self.groups.get(group, ()):
             self._memberships.add(member.connection, group, member.client_id)
         self.groups.setdefault(group, {})[key] = member
 
     def refresh(self, connection: ServerConnection, client_id: str, now: float, now_ms: int) -> None:
-        """Take a heartbeat that leaves its groups out."""
+        """Apply a heartbeat that omits the groups."""
         for group in self._memberships.groups(connection):
             member = self.groups[group].get((connection, client_id))
             if member is not None:
                 member.last_heartbeat, member.last_heartbeat_ms = now, now_ms
 
     def unregister(self, group: str, connection: ServerConnection, client_id: str) -> None:
-        """Drop a member."""
+        """Remove a member."""
         members = self.groups.get(group)
         if members is not None and members.pop((connection, client_id), None) is not None:
             self._memberships.discard(connection, group, client_id)
             self._tidy(group)
 
     def drop(self, connection: ServerConnection) -> None:
-        """Forget a closed connection."""
+        """Remove the members of a closed connection."""
         for group, client_ids in self._memberships.drop(connection).items():
             for client_id in client_ids:
                 del self.groups[group][connection, client_id]
             self._tidy(group)
 
     def expire(self, now: float) -> list[ServerConnection]:
-        """Drop silent members; return the connections to close."""
+        """Remove members whose heartbeats stopped; return the connections to close."""
         silent_connections: list[ServerConnection] = []
         for group, members in list(self.groups.items()):
             for key in [key for key, member in members.items() if now - member.last_heartbeat > EXPIRY_SECONDS]:

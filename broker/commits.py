@@ -1,4 +1,4 @@
-"""Commits of consumer groups, kept inside the queues that they are about."""
+"""Commits of consumer groups, limited to the end of each queue."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = get_logger(__name__)
 class Commits:
     """Commits offsets of groups on one broker.
 
-    Invariant: on a master no group is beyond the end of a queue. It would skip the messages that are stored there next.
+    Invariant: on a master no group's offset is beyond the end of a queue. The group would skip the messages stored next.
     """
 
     offsets: ConsumerOffsets
@@ -28,8 +28,8 @@ class Commits:
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Commit a group's offset as a client gives it, on a master at most the end of the queue.
 
-        A group may have read from a slave what its master has lost since. A slave cannot judge an offset, because it may be
-        behind its master.
+        A group may have read messages from a slave that the master has lost since. A slave cannot check an offset, because it
+        may be behind its master.
         """
         if self.role.takes_puts and offset > (end := self.store.next_offset(topic, queue_id)):
             log.warning("commit_beyond_queue", group=group, topic=topic, queue_id=queue_id, offset=offset, end=end)
@@ -37,12 +37,12 @@ class Commits:
         self.offsets.commit(group, topic, queue_id, offset)
 
     def queues_cut(self, ends: Mapping[tuple[str, int], int]) -> None:
-        """Move groups back that are beyond the new ends of queues, which have been truncated."""
+        """Move groups back whose offsets are beyond the new ends of truncated queues."""
         if moved := self.offsets.keep_inside(ends):
             log.warning("consumer_offsets_moved_back", messages=moved)
 
     def keep_inside_queues(self) -> None:
-        """Move every group back that is beyond the end of a queue, because this broker becomes master."""
+        """Move every group back whose offset is beyond the end of a queue, because this broker becomes master."""
         table = self.offsets.table
         self.queues_cut(
             {(topic, at): self.store.max_offset(topic, at) for (topic, _), queues in table.items() for at in queues}

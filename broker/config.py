@@ -1,7 +1,7 @@
 """One frozen configuration of a broker, read from RocketMQ's `broker.conf` (its BrokerConfig, MessageStoreConfig and others).
 
-Field names are RocketMQ's keys in snake case (`listenPort` is `listen_port`); `KEYS` maps both ways. Keys that we do not know
-are kept as text, so that a configuration of RocketMQ's can be given as it is and is shown whole. Files are read elsewhere.
+Field names are RocketMQ's keys in snake case (`listenPort` is `listen_port`); `KEYS` maps both ways. Unknown keys are kept as
+text, so that a configuration of RocketMQ can be used unchanged and is displayed completely. Files are read elsewhere.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ ASYNC_FLUSH, SYNC_FLUSH = "ASYNC_FLUSH", "SYNC_FLUSH"
 
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]{1,127}")
 SHOWN_CHARACTERS = 60
-"""How much of a text that cannot be read an error shows."""
+"""How many characters of an unreadable text an error quotes."""
 _HOUR = re.compile("[01]?[0-9]|2[0-3]")
 _UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 Rule = Callable[[Any], str | None]
-"""Tells what is allowed when a value is not, else None."""
+"""Returns None for an allowed value, and otherwise a description of the allowed values."""
 
 
 def _between(low: int, high: int) -> Rule:
@@ -78,7 +78,7 @@ def _houred(value: str) -> str | None:
 
 
 def _one_directory(value: str | None) -> str | None:
-    if value is None or not re.search(r",|:/", value):  # RocketMQ's separator, and the one that some set in its place
+    if value is None or not re.search(r",|:/", value):  # RocketMQ's separator, and one that is often set instead
         return None
     return "one directory: RocketMQ's list of several, whose files this broker would not find, is not read"
 
@@ -102,19 +102,19 @@ def _no_others() -> dict[str, str]:
 
 @attrs.frozen(kw_only=True)
 class BrokerConfig:
-    """All that a broker can be told. Sizes in bytes, times in milliseconds unless the name says otherwise."""
+    """All settings of a broker. Sizes are in bytes and times in milliseconds, unless the name says otherwise."""
 
-    # who it is
+    # identity
     broker_cluster_name: str = _key("DefaultCluster", _named)
     broker_name: str = _key("broker-a", _named)
     broker_id: int = _key(0, _NOT_NEGATIVE)
     broker_role: str = _key(ASYNC_MASTER, _one_of(ASYNC_MASTER, SYNC_MASTER, SLAVE))
     broker_permission: int = _key(6, _between(0, 7))
 
-    # where it is
+    # addresses
     listen_port: int = _key(10911, _PORT)
     bind_address: str = ""
-    """Which of the machine's addresses to listen on; empty for all."""
+    """The address of this machine to listen on; empty for all."""
     broker_ip1: str = _key("", _host, name="brokerIP1")
     """The address that clients are given; empty for the machine's own."""
     broker_ip2: str = _key("", _host, name="brokerIP2")
@@ -150,7 +150,8 @@ class BrokerConfig:
     default_query_max_num: int = _key(32, _POSITIVE)
     offset_check_in_slave: bool = False
     use_server_side_reset_offset: bool = False
-    """Whether a group that is reset hears of it by its next pulls, and not by requests to its members; in 5.x the default."""
+    """Whether a reset of a group's offsets is sent in the answers to its next pulls instead of in requests to its members. In
+RocketMQ 5.x this is the default."""
 
     # store
     store_path_root_dir: str = attrs.field(factory=_home_store, metadata={"rule": _directory, "name": None})
@@ -166,10 +167,10 @@ class BrokerConfig:
     sync_flush_timeout: int = _key(5000, _POSITIVE)
     check_crc_on_recover: bool = _key(True, name="checkCRCOnRecover")
     file_reserved_time: int = _key(72, _NOT_NEGATIVE)
-    """Hours."""
+    """How many hours segments are kept."""
     delete_when: str = _key("04", _houred)
     disk_max_used_space_ratio: int = _key(75, _between(10, 95))
-    """Per cent."""
+    """The ratio in per cent."""
     clean_file_forcibly_enable: bool = True
     clean_resource_interval: int = _key(10_000, _POSITIVE)
     delete_file_batch_max: int = _key(10, _POSITIVE)
@@ -178,7 +179,7 @@ class BrokerConfig:
 
     # master and slave
     ha_listen_port: int = _key(0, _PORT)
-    """0: the listen port + 1."""
+    """0 means the listen port + 1."""
     ha_master_address: str = _key("", _addressed)
     ha_send_heartbeat_interval: int = _key(5000, _POSITIVE)
     ha_housekeeping_interval: int = _key(20_000, _POSITIVE)
@@ -188,32 +189,32 @@ class BrokerConfig:
     in_sync_replicas: int = _key(1, _POSITIVE)
     min_in_sync_replicas: int = _key(1, _POSITIVE)
     sync_from: str = _key("last", _one_of("last", "first"))
-    """Ours: which segment of the master an empty slave begins with; `last` is RocketMQ's way."""
+    """Our own key: the segment of the master with which an empty slave begins; RocketMQ begins with the `last` one."""
     ha_protocol: str = _key("ledgermq", _one_of("ledgermq", "rocketmq"))
-    """Ours: `ledgermq` authenticates and takes an epoch first, `rocketmq` is the bare classic protocol."""
+    """Our own key: `ledgermq` authenticates and compares epochs first, `rocketmq` is the bare classic protocol."""
     ha_accept_loss: bool = False
-    """Whether a slave drops messages that its master has lost although they were promised; otherwise it refuses the master."""
+    """Whether a slave drops acknowledged messages that its master has lost; otherwise it refuses the master."""
     ha_secret: str = attrs.field(default="", repr=False)
-    """Ours: what all nodes of a group must share."""
+    """Our own key: the secret that all nodes of a group share."""
 
     # DLedger
     enable_dleger_commit_log: bool = _key(False, name="enableDLegerCommitLog")
     dleger_group: str = _key("", name="dLegerGroup")
-    """Empty: the broker's name."""
+    """The name of the group; empty means the broker's name."""
     dleger_peers: str = _key("", name="dLegerPeers")
     dleger_self_id: str = _key("", name="dLegerSelfId")
     preferred_leader_id: str = ""
     """Nodes that should lead if they can, separated by `;`."""
     raft_dialect: str = _key("native", _one_of("native", "java"))
-    """Ours: `native` is for groups of our own nodes, `java` for groups with nodes of Apache's."""
+    """Our own key: `native` for groups of our own nodes, `java` for groups that include Apache nodes."""
     raft_flush: str = _key("sync", _one_of("sync", "async"))
-    """Ours: whether an entry counts on a node when it is on the medium there, or as soon as it is written."""
+    """Our own key: whether a node acknowledges an entry when it is on the medium (`sync`), or when it is written (`async`)."""
     store_path_dledger_commit_log: str | None = _key(None, name="storePathDLedgerCommitLog")
 
     tls: TlsSettings = attrs.field(factory=TlsSettings)
-    """What is set of the keys that begin with `tls.`."""
+    """The settings under keys that begin with `tls.`."""
     others: Mapping[str, str] = attrs.field(factory=_no_others)
-    """Entries that we do not know, as given."""
+    """The entries with unknown keys, unchanged."""
 
     def __attrs_post_init__(self) -> None:
         for field in attrs.fields(type(self)):
@@ -240,7 +241,7 @@ class BrokerConfig:
 
     @property
     def replica_id(self) -> int:
-        """The broker id that a node of a DLedger group has while it does not lead: the number of its id and one more."""
+        """The broker id of a DLedger node that does not lead: the number in its own id plus one."""
         return int(self.dleger_self_id[1:]) + 1
 
     @property
@@ -253,14 +254,14 @@ class BrokerConfig:
         return parse_addresses(self.namesrv_addr)
 
     def store_config(self) -> StoreConfig:
-        """What of this the store is told."""
+        """The settings that the store uses."""
         own = {field.name for field in attrs.fields(type(self))}
         return StoreConfig(
             **{field.name: getattr(self, field.name) for field in attrs.fields(StoreConfig) if field.name in own}
         )
 
     def entries(self) -> dict[str, str]:
-        """All entries under RocketMQ's keys, the unknown ones too; what is not set is left out, and so are secrets."""
+        """All entries under RocketMQ's keys, including unknown ones, without secrets and without settings that are None."""
         known = {
             key: ("true" if value else "false") if isinstance(value, bool) else str(value)
             for key, name in KEYS.items()
@@ -269,12 +270,12 @@ class BrokerConfig:
         return {**known, **self.tls.shown(), **self.others}
 
     def to_properties(self) -> str:
-        """Write what `read_broker_conf` reads, but never a secret: the text is shown to whoever asks."""
+        """Write the text that `read_broker_conf` reads, without secrets, because every client may ask for it."""
         return write_properties(self.entries())
 
 
 def parse_addresses(text: str) -> list[Address]:
-    """Read addresses separated by `;` (some write `,`).
+    """Read addresses separated by `;` or `,`.
 
     Raises:
         ValueError: one is not HOST:PORT.
@@ -309,7 +310,8 @@ _NOT_THERE = {
     "enabledAppendPropCRC": "CRC in the properties, so records would not be checked by it",
     "forceVerifyPropCRC": "CRC in the properties, so records would not be checked by it",
 }
-"""Keys of RocketMQ that promise something: to pass over one of them would be worse than not to start."""
+"""Keys of RocketMQ for features that this broker does not have, and what would go wrong without them. If one is true, the
+broker does not start."""
 
 
 _ONLY = {
@@ -317,7 +319,7 @@ _ONLY = {
     "readOnlyCommitLogStorePaths": ("", "this broker keeps its log in one directory, and would not find what is in others"),
     "storeType": ("default", "this broker keeps consume queues in files, and would not find those in RocksDB"),
 }
-"""Keys of RocketMQ that may have no other value here, and why."""
+"""Keys of RocketMQ that may have only one value here, and why."""
 
 
 def read_broker_conf(text: str) -> BrokerConfig:
@@ -333,7 +335,7 @@ def read_broker_conf(text: str) -> BrokerConfig:
 
 
 def config_of(entries: Mapping[str, str], base: BrokerConfig | None = None) -> BrokerConfig:
-    """Make a configuration of entries under RocketMQ's keys, on top of `base`.
+    """Make a configuration from entries under RocketMQ's keys; settings without an entry come from `base`.
 
     Raises:
         BadConfig: a value is not allowed.

@@ -1,9 +1,9 @@
-"""Delayed messages, out of the delay topic when they are due (RocketMQ ScheduleMessageService); `divert` puts them in.
+"""Delivery of delayed messages when they are due (RocketMQ ScheduleMessageService); `divert` puts them into the delay topic.
 
 A delayed message waits in queue level - 1 of `SCHEDULE_TOPIC_XXXX`; its tags code there is its due time by the wall clock. A
-copy is put into the real topic when that has come, never before. Per level only the first waiting message is looked at, so
-idle levels cost nothing; while any message waits the clock is read once a second, because wall clocks jump.
-Delivery is at least once: after a crash up to `flushDelayOffsetInterval` of deliveries are repeated.
+copy is put into the real topic at that time, never earlier. Only the first waiting message of each level is checked, so empty
+levels cost nothing. While any message waits, the clock is read once a second, because wall clocks jump.
+Delivery is at least once: after a crash, the deliveries of the last `flushDelayOffsetInterval` may be repeated.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from .topics import HALF_TOPIC, OP_HALF_TOPIC
 log = get_logger(__name__)
 
 BATCH_MAX = 64
-"""Messages delivered in one turn of the event loop."""
+"""The most messages delivered in one turn of the event loop."""
 BATCH_BYTES_MAX = 1 << 20
-"""No further message is delivered in a turn that has copied so many bytes."""
+"""A turn that has delivered this many bytes delivers no further message."""
 CLOCK_CHECK_SECONDS = 1.0
-"""A wall clock that jumps forward is noticed after at most this."""
+"""How often the wall clock is read while a message waits: a jump forward is noticed after at most this time."""
 RETRY_SECONDS = 1.0
-"""Pause after a put that failed."""
+"""The pause after a failed put."""
 _NEVER_DELIVERABLE = (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED)
 
 
 def delivery_of(record: memoryview) -> IncomingMessage | None:
-    """The message that a delayed record becomes; None if it must not be delivered."""
+    """The message to deliver for a delayed record; None if the record must not be delivered."""
     stored = decode_record(record)
     properties = dict(stored.properties)
     topic, queue_id = properties.get(REAL_TOPIC), properties.get(REAL_QUEUE_ID, "0")
@@ -69,25 +69,25 @@ def delivery_of(record: memoryview) -> IncomingMessage | None:
 
 @attrs.define(eq=False)
 class _Level:
-    """One level's queue."""
+    """The state of delivery from one level's queue."""
 
     level: int
     delay_ms: int
     offset: int = 0
-    """The next one to deliver."""
+    """The queue offset of the next message to deliver."""
     due_ms: int | None = None
-    """When the message at `offset` is due, once it has been looked at; None while the queue is not known to hold one."""
+    """When the message at `offset` is due; None if it has not been read yet or there is none."""
     stated_ms: int = 0
-    """The same by its tags code, which a clock that went back has made wrong."""
+    """The due time in that message's tags code, which is too late if the clock was set back since."""
     ahead_ms: int = 0
-    """How far the due times of waiting messages lie beyond any that the clock, which went back, would give now."""
+    """By how much the due times of waiting messages are reduced, because the clock was set back after they were stored."""
 
     def due_of(self, due_ms: int, now_ms: int) -> int:
-        """When a message with this tags code is due: never more than the whole delay from now."""
+        """When a message with this tags code is due: at most the level's whole delay from now."""
         latest = now_ms + self.delay_ms
         if due_ms <= latest:
             return due_ms
-        # The clock went back after the message was stored. All that were stored before are taken back alike.
+        # The clock was set back after the message was stored. All messages stored before that become due earlier by as much.
         self.ahead_ms = max(self.ahead_ms, due_ms - latest)
         return due_ms - self.ahead_ms
 
@@ -102,15 +102,15 @@ class DelayDelivery:
     stats: Stats
     version: DataVersion = attrs.field(factory=DataVersion)
     changes: int = 0
-    """Counts deliveries."""
+    """Counts changes of the positions; the file is written when it has grown."""
     _levels: list[_Level] = attrs.field(init=False)
     _next: int = 0
-    """Whose turn it is, as an index of `_levels`."""
+    """The index in `_levels` of the level to check first in the next round."""
     _wake: trio.Event = attrs.field(factory=trio.Event)
     _durable: dict[str, Any] = attrs.field(init=False)
     _durable_changes: int = 0
     _candidate: tuple[dict[str, Any], int, int] | None = None
-    """Positions, `changes` and log end of a moment; durable once the log is flushed up to there."""
+    """Positions, with `changes` and the log's end at the same moment; durable when the log is flushed up to that end."""
 
     def __attrs_post_init__(self) -> None:
         delays = self.store.config.delay_levels_ms
@@ -119,11 +119,11 @@ class DelayDelivery:
         self.store.dispatcher.on_arrival.append(self.arrived)
 
     def offsets(self) -> dict[int, int]:
-        """Level → next queue offset to deliver."""
+        """The next queue offset to deliver, by level."""
         return {level.level: level.offset for level in self._levels}
 
     def load(self, stored: Any) -> None:
-        """Take over positions of a file or a master, inside what the queues hold."""
+        """Replace the positions with those of a file or of the master, limited to the offsets that the queues have."""
         table = table_of(table_of(stored, "the content").get("offsetTable"), "offsetTable")
         store = self.store
         for level in self._levels:
@@ -133,27 +133,27 @@ class DelayDelivery:
             level.due_ms = None
         before, self._durable, self._candidate = self._durable, self.to_json(), None
         if self._durable["offsetTable"] != before["offsetTable"]:
-            # A slave writes down what its master has told it: it may be the next master.
+            # A slave saves the positions of its master, because it may be the next master.
             self.changes += 1
             self._durable_changes = self.changes
         self._wake.set()
 
     def role_changed(self) -> None:
-        """Look at every level again: as a replica, the broker left deliveries to its master."""
+        """Check every level again, because the broker may have been a replica, which delivers nothing."""
         for level in self._levels:
             level.due_ms = None
         self._wake.set()
 
     def to_json(self) -> dict[str, Any]:
-        """What slaves get."""
+        """The positions, as slaves copy them."""
         return {"dataVersion": self.version.to_json(), "offsetTable": self.offsets()}
 
     def durable_json(self) -> dict[str, Any]:
-        """What may be written down: positions whose deliveries a power cut cannot take back any more."""
+        """The positions that may be saved, because the deliveries before them are on the medium."""
         return self._durable
 
     def durable_changes(self) -> int:
-        """Move `durable_json` on as far as the medium allows, and count its changes."""
+        """Advance `durable_json` to the deliveries that are on the medium; return how often it has changed."""
         log_ = self.store.log
         if self._candidate is None and self._durable_changes != self.changes:
             self._candidate = self.to_json(), self.changes, log_.max_offset
@@ -163,14 +163,14 @@ class DelayDelivery:
         return self._durable_changes
 
     def arrived(self, records: list[Derivable]) -> None:
-        """Wake up if a level that was empty has a message now."""
+        """Wake the delivery if a level that was empty has a message now."""
         for record in records:
             if record[0] == SCHEDULE_TOPIC and record[1] < len(self._levels) and self._levels[record[1]].due_ms is None:
                 self._wake.set()
                 return
 
     async def run(self) -> None:
-        """Deliver what becomes due, until cancelled; a replica leaves that to its master."""
+        """Deliver messages when they are due, until cancelled; a replica delivers nothing."""
         while True:
             pause = self.round()
             if pause == 0:
@@ -181,7 +181,7 @@ class DelayDelivery:
             self._wake = trio.Event()
 
     def round(self) -> float:
-        """Deliver one batch of the next level that has one due; return for how many seconds there is nothing to do."""
+        """Deliver one batch of the next level that has a due message; return the seconds until the next check is needed."""
         now = self.clock.wall_ms()
         if not self.role.takes_puts:
             return CLOCK_CHECK_SECONDS
@@ -202,7 +202,7 @@ class DelayDelivery:
         if not units:
             level.due_ms, level.ahead_ms = None, 0
             return float("inf")
-        count = 1 if level.due_ms is not None else 0  # the first has been judged above
+        count = 1 if level.due_ms is not None else 0  # the first one was found due above
         level.due_ms = None
         for _, _, tags_code in units[count:]:
             due_ms = level.due_of(tags_code, now)
@@ -261,6 +261,6 @@ class DelayDelivery:
 
 
 def _fitting(units: list[tuple[int, int, int]]) -> int:
-    """How many of the messages one turn delivers."""
+    """How many of the messages are delivered in one turn."""
     ends = accumulate(size for _, size, _ in units)
     return next((count for count, end in enumerate(ends, 1) if end >= BATCH_BYTES_MAX), len(units))

@@ -1,8 +1,9 @@
-"""Deleting topics and groups: an event in the log first, then the tables, on this broker and on its slaves.
+"""Deletion of topics and groups: first an event in the log, then in the tables, on this broker and on its slaves.
 
-Invariant: a deletion is answered when its event is as safe as a message would be and the tables' files are written. After that
-it holds on every node that derives this log, through any crash: a slave carries the event out when it derives it, and a start
-carries out those that its files do not contain yet. Each table's file names the log offset up to which it contains them.
+Invariant: a deletion is answered when its event is as durable as a message would be and the tables' files are written. From
+then on it applies to every node that derives this log and survives any crash: a slave applies the event when it derives it,
+and a start applies the events that its files do not contain yet. Each table's file contains the events before the log offset
+that is stored in it.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ TOPICS_FILE, GROUPS_FILE, OFFSETS_FILE = "topics.json", "subscriptionGroup.json"
 
 @attrs.define(eq=False, kw_only=True)
 class Deletions:
-    """Carries deletions out on one self."""
+    """Deletes topics and groups on one broker."""
 
     store: MessageStore
     role: LiveRole
@@ -52,7 +53,7 @@ class Deletions:
     stats: Stats
     persistence: Persistence
     replicated: ReplicatedTables | None
-    """The tables' part in the log, in DLedger mode."""
+    """The tables that are replicated through the log; None in classic mode."""
 
     # ---------------------------------------------------------------- by request
 
@@ -60,14 +61,14 @@ class Deletions:
         """Delete a topic with its messages and every group's offsets on it.
 
         Raises:
-            RequestRefused: the log takes no event, and nothing was deleted; or it is not as safe as the mode promises, and
-                the remark says so.
+            RequestRefused: the log accepted no event, and nothing was deleted; or the deletion is not as durable as the mode
+                promises, as the remark says.
         """
         store = self.store
         if self.replicated is not None:
             self.replicated.check_leads()
         if not self.role.takes_puts:
-            # Of an Apache master no event comes. An administrator may then bring the slave into line.
+            # An Apache master appends no event for a deletion, so an administrator may repeat it on the slave.
             self._forget_topic(topic)
             store.drop_queues(topic)
             return
@@ -76,7 +77,7 @@ class Deletions:
         await self._finish(end, (TOPICS_FILE, OFFSETS_FILE))
 
     async def delete_group(self, group: str, *, offsets: bool) -> None:
-        """Delete a group's settings, and if asked its consumer offsets; raises as `delete_topic`."""
+        """Delete a group's settings, and if requested its consumer offsets; raises as `delete_topic`."""
         if self.replicated is not None:
             self.replicated.check_leads()
         if not self.role.takes_puts:
@@ -115,12 +116,12 @@ class Deletions:
     def log_offset(self) -> int:
         """The tables as they are now contain all deletions before this physical offset."""
         store = self.store
-        # What is appended here can still be replaced where a group decides; what is derived cannot.
+        # In a DLedger group an appended event may still be truncated; a derived one may not.
         own = self.role.takes_puts and store.log.readable_limit is None
         return store.log.max_offset if own else store.dispatcher.dispatched_offset
 
     def follow_log(self) -> None:
-        """Carry out the events that recovery met and the tables' files do not contain; as a replica also those that come."""
+        """Apply the events that recovery found and the tables' files do not contain; a replica also applies later ones."""
         events = self.store.events
         for physical_offset, control in self._missed():
             self._apply(control, physical_offset)
@@ -137,13 +138,13 @@ class Deletions:
         return list(replicated.events_between(min(known), self.store.dispatcher.dispatched_offset))
 
     def _follow(self, control: Control, physical_offset: int | None = None) -> None:
-        # A master has carried out its own events already, and may have created the topic again since.
+        # A master has already applied its own events, and may have created the topic again since.
         if not self.role.takes_puts:
             self._apply(control, physical_offset)
 
     def _apply(self, control: Control, physical_offset: int | None = None) -> None:
         def lacks(name: str) -> bool:
-            # A file that names no offset was written by RocketMQ or an older version, for whom deletions were no events.
+            # A file without an offset was written by RocketMQ or an older version, which append no events for deletions.
             return physical_offset is None or self.persistence.log_offsets.get(name, inf) <= physical_offset
 
         try:

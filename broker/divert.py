@@ -1,6 +1,6 @@
-"""Where a message goes instead of the topic it names: into the delay topic, or from a retry topic to the dead letters.
+"""Redirection of messages before they are put: into the delay topic, or from a retry topic to the dead letters.
 
-Pure: both work on the message as it is about to be put (RocketMQ HookUtils, handleRetryAndDLQ).
+Pure: both functions change the message itself (RocketMQ HookUtils, handleRetryAndDLQ).
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from .groups import GroupTable
 from .topics import TopicTable
 
 VERSION_WITH_MAX_RECONSUME_TIMES = 121
-"""Clients from V3_4_9 on bring their own limit of retries."""
+"""The protocol version of V3_4_9; clients from this version on send their own limit of retries."""
 
 
 def encode_as_found(properties: Mapping[str, str]) -> str:
-    """Write properties that a stored message had, also those that no message should have: a U+0001 inside a value."""
+    """Encode the properties of a stored message unchanged, even if a value contains U+0001, which no message should have."""
     return "".join(f"{name}{NAME_END}{value}{PROPERTY_END}" for name, value in properties.items())
 
 
 def divert_delayed(message: IncomingMessage, level_max: int) -> None:
-    """Send a message with a delay level into the delay topic; level 0 and below leave it alone.
+    """Redirect a message with a delay level into the delay topic; at level 0 and below it stays unchanged.
 
     Raises:
-        ValueError: the level is not a number. The message is as it was.
+        ValueError: the level is not a number. The message is unchanged.
     """
     properties = decode_properties(message.properties)
     level = min(int(properties[DELAY]), level_max)
@@ -58,11 +58,11 @@ def redirect_retry(
     groups: GroupTable,
     orderly: Callable[[str], bool],
 ) -> None:
-    """Send a message that has been retried often enough to its group's dead letters, undelayed.
+    """Redirect a message whose retries are used up to its group's dead letters, without delay.
 
     Args:
-        orderly: whether members of a group hold queues. They send a message only when its retries are used up, and count as
-            often as it has been retried; others count the retry that they ask for, too.
+        orderly: whether members of a group have locked queues. They send a message only when its retries are used up, with
+            the number of retries made; other consumers also count the retry that they request.
     """
     group = message.topic.removeprefix(RETRY_PREFIX)
     config = groups.find(group)

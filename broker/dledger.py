@@ -1,7 +1,7 @@
 """A broker whose log is replicated by a DLedger group: its node, and the role that the group gives it.
 
-The group decides who leads. The broker follows: it becomes master when it has been elected and has derived all that is
-committed, and a replica with its own id while another node leads or none is known (RocketMQ DLedgerRoleChangeHandler).
+The group elects its leader. The broker becomes master when its node has been elected and has derived everything committed. It
+is a replica with its own id while another node leads or no leader is known (RocketMQ DLedgerRoleChangeHandler).
 """
 
 from __future__ import annotations
@@ -40,29 +40,29 @@ CHANGES_OF_TABLES = (
     RequestCode.CLONE_GROUP_OFFSET,
     RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
 )
-"""Requests that only the leader takes, and answers when a majority has what they change; deletions do so by themselves."""
+"""Requests that only the leader accepts, and answers when a majority has the change; deletions wait for that themselves."""
 OTHER_DECISIONS = (
     RequestCode.UPDATE_CONSUMER_OFFSET,
     RequestCode.LOCK_BATCH_MQ,
     RequestCode.UNLOCK_BATCH_MQ,
     RequestCode.CLEAN_UNUSED_TOPIC,
 )
-"""Requests that only the leader takes, and that see to their answer themselves."""
+"""Requests that only the leader accepts, and whose handlers decide when to answer."""
 DISK_LOOK_SECONDS = 1.0
-"""How often a leader looks whether its disk lets it take messages."""
+"""How often a leader checks whether its disk refuses messages."""
 DISK_PATIENCE_SECONDS = 3.0
-"""A leader whose disk has refused for this long hands leadership over."""
+"""A leader whose disk has refused messages for this long hands leadership over."""
 HAND_OVER_PAUSE_SECONDS = 30.0
-"""Pause before a leader whose disk still refuses tries again to hand over: the disks of all nodes may be full."""
+"""The pause before a leader whose disk still refuses hands over again, because the disks of all nodes may be full."""
 RETRY_SECONDS = 1.0
-"""Pause after a change of role that failed, before it is tried again."""
+"""The pause before a failed change of role is tried again."""
 
 
 def replica_settings(config: BrokerConfig, address: str = "") -> ReplicaSettings:
-    """What RocketMQ's keys say about a DLedger group.
+    """The settings of a DLedger node, from RocketMQ's keys.
 
     Args:
-        address: where this broker serves clients.
+        address: the address at which this broker serves clients.
 
     Raises:
         WrongHaSetting: a key has a value that cannot work.
@@ -70,7 +70,7 @@ def replica_settings(config: BrokerConfig, address: str = "") -> ReplicaSettings
     self_id = PeerId(config.dleger_self_id)
     peers = parse_peers(config.dleger_peers)
     preferred = frozenset(PeerId(peer.strip()) for peer in config.preferred_leader_id.split(";") if peer.strip())
-    if unknown := preferred - peers.keys():  # no mistake if a node of that name is added later
+    if unknown := preferred - peers.keys():  # a node of that name may be added later
         log.warning("preferred_leader_unknown", preferred_leader_id=", ".join(sorted(unknown)), peers=", ".join(peers))
     return ReplicaSettings(
         group=config.dleger_group or config.broker_name,
@@ -91,7 +91,7 @@ def replica_settings(config: BrokerConfig, address: str = "") -> ReplicaSettings
 
 
 def dledger_node(config: BrokerConfig, address: str = "") -> DLedgerNode:
-    """The node that RocketMQ's keys describe; `address` is where the broker serves clients.
+    """The node that RocketMQ's keys describe; the broker serves clients at `address`.
 
     Raises:
         WrongHaSetting: a key has a value that cannot work.
@@ -100,7 +100,7 @@ def dledger_node(config: BrokerConfig, address: str = "") -> DLedgerNode:
 
 
 def first_role(config: BrokerConfig) -> RoleState:
-    """What the broker of a DLedger group is until the group has a leader."""
+    """The role of a DLedger broker until its group has a leader."""
     return RoleState(Role.CANDIDATE, config.replica_id, "it is starting")
 
 
@@ -113,7 +113,7 @@ class DLedgerReplication(Replication[DLedgerNode]):
     """Cancels the task that appends the leader's commits."""
 
     async def stop_taking(self, _old: RoleState, _new: RoleState) -> None:
-        """Append no more commits."""
+        """Stop appending commits."""
         self._tables_scope.cancel()
 
     async def serve(self, _old: RoleState, new: RoleState) -> None:
@@ -129,7 +129,7 @@ class DLedgerReplication(Replication[DLedgerNode]):
                 nursery.start_soon(keep_running, "saying where queues go on", self._say_queue_ends)
 
     async def _say_queue_ends(self) -> None:
-        """Let the log tell what a node has to know that begins anew with the first entry of this one."""
+        """Append the ends of queues and the tables, until a node that begins with this log's first entry has all of them."""
         ends = self.store.queue_ends
         while ends.owed:
             await ends.pay()
@@ -137,9 +137,9 @@ class DLedgerReplication(Replication[DLedgerNode]):
                 await trio.sleep(RETRY_SECONDS)
 
     async def _keep_tables(self, sync: ConfigSync, scope: trio.CancelScope) -> None:
-        """Copy the leader's tables once, for what is older than this node's log; the log brings the rest.
+        """Copy the leader's tables once, for changes that are older than this node's log; the log contains the later ones.
 
-        A leader of Apache's writes no changes of tables into the log, so beside such nodes the copying never ends.
+        An Apache leader appends no changes of tables to the log, so in a group with such nodes the copying is repeated.
         """
         if self.config.raft_dialect == JAVA:
             await super()._keep_tables(sync, scope)
@@ -147,7 +147,7 @@ class DLedgerReplication(Replication[DLedgerNode]):
         with scope:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(keep_running, "copying of the master's tables", sync.run)
-                while not sync.rounds:  # noqa: ASYNC110 - nothing tells of a round
+                while not sync.rounds:  # noqa: ASYNC110 - no event signals a round
                     await trio.sleep(RETRY_SECONDS)
                 nursery.cancel_scope.cancel()
 
@@ -159,7 +159,7 @@ class DLedgerReplication(Replication[DLedgerNode]):
         nursery.start_soon(keep_running, "watching of the disk", self._watch_disk)
 
     async def _watch_disk(self) -> None:
-        """Let another node lead while the disk of this one takes no messages, or no queues; it follows as well as it can."""
+        """Hand leadership over while the disk of this node refuses messages or queues; the node then follows if it can."""
         clock = self.clock
         refused_since = clock.monotonic()
         while True:
@@ -171,7 +171,7 @@ class DLedgerReplication(Replication[DLedgerNode]):
                 refused_since = clock.monotonic() + HAND_OVER_PAUSE_SECONDS
 
     async def _follow_group(self, leading: Leading) -> None:
-        """Take the role that the group gives; a phase that fails is tried again until the group gives another one."""
+        """Change to the role that the group gives; a failed change is tried again until the group gives another role."""
         role, own_id = self.role, self.config.replica_id
         while True:
             try:
@@ -189,7 +189,7 @@ class DLedgerReplication(Replication[DLedgerNode]):
                 return
 
     def status(self) -> dict[str, Any]:
-        """How the group stands, as this node sees it; the keys of RocketMQ's HARuntimeInfo, and ours."""
+        """The state of the group as this node sees it, under the keys of RocketMQ's HARuntimeInfo and our own."""
         status = self.node.replica.status()
         return {
             "master": self.role.takes_puts,

@@ -1,7 +1,7 @@
-"""The entries of a table as JSON, encoded once, and how many bytes they have together. Pure.
+"""The entries of a table as JSON, each encoded once, and their total size. Pure.
 
-A registration, a slave's copy and a table's file hold the whole table, the first two in one frame: a table that grew beyond it
-could not be registered or copied any more. So the entry that no longer fits is refused.
+A registration, a slave's copy and a table's file hold the whole table, the first two in one frame. A table larger than a frame
+could not be registered or copied any more, so an entry that does not fit is refused.
 """
 
 from __future__ import annotations
@@ -17,33 +17,33 @@ from ..remoting.command import FRAME_SIZE_MAX
 from ..remoting.errors import RequestRefused
 
 TABLE_BYTES_MAX = FRAME_SIZE_MAX - 1024 * 1024
-"""Entries of one table; what else a frame holds beside a table fits the rest."""
+"""The most bytes of entries in a table that fits a frame; the rest of the frame is for everything else in it."""
 ENTRIES_BYTES_MAX = 8 * 1024 * 1024
-"""Entries of the table of topics or of groups: some 60,000 topics. A name server and a slave read a whole table in one turn
-of the event loop, which must not take 100 ms."""
+"""The most bytes of entries in the table of topics or of groups: about 60,000 topics. A name server and a slave read a whole
+table in one turn of the event loop, which must take less than 100 ms."""
 
 
 class TableFull(RequestRefused):
-    """A table has no room for what was to be entered; nothing was entered."""
+    """A table has no room for new entries; nothing was entered."""
 
     def __init__(self, name: str, size: int, size_max: int) -> None:
         super().__init__(ResponseCode.SYSTEM_ERROR, f"{name} is full: {size} of {size_max} bytes; nothing was entered")
 
 
 def encoded_entry(name: str, value: Any) -> bytes:
-    """One entry of a table."""
+    """Encode one entry of a table."""
     return orjson.dumps(name) + b":" + orjson.dumps(value)
 
 
 @attrs.define(eq=False)
 class EncodedEntries:
-    """Entries by name."""
+    """The encoded entries of one table, by name."""
 
     table: str
-    """What to call the table in a refusal."""
+    """The name of the table in a refusal."""
     size_max: int = ENTRIES_BYTES_MAX
     size: int = 0
-    """Bytes of all entries."""
+    """The total size of the entries in bytes."""
     _entries: dict[str, bytes] = attrs.field(factory=dict[str, bytes])
     _joined: bytes | None = None
 
@@ -51,15 +51,15 @@ class EncodedEntries:
         """Enter values.
 
         Args:
-            bounded: whether they may be refused; what comes from a file or from the master is always taken.
+            bounded: whether they may be refused; values from a file or from the master never are.
 
         Raises:
-            TableFull: they make the table larger than it may be. Nothing was entered.
+            TableFull: the table would be larger than `size_max`. Nothing was entered.
         """
         self.put_encoded({name: encoded_entry(name, value) for name, value in values.items()}, bounded=bounded)
 
     def put_encoded(self, encoded: Mapping[str, bytes], *, bounded: bool = False) -> None:
-        """Enter values that `encoded_entry` has encoded; see `put`."""
+        """Enter values that are already encoded by `encoded_entry`; see `put`."""
         growth = sum(len(entry) - len(self._entries.get(name, b"")) for name, entry in encoded.items())
         if bounded and growth > 0 and self.size + growth > self.size_max:
             raise TableFull(self.table, self.size, self.size_max)
@@ -68,12 +68,12 @@ class EncodedEntries:
         self._joined = None
 
     def forget(self, name: str) -> None:
-        """Remove one entry, which need not be there."""
+        """Remove one entry, if it exists."""
         self.size -= len(self._entries.pop(name, b""))
         self._joined = None
 
     def joined(self, names: Iterable[str] | None = None) -> bytes:
-        """One JSON object of all entries, or of those of `names` that there are."""
+        """One JSON object of all entries, or of those in `names` that exist."""
         if names is not None:
             return b"{" + b",".join(self._entries[name] for name in names if name in self._entries) + b"}"
         if self._joined is None:

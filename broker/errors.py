@@ -4,14 +4,14 @@ BrokerError
 ├── BadConfig     a broker.conf holds a value that no broker can run with; nothing was started
 └── BadTable      a file under config/ is JSON, but not the table it should be; nothing was started
 
-What a request is refused with travels as `remoting.errors.RequestRefused`.
+A refusal of a request is a `remoting.errors.RequestRefused`.
 """
 
 from __future__ import annotations
 
 
 class BrokerError(Exception):
-    """Base of all."""
+    """The base of all errors of the broker."""
 
 
 class BadConfig(BrokerError):
@@ -25,7 +25,7 @@ class BadConfig(BrokerError):
 
 
 class BadTable(BrokerError):
-    """The file `path` holds something else than its table."""
+    """The content of the file `path` is not its table."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(

@@ -1,7 +1,7 @@
-"""The group table: what consumer groups may do here (RocketMQ SubscriptionGroupManager).
+"""The group table: the settings of consumer groups (RocketMQ SubscriptionGroupManager).
 
-Invariant: every change takes the next version and is told to `on_change` in the same call. Settings of newer versions that we
-do not act on are kept and shown as they came. Pure but for the clock it is handed.
+Invariant: every change takes the next version and calls `on_change` at once. Settings of newer versions that have no effect
+here are kept and returned unchanged. Pure except for the clock, which is an argument.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .json_values import object_of, table_of
 from .names import name_fault
 
 GROUP_CHARACTERS_MAX = 120
-"""`%RETRY%` and the name together must be a topic."""
+"""The longest name of a group: `%RETRY%` and the name together must be the name of a topic."""
 
 SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
 TOOLS_GROUP = "TOOLS_CONSUMER"
@@ -35,7 +35,7 @@ _SYSTEM_GROUPS = (
     "CID_RMQ_SYS_TRANS",
 )
 
-# What newer versions know beside our fields, with their defaults.
+# The settings of newer versions that are not among our fields, with their defaults.
 _LATER_DEFAULTS: dict[str, Any] = {
     "consumeMessageOrderly": False,
     "groupRetryPolicy": {"type": "CUSTOMIZED"},
@@ -46,7 +46,7 @@ _LATER_DEFAULTS: dict[str, Any] = {
 
 
 def group_name_fault(group: str) -> str | None:
-    """Tell what is wrong with the name of a group, if anything."""
+    """What is wrong with the name of a group, or None."""
     return name_fault("group", group, GROUP_CHARACTERS_MAX)
 
 
@@ -68,7 +68,7 @@ class GroupConfig:
     which_broker_when_consume_slowly: int = 1
     notify_consumer_ids_changed_enable: bool = True
     others: Mapping[str, Any] = attrs.field(factory=_later_defaults)
-    """Settings under their JSON names that we keep for their owners."""
+    """The settings that have no effect here, under their JSON names; they are kept and returned."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -86,10 +86,10 @@ class GroupConfig:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """Read a group of a file or a peer; what is absent keeps RocketMQ's default.
+        """Read a group from a file or a peer; absent settings get RocketMQ's defaults.
 
         Raises:
-            KeyError, TypeError, ValueError: no name, or a number that is none.
+            KeyError, TypeError, ValueError: there is no name, or a number is not one.
         """
         given = {key: item for key, item in value.items() if item is not None}
         take = given.pop
@@ -119,17 +119,17 @@ class GroupTable:
     auto_create: bool = True
     groups: dict[str, GroupConfig] = attrs.field(factory=dict[str, GroupConfig])
     forbidden: dict[str, dict[str, int]] = attrs.field(factory=dict[str, dict[str, int]])
-    """Group, topic → bits; bit 0 forbids the group to read the topic (5.x `forbiddenTable`)."""
+    """Bits by group and topic; bit 0 forbids the group to read the topic (5.x `forbiddenTable`)."""
     version: DataVersion = attrs.field(factory=DataVersion)
     may_create: Callable[[], bool] = _always
-    """Whether groups may appear here by being used; on a node of a DLedger group only while it leads."""
+    """Whether unknown groups are created here when they are used; on a node of a DLedger group only while it leads."""
     on_change: list[Callable[[], None]] = attrs.field(factory=list[Callable[[], None]])
     _entries: EncodedEntries = attrs.field(factory=lambda: EncodedEntries("the table of groups"))
     _forbidden_entries: EncodedEntries = attrs.field(factory=lambda: EncodedEntries("the table of forbidden topics"))
 
     @classmethod
     def of(cls, config: BrokerConfig, now_ms: Callable[[], int], stored: Any = None) -> Self:
-        """Make the table of what `subscriptionGroup.json` held and the system groups, which are always there."""
+        """Make the table from the content of `subscriptionGroup.json` and the system groups, which always exist."""
         table = cls(now_ms, config.auto_create_subscription_group)
         table.version = DataVersion(0, now_ms())
         if content := table_of(stored, "the content"):
@@ -141,7 +141,7 @@ class GroupTable:
         return table
 
     def load(self, stored: Mapping[str, Any]) -> None:
-        """Take over a whole table as a file or a master wrote it."""
+        """Replace the whole table with one that a file or a master gives."""
         given = table_of(stored.get("subscriptionGroupTable"), "subscriptionGroupTable")
         configs = [GroupConfig.from_json(table_of(value, name)) for name, value in given.items()]
         before, self.groups = self.groups, {config.group_name: config for config in configs}
@@ -163,9 +163,9 @@ class GroupTable:
         return self.groups.get(group)
 
     def find(self, group: str) -> GroupConfig | None:
-        """The group, created if it is unknown and groups may appear by being used.
+        """The group, which is created if it is unknown and groups may be created by being used.
 
-        Where they may not appear on this node, but would on the leader, the group gets the settings that it would have there.
+        If only the leader may create it, the settings that it would have there are returned, and nothing is created here.
         """
         config = self.groups.get(group)
         if config is not None:
@@ -186,7 +186,7 @@ class GroupTable:
         self._changed()
 
     def delete(self, group: str) -> bool:
-        """Forget a group; tell whether it was there."""
+        """Delete a group; return whether it existed."""
         self.forbidden.pop(group, None)
         self._forbidden_entries.forget(group)
         if self.groups.pop(group, None) is None:
@@ -205,13 +205,13 @@ class GroupTable:
         self.put_forbidden(group, {**bits, topic: bits.get(topic, 0) & ~1 | int(forbidden)})
 
     def put_forbidden(self, group: str, bits: dict[str, int]) -> None:
-        """Take over what a group is forbidden, by topic; raises TableFull as `set_forbidden`."""
+        """Replace the forbidden bits of a group, by topic; raises TableFull as `set_forbidden`."""
         self._forbidden_entries.put({group: bits})
         self.forbidden[group] = bits
         self._changed()
 
     def to_json(self) -> dict[str, Any]:
-        """What slaves and `subscriptionGroup.json` get; the tables are encoded already."""
+        """The content of `subscriptionGroup.json` and of slaves' copies; its tables are already encoded."""
         return {
             "dataVersion": self.version.to_json(),
             "forbiddenTable": orjson.Fragment(self._forbidden_entries.joined()),

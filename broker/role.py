@@ -1,9 +1,9 @@
-"""The role of a broker, which may change while it runs, and the order in which everything that depends on it follows.
+"""The role of a broker, which may change while it runs, and the order in which everything that depends on it is updated.
 
-Invariant: puts are taken only while the role is `MASTER`, which it becomes after the log has been settled and everything that
-is derived from it has been rebuilt. A change runs through the phases of `Phase` in order; a later change ends an unfinished
-one, and begins again with the first phase. What is done in each phase is named once, before the first change. Nothing but the
-start of a broker reads the role from its configuration.
+Invariant: puts are accepted only while the role is `MASTER`, which it becomes after the log has been settled and everything
+that is derived from it has been rebuilt. A change runs through the phases of `Phase` in order; a later change cancels an
+unfinished one, and begins again with the first phase. The steps of each phase are registered once, before the first change.
+Only the start of a broker reads the role from its configuration.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ class Role(Enum):
     """What a broker does for its group."""
 
     MASTER = "master"
-    """Takes messages; in DLedger mode the leader."""
+    """Accepts messages; in DLedger mode the leader."""
     SLAVE = "slave"
     """Follows a master of the classic mode."""
     FOLLOWER = "follower"
     """Follows the leader of its DLedger group."""
     CANDIDATE = "candidate"
-    """Belongs to a DLedger group that has no leader that it knows of."""
+    """Belongs to a DLedger group and knows of no leader."""
     READ_ONLY = "read-only"
-    """Serves what it has and takes nothing: while it becomes master, or because it was told so."""
+    """Serves pulls and refuses puts: at the start, while it becomes master, or after a change of role failed."""
 
     @property
     def takes_puts(self) -> bool:
@@ -51,39 +51,39 @@ _REPLICAS = frozenset((Role.SLAVE, Role.FOLLOWER, Role.CANDIDATE))
 
 
 class Phase(Enum):
-    """The order of a change."""
+    """The phases of a change of role, in order."""
 
     STOP_TAKING = 1
     """Refuse puts, stop the broker's own deliveries."""
     SETTLE = 2
-    """Answer what waits, end the old role's replication."""
+    """Answer waiting puts, end the old role's replication."""
     REBUILD = 3
-    """Begin the new role's replication; derive everything, rebuild tables."""
+    """Begin the new role's replication, derive the whole log, rebuild tables."""
     SERVE = 4
-    """Take puts if the role does, look at held requests again."""
+    """Accept puts if the role does, answer held pulls."""
     REGISTER = 5
-    """Let name servers know."""
+    """Register with the name servers."""
 
 
 @attrs.frozen
 class RoleState:
-    """A role with what belongs to it."""
+    """A role with its broker id and its reason."""
 
     role: Role
     broker_id: int
-    """The id that name servers and clients know it by; 0 for the master."""
+    """The broker id under which name servers and clients know the broker; 0 for the master."""
     reason: str = ""
-    """Why it has this role."""
+    """Why the broker has this role."""
     synchronous: bool = False
-    """On a master of the classic mode: puts wait for slaves (SYNC_MASTER)."""
+    """Whether puts wait for slaves, on a master of the classic mode (SYNC_MASTER)."""
     since_ms: int = 0
-    """Wall clock."""
+    """When the change to this role was requested, by the wall clock."""
 
 
 Step = Callable[[RoleState, RoleState], Awaitable[None]]
 """Carries out one phase of a change; takes the old and the new state. Must be repeatable after a cancellation."""
 Steps = Mapping[Phase, Sequence[Step]]
-"""What is called in each phase, in order; a phase that is not named does nothing."""
+"""The steps of each phase, in order; a phase without an entry does nothing."""
 OnMaster = Callable[[str, str], None]
 """Receives the master's address and its HA address."""
 
@@ -95,17 +95,17 @@ class LiveRole:
     state: RoleState
     clock: Clock
     master_address: str = ""
-    """Where a replica's master serves clients, once known."""
+    """The address at which a replica's master serves clients; empty until it is known."""
     master_ha_address: str = ""
     _group_names_master: bool = False
-    """The group itself has said where the master is, so name servers, which hear of it later, are not believed."""
+    """Whether the DLedger group has given the master's address; name servers, which learn it later, are then ignored."""
     on_master: list[OnMaster] = attrs.field(factory=list[OnMaster])
     _steps: Steps | None = None
     """None until `begin`."""
     _changing: trio.Lock = attrs.field(factory=trio.Lock)
     _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     _wanted: int = 0
-    """Counts changes that were asked for."""
+    """How many changes have been requested."""
 
     @property
     def takes_puts(self) -> bool:
@@ -121,7 +121,7 @@ class LiveRole:
 
     @property
     def refusal(self) -> str | None:
-        """Why puts are not taken, for the producer; None while they are."""
+        """Why puts are refused, as producers are told; None while they are accepted."""
         role = self.state.role
         if role.takes_puts:
             return None
@@ -131,12 +131,12 @@ class LiveRole:
         return f"the broker is read-only: {self.state.reason}"
 
     def begin(self, steps: Steps) -> None:
-        """Name all that follows the role; once, before the first change."""
+        """Register the steps of all phases; called once, before the first change."""
         assert self._steps is None, "the steps of a role are named once"
         self._steps = steps
 
     def learn_master(self, address: str, ha_address: str) -> None:
-        """Take a name server's word for where the master is, unless the group itself has said it."""
+        """Use the master's address from a name server, unless the DLedger group has given one."""
         if not self._group_names_master:
             self._note_master(address, ha_address)
 
@@ -150,13 +150,13 @@ class LiveRole:
     async def change(
         self, role: Role, broker_id: int, reason: str, *, synchronous: bool = False, master: str | None = None
     ) -> bool:
-        """Take another role; returns whether it was reached, which a later change prevents.
+        """Change to another role; return whether it was reached, which a later change prevents.
 
         Args:
-            master: where the master serves clients, if the group knows; empty if there is none; None if name servers know.
+            master: the address at which the master serves clients, empty if there is none; None if name servers give it.
 
         Raises:
-            OSError, StoreError: a phase failed. The broker is read-only and says why; the change may be repeated.
+            OSError, StoreError: a phase failed. The broker is read-only for that reason; the change may be repeated.
         Cancellation: leaves the broker read-only or in its new role, not registered.
         """
         assert self._steps is not None, "a role changes after `begin` has named its steps"
@@ -172,13 +172,13 @@ class LiveRole:
             if master is not None:
                 self._note_master(master, "")
             elif role.is_replica and not old.role.is_replica:
-                self.master_address = self.master_ha_address = ""  # what was known is of the time before
+                self.master_address = self.master_ha_address = ""  # the known addresses are from before the change
             with trio.CancelScope() as self._scope:
                 await self._run(old, wanted, self._steps)
         return number == self._wanted and self.state is wanted
 
     async def _run(self, old: RoleState, wanted: RoleState, steps: Steps) -> None:
-        # Not yet the wanted role: what asks meanwhile must not take it for reached.
+        # A future master is read-only during the change, so that nobody uses it as master before it is ready.
         passing = Role.READ_ONLY if wanted.role.takes_puts else wanted.role
         reason = f"it is becoming {wanted.role.value}: {wanted.reason}"
         self.state = attrs.evolve(wanted, role=passing, reason=reason)
