@@ -1,4 +1,4 @@
-"""Decides what is committed (SOFA-JRaft `BallotBox`): what a majority has stored, through entries of the current term only.
+"""Advance the commit index to what a majority has stored, by entries of the current term only (SOFA-JRaft `BallotBox`).
 
 Invariant: the commit index never decreases, and a leader moves it only to an entry of its own term (Raft §5.4.2).
 """
@@ -11,7 +11,7 @@ from .state import Leadership, State
 
 
 def advance_commit(state: State, led: Leadership) -> None:
-    """Commit whatever a majority has made durable by now; this node counts with what it has made durable itself."""
+    """Commit what a majority has made durable; this node counts with its own durable index."""
     match = {replicator.peer: replicator.match_index for replicator in led.group if replicator.mode is not Mode.REGRESSED}
     match[state.id] = state.log.durable_index
     index = quorum.committed_index(match, state.configuration)
@@ -23,5 +23,5 @@ def advance_commit(state: State, led: Leadership) -> None:
 
 
 def follow_commit(state: State, leader_commit: int) -> None:
-    """Take over the leader's commit index, but never beyond what is verified to be the leader's log."""
+    """Adopt the leader's commit index, but only up to where this log is verified to agree with the leader's."""
     state.commit_index = max(state.commit_index, min(leader_commit, state.verified_index))

@@ -1,7 +1,7 @@
-"""A run of entries that travels as one piece: the core never sees a single entry.
+"""Batches: entries that are sent and written together. The core never handles a single entry.
 
-The storage cuts batches out of its files and the follower's storage appends them as they came. The core looks at the indexes,
-at the terms and at the configurations among the entries; the payload is opaque to it.
+The leader's storage reads batches from its files and the follower's storage appends them unchanged. The core reads the indexes,
+the terms and the configurations among the entries; the payload is opaque to it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .units import LogIndex, PeerId, Term
 
 @attrs.frozen
 class TermRun:
-    """A run of entries of one term; it ends where the next run begins or the batch or log ends."""
+    """Consecutive entries of one term. The run ends before the next run, or at the end of the batch or log."""
 
     first_index: LogIndex
     term: Term
@@ -31,11 +31,11 @@ class Batch:
     runs: tuple[TermRun, ...]
     """Terms of the entries: the first run begins at `first_index`; indexes and terms ascend strictly."""
     size_bytes: int
-    """What the batch weighs in the flow control of the leader."""
+    """The size of the batch for the flow control of the leader."""
     payload: Any = None
-    """The bytes of the entries, or whatever the storage understands."""
+    """The bytes of the entries, or another form of them that only the storage interprets."""
     configurations: tuple[tuple[LogIndex, Configuration], ...] = ()
-    """Configurations among these entries, with their indexes, in ascending order."""
+    """The configurations among these entries, with their indexes, in ascending order."""
 
     def __attrs_post_init__(self) -> None:
         if self.last_index < self.first_index or not self.runs or self.runs[0].first_index != self.first_index:
@@ -68,9 +68,9 @@ class Slice:
 
 @attrs.frozen
 class Snapshot:
-    """A state that stands for all entries up to and including `last_index`; how it travels is the shell's business.
+    """A state that replaces all entries up to and including `last_index`; the shell decides how to transfer it.
 
-    A state machine that lives in the log itself (a commit log) uses it to say "begin here": older entries have expired.
+    A state machine whose state is the log itself (a commit log) uses it to mark the beginning: older entries have expired.
     """
 
     last_index: LogIndex
@@ -81,19 +81,19 @@ class Snapshot:
 
 
 class LogReader(Protocol):
-    """What the core reads from the storage. Both calls return what has been written, whether or not it is durable."""
+    """The interface by which the core reads from the storage. Both calls return written entries, durable or not."""
 
     def batch(self, first_index: LogIndex, last_index: LogIndex, bytes_max: int) -> Batch:
         """Return entries from `first_index` on, at most to `last_index`.
 
         The batch holds at least one entry, and more only while it stays within `bytes_max`. The core asks only for entries
-        that it was told are written, and that lie behind the boundary of the log.
+        that were reported as written and are after the boundary of the log.
         """
         ...
 
     def snapshot(self, peer: PeerId) -> Snapshot | None:
-        """Return a snapshot for a peer that lacks entries which this log no longer holds; None if there is none right now.
+        """Return a snapshot for a peer that lacks entries which this log no longer has; None if there is none now.
 
-        `last_index` must be at least the boundary of the log and at most what is committed.
+        Its `last_index` must be at least the boundary of the log and at most the commit index.
         """
         ...

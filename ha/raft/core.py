@@ -1,7 +1,7 @@
-"""The door of the Raft core: ticks, messages and proposals come in, a `Ready` goes out (SOFA-JRaft `Node`).
+"""The interface of the Raft core: its input is ticks, messages and proposals, its output a `Ready` (SOFA-JRaft `Node`).
 
-`Raft` is one member of one group and owns all its state. It does no I/O, knows no clock, and draws lots only through a function
-that is given to it: the same inputs always give the same outputs. Several groups in one process are several `Raft` objects.
+`Raft` is one member of one group and owns all its state. It does no I/O, reads no clock, and gets random numbers only from the
+function `draw`, so the same inputs always give the same outputs. Several groups in one process are several `Raft` objects.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from .units import NO_INDEX, LogIndex, PeerId, Term
 _NO_HARD_STATE = HardState()
 
 _Soft: TypeAlias = tuple[Role, Term, PeerId | None, bool, Configuration | None, PeerId | None]
-"""The fields of a `SoftState`, in their order; compared at every call of `ready`."""
+"""The fields of a `SoftState`, in their order; every call of `ready` compares them with the last ones."""
 
 
 @attrs.define(eq=False)
@@ -69,14 +69,14 @@ class Raft(State):
         commit_index: LogIndex = NO_INDEX,
         applied_index: LogIndex = NO_INDEX,
     ) -> Raft:
-        """Start a node with what its storage holds.
+        """Start a node with the state that its storage holds.
 
         Args:
-            draw: draws a number between two bounds, both included; gives the time-outs of elections.
-            hard_state: with the vote `FORGOTTEN` if nothing was kept, though this node is a voter.
+            draw: returns a random number between two bounds, both included; election time-outs come from it.
+            hard_state: the stored one; its vote is `FORGOTTEN` if this node is a voter whose storage has none.
             log: everything in it must be durable. A new group begins with the same configuration at `NO_INDEX` on every node.
-            commit_index: a value of `checkpoint_index` that was remembered, if there is one.
-            applied_index: how far the state machine was saved; entries behind it are handed out (again).
+            commit_index: a stored value of `checkpoint_index`, if there is one.
+            applied_index: the last entry in the saved state machine; later entries are handed out, some of them again.
         """
         raft_log = RaftLog.of(log if log is not None else LogState())
         commit_index = max(min(commit_index, raft_log.last_index), raft_log.boundary_index)
@@ -142,7 +142,7 @@ class Raft(State):
 
     @property
     def ticks_until_due(self) -> int:
-        """How many ticks may pass at once before one of them has something to do; the shell may sleep so long."""
+        """How many ticks may pass before a timer expires; the shell may sleep that long."""
         running = [
             timer.ticks_left
             for timer in (
@@ -161,7 +161,7 @@ class Raft(State):
     # ---------------------------------------------------------------- messages
 
     def step(self, message: Message) -> None:
-        """Take a message of a peer. Whatever a stale or unknown peer sends is ignored or answered, never an error.
+        """Handle a message from a peer. A message from a stale or unknown peer is ignored or answered and never raises.
 
         Raises:
             Diverged: the leader contradicts committed entries. No entry was removed; the node must not go on.
@@ -192,7 +192,7 @@ class Raft(State):
             self._dispatch(message)
 
     def _answer_stale(self, message: Message) -> None:
-        """Let the sender of an older term know the current one, so that an old leader or candidate gives up."""
+        """Send the current term to the sender of an older one, so that an old leader or candidate steps down."""
         if isinstance(message, Append | Heartbeat | InstallSnapshot | VoteRequest):
             self.send(StaleTerm(self.id, message.sender, self.term))
 
@@ -239,19 +239,19 @@ class Raft(State):
     # ---------------------------------------------------------------- proposals
 
     def admit(self, expected_term: Term | None = None) -> Assignment:
-        """Where the next entries would go, without adding any; raises what `propose` would raise.
+        """Return the index and term that the next entries would get, without adding any; raise what `propose` would raise.
 
-        The owner writes the entries there, then calls `propose`: a write that fails has changed nothing here.
+        The owner writes the entries there, then calls `propose`, so a failed write changes nothing in the core.
         """
         return next_assignment(self, expected_term)
 
     def propose(
         self, count: int = 1, *, expected_term: Term | None = None, configuration: Configuration | None = None
     ) -> Assignment:
-        """Add `count` entries of this leader, which its owner has written, and returns where they are.
+        """Add `count` entries that the owner of this leader has written, and return their first index and their term.
 
         Args:
-            expected_term: refuse in any other term; None takes every term.
+            expected_term: the proposal is refused in any other term; None accepts every term.
             configuration: the entry (exactly one) is this configuration, which takes effect at once. It comes from
                 `plan_change` or from `SoftState.configuration_wanted`.
 
@@ -274,7 +274,7 @@ class Raft(State):
         return assignment
 
     def plan_change(self, voters: Iterable[PeerId], learners: Iterable[PeerId] = ()) -> Configuration:
-        """The configuration to write and propose so that the group becomes `voters` and `learners`.
+        """Return the configuration to write and propose so that the group becomes `voters` and `learners`.
 
         Raises:
             NotLeader, ChangeRefused: nothing was changed.
@@ -284,7 +284,7 @@ class Raft(State):
         return membership.plan_change(self, self.leadership, voters, learners)
 
     def transfer_leadership(self, target: PeerId) -> None:
-        """Hand leadership to `target`; until that succeeds or is given up, proposals are refused.
+        """Transfer leadership to `target`; until that succeeds or is aborted, proposals are refused.
 
         Raises:
             NotLeader, ChangeRefused: nothing was changed.
@@ -299,8 +299,8 @@ class Raft(State):
         The answer is a `ReadState` with this context in a later Ready. A follower asks its leader; that answer may get lost.
 
         Args:
-            lease: answer at once if the lease is valid. The owner must first have counted all ticks that have passed by its
-                clock, otherwise a process that was suspended takes an expired lease for a valid one.
+            lease: answer at once if the lease is valid. The owner must first call `tick` for all the time that has passed on
+                its clock, otherwise a process that was suspended treats an expired lease as valid.
 
         Raises:
             NotLeader: no leader is known.
@@ -308,17 +308,17 @@ class Raft(State):
         reading.request_read(self, context, lease=lease)
 
     def reconnected(self, peer: PeerId) -> None:
-        """There is a new connection to a peer: what was on the way may be lost, and the peer may have started anew."""
+        """Handle a new connection to a peer: messages in flight may be lost, and the peer may have restarted."""
         if self.leadership is not None:
             replication.probe_reconnected(self.leadership, peer)
         elif self.forgetful:
             forgetting.ask(self)
 
     def disconnected(self, peer: PeerId) -> None:
-        """The connection from a peer has ended: if that was the leader, its process has, most likely.
+        """Handle the end of a connection from a peer: if the peer was the leader, its process has most likely ended.
 
-        The voters campaign as soon as the others may help, one after the other so that they do not share the votes. A leader
-        that lives keeps its followers by the next heartbeat.
+        Each voter campaigns as soon as the others may grant a vote, at a different time each so that the votes are not split.
+        If the leader is alive, its next heartbeat prevents the election.
         """
         if self.role is Role.FOLLOWER and peer == self.leader and self.promotable:
             voters = sorted(voter for voter in self.configuration.voters if voter != peer)
@@ -327,18 +327,18 @@ class Raft(State):
             self.timers.election.start(max(patience, 0) + 1 + turn * self.settings.turn_ticks)
 
     def snapshot_failed(self, peer: PeerId) -> None:
-        """A snapshot could not be delivered to a follower."""
+        """Handle a snapshot that could not be delivered to a follower."""
         if self.leadership is not None:
             replication.snapshot_failed(self.leadership, peer)
 
     def compact(self, boundary_index: LogIndex) -> None:
-        """The storage forgets entries up to and including `boundary_index`, all of them applied."""
+        """Drop the entries up to and including `boundary_index`, but only applied ones, because the storage removes them."""
         self.log.compact(min(boundary_index, self.applied_index))
 
     # ---------------------------------------------------------------- the to-do list
 
     def ready(self) -> Ready | None:
-        """What is to be done now, or None. The owner does it and calls `advance` before it asks again."""
+        """Return the work that is due, or None. The owner does it and calls `advance` before the next call."""
         if self._outstanding is not None:
             return None
         if self.leadership is not None:
@@ -397,7 +397,7 @@ class Raft(State):
         return self.role, self.term, self.leader, self.barrier_wanted, led.configuration_wanted, led.transfer_to
 
     def advance(self, ready: Ready) -> None:
-        """Everything of the Ready was done: its hard state and snapshot are durable, its entries are written."""
+        """Note that all work of the Ready is done: its hard state and snapshot are durable, its entries are written."""
         assert ready is self._outstanding, "advance takes the Ready that was given out last"
         self._outstanding = None
         self.log.mark_written()
@@ -409,17 +409,17 @@ class Raft(State):
             election.count_vote(self, self.id, granted=True)
 
     def sync_point(self) -> SyncPoint:
-        """How far the log is written now; take it before a sync and give it to `persisted` after it."""
+        """Return how far the log is written. The owner calls this before a sync and passes the result to `persisted` after."""
         return self.log.sync_point()
 
     def persisted(self, point: SyncPoint) -> None:
-        """A sync that began at `point` has succeeded."""
+        """Note that a sync which began at `point` has succeeded."""
         if self.log.mark_durable(point) and self.leadership is not None:
             ballot_box.advance_commit(self, self.leadership)
 
     @property
     def checkpoint_index(self) -> LogIndex:
-        """What may be remembered across a restart as committed: it is durable here, so a restart finds the same entries.
+        """The commit index that may be stored for the next start: it is durable here, so a restart finds the same entries.
 
         `NO_INDEX` while a snapshot waits to be installed: until then the disk holds another log.
         """

@@ -1,4 +1,4 @@
-"""Elections: pre-vote, vote, and what it means to become a follower or a leader (Raft §5.2, thesis §9.6 and §4.2.3)."""
+"""Elections: pre-vote, vote, and becoming the leader (Raft §5.2, thesis §9.6 and §4.2.3)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .units import PeerId
 
 
 def on_election_timeout(state: State) -> None:
-    """The election timer of a follower expired (Raft §5.2)."""
+    """Start a pre-vote, if this node may campaign, after a follower's election timer expired (Raft §5.2)."""
     if state.promotable:
         start_pre_vote(state, Input.ELECTION_TIMEOUT)
     elif state.forgetful:
@@ -25,7 +25,7 @@ def on_election_timeout(state: State) -> None:
 
 
 def on_vote_timeout(state: State) -> None:
-    """A vote was not decided in time: ask again, beginning with a pre-vote, so that the term does not grow in vain."""
+    """Start again with a pre-vote after a vote was not decided in time; the term is not raised needlessly."""
     if not state.promotable:
         become_follower(state, Input.VOTE_LOST if state.role is Role.CANDIDATE else Input.PRE_VOTE_LOST, state.term, None)
     else:
@@ -47,7 +47,7 @@ def start_pre_vote(state: State, cause: Input) -> None:
 
 
 def start_election(state: State, cause: Input) -> None:
-    """Raise the term and ask for votes; the own vote counts once it is durable."""
+    """Raise the term and ask for votes; this node's own vote counts once it is durable."""
     state.change_role(cause)
     enter_term(state, state.term + 1, vote=state.id)
     state.timers.election.stop()
@@ -64,7 +64,7 @@ def _other_voters(state: State) -> list[PeerId]:
 
 
 def on_pre_vote_request(state: State, request: PreVoteRequest) -> None:
-    """Grant if this node would vote for the sender, were there an election."""
+    """Grant if this node would vote for the sender in an election."""
     granted = (
         request.term > state.term
         and not state.bound_to_leader
@@ -89,11 +89,11 @@ def on_pre_vote_response(state: State, response: PreVoteResponse) -> None:
 
 
 def on_vote_request(state: State, request: VoteRequest) -> None:
-    """Vote for at most one candidate of a term, first come first served, if its log is not behind (Raft §5.2, §5.4.1).
+    """Vote for the first candidate of a term whose log is not behind, and for no other in that term (Raft §5.2, §5.4.1).
 
-    A node without any configuration is new, or has lost its disk: it does not know what it has promised and grants nothing.
-    A node may have learned of this term while it was bound to the leader of an earlier one, whose lease it has confirmed: it
-    grants nothing until that has ended.
+    A node without any configuration is new or has lost its disk. It does not know its earlier votes and grants nothing.
+    A node may have learned of this term while it was bound to the leader of an earlier one, whose lease it has confirmed. It
+    grants nothing until that lease has ended.
     """
     granted = (
         state.vote in {None, request.sender}
@@ -117,7 +117,7 @@ def on_vote_response(state: State, response: VoteResponse) -> None:
 
 
 def count_vote(state: State, voter: PeerId, granted: bool) -> None:
-    """Count the vote of a peer, or the durable one of this node itself."""
+    """Count the vote of a peer, or this node's own after it is durable."""
     assert state.ballot is not None
     state.ballot.record(voter, granted)
     if state.ballot.won:
@@ -127,7 +127,7 @@ def count_vote(state: State, voter: PeerId, granted: bool) -> None:
 
 
 def become_leader(state: State) -> None:
-    """Lead the term: heartbeats leave at once, followers are probed, and the owner is asked for a barrier."""
+    """Become the leader: send heartbeats at once and probe the followers; the owner is asked for a barrier."""
     state.change_role(Input.VOTE_WON)
     state.leader = state.id
     state.ballot = None
@@ -141,6 +141,6 @@ def become_leader(state: State) -> None:
 
 
 def on_timeout_now(state: State, message: TimeoutNow) -> None:
-    """The leader wants this node to lead: campaign at once, without a pre-vote (thesis §3.10)."""
+    """Campaign at once, without a pre-vote, because the leader transfers its leadership to this node (thesis §3.10)."""
     if state.role in {Role.FOLLOWER, Role.PRE_CANDIDATE} and state.leader in {None, message.sender} and state.promotable:
         start_election(state, Input.TIMEOUT_NOW)

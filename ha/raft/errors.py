@@ -4,11 +4,11 @@ RaftError
 ├── Refused                  the request was not accepted; nothing was changed
 │   ├── NotLeader            `leader` names the leader, if this node knows one
 │   ├── TermChanged          the node leads, but in another term than the caller expected
-│   ├── LeaderNotReady       the leader's own log is not written yet; the Ready that makes it so is due
-│   ├── TransferInProgress   the leader is handing leadership to `target`
+│   ├── LeaderNotReady       the leader has not written its own log yet; processing the next Ready does
+│   ├── TransferInProgress   the leader is transferring leadership to `target`
 │   ├── ReadsNotReady        no entry of the current term is committed yet
 │   └── ChangeRefused        the change of membership is not allowed now; the text says why
-├── Diverged                 committed entries would have to be removed: a disk or a peer broke its promise
+├── Diverged                 committed entries would have to be removed: a disk or a peer lost durable state
 └── TwoLeaders               another node leads the same term: two nodes share a name, or a vote was forgotten
 """
 
@@ -29,7 +29,7 @@ class Refused(RaftError):
 
 @attrs.define(eq=False)
 class NotLeader(Refused):
-    """Only a leader can do this, and this node does not lead; `leader` does, if it is known."""
+    """Only a leader can do this, and this node is not the leader; `leader` is, if known."""
 
     leader: PeerId | None
 
@@ -50,7 +50,7 @@ class TermChanged(Refused):
 
 @attrs.define(eq=False)
 class LeaderNotReady(Refused):
-    """The node has just been elected and what it received as a follower is not written yet."""
+    """The node has just been elected and has not yet written the entries that it received as a follower."""
 
     written_index: LogIndex
     last_index: LogIndex
@@ -63,7 +63,7 @@ class LeaderNotReady(Refused):
 
 @attrs.define(eq=False)
 class TransferInProgress(Refused):
-    """Leadership is being handed to another node, so no entry may be added."""
+    """Leadership is being transferred to another node, so no entry may be added."""
 
     target: PeerId
 
@@ -73,7 +73,7 @@ class TransferInProgress(Refused):
 
 @attrs.define(eq=False)
 class ReadsNotReady(Refused):
-    """The leader has not committed an entry of its term yet and does not know what is committed."""
+    """The leader has not committed an entry of its term yet, so it does not know the group's commit index."""
 
     term: Term
 
@@ -82,12 +82,12 @@ class ReadsNotReady(Refused):
 
 
 class ChangeRefused(Refused):
-    """The change of membership or leadership is not allowed in the present state."""
+    """The change of membership or leadership is not allowed in the current state."""
 
 
 @attrs.define(eq=False)
 class Diverged(RaftError):
-    """A message of the leader contradicts entries that are committed here."""
+    """A message from the leader contradicts entries that are committed here."""
 
     first_index: LogIndex
     commit_index: LogIndex
@@ -102,7 +102,7 @@ class Diverged(RaftError):
 
 @attrs.define(eq=False)
 class TwoLeaders(RaftError):
-    """Another node leads in the term in which this node leads."""
+    """Another node is leader in the same term as this node."""
 
     term: Term
     other: PeerId

@@ -1,4 +1,4 @@
-"""The follower's side of replication: check, truncate, append, acknowledge what is durable (Raft §5.3)."""
+"""The follower's side of replication: check, truncate, append, acknowledge durable entries (Raft §5.3)."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from .units import LogIndex
 
 
 def is_well_formed(message: Append) -> bool:
-    """Whether the batch follows `prev_index`, and terms do not descend and are not of the future.
+    """Whether the batch follows `prev_index`, and its terms do not descend and are at most the message's term.
 
-    A peer that sends anything else has a fault of its own; its Append is ignored, like one that was lost.
+    Only a faulty peer sends anything else. Its Append is ignored, as if it were lost.
     """
     batch = message.batch
     if message.prev_term > message.term:
@@ -25,7 +25,7 @@ def is_well_formed(message: Append) -> bool:
 
 
 def on_append(state: State, message: Append) -> None:
-    """Take over the leader's entries if they follow an entry that both logs have."""
+    """Append the leader's entries if they follow an entry that both logs have; otherwise reject them."""
     log = state.log
     if message.prev_index >= log.boundary_index and not log.matches(message.prev_index, message.prev_term):
         hint_index, hint_term = log.last_index_at_most(message.prev_index, message.prev_term)
@@ -48,7 +48,7 @@ def on_append(state: State, message: Append) -> None:
     commit_index = state.commit_index
     ballot_box.follow_commit(state, message.commit_index)
     if message.batch is None and state.commit_index > commit_index and state.acked_index == state.verified_index:
-        return  # It was sent to spread the commit index, and the leader knows everything else already.
+        return  # The Append only carried the commit index, and the leader has all acknowledgements already.
     state.ack_due = True
     state.ack_at_once |= not appended
 
@@ -60,7 +60,7 @@ def _remove_from(state: State, first_index: LogIndex, message: Append) -> None:
 
 
 def on_heartbeat(state: State, message: Heartbeat) -> None:
-    """Confirm the leader."""
+    """Confirm the leader and adopt its commit index."""
     ballot_box.follow_commit(state, message.commit_index)
     if state.forgetful:
         forgetting.ask(state)
@@ -69,7 +69,7 @@ def on_heartbeat(state: State, message: Heartbeat) -> None:
 
 
 def on_install_snapshot(state: State, message: InstallSnapshot) -> None:
-    """Replace the log by a snapshot, unless it holds nothing new."""
+    """Replace the log by a snapshot, unless the snapshot has nothing new."""
     snapshot = message.snapshot
     if snapshot.last_index > state.commit_index:
         if state.log.matches(snapshot.last_index, snapshot.last_term):
@@ -83,14 +83,14 @@ def on_install_snapshot(state: State, message: InstallSnapshot) -> None:
 
 
 def _durable_match(state: State) -> LogIndex:
-    """How much of the leader's log is durable here. While a snapshot replaces the log, what was acknowledged stays true."""
+    """The last entry of the leader's log that is durable here; while a snapshot is installed, the last acknowledged one."""
     if state.snapshot is not None:
         return state.acked_index
     return max(state.acked_index, min(state.verified_index, state.log.durable_index))
 
 
 def acknowledge(state: State) -> None:
-    """Answer the Appends since the last answer: at once what needs no sync, and entries when they are durable."""
+    """Answer the Appends since the last answer: appended entries when they are durable, everything else at once."""
     if not state.ack_due or state.leader is None:
         return
     matched = _durable_match(state)

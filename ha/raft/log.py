@@ -1,7 +1,7 @@
-"""The log as the core knows it: which term each entry has, how far it is written and durable, but no payload.
+"""The log as the core sees it: the term of each entry and how far the log is written and durable, without payloads.
 
-Invariant: boundary <= durable <= written <= handed out <= last. What lies behind handed out is the unstable tail: slices of
-received batches that the next Ready hands out for writing. The storage keeps the bytes (etcd's raftLog and unstable, without
+Invariant: boundary <= durable <= written <= handed out <= last. The entries after handed out are the unstable tail: slices of
+received batches that the next Ready hands out for writing. The storage holds the bytes (etcd's raftLog and unstable, without
 entries).
 """
 
@@ -19,21 +19,21 @@ from .units import NO_INDEX, NO_TERM, LogIndex, Term
 
 @attrs.frozen
 class LogState:
-    """What a node finds in its storage when it starts: everything here is durable."""
+    """The log that a node finds in its storage when it starts; all of it is durable."""
 
     boundary_index: LogIndex = NO_INDEX
-    """The last entry that the log no longer holds, or `NO_INDEX`; the first entry is the next one."""
+    """The last entry before the log begins, or `NO_INDEX`; the first entry of the log is the next one."""
     boundary_term: Term = NO_TERM
     last_index: LogIndex = NO_INDEX
     runs: tuple[TermRun, ...] = ()
-    """Term runs of the entries behind the boundary."""
+    """The term runs of the entries after the boundary."""
     configurations: tuple[tuple[LogIndex, Configuration], ...] = ()
-    """The newest configuration at or before the boundary, and all among the entries, in ascending order."""
+    """The newest configuration at or before the boundary, and all later ones, in ascending order of index."""
 
 
 @attrs.define
 class RaftLog:
-    """The one mutable log of a node; written and durable positions only move as its owner reports."""
+    """The mutable log of a node; the written and durable positions advance only when its owner reports it."""
 
     boundary_index: LogIndex
     boundary_term: Term
@@ -43,7 +43,7 @@ class RaftLog:
     written_index: LogIndex
     durable_index: LogIndex
     handed_index: LogIndex
-    """How far the entries are written or in the Ready that is being worked on."""
+    """The last entry that is written or is in the Ready that the owner is processing."""
     epoch: int = 0
     """How often the log was truncated or replaced; see `SyncPoint`."""
     truncate_from: LogIndex | None = None
@@ -68,7 +68,7 @@ class RaftLog:
 
     @property
     def first_index(self) -> LogIndex:
-        """The first entry that the log still holds, if it holds any."""
+        """The index of the first entry, if the log has any."""
         return self.boundary_index + 1
 
     @property
@@ -85,7 +85,7 @@ class RaftLog:
         return self.configurations[-1][0]
 
     def term_at(self, index: LogIndex) -> Term | None:
-        """The term of an entry, or None if the log does not know it: beyond the end or before the boundary."""
+        """The term of an entry, or None if the entry is after the end or before the boundary."""
         if index > self.last_index or index < self.boundary_index:
             return None
         if index == self.boundary_index:
@@ -95,7 +95,7 @@ class RaftLog:
         return self.runs[self._run_at(index)].term
 
     def matches(self, index: LogIndex, term: Term) -> bool:
-        """Whether the log has an entry of this index and term."""
+        """Whether the log has an entry with this index and term."""
         return self.term_at(index) == term
 
     def configuration_at(self, index: LogIndex) -> Configuration:
@@ -105,11 +105,11 @@ class RaftLog:
         )
 
     def is_up_to_date(self, last_index: LogIndex, last_term: Term) -> bool:
-        """Whether a log that ends so is at least as up-to-date as this one (Raft §5.4.1)."""
+        """Whether a log with this last entry is at least as up-to-date as this one (Raft §5.4.1)."""
         return (last_term, last_index) >= (self.last_term, self.last_index)
 
     def find_conflict(self, batch: Batch) -> LogIndex:
-        """The first entry of the batch that the log lacks or has with another term; one behind the batch if there is none."""
+        """The first entry of the batch that the log lacks or has with another term, or the index after the batch if none is."""
         index = max(batch.first_index, self.first_index)
         for number, run in enumerate(batch.runs):
             end = batch.runs[number + 1].first_index - 1 if number + 1 < len(batch.runs) else batch.last_index
@@ -120,10 +120,10 @@ class RaftLog:
         return batch.last_index + 1
 
     def last_index_at_most(self, index: LogIndex, term: Term) -> tuple[LogIndex, Term]:
-        """The largest entry that is not behind `index` and not of a later term than `term`, and its term.
+        """The last entry whose index is at most `index` and whose term is at most `term`, with its term.
 
-        Both sides use it to skip a whole term of disagreement in one round trip (Raft §5.3, the optimisation). The answer
-        is the boundary if nothing behind it qualifies.
+        Both sides use it to skip a whole term of disagreement in one round trip (Raft §5.3, the optimisation). The result
+        is the boundary if no entry after it qualifies.
         """
         index = min(index, self.last_index)
         while index > self.boundary_index:
@@ -142,7 +142,7 @@ class RaftLog:
     def append_own(
         self, count: int, term: Term, configurations: tuple[tuple[LogIndex, Configuration], ...]
     ) -> tuple[LogIndex, LogIndex]:
-        """Add entries of the leader itself, which its owner writes; returns their first and last index."""
+        """Add entries of the leader itself, which its owner has written; return their first and last index."""
         assert self.written_index == self.last_index, "a leader's own entries follow what it received, so that must be written"
         first_index = self.last_index + 1
         self._extend(first_index, first_index + count - 1, term)
@@ -163,7 +163,7 @@ class RaftLog:
         self.configurations.extend(entry for entry in batch.configurations if entry[0] >= first_index)
 
     def truncate(self, first_index: LogIndex) -> None:
-        """Remove `first_index` and everything behind it; configurations among them are no longer in force."""
+        """Remove `first_index` and everything after it; removed configurations are no longer in force."""
         assert self.boundary_index < first_index <= self.last_index
         self.epoch += 1
         self.last_index = first_index - 1
@@ -180,7 +180,7 @@ class RaftLog:
         self.durable_index = min(self.durable_index, first_index - 1)
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Begin anew behind a snapshot."""
+        """Discard the log and start an empty one after a snapshot."""
         self.epoch += 1
         self.boundary_index = self.last_index = snapshot.last_index
         self.handed_index = self.written_index = self.durable_index = snapshot.last_index
@@ -191,7 +191,7 @@ class RaftLog:
         self.configurations = [(snapshot.last_index, snapshot.configuration)]
 
     def compact(self, boundary_index: LogIndex) -> None:
-        """Forget entries up to and including `boundary_index`, which the storage has removed or will remove."""
+        """Drop the entries up to and including `boundary_index`, which the storage has removed or will remove."""
         if boundary_index <= self.boundary_index:
             return
         term = self.term_at(boundary_index)
@@ -207,7 +207,7 @@ class RaftLog:
         self.boundary_index, self.boundary_term = boundary_index, term
 
     def hand_out(self) -> tuple[LogIndex | None, tuple[Slice, ...]]:
-        """Give the owner what it has to do to the storage: where to truncate, and what to write behind that."""
+        """Return the index from which the owner has to truncate the storage, if any, and the slices to write after it."""
         todo = self.truncate_from, tuple(self.unstable)
         self.truncate_from = None
         self.unstable.clear()
@@ -215,11 +215,11 @@ class RaftLog:
         return todo
 
     def mark_written(self) -> None:
-        """What was handed out is written. A truncation in the meantime has lowered `handed_index` already."""
+        """Note that what was handed out is written. A truncation in the meantime has already lowered `handed_index`."""
         self.written_index = self.handed_index
 
     def mark_durable(self, point: SyncPoint) -> bool:
-        """A sync has ended. Returns whether more of the log is durable than before."""
+        """Note that a sync has ended; return whether more of the log is durable than before."""
         if point.epoch != self.epoch or point.index <= self.durable_index:
             return False
         self.durable_index = point.index
@@ -228,7 +228,7 @@ class RaftLog:
     # ---------------------------------------------------------------- term runs
 
     def _run_at(self, index: LogIndex) -> int:
-        """The number of the run that holds `index`, which is behind the boundary."""
+        """The position in `runs` of the run that contains `index`, which is after the boundary."""
         return bisect_right(self.runs, index, key=lambda run: run.first_index) - 1
 
     def _run_end(self, number: int) -> LogIndex:

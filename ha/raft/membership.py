@@ -1,6 +1,6 @@
-"""Changes of the group: learners directly, voters through a joint configuration (Raft §6, thesis §4.3).
+"""Changes of the members: of learners directly, of voters through a joint configuration (Raft §6, thesis §4.3).
 
-One change at a time: the next one is refused until the present one, and an entry of the leader's own term, are committed.
+Only one change is made at a time: the next is refused until the previous one and an entry of the leader's term are committed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .units import PeerId
 
 
 def plan_change(state: State, led: Leadership, voters: Iterable[PeerId], learners: Iterable[PeerId]) -> Configuration:
-    """The configuration to propose so that the group becomes `voters` and `learners`."""
+    """Return the configuration to propose so that the group becomes `voters` and `learners`."""
     present = state.configuration
     target = Configuration(tuple(voters), (), tuple(learners))
     planned = target if target.voters == present.voters else Configuration(target.voters, present.voters, target.learners)
@@ -26,7 +26,7 @@ def plan_change(state: State, led: Leadership, voters: Iterable[PeerId], learner
 
 
 def check_change(state: State, led: Leadership, configuration: Configuration) -> None:
-    """Refuse a configuration that may not follow the present one now."""
+    """Raise ChangeRefused if `configuration` may not follow the current one now."""
     present = state.configuration
     if state.commit_index < led.term_start_index:
         raise ChangeRefused(f"no entry of term {state.term} is committed yet; membership was not changed")
@@ -49,7 +49,7 @@ def check_change(state: State, led: Leadership, configuration: Configuration) ->
 
 
 def _check_caught_up(state: State, led: Leadership, promoted: frozenset[PeerId]) -> None:
-    """A new voter must be a learner that has the present configuration and nearly everything else (thesis §4.2.1)."""
+    """Refuse a new voter that is not a learner with the current configuration and nearly all entries (thesis §4.2.1)."""
     for peer in sorted(promoted):
         replicator = led.group.get(peer)
         match_index = replicator.match_index if replicator is not None else -1
@@ -61,9 +61,9 @@ def _check_caught_up(state: State, led: Leadership, promoted: frozenset[PeerId])
 
 
 def follow_configuration(state: State, led: Leadership) -> None:
-    """A configuration takes effect when it is appended: feed exactly its members.
+    """Replicate to exactly the members of the newest configuration, which takes effect when it is appended.
 
-    Those who leave are fed until the change is committed, so that they learn of it and do not campaign.
+    Leaving members receive the log until the change is committed, so that they learn of it and do not campaign.
     """
     leaving = frozenset[PeerId]()
     if state.log.configuration_index > state.commit_index and len(state.log.configurations) > 1:
@@ -73,7 +73,7 @@ def follow_configuration(state: State, led: Leadership) -> None:
 
 
 def on_commit(state: State, led: Leadership) -> None:
-    """The commit index has advanced: see whether the present configuration is committed with it."""
+    """Act on the current configuration once the advanced commit index covers it, and answer the reads that wait."""
     if state.log.configuration_index <= state.commit_index and state.log.configuration_index != led.settled_index:
         led.settled_index = state.log.configuration_index
         configuration = state.configuration

@@ -1,4 +1,4 @@
-"""What the members of a group say to each other. Messages are values; a dialect turns them into bytes.
+"""The messages between the members of a group. They are values; a dialect encodes them as bytes.
 
 Every message names its sender, its receiver and a term: the sender's current term, except in the two pre-vote messages.
 """
@@ -15,19 +15,19 @@ from .units import LogIndex, PeerId, Term
 
 @attrs.frozen
 class PreVoteRequest:
-    """Asks whether an election in `term` could be won, before anybody raises a term (Ongaro's thesis §9.6)."""
+    """Asks whether an election in `term` could be won, before any node raises its term (Ongaro's thesis §9.6)."""
 
     sender: PeerId
     to: PeerId
     term: Term
-    """The term that the sender would campaign in: its own plus one."""
+    """The term in which the sender would campaign: its own plus one."""
     last_index: LogIndex
     last_term: Term
 
 
 @attrs.frozen
 class PreVoteResponse:
-    """Answers a pre-vote. It promises nothing and changes nothing at the voter."""
+    """Answers a PreVoteRequest. It binds the voter to nothing and changes no state there."""
 
     sender: PeerId
     to: PeerId
@@ -38,15 +38,15 @@ class PreVoteResponse:
 
 @attrs.frozen
 class TermQuery:
-    """A node that has lost its disk, or never had anything on it, asks for the receiver's term. It changes nothing there."""
+    """Asks for the receiver's term, which it does not change. A node sends it that has lost its disk or is new."""
 
     sender: PeerId
     to: PeerId
     term: Term
     context: int
-    """Drawn anew by each start, and repeated by the answer: an answer to an earlier start may be too old."""
+    """A random number of each start. The answer repeats it, because an answer to an earlier start may be out of date."""
     durable_index: LogIndex
-    """How far the sender's log is on its disk; it may be less than what it once acknowledged."""
+    """The last durable entry of the sender's log; it may be less than what it once acknowledged."""
 
 
 @attrs.frozen
@@ -69,12 +69,13 @@ class VoteRequest:
     last_index: LogIndex
     last_term: Term
     transfer: bool = False
-    """The leader itself asked for this election, so a voter that hears its leader grants nevertheless (thesis §4.2.3)."""
+    """Whether the leader itself asked for this election. A voter then grants even if it still hears from the leader (thesis
+    §4.2.3)."""
 
 
 @attrs.frozen
 class VoteResponse:
-    """Answers RequestVote. A grant leaves only after the vote is durable."""
+    """Answers RequestVote. A grant is sent only after the vote is durable."""
 
     sender: PeerId
     to: PeerId
@@ -84,7 +85,7 @@ class VoteResponse:
 
 @attrs.frozen
 class Append:
-    """AppendEntries with entries, or without as a probe or to spread the commit index (Raft §5.3)."""
+    """AppendEntries (Raft §5.3). Without entries it is a probe or carries the commit index."""
 
     sender: PeerId
     to: PeerId
@@ -92,16 +93,16 @@ class Append:
     prev_index: LogIndex
     prev_term: Term
     commit_index: LogIndex
-    """What the leader has committed. A follower takes it only as far as its own log is verified with this leader."""
+    """The leader's commit index. A follower adopts it only as far as its own log is verified to agree with this leader's."""
     batch: Batch | None = None
 
 
 @attrs.frozen
 class Rejection:
-    """Why an Append did not fit, and where the logs may agree."""
+    """The rejection of an Append that does not follow the follower's log, and where the two logs may agree."""
 
     prev_index: LogIndex
-    """`prev_index` of the rejected Append, so that the leader recognises a stale rejection."""
+    """The `prev_index` of the rejected Append, by which the leader recognises a stale rejection."""
     hint_index: LogIndex
     """The largest index at which the logs can agree, as far as the follower can tell."""
     hint_term: Term
@@ -124,7 +125,7 @@ class AppendResponse:
 
 @attrs.frozen
 class Heartbeat:
-    """Holds the followers and asks them to confirm the leader. It carries no entries and never waits behind them."""
+    """Keeps followers from campaigning and asks them to confirm the leader. It has no entries and never waits behind them."""
 
     sender: PeerId
     to: PeerId
@@ -136,20 +137,20 @@ class Heartbeat:
 
 @attrs.frozen
 class HeartbeatResponse:
-    """Confirms the leader of `term` for the round."""
+    """Confirms to the leader of `term` that the follower received this round."""
 
     sender: PeerId
     to: PeerId
     term: Term
     round: int
     durable_index: LogIndex
-    """How far the follower's log goes on its disk, whether or not it agrees with the leader's. It can never be less than what
-    the follower acknowledged in this term, unless its disk was lost."""
+    """The last durable entry of the follower's log, whether or not the log agrees with the leader's. It is never less than what
+    the follower acknowledged in this term, unless the disk was lost."""
 
 
 @attrs.frozen
 class InstallSnapshot:
-    """Replaces the follower's log, because the leader no longer holds the entries that the follower lacks."""
+    """Replaces the follower's log, because the leader no longer has the entries that the follower lacks."""
 
     sender: PeerId
     to: PeerId
@@ -159,7 +160,7 @@ class InstallSnapshot:
 
 @attrs.frozen
 class TimeoutNow:
-    """Lets the receiver campaign at once, without a pre-vote (thesis §3.10)."""
+    """Asks the receiver to campaign at once, without a pre-vote (thesis §3.10)."""
 
     sender: PeerId
     to: PeerId
@@ -168,11 +169,11 @@ class TimeoutNow:
 
 @attrs.frozen
 class StaleTerm:
-    """The receiver sent something in an older term than the sender's.
+    """Answers a message of an older term with the current term.
 
-    It is a message of its own because nothing else may be said about such a request. Suppose node A leads term 1 and again term
-    3, and a delayed heartbeat of term 1 reaches B. An ordinary answer would carry B's term 3, and A would take it for the
-    confirmation of a heartbeat of term 3 that B has never seen.
+    It is a separate message because an ordinary answer could be misread. Suppose node A leads term 1 and again term 3, and a
+    delayed heartbeat of term 1 reaches B. An ordinary answer would carry B's term 3, and A would read it as the confirmation of
+    a heartbeat of term 3 that B has never received.
     """
 
     sender: PeerId
@@ -182,7 +183,7 @@ class StaleTerm:
 
 @attrs.frozen
 class ReadIndexRequest:
-    """A follower asks its leader for an index up to which it must have applied before it may answer a read."""
+    """Asks the leader for the index up to which a follower must have applied the log before it may answer a read."""
 
     sender: PeerId
     to: PeerId
@@ -193,7 +194,7 @@ class ReadIndexRequest:
 
 @attrs.frozen
 class ReadIndexResponse:
-    """The leader's answer to ReadIndexRequest; `index` is None if it does not know or no longer leads."""
+    """The leader's answer to ReadIndexRequest; `index` is None if the sender could not confirm it or no longer leads."""
 
     sender: PeerId
     to: PeerId

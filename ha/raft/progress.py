@@ -1,7 +1,7 @@
-"""What a leader knows about each follower, and how much it may send (SOFA-JRaft `Replicator`, etcd's tracker).
+"""A leader's state for each follower, and its flow control (SOFA-JRaft `Replicator`, etcd's tracker).
 
-Invariant: match < next. A follower is probed with one Append until it is known where the logs agree, then its Appends are
-pipelined within the limits of `Settings`; one that lacks entries which the leader no longer holds gets a snapshot.
+Invariant: match < next. A follower is sent one Append at a time until it is known where the logs agree. Then its Appends are
+pipelined within the limits of `Settings`. A follower that lacks entries which the leader no longer has gets a snapshot.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .units import NO_INDEX, LogIndex, PeerId
 
 
 class Mode(enum.Enum):
-    """How a follower is being fed."""
+    """The way in which the leader replicates to a follower."""
 
     PROBE = "probe"
     PIPELINE = "pipeline"
@@ -31,37 +31,37 @@ class Mode(enum.Enum):
 
 @attrs.define
 class Replicator:
-    """One follower or learner, as its leader sees it."""
+    """The leader's state for one follower or learner."""
 
     peer: PeerId
     next_index: LogIndex
-    """The first entry that the next Append carries."""
+    """The index of the first entry of the next Append."""
     match_index: LogIndex = NO_INDEX
-    """The follower has durably stored the leader's log up to here; the only number that counts for a majority."""
+    """The last entry up to which the follower has durably stored the leader's log; only this counts for a majority."""
     mode: Mode = Mode.PROBE
     probe_sent: bool = False
-    """A probe is on the way; the next one is sent when it is answered, or when a heartbeat that was sent later is."""
+    """Whether a probe is in flight; the next one is sent after the answer to it or to a heartbeat that was sent later."""
     probe_round: int = 0
-    """The newest round of heartbeats when the probe was sent."""
+    """The number of the newest round of heartbeats when the probe was sent."""
     inflight: deque[tuple[LogIndex, int]] = attrs.field(factory=deque[tuple[LogIndex, int]])
-    """Last index and size of each batch that is on the way."""
+    """The last index and the size in bytes of each batch in flight."""
     inflight_bytes: int = 0
     commit_sent: LogIndex = NO_INDEX
     """The commit index that the last Append carried."""
     contact_tick: int = 0
-    """When the follower was last heard, in ticks of the leader; a new one counts as heard when it is added."""
+    """The leader's tick when the follower last answered; a new follower begins with the tick at which it was added."""
     confirmed_round: int = 0
-    """The newest round of heartbeats that the follower answered."""
+    """The number of the newest round of heartbeats that the follower answered."""
     confirmed_tick: int = -1
-    """When that round was sent: from then on the follower is bound to this leader for an election time-out (the lease)."""
+    """The tick when that round was sent; for an election time-out from then on the follower grants no vote (the lease)."""
     match_round: int = 0
-    """The newest round that had been sent when `match_index` last grew: answers to later rounds must show at least as much."""
+    """The newest round when `match_index` last grew; in answers to later rounds `durable_index` must be at least as high."""
     stalled_match: LogIndex = NO_INDEX
-    """`match_index` at the last heartbeat response: without growth since, something on the way was lost."""
+    """`match_index` at the last heartbeat response; if it has not grown until the next one, a message may be lost."""
     snapshot_index: LogIndex = NO_INDEX
-    """What the snapshot on the way contains."""
+    """The last index of the snapshot in flight."""
     snapshot_ticks_left: int = 0
-    """After so many ticks without an answer the snapshot is sent again."""
+    """How many ticks remain until an unanswered snapshot is sent again."""
 
     def may_send(self, settings: Settings) -> bool:
         """Whether another batch may be sent now."""
@@ -70,19 +70,19 @@ class Replicator:
         return self.mode is Mode.PROBE and not self.probe_sent
 
     def sent(self, last_index: LogIndex, size_bytes: int) -> None:
-        """A batch was sent in the pipeline."""
+        """Record a batch that was sent in the pipeline."""
         self.inflight.append((last_index, size_bytes))
         self.inflight_bytes += size_bytes
         self.next_index = last_index + 1
 
     def received(self, received_index: LogIndex) -> None:
-        """The follower has everything up to here, so it is no longer on the way."""
+        """Remove the batches up to `received_index` from those in flight, because the follower has received them."""
         inflight = self.inflight
         while inflight and inflight[0][0] <= received_index:
             self.inflight_bytes -= inflight.popleft()[1]
 
     def probe_from(self, next_index: LogIndex) -> None:
-        """Forget what is on the way and find out anew where the logs agree."""
+        """Discard the batches in flight and probe again where the logs agree, at `next_index` or after what matches."""
         self.mode = Mode.PROBE
         self.probe_sent = False
         self.inflight.clear()
@@ -105,7 +105,7 @@ class ReplicatorGroup:
     def follow(
         self, members: frozenset[PeerId], own: PeerId, next_index: LogIndex, tick: int, leaving: frozenset[PeerId]
     ) -> None:
-        """Have one replicator for each member; those who are leaving keep theirs until the change is committed."""
+        """Keep one replicator for each member; leaving members keep theirs until the change is committed."""
         for peer in sorted(members - self.replicators.keys() - {own}):
             self.replicators[peer] = Replicator(peer, next_index, contact_tick=tick)
         for peer in sorted(self.replicators.keys() - members - leaving):

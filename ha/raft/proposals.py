@@ -1,4 +1,4 @@
-"""Where a leader's next entries go, and when it takes none: the same for every dialect."""
+"""The index and term of a leader's next entries, and when it refuses them; all dialects use it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .units import LogIndex, PeerId, Term
 
 @attrs.frozen
 class Assignment:
-    """Where the next entries of this leader go."""
+    """The first index and the term of this leader's next entries."""
 
     first_index: LogIndex
     term: Term
@@ -25,11 +25,11 @@ class _Leadership(Protocol):
 
 
 class Proposing(Protocol):
-    """What of a node decides whether it takes entries."""
+    """The part of a node's state that decides whether it accepts entries."""
 
     @property
     def leadership(self) -> _Leadership | None:
-        """None unless it leads."""
+        """The leadership, or None if the node is not the leader."""
         ...
 
     @property
@@ -43,10 +43,10 @@ class Proposing(Protocol):
 
 
 def next_assignment(node: Proposing, expected_term: Term | None) -> Assignment:
-    """Where the next entries of `node` would go.
+    """Return the first index and the term that the next entries of `node` would get.
 
     Raises:
-        NotLeader, TermChanged, TransferInProgress, LeaderNotReady: it takes none now.
+        NotLeader, TermChanged, TransferInProgress, LeaderNotReady: the node accepts no entries now.
     """
     if node.leadership is None:
         raise NotLeader(node.leader)

@@ -1,7 +1,7 @@
-"""Configurations of a group and the majorities that they ask for (Raft §6, SOFA-JRaft `Ballot` and `Configuration`).
+"""Configurations of a group and the majorities that they require (Raft §6, SOFA-JRaft `Ballot` and `Configuration`).
 
-The one invariant: whatever a joint configuration decides has a majority of the old voters and a majority of the new ones.
-Learners receive the log and count in no majority.
+Invariant: every decision of a joint configuration has a majority of the old voters and a majority of the new ones. Learners
+receive the log and count in no majority.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ def _sorted(peers: Iterable[PeerId]) -> tuple[PeerId, ...]:
 
 @attrs.frozen
 class Configuration:
-    """Who belongs to the group. It takes effect when it is appended, committed or not (Raft §6)."""
+    """The members of the group. A configuration takes effect when it is appended, committed or not (Raft §6)."""
 
     voters: tuple[PeerId, ...] = attrs.field(default=(), converter=_sorted)
-    """Voters; in a joint configuration the new ones."""
+    """The voters; in a joint configuration the new ones."""
     outgoing: tuple[PeerId, ...] = attrs.field(default=(), converter=_sorted)
     """The old voters of a joint configuration; empty otherwise."""
     learners: tuple[PeerId, ...] = attrs.field(default=(), converter=_sorted)
-    """Members that never count. One that is also in `outgoing` still votes until the joint configuration is left."""
+    """Members without a vote. A learner that is also in `outgoing` still votes until the joint configuration is left."""
 
     def __attrs_post_init__(self) -> None:
         both = set(self.voters) & set(self.learners)
@@ -41,12 +41,12 @@ class Configuration:
 
     @property
     def members(self) -> frozenset[PeerId]:
-        """Everybody who receives the log."""
+        """All nodes that receive the log."""
         return frozenset((*self.voters, *self.outgoing, *self.learners))
 
     @property
     def majorities(self) -> tuple[tuple[PeerId, ...], ...]:
-        """The sets of voters that each have to agree by majority."""
+        """The sets of voters; a decision needs a majority of each."""
         return (self.voters, self.outgoing) if self.outgoing else (self.voters,)
 
     def votes(self, peer: PeerId) -> bool:
@@ -54,7 +54,7 @@ class Configuration:
         return peer in self.voters or peer in self.outgoing
 
     def left(self) -> Configuration:
-        """The configuration that follows a joint one: only the new voters remain."""
+        """The configuration that follows this joint one, with only the new voters."""
         return Configuration(self.voters, (), self.learners)
 
 
@@ -64,9 +64,9 @@ def majority(count: int) -> int:
 
 
 def quorum_value(values: Mapping[PeerId, int], configuration: Configuration, missing: int = NO_INDEX) -> int:
-    """The largest number that a majority of every set of voters has reached; `missing` stands for an absent voter.
+    """The largest number that a majority of every set of voters has reached; a voter without a value counts as `missing`.
 
-    With match indexes this is the index on a quorum, with times of contact the time since which a quorum was heard.
+    For match indexes this is the index that a quorum has; for contact times, the time since which a quorum has answered.
     """
     reached: int | None = None
     for voters in configuration.majorities:
@@ -85,14 +85,14 @@ def committed_index(match: Mapping[PeerId, LogIndex], configuration: Configurati
 
 @attrs.define
 class Ballot:
-    """Counts one vote: each peer once, whatever it answers afterwards."""
+    """The count of one vote, in which only the first answer of each peer counts."""
 
     configuration: Configuration
     granted: set[PeerId] = attrs.field(factory=set[PeerId])
     refused: set[PeerId] = attrs.field(factory=set[PeerId])
 
     def record(self, peer: PeerId, granted: bool) -> None:
-        """Count the first answer of `peer`. Answers of those who have no vote are kept but never counted."""
+        """Record the first answer of `peer`. The answer of a peer without a vote is recorded but never counted."""
         if peer not in self.granted and peer not in self.refused:
             (self.granted if granted else self.refused).add(peer)
 

@@ -1,7 +1,7 @@
 """Linearizable reads without an entry in the log: read-index and lease reads (thesis §6.4).
 
-Invariant: a read is answered with an index only if this node led at some moment between the question and the answer, as
-confirmed by a majority, and the index covers everything that was committed when the question came.
+Invariant: a read is answered with an index only if a majority has confirmed that this node was the leader at some moment
+between the request and the answer, and the index covers everything that was committed when the request arrived.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .units import LogIndex
 
 
 def request_read(state: State, context: Any, *, lease: bool) -> None:
-    """Ask up to which index the log must be applied before a read that begins now may be answered."""
+    """Ask for the index up to which the log must be applied before a read that begins now may be answered."""
     led = state.leadership
     if led is not None:
         _enqueue(state, led, PendingRead(context, state.id), lease=lease)
@@ -29,7 +29,7 @@ def request_read(state: State, context: Any, *, lease: bool) -> None:
 
 
 def on_read_index_request(state: State, request: ReadIndexRequest) -> None:
-    """A follower asks on behalf of its reader."""
+    """Handle a read-index request of a follower."""
     if state.leadership is None:
         state.send(ReadIndexResponse(state.id, request.sender, state.term, request.context, None))
     else:
@@ -37,7 +37,7 @@ def on_read_index_request(state: State, request: ReadIndexRequest) -> None:
 
 
 def on_read_index_response(state: State, response: ReadIndexResponse) -> None:
-    """The leader's answer to a read of this node."""
+    """Pass the leader's answer on to the reader at this node."""
     state.read_states.append(ReadState(response.context, response.index))
 
 
@@ -50,7 +50,7 @@ def _enqueue(state: State, led: Leadership, read: PendingRead, *, lease: bool) -
         if lease and lease_valid(state, led):
             answer(state, read, read.index)
             return
-    # The next round begins after the read came; what it confirms, it confirms for the read.
+    # The next round begins after the read arrived, so its confirmation is valid for the read.
     read.round = led.round + 1
     led.round_due = True
     led.reads.append(read)
@@ -58,10 +58,11 @@ def _enqueue(state: State, led: Leadership, read: PendingRead, *, lease: bool) -
 
 
 def lease_valid(state: State, led: Leadership) -> bool:
-    """Whether a majority is still bound to this leader, counted from when the confirmed heartbeats were sent.
+    """Whether a majority is still bound to this leader, counted from the time when the confirmed heartbeats were sent.
 
-    Whoever answered a heartbeat grants no vote to others for `election_ticks_min` of its own ticks; `lease_ticks` is shorter by
-    the drift that clocks may have. A transfer breaks that rule on purpose, so it ends the lease for the rest of the term.
+    A follower that answered a heartbeat grants no vote to other nodes for `election_ticks_min` of its own ticks; `lease_ticks`
+    is shorter by the tolerated clock drift. A transfer intentionally breaks that rule, so there is no lease for the rest of
+    the term.
     """
     if led.timeout_now_sent or state.settings.lease_ticks == 0:
         return False
@@ -81,7 +82,7 @@ def confirm_reads(state: State, led: Leadership) -> None:
     waiting: list[PendingRead] = []
     for read in led.reads:
         if read.index is None:
-            # Everything that was committed when the read came is behind the entry of this term that is committed now.
+            # All entries committed when the read arrived are before the entry of this term that is committed now.
             read.index = state.commit_index
         if read.round <= confirmed:
             answer(state, read, read.index)
@@ -91,14 +92,14 @@ def confirm_reads(state: State, led: Leadership) -> None:
 
 
 def refuse_all(state: State, led: Leadership) -> None:
-    """Leadership is over: whoever waits for it must ask again."""
+    """Answer all waiting reads without an index after leadership was lost; their readers must ask again."""
     for read in led.reads:
         answer(state, read, None)
     led.reads.clear()
 
 
 def answer(state: State, read: PendingRead, index: LogIndex | None) -> None:
-    """Give the reader its index, or None if it must ask again."""
+    """Send the reader its index, or None if it must ask again."""
     if read.reader == state.id:
         state.read_states.append(ReadState(read.context, index))
     else:

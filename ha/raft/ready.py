@@ -1,9 +1,9 @@
 """The to-do list of the core: what its owner must write, send and apply, and in which order.
 
 The order of one Ready: (1) make `hard_state` durable, (2) install `snapshot`, (3) truncate, (4) write `appends`, (5) send
-`messages`, (6) hand `committed` to the state machine, (7) call `advance`. Steps 3 to 6 need no sync: what must wait for the
-disk is not in this Ready yet. After step 7 the owner syncs in its own time: it takes `sync_point()`, syncs, and gives the point
-to `persisted`; acknowledgements appear in the Ready after that.
+`messages`, (6) hand `committed` to the state machine, (7) call `advance`. Steps 3 to 6 need no sync:
+acknowledgements that must wait for the disk are not in this Ready yet. After step 7 the owner syncs when it chooses: it calls
+`sync_point()`, syncs, and passes the point to `persisted`. The acknowledgements are in the next Ready after that.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .units import LogIndex, PeerId, Term
 
 @attrs.frozen
 class HardState:
-    """What a node must remember to keep its promises: its term and its vote in it."""
+    """The durable state of a node: its term and its vote in that term."""
 
     term: Term = 0
     vote: PeerId | None = None
@@ -29,7 +29,7 @@ class HardState:
 
 @attrs.frozen
 class SoftState:
-    """What the owner of the core wants to know and nobody needs to store."""
+    """The volatile state of a node that its owner needs to know."""
 
     role: Role
     term: Term
@@ -38,14 +38,15 @@ class SoftState:
     """This node leads and its term has no entry yet: the owner must propose one that changes nothing (a barrier). Entries of
     earlier terms commit only through it, and reads wait for it."""
     configuration_wanted: Configuration | None
-    """The joint configuration is committed: the owner must propose this one, which leaves it."""
+    """The configuration that the owner must propose to leave the committed joint one; None if there is none to leave."""
     transfer_to: PeerId | None
-    """Leadership is being transferred to this node; until that ends, proposals are refused, the two above included."""
+    """The node to which leadership is being transferred, or None. Until that ends all proposals are refused, also those of
+    `barrier_wanted` and `configuration_wanted`."""
 
 
 @attrs.frozen
 class CommittedRange:
-    """Entries that are committed and written here, in order; each entry is in exactly one range of a node's life."""
+    """Entries that are committed and written here, in order. Between two starts each entry is in exactly one range."""
 
     first_index: LogIndex
     last_index: LogIndex
@@ -64,11 +65,11 @@ class ReadState:
 
 @attrs.frozen
 class SyncPoint:
-    """How far the log was written when a sync began. Only a point of the present epoch makes anything durable.
+    """How far the log was written when a sync began. Only a point of the log's current epoch makes entries durable.
 
-    The epoch counts truncations. Suppose entry 5 of term 1 is written and its sync is slow; meanwhile entry 5 is replaced by
-    one of term 2, and later by the entry of term 1 again. The late report of the first sync says "5 of term 1", and so does the
-    log, but on the disk there may be the entry of term 2. The epochs differ, so the report is ignored; the next sync counts.
+    The epoch counts truncations. Suppose entry 5 of term 1 is written and its sync is slow. Meanwhile entry 5 is replaced by
+    one of term 2, and later by the entry of term 1 again. The late report of the first sync is about entry 5 of term 1, which
+    the log has, but the disk may hold the entry of term 2. The epochs differ, so the report is ignored; the next sync counts.
     """
 
     index: LogIndex
@@ -77,27 +78,27 @@ class SyncPoint:
 
 @attrs.frozen
 class Ready:
-    """One to-do list. It stays valid until `advance`; there is at most one at a time."""
+    """One to-do list. It is valid until `advance`, and at most one exists at a time."""
 
     hard_state: HardState | None = None
-    """Must be durable before anything else of this Ready is done, in particular before `messages` are sent. If it cannot be
-    made durable, none of it may be done and the node must stop."""
+    """The hard state must be durable before anything else of this Ready is done, in particular before `messages` are sent. If
+    it cannot be made durable, the rest must not be done and the node must stop."""
     snapshot: Snapshot | None = None
-    """Replaces the whole log; must be durable before `advance`."""
+    """A snapshot that replaces the whole log; it must be durable before `advance`."""
     truncate_from: LogIndex | None = None
-    """Remove this entry and all behind it, so that they cannot come back after a crash, before `appends` are written."""
+    """Remove this entry and all later ones before `appends` are written, so that they cannot reappear after a crash."""
     appends: tuple[Slice, ...] = ()
-    """Entries from the leader, in order, each behind the one before. They must be written before `advance`; their sync may
-    come later. A leader's own entries are never here: its owner wrote them when it proposed them."""
+    """Consecutive entries from the leader. They must be written before `advance`; their sync may follow later. A leader's own
+    entries are never here, because its owner wrote them when it proposed them."""
     messages: tuple[Message, ...] = ()
-    """May be sent at once after `hard_state` is durable, before `appends` are written: no message acknowledges them."""
+    """Messages that may be sent once `hard_state` is durable, before `appends` are written, because none acknowledges them."""
     committed: CommittedRange | None = None
-    """To be applied after `appends` are written. Entries may be committed by others before they are durable here."""
+    """The entries to apply after `appends` are written. Other nodes may commit entries before they are durable here."""
     soft_state: SoftState | None = None
-    """Present when it changed."""
+    """The soft state if it has changed, else None."""
     read_states: tuple[ReadState, ...] = ()
     snapshot_due: bool = False
-    """The snapshot timer has expired: it is time to save the state machine."""
+    """Whether the snapshot timer has expired, so that the owner should save the state machine."""
 
     @property
     def must_sync(self) -> bool:

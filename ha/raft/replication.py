@@ -1,4 +1,4 @@
-"""The leader's side of replication: what to send to each follower, and what its answers mean (Raft §5.3)."""
+"""The leader's side of replication: send to each follower and handle its answers (Raft §5.3)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from .units import PeerId
 
 
 def send_entries(state: State, led: Leadership) -> None:
-    """Send to each follower whatever its state allows.
+    """Send as many Appends to each follower as its state allows.
 
-    Called once for a Ready, so that everything since the last one travels in as few batches as possible.
+    Called once per Ready, so that all entries since the last one are sent in as few batches as possible.
     """
     for replicator in led.group:
         while replicator.may_send(state.settings) and _send_next(state, led, replicator):
@@ -22,7 +22,7 @@ def send_entries(state: State, led: Leadership) -> None:
 
 
 def _send_next(state: State, led: Leadership, replicator: Replicator) -> bool:
-    """Send one Append; returns whether another one may follow."""
+    """Send one Append; return whether another one may follow."""
     log, settings = state.log, state.settings
     prev_index = replicator.next_index - 1
     prev_term = log.term_at(prev_index)
@@ -47,7 +47,7 @@ def _send_next(state: State, led: Leadership, replicator: Replicator) -> bool:
 
 
 def _send_snapshot(state: State, led: Leadership, replicator: Replicator) -> None:
-    """The follower lacks entries that this log no longer holds."""
+    """Send a snapshot to a follower that lacks entries which this log no longer has."""
     replicator.probe_from(replicator.next_index)
     snapshot = state.reader.snapshot(replicator.peer)
     if snapshot is None:
@@ -60,7 +60,7 @@ def _send_snapshot(state: State, led: Leadership, replicator: Replicator) -> Non
 
 
 def start_round(state: State, led: Leadership) -> None:
-    """Send one round of heartbeats to everybody."""
+    """Send one round of heartbeats to all other members."""
     led.round += 1
     led.round_due = False
     led.round_ticks.append((led.round, state.now))
@@ -75,7 +75,7 @@ def start_round(state: State, led: Leadership) -> None:
 
 
 def on_append_response(state: State, led: Leadership, response: AppendResponse) -> None:
-    """A follower has stored entries, or rejected them because they do not follow its own."""
+    """Handle a follower's answer that it has stored entries, or rejected them because they do not follow its log."""
     replicator = led.group.get(response.sender)
     if replicator is None or replicator.mode is Mode.REGRESSED:
         return
@@ -83,7 +83,7 @@ def on_append_response(state: State, led: Leadership, response: AppendResponse) 
     if response.rejection is not None:
         _on_rejection(state, replicator, response.rejection)
         return
-    # Only a peer that broke its promises claims more than this leader has.
+    # Only a faulty peer claims more than this leader has.
     match_index = min(response.match_index, state.log.last_index)
     if match_index > replicator.match_index:
         replicator.match_index = match_index
@@ -102,7 +102,7 @@ def on_append_response(state: State, led: Leadership, response: AppendResponse) 
 
 
 def _on_rejection(state: State, replicator: Replicator, rejection: Rejection) -> None:
-    """Find an earlier point where the logs may agree, skipping whole terms; ignore what answers an older Append."""
+    """Find an earlier point where the logs may agree, skipping whole terms; ignore the rejection of an older Append."""
     if replicator.mode is Mode.SNAPSHOT:
         return
     if replicator.mode is Mode.PROBE and rejection.prev_index != replicator.next_index - 1:
@@ -116,14 +116,14 @@ def _on_rejection(state: State, replicator: Replicator, rejection: Rejection) ->
 
 
 def on_heartbeat_response(state: State, led: Leadership, response: HeartbeatResponse) -> None:
-    """A follower confirms that this node led when it sent the round."""
+    """Handle a follower's confirmation that this node was its leader when it sent the round."""
     replicator = led.group.get(response.sender)
     if replicator is None or replicator.mode is Mode.REGRESSED:
         return
     replicator.contact_tick = state.now
     if response.round > replicator.confirmed_round:
         replicator.confirmed_round = response.round
-        # Rounds are numbered without gaps, so the number of a round tells where it is in the list.
+        # Rounds are numbered without gaps, so the number of a round gives its position in the list.
         place = response.round - led.round_ticks[0][0]
         replicator.confirmed_tick = led.round_ticks[place][1] if 0 <= place < len(led.round_ticks) else -1
     if response.round > replicator.match_round and response.durable_index < replicator.match_index:
@@ -134,7 +134,7 @@ def on_heartbeat_response(state: State, led: Leadership, response: HeartbeatResp
 
 
 def _on_regress(state: State, replicator: Replicator, response: HeartbeatResponse) -> None:
-    """The follower has less than it once acknowledged as durable: it lost its disk, or does not sync."""
+    """Handle a follower that has less than it acknowledged as durable, because it lost its disk or does not sync."""
     if state.settings.trust_regressed:
         replicator.match_index = response.durable_index
         replicator.probe_from(response.durable_index + 1)
@@ -143,9 +143,9 @@ def _on_regress(state: State, replicator: Replicator, response: HeartbeatRespons
 
 
 def _probe_if_stalled(state: State, replicator: Replicator, answered_round: int) -> None:
-    """Without progress between two heartbeats something may be lost: the probe, or the last Append of the pipeline.
+    """Probe a follower that made no progress between two heartbeats: a probe or the last Append of the pipeline may be lost.
 
-    An empty Append behind everything that was sent finds out: it is rejected if something before it is missing.
+    An empty Append after everything that was sent detects this: it is rejected if an entry before it is missing.
     """
     if replicator.mode is Mode.PROBE:
         replicator.probe_sent = replicator.probe_sent and answered_round <= replicator.probe_round
@@ -154,7 +154,7 @@ def _probe_if_stalled(state: State, replicator: Replicator, answered_round: int)
         prev_term = state.log.term_at(prev_index)
         if replicator.stalled_match == replicator.match_index:
             if prev_term is None:
-                # What was sent has been compacted since, so nothing of it can be asked for or sent again.
+                # The sent entries have been compacted since, so they can neither be checked nor sent again.
                 replicator.probe_from(replicator.match_index + 1)
                 return
             state.send(Append(state.id, replicator.peer, state.term, prev_index, prev_term, state.commit_index))
@@ -162,14 +162,14 @@ def _probe_if_stalled(state: State, replicator: Replicator, answered_round: int)
 
 
 def probe_reconnected(led: Leadership, peer: PeerId) -> None:
-    """Find out where the logs agree: a follower that has started anew does not know how far its own is verified."""
+    """Probe where the logs agree: a follower that has restarted does not know how far its own log is verified."""
     replicator = led.group.get(peer)
     if replicator is not None and replicator.mode in {Mode.PROBE, Mode.PIPELINE}:
         replicator.probe_from(replicator.match_index + 1)
 
 
 def tick_replicators(led: Leadership) -> None:
-    """Send a snapshot again that nobody answers."""
+    """Send snapshots again that were not answered in time."""
     for replicator in led.group:
         if replicator.mode is Mode.SNAPSHOT:
             replicator.snapshot_ticks_left -= 1
@@ -178,7 +178,7 @@ def tick_replicators(led: Leadership) -> None:
 
 
 def snapshot_failed(led: Leadership, peer: PeerId) -> None:
-    """The shell could not deliver a snapshot: try again after the next heartbeat."""
+    """Try again after the next heartbeat, because the shell could not deliver a snapshot."""
     replicator = led.group.get(peer)
     if replicator is not None and replicator.mode is Mode.SNAPSHOT:
         replicator.probe_from(replicator.next_index)

@@ -1,6 +1,6 @@
 """Roles of a node and the table of transitions between them, as data.
 
-`docs/raft.md` draws its diagram from this table. What is not in the table is a mistake of ours and raises.
+The diagram of `docs/raft.md` is drawn from this table. A transition that is not in the table is a bug and raises.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import enum
 
 
 class Role(enum.Enum):
-    """What a node is in its current term. A learner is a follower whose configuration gives it no vote."""
+    """The role of a node in its current term. A learner is a follower that has no vote by its configuration."""
 
     FOLLOWER = "follower"
     PRE_CANDIDATE = "pre-candidate"
@@ -21,7 +21,7 @@ class Role(enum.Enum):
 
 
 class Input(enum.Enum):
-    """What moves a node from one role to another."""
+    """The causes of a change of role."""
 
     ELECTION_TIMEOUT = "nothing was heard from a leader for an election time-out"
     PRE_VOTE_WON = "a majority would vote for this node"

@@ -1,4 +1,4 @@
-"""Time-outs and limits of a node. Time is counted in ticks; how long a tick lasts is the shell's choice."""
+"""Time-outs and limits of a node. Time is counted in ticks; the shell decides how long a tick is."""
 
 from __future__ import annotations
 
@@ -12,39 +12,42 @@ class Settings:
     """Defaults fit a tick of 20 ms: heartbeats every 100 ms, elections after 300 to 600 ms."""
 
     heartbeat_ticks: int = 5
-    """A leader sends a round of heartbeats this often."""
+    """Interval between two rounds of heartbeats of a leader."""
     election_ticks_min: int = 15
-    """A node that heard a leader less than this long ago grants no vote to anybody else (leader stickiness)."""
+    """A node that heard from a leader less than this long ago grants no vote to another node (leader stickiness)."""
     election_ticks_max: int = 30
-    """Election and vote time-outs are drawn from [min, max]. A leader that hears no majority for this long steps down."""
+    """Election and vote time-outs are random numbers in [min, max]. A leader that hears from no majority for this long steps
+    down."""
     turn_ticks: int = 3
-    """When the connection from the leader has ended, one voter after the other campaigns, this long apart."""
+    """When the connection from the leader has ended, the voters campaign one after another, this many ticks apart."""
     lease_ticks: int = 12
-    """A leader that a majority confirmed less than this long ago may serve reads without asking again. The distance to
-    `election_ticks_min` is the drift of clocks that we tolerate: here 20 percent. 0 switches lease reads off."""
+    """A leader that a majority confirmed less than this long ago may serve reads without another round. The difference
+    to `election_ticks_min` is the clock drift that we tolerate: here 20 percent. 0 switches lease reads off."""
     transfer_ticks: int = 30
-    """A transfer of leadership that has not succeeded after this long is given up."""
+    """A transfer of leadership that has not succeeded after this long is aborted."""
     preferred_check_ticks: int = 50
-    """How often a leader that is not preferred looks for a preferred one to transfer to."""
+    """Interval at which a leader that is not preferred looks for a preferred node to transfer its leadership to."""
     snapshot_ticks: int = 0
-    """How often the owner is reminded to save a snapshot; 0 means never."""
+    """Interval at which a Ready asks the owner to save a snapshot; 0 means never."""
     snapshot_retry_ticks: int = 500
-    """How long a sent snapshot may remain unanswered before it is sent again."""
+    """A snapshot that is not acknowledged after this long is sent again."""
     append_bytes_max: int = 1 << 20
-    """Size of one batch; a single larger entry still travels."""
+    """The most bytes of one batch. A larger entry is sent alone, as a batch of its own."""
     probe_bytes_max: int = 16 << 10
-    """Size of the batch in a probe, which may be sent in vain."""
+    """The most bytes of a batch in a probe; it is small because the follower may reject it. A larger entry is sent alone."""
     inflight_bytes_max: int = 8 << 20
-    """How much may be on the way to one follower."""
+    """How many bytes may be in flight to one follower; from there on the leader waits for acknowledgements."""
     inflight_batches_max: int = 256
-    """How many batches may be on the way to one follower."""
+    """How many batches may be in flight to one follower; from there on the leader waits for acknowledgements."""
     caught_up_entries: int = 1000
     """A learner or transfer target that lacks at most this many entries counts as caught up."""
     pending_reads_max: int = 10_000
-    """How many reads may wait for the confirmation of the leader; further ones are told to ask again."""
+    """How many reads may wait for the confirmation of the leader; further ones are answered without an
+    index and must be tried again."""
     trust_regressed: bool = False
-    """Whether a follower that lost entries which it had acknowledged is simply filled again. Only for groups that chose not to
-    sync: otherwise it has lost its disk, perhaps its votes, and is left out until it was removed and added again."""
+    """Whether a follower that lost acknowledged entries is sent them again. It is only for groups that do not sync. In other
+    groups such a follower has lost its disk and perhaps its votes, and counts for nothing until it is removed and added
+    again."""
     preferred: frozenset[PeerId] = frozenset()
     """Nodes that should lead if they can (RocketMQ `preferredLeaderId`)."""
 

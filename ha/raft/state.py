@@ -1,7 +1,7 @@
-"""The state of one node, and the few things that every part of the core does with it.
+"""The state of one node, and the few operations on it that every part of the core uses.
 
 The parts (`election`, `replication`, `following`, `reading`, `membership`, `transfer`) are functions over this state; `core`
-is the door through which ticks, messages and proposals come in.
+is the interface that receives ticks, messages and proposals.
 """
 
 from __future__ import annotations
@@ -24,38 +24,38 @@ from .timers import Timers
 from .units import FORGOTTEN, NO_INDEX, LogIndex, PeerId, Term
 
 Draw = Callable[[int, int], int]
-"""Draws a number between two bounds, both included. The only randomness of the core."""
+"""Returns a random number between two bounds, both included. The core has no other source of randomness."""
 
 
 @attrs.define
 class PendingRead:
-    """A read that waits for its leader to be confirmed by a majority."""
+    """A read that waits until a majority has confirmed the leader."""
 
     context: Any
     reader: PeerId
-    """Who asked: this node, or a follower that gets the answer as a message."""
+    """The node that asked: this node, or a follower, which gets the answer as a message."""
     index: LogIndex | None = None
-    """What was committed when the read came; None while no entry of the term is committed."""
+    """The commit index when the read arrived; None while no entry of the term is committed."""
     round: int = 0
-    """The round of heartbeats that has to be confirmed: one that began after the read came."""
+    """The round of heartbeats that has to be confirmed; it began after the read arrived."""
 
 
 @attrs.define
 class Leadership:
-    """What exists only while a node leads; it begins anew with every term."""
+    """The state that exists only while a node leads; every term begins with a new one."""
 
     term_start_index: LogIndex
     """The first index that an entry of this term can have."""
     group: ReplicatorGroup = attrs.field(factory=ReplicatorGroup)
     round: int = 0
     round_ticks: deque[tuple[int, int]] = attrs.field(factory=deque[tuple[int, int]])
-    """Rounds of heartbeats sent lately, and when."""
+    """The latest rounds of heartbeats: the number of each and the tick when it was sent."""
     round_due: bool = False
-    """Reads wait for a round that has not begun."""
+    """Whether reads wait for a round that has not begun."""
     reads: list[PendingRead] = attrs.field(factory=list[PendingRead])
     transfer_to: PeerId | None = None
     timeout_now_sent: bool = False
-    """Somebody was asked to campaign against this leader and may do so late: no lease for the rest of the term."""
+    """Whether a TimeoutNow was sent. Its receiver may campaign much later, so there is no lease for the rest of the term."""
     configuration_wanted: Configuration | None = None
     settled_index: LogIndex | None = None
     """Index of the newest configuration that is known to be committed in this term."""
@@ -63,7 +63,7 @@ class Leadership:
 
 @attrs.define(eq=False)
 class State:
-    """Everything one node knows. Invariant: applied <= commit <= last, commit <= verified."""
+    """The whole state of one node. Invariant: applied <= commit <= last, commit <= verified."""
 
     id: PeerId
     settings: Settings
@@ -74,9 +74,10 @@ class State:
     vote: PeerId | None
     commit_index: LogIndex
     applied_index: LogIndex
-    """How far committed entries were handed to the state machine."""
+    """The last committed entry that was handed to the state machine."""
     verified_index: LogIndex
-    """How far this log is known to agree with that of the leader of this term. Committed entries always do (Raft §5.4)."""
+    """The last entry up to which this log is known to agree with that of this term's leader. Committed entries always agree
+    (Raft §5.4)."""
     role: Role = Role.FOLLOWER
     leader: PeerId | None = None
     leadership: Leadership | None = None
@@ -85,23 +86,23 @@ class State:
     now: int = 0
     """Ticks since the node started."""
     heard_tick: int = 0
-    """When a leader was last heard. Where leases are in use, a node that starts behaves as if it had just heard one: before it
-    crashed it may have confirmed a lease."""
+    """The tick of the last message from a leader. With leases, a node starts as if it had just received one, because it may
+    have confirmed a lease before it crashed."""
     acked_index: LogIndex = NO_INDEX
     """The largest `match_index` that was sent to the leader of this term."""
     ack_due: bool = False
-    """The leader waits for an answer to an Append."""
+    """Whether the leader waits for an answer to an Append."""
     ack_at_once: bool = False
-    """The answer need not wait for a sync."""
+    """Whether the answer is sent without waiting for a sync."""
     snapshot: Snapshot | None = None
     """A received snapshot that is not installed yet."""
     messages: list[Message] = attrs.field(factory=list[Message])
     read_states: list[ReadState] = attrs.field(factory=list[ReadState])
     snapshot_due: bool = False
     life: int = 0
-    """While the node is forgetful: the context of its queries."""
+    """While the node is forgetful, the context of its queries: a random number that differs from start to start."""
     heard_terms: dict[PeerId, Term] = attrs.field(factory=dict[PeerId, Term])
-    """While the node is forgetful: the terms of other voters, as they answered its queries."""
+    """While the node is forgetful, the terms of the other voters from their answers to its queries."""
 
     @property
     def configuration(self) -> Configuration:
@@ -118,12 +119,12 @@ class State:
 
     @property
     def promotable(self) -> bool:
-        """Whether this node may campaign: it has a vote, it has forgotten nothing, and its log is whole."""
+        """Whether this node may campaign: it is a voter, it is not forgetful, and no snapshot waits to be installed."""
         return self.configuration.votes(self.id) and not self.forgetful and self.snapshot is None
 
     @property
     def bound_to_leader(self) -> bool:
-        """Whether this node heard a leader so lately that it helps nobody else to be elected (thesis §4.2.3)."""
+        """Whether this node heard from a leader so recently that it grants no vote to any other node (thesis §4.2.3)."""
         return self.role is Role.LEADER or self.now - self.heard_tick < self.settings.election_ticks_min
 
     @property
@@ -137,5 +138,5 @@ class State:
         return self.draw(self.settings.election_ticks_min, self.settings.election_ticks_max)
 
     def change_role(self, cause: Input) -> None:
-        """Follow the table of transitions; a pair that is not in it is a mistake of ours."""
+        """Change the role by the table of transitions; a pair that is not in the table is a bug and raises KeyError."""
         self.role = TRANSITIONS[self.role, cause]

@@ -1,7 +1,7 @@
 """Proposals and their outcomes (SOFA-JRaft `Task` and its closure queue).
 
 Every task ends exactly once: when its last entry is committed in the term in which it was proposed, or when leadership is lost.
-In the second case nobody knows yet whether its entries will be committed.
+In the second case it is unknown whether its entries will be committed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Task:
 
 @attrs.define
 class TaskQueue:
-    """The tasks of one leader that are not decided yet, in the order of the log."""
+    """The tasks of one leader that have not ended, in log order."""
 
     waiting: deque[Task] = attrs.field(factory=deque[Task])
 
@@ -34,19 +34,19 @@ class TaskQueue:
         return len(self.waiting)
 
     def append(self, task: Task) -> None:
-        """Wait for a task; its entries follow those of the tasks before it."""
+        """Add a task; its entries must follow those of the tasks before it."""
         assert not self.waiting or self.waiting[-1].last_index < task.last_index
         self.waiting.append(task)
 
     def commit(self, term: Term, commit_index: LogIndex) -> None:
-        """End what is committed up to `commit_index` by this node, which leads `term`; tasks of other terms are lost."""
+        """End the tasks up to `commit_index`, which this leader of `term` has committed; tasks of other terms end as lost."""
         waiting = self.waiting
         while waiting and (waiting[0].term != term or waiting[0].last_index <= commit_index):
             task = waiting.popleft()
             task.done(task.term == term)
 
     def step_down(self) -> None:
-        """End all tasks because this node does not lead any more: their outcome is unknown."""
+        """End all tasks with an unknown outcome, because this node no longer leads."""
         waiting, self.waiting = self.waiting, deque[Task]()
         for task in waiting:
             task.done(False)

@@ -1,4 +1,4 @@
-"""The four timers of a node, counted in ticks (SOFA-JRaft: election, vote, step-down and snapshot timer)."""
+"""The timers of a node, counted in ticks: SOFA-JRaft's election, vote, step-down and snapshot timer, and three more."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ class Timers:
     """All timers of one node. Which of them run depends on its role."""
 
     election: Countdown = attrs.field(factory=Countdown)
-    """Follower: nothing was heard from a leader; the node starts a pre-vote."""
+    """At a follower: when it expires, no leader has sent a message in time, and the node starts a pre-vote."""
     vote: Countdown = attrs.field(factory=Countdown)
-    """Pre-candidate and candidate: the vote was not decided; the node starts again with a pre-vote."""
+    """At a pre-candidate or candidate: when it expires, the vote is undecided, and the node starts again with a pre-vote."""
     step_down: Countdown = attrs.field(factory=Countdown)
-    """Leader: time to check whether a majority was heard lately."""
+    """At a leader: when it expires, the node checks whether a majority has answered recently."""
     snapshot: Countdown = attrs.field(factory=Countdown)
-    """Any role: time to save the state machine."""
+    """In any role: when it expires, the owner should save the state machine."""
     heartbeat: Countdown = attrs.field(factory=Countdown)
-    """Leader: time for the next round of heartbeats."""
+    """At a leader: when it expires, the next round of heartbeats is sent."""
     transfer: Countdown = attrs.field(factory=Countdown)
-    """Leader: a transfer of leadership that takes longer is given up."""
+    """At a leader: when it expires, a transfer of leadership is aborted."""
     preferred: Countdown = attrs.field(factory=Countdown)
-    """Leader: time to look for a preferred leader."""
+    """At a leader: when it expires, the node looks for a preferred leader."""

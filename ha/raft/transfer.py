@@ -10,7 +10,7 @@ from .units import PeerId
 
 
 def start(state: State, led: Leadership, target: PeerId) -> None:
-    """Hand leadership to `target`: no new entries until it has everything and campaigns, or until time is up."""
+    """Transfer leadership to `target`. New entries are refused until it has the whole log and campaigns, or the time-out."""
     if target == state.id:
         raise ChangeRefused(f"{target} is the leader already; nothing was transferred")
     if target not in state.configuration.voters:
@@ -28,19 +28,19 @@ def start(state: State, led: Leadership, target: PeerId) -> None:
 
 
 def on_progress(state: State, led: Leadership, replicator: Replicator) -> None:
-    """The target has acknowledged entries; once it has all of them, it may campaign."""
+    """Ask the target of the transfer to campaign once it has acknowledged all entries."""
     if replicator.peer == led.transfer_to and replicator.match_index == state.log.last_index:
         led.timeout_now_sent = True
         state.send(TimeoutNow(state.id, replicator.peer, state.term))
 
 
 def abort(led: Leadership) -> None:
-    """The transfer took too long: this node leads on and accepts entries again. There is no lease until the next term."""
+    """Abort a transfer that took too long: this leader accepts entries again, without a lease if the target was asked."""
     led.transfer_to = None
 
 
 def nominate_successor(state: State, led: Leadership) -> None:
-    """Let the voter that has most of the log campaign without waiting for its time-out, because this leader leaves."""
+    """Ask the voter with the highest `match_index` to campaign at once, because this leader leaves the group."""
     candidates = [replicator for replicator in led.group if replicator.peer in state.configuration.voters]
     if candidates:
         best = max(candidates, key=lambda replicator: (replicator.match_index, replicator.peer))
@@ -49,7 +49,7 @@ def nominate_successor(state: State, led: Leadership) -> None:
 
 
 def look_for_preferred(state: State, led: Leadership) -> None:
-    """Transfer to the preferred voter that lacks least, if this node is not preferred itself (DLedger)."""
+    """Transfer to the preferred voter with the highest `match_index`, if this node is not preferred itself (DLedger)."""
     preferred = state.settings.preferred
     if state.id in preferred or led.transfer_to is not None or state.commit_index < led.term_start_index:
         return

@@ -1,4 +1,4 @@
-"""Names of the integers and strings that the core counts and addresses with.
+"""The types of the core's indexes, terms and addresses.
 
 An index and a term are plain integers, because nearly every line of the core does arithmetic with them.
 """
@@ -11,10 +11,10 @@ LogIndex: TypeAlias = int
 """Number of an entry in the log. The first entry of a fresh group has index 0, as in DLedger."""
 
 Term: TypeAlias = int
-"""Number of a term. Terms of elections begin at 1; DLedger's Java nodes may also lead in term 0."""
+"""Number of a term. The first elected leader has term 1; DLedger's Java nodes may also lead in term 0."""
 
 PeerId = NewType("PeerId", str)
-"""Name of one member of a group, for example `n0` (SOFA-JRaft's `PeerId`). Its address is the shell's business."""
+"""Name of one member of a group, for example `n0` (SOFA-JRaft's `PeerId`). The shell maps it to an address."""
 
 NO_INDEX: LogIndex = -1
 """The index before the first entry of a fresh group."""
