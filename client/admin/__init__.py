@@ -1,4 +1,4 @@
-"""The admin client: topics, groups, offsets, messages, brokers and name servers, as RocketMQ's mqadmin asks for them."""
+"""The admin client: topics, groups, offsets, messages, brokers and name servers, with the requests of RocketMQ's mqadmin."""
 
 from __future__ import annotations
 

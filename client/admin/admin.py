@@ -1,8 +1,8 @@
 """The admin client as one object.
 
-Every call is one or a few requests and returns values; nothing is cached and nothing runs in between. What concerns the whole
-cluster goes to every master, what concerns all name servers to every one of them. A broker without a master is left out, for
-a slave does not know for sure what there is; `Cluster.without_master` names such brokers.
+Every call is one or a few requests and returns values; nothing is cached, and no task runs between calls. A change of the whole
+cluster is sent to every master, a change of the name servers to each of them. A broker without a master is left out, because
+a slave may lack the newest changes; `Cluster.without_master` names such brokers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .topics import TopicAdmin
 class Admin(TopicAdmin, GroupAdmin, MessageAdmin, ServerAdmin):
     """Administers a cluster; made by `open_admin`.
 
-    All calls raise `Unreachable`, `NoAnswer` or a `Refused` when a server cannot be asked or does not want to.
+    All calls raise `Unreachable`, `NoAnswer` or a `Refused` if a server cannot be reached, does not answer or refuses.
     """
 
 

@@ -1,4 +1,4 @@
-"""What all parts of the admin client share: one request and its answer, and which brokers are meant."""
+"""The base of all parts of the admin client: sends one request, and finds the brokers that a call is for."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ ADMIN_GROUP = "TOOLS_CONSUMER"
 QUERY_SECONDS = 18.0
 ADMIN_SECONDS = 5.0
 LATEST = -1
-"""As a timestamp: behind the newest message."""
+"""As a timestamp, the position behind the newest message."""
 
 
 @attrs.define(eq=False)
 class AdminCalls:
-    """Asks servers on behalf of an administrator."""
+    """Sends an administrator's requests to servers."""
 
     _session: Session
 
@@ -59,14 +59,14 @@ class AdminCalls:
         return [(address, await self._ask(address, code, fields)) for address in self._session.name_servers]
 
     async def _masters(self, cluster: str | None = None, broker: str | None = None) -> list[Address]:
-        """The masters that are meant; raises as `_named_masters` does."""
+        """The addresses that `_named_masters` finds; raises as `_named_masters` does."""
         return [address for _, address in await self._named_masters(cluster, broker)]
 
     async def _named_masters(self, cluster: str | None, broker: str | None) -> list[tuple[str, Address]]:
-        """The masters that are meant, with their names; one that was given by its address has that as its name.
+        """The masters of `broker`, `cluster` or all brokers, with names; one given by its address has that as its name.
 
         Raises:
-            InvalidArgument: the name server knows no such broker or cluster, or an address is none.
+            InvalidArgument: the name server knows no such broker or cluster, or the address is malformed.
             NoRoute: the name server knows no broker at all.
         """
         for name, value in (("cluster", cluster), ("broker", broker)):
@@ -99,12 +99,12 @@ class AdminCalls:
 
 
 def body_of(answer: RemotingCommand) -> dict[str, Any]:
-    """The JSON object in the body of an answer; empty without a body."""
+    """The JSON object in the body of an answer; an empty one if there is no body."""
     return loads(answer.body) if answer.body else {}
 
 
 def table_of(answer: RemotingCommand, name: str) -> dict[str, Any]:
-    """The object `name` of the body of an answer; empty if it is absent or null."""
+    """The object `name` of the body of an answer; an empty one if it is absent or null."""
     return body_of(answer).get(name) or {}
 
 
@@ -112,7 +112,7 @@ def masters_of(route: TopicRoute) -> list[Address]:
     """The masters of those brokers of a topic that have one.
 
     Raises:
-        NoRoute: none of them has.
+        NoRoute: none of them has a master.
     """
     masters = [broker.addresses[MASTER_ID] for broker in route.brokers if MASTER_ID in broker.addresses]
     if not masters:

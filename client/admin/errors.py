@@ -1,11 +1,11 @@
 """Errors of the admin client, besides those of all clients.
 
 ClientError
-├── TopicExists              a topic that was to be created is there with other settings
-├── MessagesWouldBeHidden    fewer queues than hold messages, and nobody has said that this is wanted
-├── NotInRoutes              brokers have taken a change that a name server does not show yet
-├── GroupExists              a group that was to be created is there with other settings
-└── NoSuchGroup              a group that was to be changed is nowhere
+├── TopicExists              a topic that was to be created exists with other settings
+├── MessagesWouldBeHidden    a change would hide queues that hold messages, and was not forced
+├── NotInRoutes              brokers have accepted a change that a name server does not have yet
+├── GroupExists              a group that was to be created exists with other settings
+└── NoSuchGroup              a group that was to be changed exists on no broker
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .topic_settings import TopicSettings
 
 
 class TopicExists(ClientError):
-    """A topic that was to be created is there with other `settings` on `broker`. Nothing was changed anywhere."""
+    """A topic that was to be created exists with other `settings` on `broker`. Nothing was changed anywhere."""
 
     def __init__(self, topic: str, broker: str, settings: TopicSettings) -> None:
         super().__init__(f"topic {topic} exists on {broker} with other settings: {settings}; nothing was changed")
@@ -29,7 +29,7 @@ class TopicExists(ClientError):
 
 
 class NotInRoutes(ClientError):
-    """A broker has taken a topic's settings, but a name server does not show them yet: clients may still use the old ones."""
+    """The brokers have accepted a topic's settings, but a name server lacks them: clients may still use the old ones."""
 
     def __init__(self, topic: str, name_server: str, seconds: float) -> None:
         super().__init__(
@@ -40,7 +40,7 @@ class NotInRoutes(ClientError):
 
 
 class MessagesWouldBeHidden(ClientError):
-    """Fewer queues were asked for than hold messages: those in `queues` could not be read any more. Nothing was changed."""
+    """With fewer queues, the messages in `queues` could not be read any more. Nothing was changed."""
 
     def __init__(self, topic: str, queues: Mapping[MessageQueue, int]) -> None:
         count = sum(queues.values())
@@ -53,7 +53,7 @@ class MessagesWouldBeHidden(ClientError):
 
 
 class GroupExists(ClientError):
-    """A group that was to be created is there with other settings on `broker`. Nothing was changed anywhere."""
+    """A group that was to be created exists with other settings on `broker`. Nothing was changed anywhere."""
 
     def __init__(self, group: str, broker: str, different: Mapping[str, Any]) -> None:
         named = ", ".join(f"{key} is {value}" for key, value in sorted(different.items()))

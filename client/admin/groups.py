@@ -30,7 +30,7 @@ class GroupAdmin(AdminCalls):
     ) -> dict[str, dict[str, Any]]:
         """Create a consumer group on every master; `settings` are keys of RocketMQ's `SubscriptionGroupConfig`.
 
-        Where the group exists with these settings nothing is done.
+        A master that has the group with these settings is left as it is.
 
         Returns: the settings by broker.
 
@@ -58,7 +58,7 @@ class GroupAdmin(AdminCalls):
         Returns: the settings by broker.
 
         Raises:
-            NoSuchGroup: no master has it.
+            NoSuchGroup: no master has the group.
         """
         check_group(group)
         after: dict[str, tuple[Address, dict[str, Any]]] = {}
@@ -69,7 +69,7 @@ class GroupAdmin(AdminCalls):
         if not after:
             raise NoSuchGroup(group)
         for address, wanted in after.values():
-            # The broker alters attributes by signed names; those that it has stay without being named.
+            # The broker changes the attributes whose signed names it gets, and keeps all others.
             body = dumps({**wanted, "groupName": group, "attributes": settings.get("attributes") or {}})
             await self._ask(address, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
         return {name: wanted for name, (_, wanted) in after.items()}
@@ -94,7 +94,7 @@ class GroupAdmin(AdminCalls):
         return dict(sorted(groups.items()))
 
     async def group_stats(self, group: str, topic: str | None = None) -> dict[MessageQueue, GroupPosition]:
-        """Where a group stands in every queue that it has offsets for."""
+        """The position of a group in every queue for which it has an offset."""
         check_group(group)
         if topic is not None:
             check_topic(topic)
@@ -111,7 +111,7 @@ class GroupAdmin(AdminCalls):
         """The members of a group that are online, over all brokers.
 
         Raises:
-            NotOnline: none is.
+            NotOnline: no member is online.
         """
         check_group(group)
         members: dict[str, Connection] = {}
@@ -144,13 +144,13 @@ class GroupAdmin(AdminCalls):
         for address in await self._masters():
             command = request(RequestCode.GET_PRODUCER_CONNECTION_LIST, {"producerGroup": group})
             answer = await self._session.call(address, command, ADMIN_SECONDS)
-            if answer.code == ResponseCode.SUCCESS:  # 1 stands for "none here"
+            if answer.code == ResponseCode.SUCCESS:  # code 1 means that this broker knows no producer of the group
                 body = body_of(answer)
                 members.update((item["clientId"], _connection(item)) for item in body.get("connectionSet") or ())
         return [members[client_id] for client_id in sorted(members)]
 
     async def running_info(self, group: str, client_id: str) -> dict[str, Any]:
-        """What one online member says about itself (RocketMQ `ConsumerRunningInfo`)."""
+        """The state that one online member reports (RocketMQ `ConsumerRunningInfo`)."""
         check_group(group)
         check_text("client_id", client_id)
         failure: Refused = NotOnline(ResponseCode.CONSUMER_NOT_ONLINE, f"{client_id} is not online", group)
@@ -163,18 +163,18 @@ class GroupAdmin(AdminCalls):
         raise failure
 
     async def reset_offsets(self, group: str, topic: str, timestamp_ms: int, *, force: bool = True) -> dict[MessageQueue, int]:
-        """Let a group go on at a time in every queue of a topic; online members are told at once.
+        """Move a group to a point in time in every queue of a topic; online members are notified at once.
 
         Args:
             group: the consumer group.
             topic: the topic.
-            timestamp_ms: the first message stored then or later; `LATEST` for behind the newest.
-            force: also forward; otherwise only back.
+            timestamp_ms: continue at the first message stored then or later; `LATEST` continues behind the newest message.
+            force: move forward too; otherwise only backward.
 
         Returns: the new offsets.
 
         Raises:
-            Unreachable: a broker of the topic has no master, which has to be told. Nothing was changed.
+            Unreachable: a broker of the topic has no master, which would have to be notified. Nothing was changed.
         """
         check_group(group)
         check_integer("timestamp_ms", timestamp_ms, LATEST, LONG_MAX)
@@ -185,7 +185,7 @@ class GroupAdmin(AdminCalls):
             try:
                 answer = await self._ask(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields)
             except Refused as error:
-                # Nobody is online, or nothing was ever committed: then the offsets are ours to set.
+                # No member is online, or the group never committed an offset: then we set the offsets ourselves.
                 if not isinstance(error, NotOnline) and error.code != ResponseCode.SYSTEM_ERROR:
                     raise
                 offsets.update(await self._reset_offline(group, topic, address, timestamp_ms, force=force))
@@ -195,7 +195,7 @@ class GroupAdmin(AdminCalls):
         return dict(sorted(offsets.items()))
 
     async def set_offset(self, group: str, queue: MessageQueue, offset: int) -> None:
-        """Store where a group stands in one queue; members that are online do not notice."""
+        """Store the offset of a group in one queue; online members are not notified."""
         check_group(group)
         check_queue("queue", queue)
         check_integer("offset", offset, 0, LONG_MAX)
@@ -203,14 +203,14 @@ class GroupAdmin(AdminCalls):
         await commit_offset(self._session, group, queue, offset)
 
     async def offset_of(self, group: str, queue: MessageQueue) -> int | None:
-        """Where a group stands in one queue; None if it never committed."""
+        """The offset that a group has committed in one queue; None if it never committed."""
         check_group(group)
         check_queue("queue", queue)
         await self._know(queue.topic)
         return await committed_offset(self._session, group, queue)
 
     async def clone_offsets(self, source_group: str, target_group: str, topic: str) -> None:
-        """Let `target_group` go on where `source_group` is, in every queue for which `source_group` has committed an offset."""
+        """Copy the offsets of `source_group` to `target_group`, for every queue in which `source_group` has committed one."""
         check_group(source_group, "source_group")
         check_group(target_group, "target_group")
         for queue in await self.group_stats(source_group, topic):

@@ -30,7 +30,7 @@ class MessageAdmin(AdminCalls):
     """The part of the admin client that concerns single messages."""
 
     async def message_by_id(self, message_id: str, topic: str | None = None) -> StoredMessage:
-        """Find a message by its offset message id, or with `topic` by its unique id as well; the body is decompressed.
+        """Find a message by its offset message id, or with `topic` by its unique id too; the body is decompressed.
 
         Raises:
             NotFound: there is none.
@@ -72,11 +72,11 @@ class MessageAdmin(AdminCalls):
         return [message for message in found if key in message.keys]
 
     async def messages_by_unique_key(self, topic: str, unique_key: str) -> list[StoredMessage]:
-        """Find a message by the id that its producer gave it; several if it was stored several times."""
+        """Find a message by the id that its producer gave it; more than one message if it was stored several times."""
         check_topic(topic)
         check_text("unique_key", unique_key)
         begin_ms = 0
-        with suppress(ValueError):  # made by a client with ids of another layout: search all of time
+        with suppress(ValueError):  # the client that sent it uses another layout of ids: search without a time limit
             begin_ms = sent_at_ms(unique_key, self._session.world.clock.wall_ms()) - CLOCK_SKEW_MS
         found = await self._query(topic, unique_key, 32, max(0, begin_ms), LONG_MAX, unique=True)
         if not found and begin_ms:

@@ -15,7 +15,7 @@ from ..queue_calls import integer_of, request
 from .calls import AdminCalls, body_of, table_of
 
 CHANGE_SECONDS = 65.0
-"""How long a change of a DLedger group may take: a new voter catches up first."""
+"""Time limit for a change of a DLedger group, in seconds; it is long because a new voter catches up first."""
 
 
 @attrs.define(eq=False)
@@ -23,7 +23,7 @@ class ServerAdmin(AdminCalls):
     """The part of the admin client that concerns servers."""
 
     async def broker_config(self, broker: str) -> dict[str, str]:
-        """The configuration of a broker, given as broker name (its master) or `host:port`."""
+        """The configuration of the broker at `broker`: a broker name, which means its master, or `host:port`."""
         (address,) = await self._masters(None, broker)
         return read_properties((await self._ask(address, RequestCode.GET_BROKER_CONFIG)).body.decode())
 
@@ -34,34 +34,34 @@ class ServerAdmin(AdminCalls):
         await self._ask(address, RequestCode.UPDATE_BROKER_CONFIG, body=write_properties(entries).encode())
 
     async def broker_runtime(self, broker: str) -> dict[str, str]:
-        """What a broker says about itself now (RocketMQ `brokerStatus`)."""
+        """The current state of a broker as it reports it (RocketMQ `brokerStatus`)."""
         (address,) = await self._masters(None, broker)
         answer = await self._ask(address, RequestCode.GET_BROKER_RUNTIME_INFO)
         return dict(sorted(table_of(answer, "table").items()))
 
     async def ha_status(self, broker: str) -> dict[str, Any]:
-        """How replication stands, as a master or slave sees it (RocketMQ `haStatus`)."""
+        """The state of replication as a master or slave reports it (RocketMQ `haStatus`)."""
         (address,) = await self._masters(None, broker)
         return body_of(await self._ask(address, RequestCode.GET_BROKER_HA_STATUS))
 
     async def change_dledger_group(self, broker: str, action: str, peer: str, address: str = "") -> None:
-        """Hand leadership of a DLedger group to a node, or change the group's members; returns when that is done.
+        """Transfer leadership of a DLedger group to a node, or change the group's members; returns when that is done.
 
         Args:
-            broker: address of the group's leader.
+            broker: the address of the group's leader.
             action: `transfer`, `add`, `learner` or `remove`.
-            peer: id of the node, such as `n3`.
-            address: where the node listens for the others; for `add` and `learner`.
+            peer: the id of the node, such as `n3`.
+            address: the address at which the node listens for its peers; needed for `add` and `learner`.
 
         Raises:
-            ClientError: the group refuses it, or the broker is no leader of one; the text says why.
+            ClientError: the group refuses the change, or the broker does not lead a group; the text gives the reason.
         """
         (target,) = await self._masters(None, broker)
         fields = {"action": action, "peer": peer, "address": address}
         await self._ask(target, RequestCode.CHANGE_DLEDGER_GROUP, fields, seconds=CHANGE_SECONDS)
 
     async def set_writable(self, broker_name: str, *, writable: bool) -> int:
-        """Take write permission from all topics of a broker in the routes, or give it back; returns how many changed."""
+        """Remove or restore the write permission of all topics of a broker in the routes; returns how many topics changed."""
         code = RequestCode.ADD_WRITE_PERM_OF_BROKER if writable else RequestCode.WIPE_WRITE_PERM_OF_BROKER
         field = "addTopicCount" if writable else "wipeTopicCount"
         counts = [
@@ -80,7 +80,7 @@ class ServerAdmin(AdminCalls):
         await self._ask_name_servers(RequestCode.PUT_KV_CONFIG, {"namespace": namespace, "key": key, "value": value})
 
     async def get_kv(self, namespace: str, key: str) -> str | None:
-        """Read an entry of the KV configuration; None if it is not there."""
+        """Read an entry of the KV configuration; None if there is none."""
         command = request(RequestCode.GET_KV_CONFIG, {"namespace": namespace, "key": key})
         try:
             return (await self._session.ask_name_server(command)).ext.get("value")

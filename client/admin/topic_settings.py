@@ -1,4 +1,4 @@
-"""The settings of a topic on one broker, and what a change of them would hide. Pure; names: RocketMQ `TopicConfig`."""
+"""The settings of a topic on one broker, and the queues that a change would hide. Pure; named as RocketMQ's `TopicConfig`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _no_attributes() -> Mapping[str, str]:
 
 @attrs.frozen
 class TopicSettings:
-    """How one broker keeps a topic."""
+    """The settings of a topic on one broker."""
 
     read_queues: int = QUEUES
     write_queues: int = QUEUES
@@ -42,7 +42,7 @@ class TopicSettings:
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> TopicSettings:
-        """Read a `TopicConfig`; what it leaves out has RocketMQ's default."""
+        """Read a `TopicConfig`; missing fields have RocketMQ's defaults."""
         attributes: Mapping[str, Any] = body.get("attributes") or {}
         return cls(
             int(body.get("readQueueNums", 16)),
@@ -69,10 +69,10 @@ class TopicSettings:
 
 @attrs.frozen(kw_only=True)
 class TopicChange:
-    """What somebody asks of a topic's settings; None leaves a setting as it is.
+    """A requested change of a topic's settings; None leaves a setting as it is.
 
     Raises:
-        InvalidArgument: a value that no broker takes.
+        InvalidArgument: a value is one that no broker accepts.
     """
 
     queues: int | None = None
@@ -91,7 +91,7 @@ class TopicChange:
         check_properties(self.attributes or {}, "attributes")
 
     def applied(self, before: TopicSettings) -> TopicSettings:
-        """The settings with what is asked for changed and all others as they were."""
+        """The settings after this change; those that it does not name are as before."""
         return TopicSettings(
             _first(self.read_queues, self.queues, before.read_queues),
             _first(self.write_queues, self.queues, before.write_queues),
@@ -108,7 +108,7 @@ def _first(*values: int | None) -> int:
 def hidden_queues(
     ranges: Iterable[tuple[MessageQueue, QueueRange]], before: TopicSettings, after: TopicSettings
 ) -> dict[MessageQueue, int]:
-    """The queues that can be read with `before` and not with `after`, and how many messages each of them holds."""
+    """The queues that hold messages and are readable with `before` but not with `after`, with their numbers of messages."""
     return {
         queue: held.max_offset - held.min_offset
         for queue, held in ranges

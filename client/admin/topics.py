@@ -1,4 +1,4 @@
-"""Topics: their settings, their queues, and who reads them."""
+"""Topics: their settings, their queues, and the groups that consume them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .topic_settings import QUEUES, TopicChange, TopicSettings, hidden_queues
 from .values import QueueRange
 
 ROUTE_LOOK_SECONDS = 0.02
-"""How often a name server is asked whether it knows a change already."""
+"""The interval in seconds at which a name server is asked whether it has a change yet."""
 
 
 @attrs.define(eq=False)
@@ -44,26 +44,26 @@ class TopicAdmin(AdminCalls):
         cluster: str | None = None,
         broker: str | None = None,
     ) -> dict[str, TopicSettings]:
-        """Create a topic on every master of `cluster` (of all clusters without it) or on one broker.
+        """Create a topic on one broker, on every master of `cluster`, or on every master if neither is given.
 
-        On return every name server that answers knows the topic. Where it exists with these settings nothing is done.
+        On return every name server that answers knows the topic. A master that has it with these settings is left as it is.
 
         Args:
-            topic: its name.
-            queues: per broker, for reading and writing alike.
-            read_queues: if different.
-            write_queues: if different.
-            perm: 6 read and write, 4 read, 2 write.
-            order: marks the topic as ordered.
-            attributes: RocketMQ 5 topic attributes, as `message.type`.
-            cluster: by name.
+            topic: the name of the topic.
+            queues: how many queues each broker has for reading and for writing.
+            read_queues: how many of them can be read, if not `queues`.
+            write_queues: how many of them can be written, if not `queues`.
+            perm: 6 allows reading and writing, 4 only reading, 2 only writing.
+            order: whether the topic is marked as ordered.
+            attributes: RocketMQ 5 topic attributes, such as `message.type`.
+            cluster: the name of a cluster.
             broker: a broker name or `host:port`.
 
         Returns: the settings by broker.
 
         Raises:
             TopicExists: a broker has the topic with other settings. Nothing was changed.
-            NotInRoutes: created, but a name server does not know it yet.
+            NotInRoutes: the topic was created, but a name server does not know it yet.
         """
         check_topic(topic)
         change = TopicChange(
@@ -98,7 +98,7 @@ class TopicAdmin(AdminCalls):
         broker: str | None = None,
         force: bool = False,
     ) -> dict[str, TopicSettings]:
-        """Change what is given of a topic on every master that has it, and leave everything else as it is.
+        """Change the given settings of a topic on every master that has it, and leave all others as they are.
 
         On return every name server that answers knows the change. The arguments are those of `create_topic`; `force` changes
         the number of queues although messages in the others cannot be read any more.
@@ -107,8 +107,8 @@ class TopicAdmin(AdminCalls):
 
         Raises:
             NoRoute: no master has the topic.
-            MessagesWouldBeHidden: there would be fewer queues to read than hold messages. Nothing was changed.
-            NotInRoutes: changed, but a name server does not know it yet.
+            MessagesWouldBeHidden: queues that hold messages could not be read any more. Nothing was changed.
+            NotInRoutes: the topic was changed, but a name server does not know it yet.
         """
         check_topic(topic)
         change = TopicChange(
@@ -136,7 +136,7 @@ class TopicAdmin(AdminCalls):
     async def topic_settings(
         self, topic: str, *, cluster: str | None = None, broker: str | None = None
     ) -> dict[str, TopicSettings]:
-        """The settings of a topic by broker, of those masters that have it."""
+        """The settings of a topic on each master that has it, by broker."""
         check_topic(topic)
         found = {name: await self._settings(topic, address) for name, address in await self._named_masters(cluster, broker)}
         return {name: settings for name, settings in found.items() if settings is not None}
@@ -147,16 +147,16 @@ class TopicAdmin(AdminCalls):
             return TopicSettings.from_json(body_of(answer))
         except TopicNotExist:
             return None
-        except NotSupported:  # of versions before 5
+        except NotSupported:  # the broker has a version before 5
             found = table_of(await self._ask(address, RequestCode.GET_ALL_TOPIC_CONFIG), "topicConfigTable").get(topic)
             return None if found is None else TopicSettings.from_json(found)
 
     async def _until_routed(self, topic: str, settings: Mapping[str, TopicSettings]) -> None:
-        """Wait until every name server that answers shows these settings; a client would use others until then."""
+        """Wait until every name server that answers has these settings; until then clients use the old ones."""
         wanted = {
             QueueRoute(name, each.read_queues, each.write_queues, each.perm)
             for name, each in settings.items()
-            if ":" not in name  # given by its address, it may be registered elsewhere
+            if ":" not in name  # a broker given by its address may be registered under another one
         }
         for address in self._session.name_servers:
             with trio.move_on_after(ADMIN_SECONDS) as waiting, suppress(Unreachable, NoAnswer):
@@ -189,16 +189,16 @@ class TopicAdmin(AdminCalls):
         return sorted(set(body.get("topicList") or ()))
 
     async def topic_route(self, topic: str) -> TopicRoute:
-        """Where a topic lives.
+        """The route of a topic: which brokers have its queues.
 
         Raises:
-            NoRoute: unknown topic, or no name server.
+            NoRoute: the topic is unknown, or no name server answers.
         """
         check_topic(topic)
         return await self._session.refresh_route(topic)
 
     async def topic_stats(self, topic: str) -> dict[MessageQueue, QueueRange]:
-        """What each queue of a topic holds, by its masters."""
+        """The offsets of each queue of a topic, as its masters report them."""
         stats: dict[MessageQueue, QueueRange] = {}
         for address in masters_of(await self.topic_route(topic)):
             stats |= await self._ranges(topic, address)
@@ -218,7 +218,7 @@ class TopicAdmin(AdminCalls):
         return body_of(await self._ask(address, RequestCode.GET_TOPIC_CONFIG, {"topic": topic, "lo": True}))
 
     async def topic_groups(self, topic: str) -> list[str]:
-        """Groups that consume a topic, or did."""
+        """The groups that consume a topic or have consumed it."""
         groups: set[str] = set()
         for address in masters_of(await self.topic_route(topic)):
             answer = await self._ask(address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": topic})

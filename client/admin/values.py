@@ -1,4 +1,4 @@
-"""What the admin client returns: values without behaviour."""
+"""The values that the admin client returns."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..route import BrokerRoute
 
 @attrs.frozen
 class QueueRange:
-    """What a queue holds: offsets `min_offset` to just below `max_offset`."""
+    """The offsets that a queue holds: `min_offset` to `max_offset`, without the latter."""
 
     min_offset: int
     max_offset: int
@@ -21,7 +21,7 @@ class QueueRange:
 
 @attrs.frozen
 class GroupPosition:
-    """Where a group stands in one queue."""
+    """The position of a group in one queue."""
 
     broker_offset: int
     consumer_offset: int
@@ -29,7 +29,7 @@ class GroupPosition:
 
     @property
     def lag(self) -> int:
-        """Messages that the group has not committed yet."""
+        """How many messages the group has not committed yet."""
         return self.broker_offset - self.consumer_offset
 
 
@@ -52,7 +52,7 @@ class GroupConnections:
     message_model: str
     consume_from: str
     subscriptions: Mapping[str, str]
-    """Topic to expression."""
+    """The filter expression of each topic."""
 
 
 @attrs.frozen
