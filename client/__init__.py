@@ -1,1 +1,1 @@
-"""The client library on trio: producer, consumers, admin, and the same from plain threads."""
+"""The client library on trio: producers, consumers and the admin client, and blocking versions of them for plain threads."""

@@ -1,6 +1,6 @@
-"""Checks of what applications pass to the client's public functions, made before anything is sent. Pure.
+"""Checks of the arguments that applications pass to the client's public functions, before anything is sent. Pure.
 
-Each check raises `InvalidArgument` with a sentence that names the argument, says what is allowed and shows what was given.
+Each check raises `InvalidArgument` with a sentence that names the argument, says what is allowed and quotes the value.
 Values that Python would convert silently are refused too: the number 5 is no tag, and `True` is no timeout.
 """
 
@@ -21,7 +21,7 @@ LONG_TOPIC_CHARACTERS_MAX = 255
 GROUP_CHARACTERS_MAX = 255
 DELAY_LEVEL_MAX = 18
 QUEUES_MAX = 65535
-"""How many queues of a topic one broker has at most."""
+"""How many queues of a topic one broker may have; a larger number is refused."""
 LONG_MAX = (1 << 63) - 1
 INT_MAX = (1 << 31) - 1
 
@@ -35,13 +35,13 @@ Choice = TypeVar("Choice", bound=Enum)
 
 
 def shown(value: object) -> str:
-    """How an error text shows a value that was given: its representation, shortened to one line."""
+    """The representation of a value for an error text, shortened to one line."""
     text = repr(value)
     return text if len(text) <= _SHOWN_CHARACTERS_MAX else f"{text[: _SHOWN_CHARACTERS_MAX - 3]}..."
 
 
 def check_text(name: str, value: object, *, empty: bool = False) -> str:
-    """Refuse anything but a text; an empty one too unless `empty`."""
+    """Refuse anything but a text; the text may be empty only if `empty` is set."""
     if not isinstance(value, str) or not (value or empty):
         raise InvalidArgument(f"{name} must be a {'' if empty else 'non-empty '}text (got {shown(value)})")
     return value
@@ -86,7 +86,7 @@ def check_seconds(name: str, value: object) -> float:
 
 
 def check_patience(name: str, value: object) -> None:
-    """Refuse anything but None, which waits without end, and a number of seconds from 0 on."""
+    """Refuse anything but None, which means no time limit, and a number of seconds of at least 0."""
     if value is not None and (not isinstance(value, int | float) or isinstance(value, bool) or not value >= 0):
         raise InvalidArgument(f"{name} must be None or a number of seconds, at least 0 (got {shown(value)})")
 
@@ -129,7 +129,7 @@ def check_delay_level(level: object, least: int = 0) -> int:
 
 
 def check_message(message: object) -> Message:
-    """Refuse what cannot be sent as a message, by the name of its field; sizes are checked where they are known."""
+    """Refuse what cannot be sent as a message, naming the field; sizes are checked later, when they are known."""
     if not isinstance(message, Message):
         raise InvalidArgument(f"a Message is sent (got {shown(message)})")
     check_topic(message.topic)

@@ -1,14 +1,14 @@
-"""One queue that a consumer reads: what was pulled, what was handed out, what may be committed (RocketMQ `ProcessQueue`). Pure.
+"""One queue that a consumer reads: which messages are pulled, handed out and committable (RocketMQ `ProcessQueue`). Pure.
 
-Each delivery of a message is in one state, which this module alone changes:
+Each delivery of a message has one state, which only this module changes:
 
     buffered → handed out → done, when it is acknowledged
-                          → given back → done, when a broker has taken it
-                                       → redelivered, when none has: a new delivery is buffered in its place
+                          → given back → done, when a broker has accepted it
+                                       → redelivered, when no broker has: a new delivery is buffered in its place
                           → forgotten, when the queue is moved to another offset → done, when it is acknowledged or given back
 
-Invariant: every message below `committable` is done with; `committable` never passes a message that is not. Only what is handed
-out can be acknowledged, and each delivery once. What is held in memory is bounded, in this queue and over all queues.
+Invariant: every message below `committable` is done; `committable` never passes one that is not. Only a message that is handed
+out can be acknowledged, and each delivery once. The memory for messages is bounded, per queue and over all queues.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from ..message.message import MessageQueue
 from .received import BUFFERED, DONE, FORGOTTEN, GIVEN_BACK, HANDED_OUT, REDELIVERED, ReceivedMessage
 
 MESSAGES_PER_QUEUE_MAX = 1000
-"""RocketMQ's `pullThresholdForQueue`."""
+"""A queue with this many messages that are not done is not pulled (RocketMQ `pullThresholdForQueue`)."""
 
 BYTES_PER_QUEUE_MAX = 16 * 1024 * 1024
-"""A sixth of RocketMQ's `pullThresholdSizeForQueue`."""
+"""A queue that holds this many bytes is not pulled; a sixth of RocketMQ's `pullThresholdSizeForQueue`."""
 
 BYTES_MAX = 64 * 1024 * 1024
-"""Over all queues: a consumer of hundreds of queues still fits into a small container."""
+"""While all queues together hold this many bytes, only empty ones are pulled; a consumer of hundreds of queues then
+fits into a small container."""
 
 
 def _nothing() -> None:
@@ -37,7 +38,7 @@ def _nothing() -> None:
 
 @attrs.define(eq=False)
 class HeldBytes:
-    """The memory that all queues of one consumer hold together."""
+    """The memory that all queues of one consumer use together."""
 
     bytes_max: int = BYTES_MAX
     held: int = 0
@@ -48,11 +49,11 @@ class HeldBytes:
         return self.held < self.bytes_max
 
     def wait(self, queue: AssignedQueue) -> None:
-        """Let `queue` be told when there is room."""
+        """Notify `queue` when there is room."""
         self._waiting[queue] = None
 
     def release(self, size: int) -> None:
-        """Note that so many bytes are not held any more."""
+        """Record that `size` bytes are not held any more."""
         self.held -= size
         if self._waiting and self.has_room:
             waiting, self._waiting = self._waiting, {}
@@ -65,9 +66,9 @@ class AssignedQueue:
     """The state of one queue on one consumer.
 
     Args:
-        queue: which one.
-        next_offset: where to pull next.
-        on_room: called when the queue was full and is not any more.
+        queue: the queue that is read.
+        next_offset: the offset to pull next.
+        on_room: called when a queue that was full has room again.
     """
 
     queue: MessageQueue
@@ -76,58 +77,58 @@ class AssignedQueue:
     bytes_max: int = BYTES_PER_QUEUE_MAX
     on_room: Callable[[], None] = _nothing
     committed: int | None = None
-    """What the broker (or the file) was told last."""
+    """The offset that was last sent to the broker (or written to the file)."""
     all_queues: HeldBytes = attrs.field(factory=HeldBytes)
     epoch: int = 0
-    """Goes up with every reset, so that a pull that was out meanwhile is known to be stale."""
+    """Increases with every reset, so that the answer to an earlier pull is recognised as stale."""
     paused: bool = False
-    """Nothing is handed out while this is set."""
+    """While this is set, no message is handed out."""
     broker_id: int = 0
-    """From which member to pull, by the broker's own hint."""
+    """The member to pull from, as the broker last suggested."""
     max_offset: int = 0
-    """The broker's newest, as of the last answer."""
+    """The end of the queue on the broker, as of the last answer."""
     buffered: deque[ReceivedMessage] = attrs.field(factory=deque[ReceivedMessage])
-    """Pulled and not handed out."""
+    """Messages that are pulled and not handed out."""
     handed_out: int = 0
-    """Deliveries in the application's hands, forgotten ones too."""
+    """How many deliveries the application has, forgotten ones included."""
     given_back: int = 0
-    """Deliveries that were given back and of which is not known yet whether a broker takes them."""
+    """How many deliveries were given back and wait for a broker to accept them."""
     _pending: dict[int, ReceivedMessage] = attrs.field(factory=dict[int, ReceivedMessage])
-    """Pulled and not done with, in the order of their offsets."""
+    """Messages that are pulled and not done, in the order of their offsets."""
     _held: int = 0
-    """Bytes of the pull answers that have a message which is not done with."""
+    """The size of the pull answers with at least one message that is not done."""
     _full: bool = False
 
     @property
     def has_room(self) -> bool:
-        """Whether the queue may be pulled; one that holds nothing always may, so that no other queue can stop it."""
+        """Whether the queue may be pulled; an empty one always may, so that no other queue can block it."""
         return not self._pending or (
             len(self._pending) < self.messages_max and self._held < self.bytes_max and self.all_queues.has_room
         )
 
     @property
     def in_work(self) -> bool:
-        """Whether anybody still works on a message of the queue."""
+        """Whether a message of the queue is still being processed."""
         return bool(self.handed_out or self.given_back)
 
     @property
     def pending(self) -> int:
-        """Messages pulled and not done with."""
+        """How many messages are pulled and not done."""
         return len(self._pending)
 
     @property
     def held_bytes(self) -> int:
-        """Memory that the queue holds: whole pull answers, as long as one of their messages is not done with."""
+        """The memory that the queue uses: a pull answer is freed when all its messages are done."""
         return self._held
 
     @property
     def pending_offsets(self) -> tuple[int, int] | None:
-        """First and last offset that is not done with."""
+        """The first and last offset that is not done; None if there is none."""
         return (next(iter(self._pending)), next(reversed(self._pending))) if self._pending else None
 
     @property
     def committable(self) -> int:
-        """The offset at which a successor may start."""
+        """The offset to commit: the next consumer of the queue starts there."""
         for queue_offset in self._pending:
             return min(queue_offset, self.next_offset)
         return self.next_offset
@@ -148,7 +149,7 @@ class AssignedQueue:
             self.all_queues.wait(self)
 
     def add(self, messages: Sequence[ReceivedMessage], next_offset: int) -> None:
-        """Take the messages of one pull answer, in order."""
+        """Buffer the messages of one pull answer, in order."""
         if messages:
             pending, answer = self._pending, messages[0].answer
             for message in messages:
@@ -173,7 +174,7 @@ class AssignedQueue:
         return messages
 
     def ack(self, message: ReceivedMessage) -> bool:
-        """Note that a message is done with; False if this delivery of it is not in hand, or counts no more."""
+        """Record that a message is done; False if this delivery is not handed out, or was forgotten."""
         if message.state == HANDED_OUT:
             self.handed_out -= 1
             self._done(message)
@@ -192,13 +193,13 @@ class AssignedQueue:
         return False
 
     def finish(self, message: ReceivedMessage) -> None:
-        """Note that a message that was given back is done with: a broker has taken it."""
+        """Record that a message that was given back is done, because a broker has accepted it."""
         if message.state == GIVEN_BACK:
             self.given_back -= 1
             self._done(message)
 
     def redeliver(self, message: ReceivedMessage) -> bool:
-        """Make a message that was given back the next one again; False if the queue was moved meanwhile."""
+        """Make a message that was given back the next one again; False if the queue was moved in the meantime."""
         if message.state != GIVEN_BACK:
             return False
         self.given_back -= 1
@@ -206,7 +207,7 @@ class AssignedQueue:
         return True
 
     def put_back(self, message: ReceivedMessage) -> bool:
-        """Make a message that was handed out, but that nobody has seen, the next one again; False as for `ack`."""
+        """Make a message that was handed out, but not seen by the application, the next one again; False as for `ack`."""
         if not self.give_back(message):
             return False
         self.given_back -= 1
@@ -214,7 +215,7 @@ class AssignedQueue:
         return True
 
     def redeliver_in_order(self, message: ReceivedMessage) -> bool:
-        """The same, together with everything handed out behind it, so that the order of the queue is kept."""
+        """Redeliver a message and those handed out behind it, which keeps the order of the queue; False as for `redeliver`."""
         behind = [
             other for offset, other in self._pending.items() if offset > message.queue_offset and other.state == HANDED_OUT
         ]
@@ -230,14 +231,14 @@ class AssignedQueue:
         deliveries = [message.again(redeliveries) for message in messages]
         for old, new in zip(messages, deliveries, strict=True):
             old.state = REDELIVERED
-            self._pending[new.queue_offset] = new  # at the place that the offset has in the order already
+            self._pending[new.queue_offset] = new  # a dictionary keeps the place of an existing key, so the order stays
         self.buffered.extendleft(reversed(deliveries))
 
     def move(self, next_offset: int) -> None:
-        """Go on where the broker says that the queue does.
+        """Continue at the offset that the broker names.
 
-        If that is further back, it does not have what came from there on: not any more, or not yet, where another member was
-        ahead of it. What was pulled before that still counts, for nobody would pull it again.
+        If that is further back, the broker lacks the messages from there on: it has lost them, or it is behind the member that
+        we pulled from before. Messages below that offset still count, because they would not be pulled again.
         """
         if next_offset >= self.next_offset:
             self.reset(next_offset)
@@ -252,7 +253,7 @@ class AssignedQueue:
         self.look_for_room()
 
     def reset(self, next_offset: int) -> None:
-        """Forget everything pulled and go on at `next_offset`; messages handed out count no more."""
+        """Drop everything that was pulled and continue at `next_offset`; messages that are handed out are forgotten."""
         self.epoch += 1
         self.buffered.clear()
         for message in list(self._pending.values()):
@@ -261,7 +262,7 @@ class AssignedQueue:
         self.look_for_room()
 
     def stop(self) -> None:
-        """Drop what waits, for a successor: what is in hand may still be done with, and a pull that is out counts no more."""
+        """Drop buffered messages for the next consumer; handed-out ones may still be acknowledged, a pending pull is void."""
         self.epoch += 1
         for message in list(self.buffered):
             self.next_offset = min(self.next_offset, message.queue_offset)

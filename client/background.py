@@ -1,4 +1,4 @@
-"""The tasks that serve a client while its block is open."""
+"""A nursery for the tasks that serve a client while its block is open."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import trio
 async def background_nursery() -> AsyncGenerator[trio.Nursery]:
     """A nursery for tasks that serve a block and end with it.
 
-    When the block is cancelled from outside, its tasks go on until the block has left its own `finally` clauses: what these say
-    to the brokers needs the connections. An exception of the block leaves it as it is, not inside the group that a nursery
-    makes of it.
+    When the block is cancelled from outside, its tasks keep running until the block's own `finally` clauses have ended, because
+    these still send to the brokers. An exception of the block is raised as it is, not inside the exception group that a nursery
+    would make of it.
     """
     failure: BaseException | None = None
     async with trio.open_nursery() as outer:
         host = _Host()
         outer.start_soon(host.run)
-        # Shielded, because `Nursery.start` never returns when it is cancelled while what it starts is shielded.
+        # Not `Nursery.start`, which never returns if it is cancelled while the task that it starts is shielded.
         with trio.CancelScope(shield=True):
             await host.opened.wait()
         assert host.nursery is not None
@@ -36,7 +36,7 @@ async def background_nursery() -> AsyncGenerator[trio.Nursery]:
 
 @attrs.define(eq=False)
 class _Host:
-    """The task that keeps a nursery open until it is cancelled by name."""
+    """The task that keeps a nursery open until the nursery's own scope is cancelled."""
 
     nursery: trio.Nursery | None = None
     opened: trio.Event = attrs.field(factory=trio.Event)

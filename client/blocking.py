@@ -1,9 +1,9 @@
-"""The clients for plain threads: each lives in a thread of its own that runs the trio client, and callers wait for it.
+"""The clients for plain threads: each runs the trio client in a thread of its own, and callers wait for it.
 
-So there is one producer, one consumer and one admin client, not two of each; heartbeats, rebalancing and commits go on while
-the caller computes. A client is open for the length of a `with` block; its thread has ended when the block has, or with the
-interpreter. All methods may be called from any number of threads, and interrupting one (Ctrl-C) cancels what it asked for; in a
-forked process they raise `OtherProcess`. What is not named here is as in the trio client.
+So each client is implemented once, and heartbeats, rebalancing and commits go on while the caller computes. A client is open
+for the length of a `with` block; its thread ends with the block or with the interpreter. All methods may be called from any
+number of threads. Interrupting a call (Ctrl-C) cancels its request. In a forked process all methods raise `OtherProcess`.
+Everything that is not documented here is as in the trio client.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MESSAGES_PER_TAKE = 256
 
 @attrs.define(eq=False)
 class Host(Generic[Client]):
-    """The thread in which one client lives."""
+    """The thread in which one client runs."""
 
     client: Client
     _loop: ThreadLoop
@@ -51,7 +51,7 @@ class Host(Generic[Client]):
         return self.ask(partial(function, *args, **kwargs))
 
     def ask(self, function: Callable[[], Awaitable[T]], undo: Callable[[T], object] = lambda _: None) -> T:
-        """The same; `undo` takes back, in the client's thread, a result that comes when waiting for it was interrupted."""
+        """Like `run`; if the wait is interrupted, `undo` is called in the client's thread with a result that comes later."""
         try:
             return self._loop.call(function, undo)
         except LoopEndedError as error:
@@ -60,7 +60,7 @@ class Host(Generic[Client]):
             raise OtherProcess(str(error)) from error
 
     def soon(self, function: Callable[[], object]) -> None:
-        """Run a plain function, which must not raise, in the client's thread soon, after what was given before."""
+        """Run a plain function, which must not raise, in the client's thread, after earlier ones; does not wait."""
         try:
             self._loop.soon(function)
         except LoopEndedError as error:
@@ -100,7 +100,7 @@ class BlockingProducer:
         queue: MessageQueue | None = None,
         timeout_seconds: float | None = None,
     ) -> list[SendResult | ClientError]:
-        """Send many messages, and return for each, in order, its result or the error that came of it.
+        """Send many messages, and return for each, in order, its result or its error.
 
         Messages of one queue are stored in the order in which they are given; see `Producer.send_many`. A function for `key`
         runs in the client's thread.
@@ -120,7 +120,7 @@ class BlockingProducer:
         self._host.run(self._host.client.send_oneway, message, key=key, queue=queue)
 
     def queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """The queues of `topic` that can be sent to."""
+        """The queues of `topic` that can be written."""
         return self._host.run(self._host.client.queues, topic)
 
 
@@ -136,11 +136,11 @@ class BlockingMessage(RecordView):
 
     @property
     def in_hand(self) -> bool:
-        """Whether the application has it, and has not said yet what is to become of it."""
+        """Whether the application has the message and has neither acknowledged it nor asked for it again."""
         return self.received.in_hand
 
     def ack(self) -> None:
-        """Say that the message is done with; see `ReceivedMessage.ack`."""
+        """Acknowledge the message; see `ReceivedMessage.ack`."""
         self.received.check_open()
         self._host.soon(self.received.settle)
 
@@ -166,16 +166,16 @@ def _put_back(messages: Sequence[ReceivedMessage]) -> None:
 
 @attrs.define(eq=False)
 class _Hand:
-    """What one thread has in hand under automatic acknowledgement.
+    """The messages that one thread has and that its next call acknowledges, in auto mode.
 
-    It comes again if the thread ends without asking for more.
+    They are delivered again if the thread ends without asking for more.
     """
 
     _host: Host[consumer.Consumer]
     _messages: list[ReceivedMessage] = attrs.field(factory=list[ReceivedMessage])
 
     def settle(self) -> None:
-        """Acknowledge it."""
+        """Acknowledge them."""
         if self._messages:
             messages, self._messages = self._messages, []
             self._host.soon(partial(_settle, messages))
@@ -190,7 +190,7 @@ class _Hand:
 
 
 class _Hands(threading.local):
-    """The hand of each thread."""
+    """The unacknowledged messages of each thread, in auto mode."""
 
     def __init__(self, host: Host[consumer.Consumer]) -> None:
         self.own = _Hand(host)
@@ -198,13 +198,13 @@ class _Hands(threading.local):
 
 @attrs.define(eq=False)
 class BlockingIteration:
-    """One `for` over a consumer, in one thread."""
+    """One `for` loop over a consumer, in one thread."""
 
     _consumer: BlockingConsumer
     _last: ReceivedMessage | None = None
-    """Handed out and to be acknowledged by the next step, in auto mode."""
+    """The message that was handed out last and that the next step acknowledges, in auto mode."""
     _own: deque[ReceivedMessage] = attrs.field(factory=deque[ReceivedMessage])
-    """Taken of an orderly queue, whose messages go to one thread, and not seen yet."""
+    """Messages taken from an orderly queue, all for this thread, which it has not seen yet."""
 
     def __iter__(self) -> BlockingIteration:
         return self
@@ -230,15 +230,15 @@ class BlockingIteration:
 
 @attrs.define(eq=False)
 class BlockingConsumer:
-    """Receives messages; see `Consumer`. Any number of threads may take from it at once, each its own messages."""
+    """Receives messages; see `Consumer`. Any number of threads may take from it concurrently; each gets other messages."""
 
     host: Host[consumer.Consumer]
     hands: _Hands = attrs.field(init=False)
     _fetched: deque[ReceivedMessage] = attrs.field(factory=deque[ReceivedMessage])
-    """Taken by an iteration and not seen by any thread; whichever asks next gets them."""
+    """Messages taken by an iteration and not yet seen by a thread; the thread that asks next gets them."""
     _iterations: dict[int, None] = attrs.field(factory=dict[int, None])
-    """The identities of those that live; a dictionary, because its changes are safe between threads."""
-    # One thread at a time asks for more: the others would wait for new messages beside those that it brings for all of them.
+    """The identities of the open iterations; a dictionary, because changing it is thread-safe."""
+    # Only one thread at a time asks for more, for all threads; another one would wait although messages have been fetched.
     _fetching: threading.Lock = attrs.field(factory=threading.Lock)
 
     def __attrs_post_init__(self) -> None:
@@ -246,13 +246,13 @@ class BlockingConsumer:
 
     @property
     def acknowledges(self) -> bool:
-        """Whether messages are acknowledged by asking for more."""
+        """Whether asking for more messages acknowledges the previous ones (auto mode)."""
         return self.host.client.options.ack == "auto"
 
     def __iter__(self) -> BlockingIteration:
         """Iterate without end; in auto mode a message is acknowledged when its thread asks for the next one.
 
-        What is in hand when the loop is left, by `break` too, is acknowledged by the thread's next call or by `ack`, and not by
+        The message in hand when the loop is left, by `break` too, is acknowledged by the thread's next call or by `ack`, not by
         the end of the block, which cannot know whether it was finished.
         """
         iteration = BlockingIteration(self)
@@ -260,7 +260,7 @@ class BlockingConsumer:
         return iteration
 
     def iteration_ended(self, identity: int, own: deque[ReceivedMessage]) -> None:
-        """Hand out to others what an iteration had taken and not seen."""
+        """Make the messages that an iteration has taken and not seen available again."""
         self._iterations.pop(identity, None)
         unseen = list(own)
         if not self._iterations:
@@ -270,12 +270,12 @@ class BlockingConsumer:
             self.host.soon(partial(_put_back, unseen))
 
     def next_message(self, own: deque[ReceivedMessage]) -> ReceivedMessage:
-        """The next message for an iteration; what is taken with it goes to `own` or, if order is no matter, to all threads."""
+        """The next message for an iteration; those taken with it go to `own` if the consumer is orderly, else to all."""
         while True:
             message = self._next_of_own(own) if self.host.client.options.orderly else self._next_of_all()
             if message.is_current:
                 return message
-            self.host.soon(message.settle)  # its queue was moved meanwhile, or it comes again as another delivery
+            self.host.soon(message.settle)  # its queue was moved in the meantime, or it comes again as another delivery
 
     def _next_of_own(self, own: deque[ReceivedMessage]) -> ReceivedMessage:
         if not own:
@@ -298,9 +298,9 @@ class BlockingConsumer:
         return messages[0] if messages else None
 
     def get_many(self, messages_max: int = MESSAGES_PER_TAKE, timeout_seconds: float | None = None) -> list[BlockingMessage]:
-        """Take what is there; an empty list after `timeout_seconds`.
+        """Take the messages that have arrived, or wait for some; an empty list after `timeout_seconds`.
 
-        In auto mode this acknowledges what the thread was given before. What a thread has in hand when it ends is handed out
+        In auto mode this acknowledges the messages that the thread got before. What a thread has when it ends is handed out
         again.
         """
         check_integer("messages_max", messages_max, 1, INT_MAX)
@@ -322,7 +322,7 @@ class BlockingConsumer:
         return self.host.ask(partial(self.host.client.take, messages_max, timeout_seconds), _put_back)
 
     def commit(self) -> None:
-        """Tell the broker now how far the group is; see `Consumer.commit`."""
+        """Commit the group's offsets now; see `Consumer.commit`."""
         self.host.run(self.host.client.commit)
 
     @property
@@ -355,7 +355,7 @@ class BlockingPullConsumer:
         return self._host.client.assignment()
 
     def poll(self, messages_max: int = pull.MESSAGES_PER_POLL, timeout_seconds: float | None = None) -> list[RecordView]:
-        """Take what is there; an empty list after `timeout_seconds` without a message."""
+        """Take the messages that have arrived, or wait for some; an empty list after `timeout_seconds`."""
         client = self._host.client
         messages: list[ReceivedMessage] = self._host.ask(partial(client.poll, messages_max, timeout_seconds), client.unpoll)
         return list(messages)
@@ -395,7 +395,7 @@ class BlockingAdmin:
     _host: Host[admin.Admin]
 
     def call(self, ask: Callable[[admin.Admin], Awaitable[T]]) -> T:
-        """Run one question and wait for its answer."""
+        """Run one function of the admin client and wait for its result."""
         return self._host.run(ask, self._host.client)
 
 

@@ -1,6 +1,6 @@
-"""Bodies compressed as RocketMQ clients do it: zlib stream, LZ4 frame or zstd frame, named by bits of `sysFlag`.
+"""Compression of bodies as in RocketMQ's clients: zlib stream, LZ4 frame or zstd frame, marked by bits of `sysFlag`.
 
-A body that does not shrink goes out as it is. What comes in is bounded, so that a small record cannot fill the memory.
+A body that does not shrink is sent as it is. Decompressed sizes are limited, so that a small record cannot fill the memory.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ class _Lz4(Protocol):
 _LZ4 = cast("_Lz4", lz4_frame)
 
 COMPRESS_OVER_BYTES = 4096
-"""RocketMQ's `compressMsgBodyOverHowmuch`."""
+"""RocketMQ's `compressMsgBodyOverHowmuch`: the size in bytes from which bodies are compressed by default."""
 
-_LEVEL = 5  # RocketMQ's for zlib; the others have their own idea of 5, and take it as well
+_LEVEL = 5  # RocketMQ's level for zlib; the others accept 5 too, with a meaning of their own
 _ZSTD_PIECE_BYTES = 512
 BODY_BYTES_MAX = 64 * 1024 * 1024
-"""A decompressed body; sixteen times the largest body that a broker takes by default."""
+"""A body that is larger when decompressed is refused; sixteen times the largest body that a broker accepts by default."""
 
 
 class Compression(Enum):
-    """How bodies are compressed. Go clients read only zlib, Java clients read all."""
+    """The algorithm that compresses bodies. Go clients read only zlib, Java clients read all."""
 
     ZLIB = COMPRESSION_ZLIB
     LZ4 = COMPRESSION_LZ4
@@ -51,11 +51,11 @@ class Compression(Enum):
 
 
 class BadBody(ClientError):
-    """A received body does not decompress."""
+    """A received body cannot be decompressed."""
 
 
 def compress(body: bytes, compression: Compression) -> tuple[bytes, int]:
-    """Compress a body; return it with the `sysFlag` bits that say so, or unchanged with 0 if it did not shrink."""
+    """Compress a body; return it with the `sysFlag` bits that mark it, or unchanged with 0 if it did not shrink."""
     if compression is Compression.ZLIB:
         packed = zlib.compress(body, _LEVEL)
     elif compression is Compression.LZ4:
@@ -69,7 +69,7 @@ def decompress(body: bytes, sys_flag: int) -> bytes:
     """Undo `compress` as `sys_flag` says; a body that is not marked as compressed is returned as it is.
 
     Raises:
-        BadBody: the bytes are not what `sys_flag` says, are cut short, or pass `BODY_BYTES_MAX`.
+        BadBody: the bytes are not what `sys_flag` says, are truncated, or decompress to more than `BODY_BYTES_MAX`.
     """
     if not sys_flag & COMPRESSED:
         return body
@@ -81,7 +81,7 @@ def decompress(body: bytes, sys_flag: int) -> bytes:
             whole = lz4_stream.eof
         elif kind == COMPRESSION_ZSTD:
             plain, whole = _decompress_zstd(body)
-        else:  # old clients leave the kind 0 and mean zlib
+        else:  # old clients leave the kind at 0, which means zlib
             zlib_stream = zlib.decompressobj()
             plain = zlib_stream.decompress(body, BODY_BYTES_MAX)
             whole = zlib_stream.eof
@@ -93,7 +93,7 @@ def decompress(body: bytes, sys_flag: int) -> bytes:
 
 
 def _decompress_zstd(body: bytes) -> tuple[bytes, bool]:
-    # Fed by little pieces, because one block of a few bytes may stand for 128 KiB.
+    # We decompress small pieces, because a block of a few bytes may decompress to 128 KiB.
     stream = zstandard.ZstdDecompressor().decompressobj()
     plain = bytearray()
     for at in range(0, len(body), _ZSTD_PIECE_BYTES):

@@ -1,8 +1,8 @@
-"""The consumer: messages of subscribed topics, shared with the other members of a group or all of them.
+"""The consumer: receives the messages of subscribed topics, a share of them as a member of a group, or all.
 
-Messages are taken by `async for`, `get_one`, `get_many` or `process`, and are done with by `ack` or `retry`. Invariant: the
-group's offset in a queue never passes a message that is not done with, so what was not finished is handed out again.
-The trio shell over `assigned.py`, `fetch.py`, `delivery.py` and `membership.py`.
+Messages are taken by `async for`, `get_one`, `get_many` or `process`, and are done after `ack` or `retry`. Invariant: the
+group's offset in a queue never passes a message that is not done, so unfinished messages are handed out again.
+This is the trio shell over `assigned.py`, `fetch.py`, `delivery.py` and `membership.py`.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ log = get_logger(__name__)
 
 MESSAGES_PER_GET = 256
 MESSAGES_PER_TURN = 64
-"""`async for` lets other tasks run after so many messages, and whenever it has to wait."""
+"""`async for` lets other tasks run after this many messages, and whenever it has to wait."""
 CONSUME_AGO_MS = 30 * 60 * 1000
-"""How far back `ConsumeFrom.TIMESTAMP` begins without a time (RocketMQ's `consumeTimestamp`)."""
+"""How far back in time `ConsumeFrom.TIMESTAMP` begins by default (RocketMQ's `consumeTimestamp`)."""
 
 AckMode = Literal["auto", "explicit"]
 MessageHandler = Callable[[ReceivedMessage], Awaitable[object]]
@@ -61,7 +61,7 @@ MessageHandler = Callable[[ReceivedMessage], Awaitable[object]]
 
 @attrs.frozen
 class ConsumerOptions:
-    """How a consumer consumes."""
+    """The options of a consumer, checked."""
 
     ack: AckMode
     orderly: bool
@@ -90,7 +90,7 @@ class ConsumerOptions:
 
 @attrs.define(eq=False)
 class Consumer:
-    """Receives messages; made by `open_consumer`. Any number of tasks may take from it at once."""
+    """Receives messages; made by `open_consumer`. Any number of tasks may take from it concurrently."""
 
     group: str
     options: ConsumerOptions
@@ -114,7 +114,7 @@ class Consumer:
         """Iterate over messages without end.
 
         In auto mode a message is acknowledged when its task asks for the next one, here or by `get_one` or `get_many`, and not
-        before: what is in hand when the loop is left, by `break` too, is acknowledged by the next call or by `ack`, and not by
+        before: the message in hand when the loop is left, by `break` too, is acknowledged by the next call or by `ack`, not by
         the end of the block, which cannot know whether it was finished.
         """
         return Iteration(self, self._hands if self.options.ack == "auto" else None)
@@ -127,14 +127,14 @@ class Consumer:
     async def get_many(
         self, messages_max: int = MESSAGES_PER_GET, timeout_seconds: float | None = None
     ) -> list[ReceivedMessage]:
-        """Take what is there, at least one message; an empty list after `timeout_seconds` without one.
+        """Take the messages that have arrived, or wait for at least one; an empty list after `timeout_seconds` without one.
 
-        In auto mode this call acknowledges what the task was given before. What a task has in hand when it ends is handed out
+        In auto mode this call acknowledges the messages that the task got before. What a task has when it ends is handed out
         again.
 
         Raises:
-            Closed: the consumer is closed, or was while this waited.
-        Cancellation: nothing is taken and nothing acknowledged beyond what the task was given before.
+            Closed: the consumer is closed, or was closed during the wait.
+        Cancellation: no message is taken; those that the task got before stay acknowledged.
         """
         check_integer("messages_max", messages_max, 1, INT_MAX)
         check_patience("timeout_seconds", timeout_seconds)
@@ -147,12 +147,12 @@ class Consumer:
         return messages
 
     async def process(self, handler: MessageHandler, *, tasks: int = 1) -> None:
-        """Give every message to `handler`, in `tasks` tasks at once, until cancelled.
+        """Call `handler` with every message, in `tasks` concurrent tasks, until cancelled.
 
         A message is acknowledged when the handler returns and retried when it raises.
 
         Raises:
-            Closed: the consumer was closed meanwhile.
+            Closed: the consumer was closed in the meantime.
         Cancellation: messages whose handlers are cancelled are handed out again.
         """
         if not callable(handler):
@@ -170,14 +170,14 @@ class Consumer:
                 try:
                     await handler(message)
                 except Exception as error:  # noqa: BLE001 - the message comes again
-                    # As text, because a renderer that shows local variables would take seconds over a message each.
+                    # Logged as text, because a renderer that prints local variables would need seconds for each message.
                     trace = "".join(format_exception(error))
                     log.warning("message_failed", queue=str(message.queue), offset=message.queue_offset, traceback=trace)
-                    if message.in_hand:  # else the handler has said itself what is to become of it
+                    if message.in_hand:  # otherwise the handler has acknowledged or retried it itself
                         with suppress(Closed):
                             await message.retry()
                 except BaseException:
-                    message.abandon()  # cancelled in the middle of it
+                    message.abandon()  # the handler was cancelled
                     raise
                 else:
                     message.settle()
@@ -188,7 +188,7 @@ class Consumer:
         raise Closed("the consumer was closed")
 
     async def take(self, messages_max: int, timeout_seconds: float) -> list[ReceivedMessage]:
-        """Take messages that the caller acknowledges itself, whatever the mode is; otherwise as `get_many`."""
+        """Take messages as `get_many` does, but the caller acknowledges them itself in every mode."""
         await trio.lowlevel.checkpoint()
         messages = self._take_now(messages_max)
         if messages or timeout_seconds <= 0:
@@ -200,7 +200,7 @@ class Consumer:
         return messages
 
     def take_now(self) -> ReceivedMessage | None:
-        """Take one message that is here already."""
+        """Take one message without waiting; None if there is none."""
         if self._closed or self._direct:
             return self._take_now(1)[0]
         return self._line.take_one()
@@ -225,12 +225,12 @@ class Consumer:
 
     @property
     def client_id(self) -> str:
-        """How brokers and other members know this consumer."""
+        """The id by which brokers and other members identify this consumer."""
         return self._session.client_id
 
     @property
     def properties(self) -> Mapping[str, str]:
-        """Settings, as brokers show them to administrators."""
+        """The settings of the consumer, as brokers report them to administrators."""
         options = self.options
         return {
             "PROP_NAMESERVER_ADDR": ";".join(map(str, self._session.name_servers)) + ";",
@@ -244,10 +244,10 @@ class Consumer:
         }
 
     async def commit(self) -> None:
-        """Tell the broker now how far the group is in every queue; it is also told every 5 seconds and at close.
+        """Commit the group's offsets in every queue now; they are also committed every 5 seconds and at close.
 
         Raises:
-            ClientError: the first reason why an offset was not stored; others may be stored. They are stored again later.
+            ClientError: the first reason why an offset was not stored; other offsets may be stored. Commits are repeated later.
         """
         if self._closed:
             raise Closed("the consumer is closed")
@@ -261,7 +261,7 @@ class Consumer:
         self._membership.want_rebalance()
 
     def move_to(self, source: Source, offset: int) -> None:
-        """Go on at another offset, at once."""
+        """Continue at another offset, at once."""
         self._keeper.move_to(source, offset)
 
     def consume_directly(self, message: ReceivedMessage) -> None:
@@ -269,7 +269,7 @@ class Consumer:
         self._line.wake_one()
 
     def join(self) -> None:
-        """Become a member of the group, as far as that is in our hands."""
+        """Enter the group's data into the session, so that heartbeats announce this member and requests of brokers reach it."""
         session, options = self._session, self.options
         subscriptions = tuple(self.subscriptions.values())
         session.members.append(Member(self.group, subscriptions, options.model, options.consume_from))
@@ -278,7 +278,7 @@ class Consumer:
         self._keeper.on_left = self._membership.want_rebalance
 
     async def run(self) -> None:
-        """Start everything: returns when the first share of queues is being read."""
+        """Start reading; returns when the first share of queues is being read."""
         session = self._session
         for topic in self.subscriptions:
             try:
@@ -297,7 +297,7 @@ class Consumer:
             self._nursery.start_soon(self._membership.renew_locks)
 
     async def _check_filters(self) -> None:
-        """Ask the brokers of each topic whether they can filter as is wanted: one that cannot would never send a message."""
+        """Ask the brokers of each topic whether they support the filter: one that does not would never send a message."""
         for topic, subscription in self.subscriptions.items():
             route = self._session.routes.routes.get(topic)
             if subscription.expression_type != TAG_EXPRESSION and route is not None:
@@ -306,7 +306,7 @@ class Consumer:
                         await check_subscription(self._session, self.group, subscription, address)
 
     async def close(self) -> None:
-        """Commit, give locks back, and let whoever waits here know; bounded in time whatever the brokers do."""
+        """Commit, release locks and wake the tasks that wait for messages, within `FAREWELL_SECONDS`."""
         self._closed = True
         self._line.close()
         sources = [*self._membership.sources.values(), *self._keeper.leaving]
@@ -328,11 +328,11 @@ class Consumer:
 
 @attrs.define(eq=False)
 class Iteration:
-    """One `async for` over a consumer, in one task."""
+    """One `async for` loop over a consumer, in one task."""
 
     _consumer: Consumer
     _hands: Hands | None
-    """Where a message that is in hand when the loop is left stays; None where acknowledging is the application's affair."""
+    """Gets the message in hand when the loop is left; None if the application acknowledges messages itself."""
     _last: ReceivedMessage | None = None
     _taken: int = 0
     _task: trio.lowlevel.Task | None = None
@@ -385,35 +385,35 @@ async def open_consumer(
 ) -> AsyncGenerator[Consumer]:
     """A consumer for the length of an `async with` block; on entry its first share of queues is being read.
 
-    Leaving the block acknowledges nothing: what is in hand then is handed out again to somebody, unless `ack` was called.
+    Leaving the block acknowledges nothing: unacknowledged messages are handed out again to a member of the group.
 
     Args:
         namesrv: `host:port`, several joined by `;`, or a sequence of them.
         group: the consumer group.
-        topics: one topic, several, or a mapping of topics to tag expressions such as `"a || b"` (or to `sql(...)`).
-        ack: `auto` acknowledges a message when the next one is asked for; with `explicit` that is the application's.
-        orderly: one message of a queue at a time, in order; queues are locked for this member.
-        model: share the messages with the group, or get all of them.
-        consume_from: where to start in a queue without an offset of the group.
-        consume_timestamp_ms: for `ConsumeFrom.TIMESTAMP`; half an hour ago by default.
+        topics: one topic, several, or a mapping from topics to tag expressions such as `"a || b"` (or to `sql(...)`).
+        ack: `auto` acknowledges a message when the next one is asked for; with `explicit` the application does.
+        orderly: hand out one message of a queue at a time, in order; queues are locked for this member.
+        model: whether the members of the group share the messages, or each gets all of them.
+        consume_from: where to start in a queue in which the group has no offset.
+        consume_timestamp_ms: where `ConsumeFrom.TIMESTAMP` starts; half an hour ago by default.
         strategy: how the group divides queues: `average`, `circle`, `consistent_hash`, or a function.
-        pull_messages_max: per pull; brokers give 32 at most by default.
-        messages_per_queue_max: pulled and not done with; a full queue is not pulled.
-        bytes_per_queue_max: the same in bytes of memory; a whole pull answer stays there until its last message is done with.
-        bytes_max: the same over all queues; beyond it only queues that hold nothing are pulled.
-        reconsume_times_max: failed deliveries before a message is a dead letter; by default what the group's configuration
-            says, and without end in orderly consumption.
+        pull_messages_max: how many messages one pull asks for; by default brokers return at most 32.
+        messages_per_queue_max: a queue with this many messages that are pulled and not done is not pulled.
+        bytes_per_queue_max: the same in bytes; a pull answer is kept in memory until its last message is done.
+        bytes_max: the same over all queues; while they hold this many bytes, only empty queues are pulled.
+        reconsume_times_max: failed deliveries before a message is a dead letter; by default as the group's configuration
+            says, and without limit in orderly consumption.
         offsets_path: the file in which a broadcasting consumer keeps its offsets; without it they are kept in memory.
         instance_name: replaces the random part of the client id.
-        tls: encrypt every connection, to name servers too: `True` believes any certificate, `ClientTls(...)` says which.
-        world: the outside, for tests and simulation.
+        tls: encrypt every connection, also to name servers: `True` accepts any certificate, `ClientTls(...)` verifies it.
+        world: replaces disk, network and clock in tests and simulations.
 
     Raises:
-        InvalidArgument: a name, expression or option that cannot be.
+        InvalidArgument: a name, expression or option is invalid.
         NoRoute: no name server answers.
-        SubscriptionRefused: a broker cannot filter as is wanted.
+        SubscriptionRefused: a broker does not support the filter.
         OffsetsUnreadable: the file at `offsets_path` cannot be read or understood.
-    Cancellation: offsets are committed and locks given back within two seconds, then everything is closed.
+    Cancellation: offsets are committed and locks released within two seconds, then everything is closed.
     """
     world = world or real_world()
     check_group(group)
@@ -450,7 +450,7 @@ async def _joined(
     divide: Strategy,
     offsets_path: str | None,
 ) -> AsyncGenerator[Consumer]:
-    """A consumer that reads its share of queues, for the length of a block; then it leaves the group in order."""
+    """A consumer that reads its share of queues, for the length of a block, and then leaves the group."""
     offsets = kept_offsets(session, group, options.model, offsets_path)
     broadcasting = options.model is MessageModel.BROADCASTING
     plan = ReadingPlan(

@@ -1,7 +1,7 @@
-"""Handing pulled messages out: which queue is next, and who waits for the next message.
+"""Handing out pulled messages: the order of the queues, and the tasks that wait for a message.
 
-A queue that has messages to hand out stands in the line once; it goes to the end after each turn, so that a full queue does not
-starve the others. In orderly consumption a queue leaves the line until everything handed out of it is done with.
+A queue with messages to hand out is in the line once and moves to its end after each turn, so that a full queue does not
+starve the others. In orderly consumption a queue leaves the line until everything handed out of it is done.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from .fetch import Fetcher
 from .received import HANDED_OUT, ReceivedMessage
 
 LOCK_LOST_SECONDS = 30.0
-"""RocketMQ: a lock that was not renewed for so long counts as lost."""
+"""A lock that was not renewed for this time counts as lost, as in RocketMQ."""
 
 MESSAGES_PER_TURN = 32
-"""Messages that one queue hands out one by one before it is the next one's turn."""
+"""After this many messages handed out one by one, it is the turn of the next queue."""
 
 
 class TakesBack(Protocol):
-    """Who decides about messages that are not acknowledged."""
+    """Decides what happens to messages that are not acknowledged."""
 
     async def retry(self, source: Source, message: ReceivedMessage, delay_level: int) -> None: ...
 
@@ -42,17 +42,17 @@ class Source:
     line: Line
     takes_back: TakesBack
     on_idle: trio.Event = attrs.field(factory=trio.Event)
-    """Set when nothing of an orderly queue is in work any more, after it was dropped."""
+    """Set when no message of a dropped orderly queue is being processed any more."""
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
-    """Of its pull loop."""
+    """The cancel scope of its pull loop."""
     fetcher: Fetcher | None = None
-    """What fills it."""
+    """Pulls messages into `assigned`."""
     dropped: bool = False
     in_line: bool = False
     suspended: bool = False
-    """An orderly queue that waits before it hands its first message out again."""
+    """Whether an orderly queue pauses before it hands its first message out again."""
     locked_until: float = 0.0
-    """Until when our lock on an orderly queue holds if it is not renewed, on trio's clock."""
+    """When our lock on an orderly queue expires unless it is renewed, by trio's clock."""
 
     @property
     def queue(self) -> MessageQueue:
@@ -80,7 +80,7 @@ class Source:
 
     @property
     def is_locked(self) -> bool:
-        """Whether the queue is ours alone, as far as we know."""
+        """Whether our lock on the queue has not expired, as far as we know."""
         return trio.current_time() < self.locked_until
 
     def check_open(self) -> None:
@@ -93,7 +93,7 @@ class Source:
             self.look_for_idle()
 
     def look_for_idle(self) -> None:
-        """Go on with an orderly queue of which nothing is in work any more."""
+        """Continue with an orderly queue if none of its messages is being processed."""
         if self.assigned.in_work:
             return
         if self.dropped:
@@ -102,7 +102,7 @@ class Source:
             self.line.offer(self)
 
     def drop(self) -> None:
-        """Stop reading: nothing more is pulled or handed out, what is in work may be finished."""
+        """Stop reading: no more messages are pulled or handed out; those being processed may be finished."""
         self.dropped = True
         self.scope.cancel()
         self.assigned.stop()
@@ -123,23 +123,23 @@ class Source:
 
 @attrs.define(eq=False)
 class Line:
-    """The queues that have something to hand out, and the tasks that wait for it."""
+    """The queues that have messages to hand out, and the tasks that wait for messages."""
 
     _ready: deque[Source] = attrs.field(factory=deque[Source])
     _waiting: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot)
     _turn: int = 0
-    """Messages that the queue in front has handed out one by one."""
+    """How many messages the queue in front has handed out one by one in this turn."""
     closed: bool = False
 
     def offer(self, source: Source) -> None:
-        """Let a queue stand in the line if it has something to hand out."""
+        """Append a queue to the line if it has a message to hand out."""
         if not source.in_line and source.ready():
             source.in_line = True
             self._ready.append(source)
             self._waiting.unpark()
 
     def take(self, count: int) -> list[ReceivedMessage]:
-        """At most `count` messages, of one queue alone if it is orderly; none if nothing is there."""
+        """Take at most `count` messages, all of one queue if it is orderly; an empty list if there are none."""
         messages: list[ReceivedMessage] = []
         line = self._ready
         while line and len(messages) < count:
@@ -162,7 +162,7 @@ class Line:
         return messages
 
     def take_one(self) -> ReceivedMessage | None:
-        """One message, for less than `take` costs; None if nothing is there."""
+        """Take one message, at a lower cost than `take`; None if there is none."""
         line = self._ready
         while line:
             source = line[0]
@@ -191,16 +191,16 @@ class Line:
         self._turn = 0
 
     def close(self) -> None:
-        """Let all tasks that wait look again, and find that nothing comes any more."""
+        """Wake all waiting tasks, which then find the line closed."""
         self.closed = True
         self._waiting.unpark_all()
 
     def wake_one(self) -> None:
-        """Let one waiting task look again."""
+        """Wake one waiting task."""
         self._waiting.unpark()
 
     async def wait(self) -> None:
-        """Wait until there may be something to take."""
+        """Wait until there may be a message to take."""
         await self._waiting.park()
 
     def _return(self, source: Source) -> None:

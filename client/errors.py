@@ -1,22 +1,22 @@
 """Errors of the client.
 
 ClientError
-├── InvalidArgument              what was asked for can be refused without asking anybody (also a ValueError)
-│   └── MessageTooLarge          body or properties pass their limit
-├── WrongEventLoop               the client was opened in a task that trio does not run (also a RuntimeError)
+├── InvalidArgument              an argument is refused before anything is sent (also a ValueError)
+│   └── MessageTooLarge          body or properties exceed their limit
+├── WrongEventLoop               the client was opened outside a task of trio (also a RuntimeError)
 ├── OtherProcess                 a blocking client was used in a process that was forked from the one that opened it
-├── NoRoute                      no queue to send to or to read from; `reason` says which of six reasons it is
-├── Unreachable                  no connection to a broker or name server
-├── NoAnswer                     the connection or the time ended before the answer came
-├── BadAnswer                    an answer that lacks what it must have
+├── NoRoute                      no queue to send to or to read from; `reason` is one of six
+├── Unreachable                  a broker or name server cannot be connected
+├── NoAnswer                     the connection was lost or the time limit reached before the answer came
+├── BadAnswer                    an answer lacks a required field
 ├── OffsetsUnreadable            the file in which a broadcasting consumer keeps its offsets cannot be read or understood
 ├── OffsetsNotWritten            that file could not be written
-├── SendTimeout                  the total time of a send is over
-├── Closed                       the client was closed while the call was out
+├── SendTimeout                  the total time limit of a send was reached
+├── Closed                       the client was closed before or during the call
 └── Refused                      a server answered with a code; one subclass per family of codes, see `REFUSALS`
 
-Three class attributes answer what every caller asks: `retriable` (the same call may succeed later or elsewhere),
-`invalid_metadata` (ask for the route again first), `may_have_been_stored` (after a failed send, the message may be in the log).
+Three class attributes say how to react: `retriable` (the same call may succeed later or on another server),
+`invalid_metadata` (refresh the route first), `may_have_been_stored` (after a failed send, the message may be in the log).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ..remoting.codes import ResponseCode
 
 
 class ClientError(Exception):
-    """Base of all."""
+    """Base class of all errors of the client."""
 
     retriable = False
     invalid_metadata = False
@@ -35,7 +35,7 @@ class ClientError(Exception):
 
 
 class InvalidArgument(ClientError, ValueError):
-    """A topic, group, message or option that no broker would take. Nothing was sent."""
+    """A topic, group, message or option that no broker would accept. Nothing was sent."""
 
 
 class MessageTooLarge(InvalidArgument):
@@ -69,7 +69,7 @@ EVERY_TOPIC = "*"
 
 
 class NoRouteReason(Enum):
-    """Why there is no queue, with the cure."""
+    """Why there is no queue, and what to do."""
 
     NAME_SERVER_UNREACHABLE = "no name server answers: check the addresses, and that it runs"
     NO_BROKER = "the name server knows no broker: start one, or check which name servers it registers with"
@@ -80,7 +80,7 @@ class NoRouteReason(Enum):
 
 
 class NoRoute(ClientError):
-    """No queue of `topic` can be used, or with `EVERY_TOPIC` no broker, for `reason`. Nothing was sent."""
+    """No queue of `topic` can be used (with `EVERY_TOPIC`: no broker) because of `reason`. Nothing was sent."""
 
     retriable = True
     invalid_metadata = True
@@ -105,7 +105,7 @@ class Unreachable(ClientError):
 
 
 class NoAnswer(ClientError):
-    """`address` was asked and did not answer; it may have done what was asked."""
+    """`address` got the request and did not answer; it may have executed it."""
 
     retriable = True
     may_have_been_stored = True
@@ -116,7 +116,7 @@ class NoAnswer(ClientError):
 
 
 class BadAnswer(ClientError):
-    """`address` answered success without the fields that belong to it; it has done what was asked."""
+    """`address` answered success without the required fields; it has executed the request."""
 
     may_have_been_stored = True
 
@@ -128,7 +128,7 @@ class BadAnswer(ClientError):
 class OffsetsUnreadable(ClientError):
     """The offsets in the file `path` cannot be used. Nothing was read, and the file was left as it is.
 
-    Repair the file, or remove it to begin where the consumer says that a new group begins.
+    Repair the file, or remove it to begin at the position of a new group (`consume_from`).
     """
 
     def __init__(self, path: str, detail: str) -> None:
@@ -151,7 +151,7 @@ class OffsetsNotWritten(ClientError):
 class SendTimeout(ClientError):
     """No broker acknowledged a message within `timeout_ms`, over `attempts` attempts.
 
-    A broker that was asked may have stored the message, unless `may_have_been_stored` is False.
+    A broker that got the request may have stored the message, unless `may_have_been_stored` is False.
     """
 
     retriable = True
@@ -166,7 +166,7 @@ class SendTimeout(ClientError):
 
 
 class Closed(ClientError):
-    """The client is closed, or was while the call was out; in the second case a send may have been stored."""
+    """The client is closed, or was closed during the call; in the second case a sent message may have been stored."""
 
     def __init__(self, message: str, *, may_have_been_stored: bool = False) -> None:
         super().__init__(message)
@@ -185,7 +185,7 @@ class Refused(ClientError):
 
 
 class BrokerSystemError(Refused):
-    """Code 1: something unexpected in the broker; others than ours also answer it to bad requests, such as an unknown queue."""
+    """Code 1: an unexpected error in the broker. Foreign brokers also answer it to bad requests, such as an unknown queue."""
 
     retriable = True
     invalid_metadata = True
@@ -203,18 +203,18 @@ class NotSupported(Refused):
 
 
 class MessageIllegal(Refused):
-    """Code 13: a limit of size, topic, properties or timer. Nothing was stored."""
+    """Code 13: the size, topic, properties or delay of a message is not allowed. Nothing was stored."""
 
 
 class ServiceNotAvailable(Refused):
-    """Code 14, 1500: not writable now (starting, stopping, slave, disk full). Nothing was stored."""
+    """Code 14, 1500: the broker is not writable now (starting, stopping, slave, disk full). Nothing was stored."""
 
     retriable = True
     invalid_metadata = True
 
 
 class NoPermission(Refused):
-    """Code 16: broker, topic or group forbid it. Nothing was done."""
+    """Code 16: the broker, topic or group forbids the request. Nothing was done."""
 
     retriable = True
     invalid_metadata = True
@@ -228,7 +228,7 @@ class TopicNotExist(Refused):
 
 
 class NotFound(Refused):
-    """Code 22, 208: no such offset, message or entry."""
+    """Code 22, 208: there is no such offset, message or entry."""
 
 
 class SubscriptionRefused(Refused):
@@ -238,7 +238,7 @@ class SubscriptionRefused(Refused):
 
 
 class InvalidParameter(Refused):
-    """Code 29: a parameter outside its range."""
+    """Code 29: a parameter is out of range."""
 
 
 class NotOnline(Refused):
@@ -277,7 +277,7 @@ REFUSALS: dict[int, type[Refused]] = {
     501: NotLeader,
     1500: ServiceNotAvailable,
 }
-"""Response code to error class; codes that are missing here become a plain `Refused`, which is not retriable."""
+"""The error class of each response code; other codes become a plain `Refused`, which is not retriable."""
 
 
 def refusal(code: int, remark: str | None, address: str) -> Refused:

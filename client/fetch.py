@@ -1,7 +1,7 @@
-"""The pull loop of one queue: where to pull, what to make of the answer, when to try again (RocketMQ pull, long polling).
+"""The pull loop of one queue: choose a member, act on its answer, and retry (RocketMQ pull, long polling).
 
-One pull per queue is out at any time; the broker holds it while there is nothing to read. When the master is gone, the next
-pull goes to another member, and back as soon as that member's hint and the master allow it.
+One pull per queue is pending at any time; the broker holds it while there is nothing to read. When the master is gone, the next
+pulls go to another member, until that member suggests the master again and the master answers.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ PULL_MESSAGES_MAX = 32
 REFUSED_PAUSE_SECONDS = 1.0  # RocketMQ's `pullTimeDelayMillsWhenException`
 FLOW_CONTROL_PAUSE_SECONDS = 0.02
 BEHIND_PAUSE_SECONDS = 1.0
-"""RocketMQ's clients ask a slave that is behind again at once, and so without end until it has caught up."""
+"""The pause before a slave that is behind is asked again; RocketMQ's clients ask again at once, in a busy loop."""
 UNREACHABLE_PAUSE_SECONDS = 0.1
 UNREACHABLE_PAUSE_SECONDS_MAX = 1.0
 
 
 @attrs.frozen
 class PullPlan:
-    """What all pulls of one subscription have in common."""
+    """The settings that all pulls of one subscription share."""
 
     group: str
     subscription: Subscription
     commits: bool
-    """Whether a pull also tells the broker how far the group is."""
+    """Whether a pull also commits the group's offset."""
     lite: bool = False
     messages_max: int = PULL_MESSAGES_MAX
     suspend_ms: int = SUSPEND_MS
@@ -54,7 +54,7 @@ class PullPlan:
 
 @attrs.define(eq=False)
 class Fetcher:
-    """Keeps one queue filled."""
+    """Pulls one queue and keeps its buffer filled."""
 
     session: Session
     plan: PullPlan
@@ -62,7 +62,7 @@ class Fetcher:
     origin: Origin
     on_messages: Callable[[], None]
     on_moved: Callable[[int], None]
-    """Called when the offset asked for is not in the queue, with the one to go on at."""
+    """Called with the offset to continue at, when the requested one is not in the queue."""
     _room: trio.Event = attrs.field(factory=trio.Event)
     _pause: float = UNREACHABLE_PAUSE_SECONDS
 
@@ -79,13 +79,13 @@ class Fetcher:
             try:
                 answer, address = await self._pull()
                 if assigned.epoch != epoch:
-                    continue  # the queue was reset meanwhile; what came belongs to nobody
+                    continue  # the queue was reset in the meantime, so the answer is dropped
                 pause = self._take(answer, address)
                 self._pause = UNREACHABLE_PAUSE_SECONDS
             except (Unreachable, NoAnswer, NoRoute) as error:
                 pause = await self._look_elsewhere(error)
             except (BadAnswer, CorruptRecord) as error:
-                # Going on behind it would lose messages without a word, so the queue stands until somebody has looked.
+                # Skipping it would silently lose messages, so the queue is stopped at this offset until the operator acts.
                 log.error("pull_answer_unusable", queue=str(assigned.queue), offset=assigned.next_offset, reason=str(error))
                 pause = REFUSED_PAUSE_SECONDS
             if pause:
@@ -108,12 +108,12 @@ class Fetcher:
         try:
             return await session.call(address, command, PULL_SECONDS), address
         except NoAnswer as error:
-            if isinstance(error.__cause__, ConnectionLost):  # after a time-out a heartbeat finds out whether it is dead
+            if isinstance(error.__cause__, ConnectionLost):  # after a time-out, a heartbeat detects whether the broker is dead
                 session.let_rest(address)
             raise
 
     def _next_member(self) -> tuple[Address, int] | None:
-        """Whom the next pull goes to, and its broker id."""
+        """The address and broker id of the member that gets the next pull."""
         queue, session = self.assigned.queue, self.session
         return session.routes.member(queue.broker_name, self.assigned.broker_id, session.resting())
 
@@ -154,7 +154,7 @@ class Fetcher:
                 if assigned.buffered:
                     self.on_messages()
             elif code == ResponseCode.PULL_RETRY_IMMEDIATELY and next_offset == assigned.next_offset:
-                # A slave that is behind what its master had given out; unless the master is back, it would be asked again.
+                # The slave is behind the offset that we reached on its master; pause unless another member gets the next pull.
                 found = self._next_member()
                 return BEHIND_PAUSE_SECONDS if found is not None and found[0] == address else 0.0
             else:
@@ -171,7 +171,7 @@ class Fetcher:
         return REFUSED_PAUSE_SECONDS
 
     async def _look_elsewhere(self, error: ClientError) -> float:
-        """After a member did not answer: at once to another, or after a pause and with a new route to the same."""
+        """React to a member that did not answer; return the pause: none if another one is available, else refresh the route."""
         queue, session = self.assigned.queue, self.session
         found = self._next_member()
         if found is not None and found[0] not in session.resting():

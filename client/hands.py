@@ -1,6 +1,6 @@
-"""What each task has in hand under automatic acknowledgement: it says that it has finished by asking for more.
+"""The unacknowledged messages of each task in auto mode; a task acknowledges them by asking for more.
 
-A task that ends without asking again has said nothing, so what it had in hand is handed out again.
+The messages of a task that ends without asking for more are handed out again.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class Hands:
 
     _token: trio.lowlevel.TrioToken = attrs.field(factory=trio.lowlevel.current_trio_token)
     _hands: dict[int, _Hand] = attrs.field(factory=dict[int, _Hand])
-    """By the identity of the task, which another one may get as soon as it has ended."""
+    """Keyed by the identity of the task, which a later task may reuse."""
 
     def settle(self) -> None:
-        """Acknowledge what the current task has in hand."""
+        """Acknowledge the messages of the current task."""
         task = trio.lowlevel.current_task()
         hand = self._hands.get(id(task))
         if hand is not None and hand.task() is task:
@@ -41,11 +41,11 @@ class Hands:
                 message.settle()
 
     def hold(self, messages: Sequence[ReceivedMessage]) -> None:
-        """Note that the current task has been given messages."""
+        """Record that the current task got messages."""
         self._hand_of(trio.lowlevel.current_task()).messages.extend(messages)
 
     def leave(self, task: trio.lowlevel.Task, message: ReceivedMessage) -> None:
-        """Note that `task` has left a loop with a message in hand; from any thread, for a collector may find the loop."""
+        """Record that `task` has left a loop with a message in hand; the garbage collector may call this in any thread."""
         if trio.lowlevel.in_trio_run():
             self._hand_of(task).messages.append(message)
         else:
@@ -58,7 +58,7 @@ class Hands:
         if hand is None or hand.task() is not task:
 
             def ended(_: object) -> None:
-                # A collector may run in any thread, and in the middle of anything.
+                # The garbage collector may run in any thread and at any point.
                 with suppress(trio.RunFinishedError):
                     self._token.run_sync_soon(self._ended, number, new)
 
@@ -66,7 +66,7 @@ class Hands:
         return hand
 
     def _ended(self, number: int, hand: _Hand) -> None:
-        if self._hands.get(number) is hand:  # else another task has come to the same identity meanwhile
+        if self._hands.get(number) is hand:  # otherwise another task has reused the identity
             del self._hands[number]
         self._abandon(hand.messages)
 

@@ -1,7 +1,7 @@
 """Which brokers answered slowly or not at all, and how long producers avoid them (RocketMQ latency fault tolerance).
 
-Avoiding is advice: when every broker is to be avoided, the ordinary choice goes on. Times are seconds of a clock that never
-goes back.
+Avoidance is only a preference: if every broker is to be avoided, all are chosen as usual. Times are seconds of a monotonic
+clock.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from bisect import bisect_right
 
 import attrs
 
-# RocketMQ 5.1 and later: a latency of at least BOUNDS_MS[i] keeps a broker away for AVOID_MS[i].
+# RocketMQ 5.1 and later: a broker with a latency of at least BOUNDS_MS[i] is avoided for AVOID_MS[i].
 BOUNDS_MS = (50, 100, 550, 1800, 3000, 5000, 15000)
 AVOID_MS = (0, 0, 2000, 5000, 6000, 10000, 30000)
 FAILURE_COUNTS_AS_MS = 10_000
@@ -24,17 +24,17 @@ def avoid_seconds(latency_ms: float) -> float:
 
 @attrs.define
 class BrokerLatencies:
-    """What sends of one producer have seen of each broker name."""
+    """The broker names that a producer avoids, from the latencies of its sends."""
 
     _avoid_until: dict[str, float] = attrs.field(factory=dict[str, float])
 
     @property
     def any(self) -> bool:
-        """Whether any broker is avoided, as far as known without looking at the clock."""
+        """Whether any broker is avoided; without the clock, so some of the times may be over."""
         return bool(self._avoid_until)
 
     def sent(self, broker_name: str, latency_seconds: float, now: float) -> None:
-        """Note an answered send; a fast answer makes the broker available at once."""
+        """Record an answered send; a fast answer makes the broker available at once."""
         seconds = avoid_seconds(latency_seconds * 1000)
         if seconds:
             self._avoid_until[broker_name] = now + seconds
@@ -42,11 +42,11 @@ class BrokerLatencies:
             self._avoid_until.pop(broker_name, None)
 
     def failed(self, broker_name: str, now: float) -> None:
-        """Note a send that got no answer or a failure."""
+        """Record a send that failed or got no answer."""
         self._avoid_until[broker_name] = now + avoid_seconds(FAILURE_COUNTS_AS_MS)
 
     def to_avoid(self, now: float) -> frozenset[str]:
-        """Broker names that are to be avoided now."""
+        """The broker names to avoid now."""
         if not self._avoid_until:
             return _NOBODY
         for broker_name in [name for name, until in self._avoid_until.items() if until <= now]:

@@ -1,4 +1,4 @@
-"""A consumer as member of its group: which queues are ours now, and their locks in orderly consumption.
+"""A consumer as a member of its group: its share of the queues, and their locks in orderly consumption.
 
 Every member asks a broker for the member list and computes its own share (`rebalance.py`); it does so at the start, every 20 s,
 when a broker says that members have changed, and when a route has changed. Names: RocketMQ rebalance, `LOCK_BATCH_MQ`.
@@ -28,9 +28,9 @@ log = get_logger(__name__)
 
 REBALANCE_SECONDS = 20.0
 UNRESOLVED_SECONDS = 1.0
-"""When a topic has no route yet or a queue could not be taken, the next look comes sooner."""
+"""The interval of rebalances while a topic has no route or a queue could not be taken."""
 SETTLE_SECONDS = 0.1
-"""Several members that start together are several notifications; one rebalance answers them all."""
+"""The pause after a notification, so that members that start together cause one rebalance."""
 LOCK_RENEW_SECONDS = 20.0
 
 
@@ -49,22 +49,22 @@ class Membership:
     sources: dict[MessageQueue, Source] = attrs.field(factory=dict[MessageQueue, Source])
     """The queues that are read."""
     _known: dict[str, set[MessageQueue]] = attrs.field(factory=dict[str, set[MessageQueue]])
-    """By topic, the queues that were there when we looked first; others are new."""
+    """By topic, the queues of the first route; all others are new."""
     _wanted: trio.Event = attrs.field(factory=trio.Event)
     _without_route: set[str] = attrs.field(factory=set[str])
-    """Topics of which it has been said that they have no route."""
+    """The topics for which a missing route was logged."""
 
     def want_rebalance(self) -> None:
-        """Let the next rebalance come at once."""
+        """Request a rebalance at once."""
         self._wanted.set()
 
     def route_changed(self, route: TopicRoute) -> None:
-        """Rebalance when a route of ours is new."""
+        """Request a rebalance if the route is one of our topics'."""
         if route.topic in self.subscriptions:
             self.want_rebalance()
 
     async def run(self) -> None:
-        """Rebalance until cancelled; once it has been done by `rebalance` already."""
+        """Rebalance until cancelled, after a first call of `rebalance`."""
         settled = False
         while True:
             with trio.move_on_after(REBALANCE_SECONDS if settled else UNRESOLVED_SECONDS):
@@ -97,7 +97,7 @@ class Membership:
                 source.locked_until = asked_at + LOCK_LOST_SECONDS
                 source.line.offer(source)
             elif self.sources.get(source.queue) is source:
-                # Another member may have read the queue since, or does so now: what was pulled here is out of date.
+                # Another member may have read the queue since, or be reading it now, so our pulled messages are out of date.
                 log.warning("queue_lock_lost", queue=str(source.queue))
                 source.locked_until = 0.0
                 del self.sources[source.queue]
@@ -105,7 +105,7 @@ class Membership:
                 self.want_rebalance()
 
     async def rebalance(self) -> bool:
-        """Adapt `sources`; return whether everything could be decided."""
+        """Adapt `sources` to our share; return whether all topics have a route and all queues of the share are read."""
         self._wanted = trio.Event()
         settled = True
         for topic in self.subscriptions:
@@ -129,16 +129,16 @@ class Membership:
                 log.info("queue_given", queue=str(queue), group=self.group)
                 await self.keeper.give(self.sources.pop(queue), locked=True)
             leaving = {source.queue for source in self.keeper.leaving}
-            # Sorted, because a set has another order each time.
+            # Sorted, because the order of a set varies between runs.
             missing = sorted(queue for queue in wanted if queue not in self.sources and queue not in leaving)
             async with trio.open_nursery() as nursery:
                 for queue in missing:
                     nursery.start_soon(self._take, queue, queue not in known)
-            # Together, for a broker may forget first commits that come at the same moment.
+            # Committed in one call, because a broker may forget first commits that arrive at the same time.
             taken = [source for queue in missing if (source := self.sources.get(queue)) is not None]
             await self.keeper.commit(taken, CALL_SECONDS)
             for source in taken:
-                if not source.dropped and source.fetcher is None:  # it may have been moved and read meanwhile
+                if not source.dropped and source.fetcher is None:  # it may have been moved, and is then read already
                     self.keeper.read(source)
             settled = settled and all(queue in self.sources for queue in wanted)
         return settled
@@ -161,7 +161,7 @@ class Membership:
             try:
                 members = await group_members(self.session, self.group, address)
                 if self.session.client_id not in members:
-                    # It has restarted, or we have just connected. What it says about others is no more than half the truth.
+                    # The broker has restarted, or we have just connected, so its list may lack other members too.
                     await self.session.send_heartbeat(address)
                     members = await group_members(self.session, self.group, address)
             except ClientError as error:

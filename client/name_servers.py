@@ -1,8 +1,8 @@
-"""Asking name servers: one that answered before first, the others soon after if it is slow, gone or does not know.
+"""Asking name servers: first the one that answered last, then the others if it is slow, unreachable or lacks the topic.
 
-A name server that hangs must not use up the time of whoever asks, and one that has just started knows less than the others.
+A name server that hangs must not use up the caller's time, and one that has just started knows less than the others.
 So the next one is asked when the one before has failed, when it does not know the topic, or after `PATIENCE_SECONDS`; the first
-answer counts, and its name server is asked first from then on.
+answer is returned, and its name server is asked first from then on.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from .arguments import check_text
 from .errors import ClientError, InvalidArgument, NoAnswer, TopicNotExist, Unreachable
 
 PATIENCE_SECONDS = 0.5
-"""How long one name server is waited for alone before the next is asked too."""
+"""How long we wait for one name server before the next one is asked too."""
 
 DEFAULT_NAMESRV_PORT = 9876
 
 Ask = Callable[[Address, RemotingCommand, float], Awaitable[RemotingCommand]]
-"""Asks one address, within seconds, and returns an answer of success; raises a `ClientError`."""
+"""Sends a request to an address, with a time limit in seconds; returns an answer of success or raises a `ClientError`."""
 
 
 @attrs.define(eq=False)
@@ -33,10 +33,10 @@ class NameServers:
     addresses: tuple[Address, ...]
     _ask: Ask
     _first: int = 0
-    """The index of the one that is asked first."""
+    """The index of the name server that is asked first."""
 
     async def ask(self, command: RemotingCommand, timeout_seconds: float) -> RemotingCommand:
-        """Ask until one of them answers success.
+        """Ask until one name server answers success.
 
         Raises:
             Unreachable, NoAnswer: none of them answered.
@@ -82,20 +82,20 @@ class NameServers:
 
 
 def _worst(failures: list[ClientError]) -> ClientError:
-    """The failure that says most: a refusal, then that the topic is unknown, then that nobody answered."""
+    """The most informative failure: a refusal, else an unknown topic, else that no name server answered."""
     told = [failure for failure in failures if not isinstance(failure, Unreachable | NoAnswer)]
     return next((failure for failure in told if not isinstance(failure, TopicNotExist)), (told or failures)[0])
 
 
 def parse_name_servers(namesrv: str | Iterable[str]) -> tuple[Address, ...]:
-    """Read `host:port;host:port`, or several such texts; without a port it is 9876.
+    """Read `host:port;host:port`, or several such texts; the default port is 9876.
 
     Raises:
-        InvalidArgument: an address that is none, or no address at all.
+        InvalidArgument: an address is malformed, or there is none.
     """
     try:
         texts = [namesrv] if isinstance(namesrv, str) else [check_text("each name server", text) for text in namesrv]
-    except TypeError as error:  # most likely a setting that is not set
+    except TypeError as error:  # most likely None, from a missing setting
         raise InvalidArgument(f"name servers are given as HOST:PORT;HOST:PORT (got {namesrv!r})") from error
     parts = [part.strip() for text in texts for part in text.replace(",", ";").split(";")]
     try:

@@ -1,6 +1,6 @@
-"""Where a consumer group stands, kept by the broker (clustering) or by the client itself (broadcasting).
+"""The offsets of a consumer group, stored by the broker (clustering) or by the client itself (broadcasting).
 
-A local file is written whole under another name and then renamed, so a crash leaves the old or the new one. Its content is
+A local file is written under another name and then renamed, so a crash leaves the old or the new one. Its content is
 RocketMQ's `offsets.json`: `{"offsetTable":{MessageQueue:offset}}`.
 """
 
@@ -27,37 +27,37 @@ log = get_logger(__name__)
 
 @attrs.frozen
 class Position:
-    """Where a group stands in one queue."""
+    """The committed position of a group in one queue."""
 
     offset: int | None
-    """None if it never committed."""
+    """None if the group never committed one."""
     certain: bool = True
-    """Whether whoever keeps the offset said so, and not a slave, which may not have heard of it yet."""
+    """Whether the answer comes from where offsets are stored, not from a slave, which may lack the newest ones."""
 
 
 OnFailure = Callable[[MessageQueue, ClientError], None]
 
 
 class Offsets(Protocol):
-    """Remembers offsets of one group."""
+    """Stores the offsets of one group."""
 
     async def read(self, queue: MessageQueue) -> Position:
-        """The remembered offset; raises a `ClientError` if that cannot be found out now."""
+        """The stored position; raises a `ClientError` if it cannot be read now."""
         ...
 
     async def write(
         self, offsets: Mapping[MessageQueue, int], timeout_seconds: float, on_failure: OnFailure | None = None
     ) -> set[MessageQueue]:
-        """Remember offsets; return the queues for which that is settled. The others are to be written again.
+        """Store offsets; return the queues that are settled: stored, or refused for good. The others must be written again.
 
-        `on_failure` is called for each queue that was tried in vain.
+        `on_failure` is called for each queue whose offset could not be stored.
         """
         ...
 
 
 @attrs.define(eq=False)
 class BrokerOffsets:
-    """Offsets kept by the brokers."""
+    """Offsets stored by the brokers."""
 
     _session: Session
     _group: str
@@ -73,7 +73,7 @@ class BrokerOffsets:
         def failed(queue: MessageQueue, error: ClientError) -> None:
             log.warning("offset_not_committed", queue=str(queue), offset=offsets[queue], reason=str(error))
             if isinstance(error, Refused) and not error.retriable:
-                written.add(queue)  # asking again would be refused again
+                written.add(queue)  # another attempt would be refused too
             if on_failure is not None:
                 on_failure(queue, error)
 
@@ -88,17 +88,17 @@ async def commit_offsets(
     on_failure: OnFailure,
     timeout_seconds: float = CALL_SECONDS,
 ) -> set[MessageQueue]:
-    """Commit offsets of several queues, as many as can be at once; returns those whose master has them now.
+    """Commit offsets of several queues concurrently; returns the queues whose master has stored them.
 
-    One queue of each broker and topic goes first, then the others: of first commits that come at the same moment Apache's
-    broker forgets all but one. Where no answer came to the first, the others are not tried.
+    One queue of each broker and topic is committed first, then the others: if first commits arrive at the same time, Apache's
+    broker forgets all but one. If the first gets no answer, the others are not tried.
 
     Args:
         session: the connections.
-        group: whose offsets they are.
-        offsets: what to commit.
-        on_failure: told of each queue that was tried in vain.
-        timeout_seconds: for one queue.
+        group: the consumer group.
+        offsets: the offsets to commit.
+        on_failure: called for each queue whose offset was tried and not stored.
+        timeout_seconds: the time limit for one queue.
     """
     kept: set[MessageQueue] = set()
     silent: set[tuple[str, str]] = set()
@@ -128,7 +128,7 @@ async def commit_offsets(
 
 @attrs.define(eq=False)
 class LocalOffsets:
-    """Offsets kept in a file of this client, or without a path in memory alone."""
+    """Offsets stored in a file of this client, or only in memory if there is no path."""
 
     _disk: Disk
     _path: str | None
@@ -136,14 +136,14 @@ class LocalOffsets:
 
     @property
     def known(self) -> Mapping[MessageQueue, int]:
-        """All offsets that are remembered."""
+        """All stored offsets."""
         return self._offsets
 
     def load(self) -> None:
         """Read the file, if there is one.
 
         Raises:
-            OffsetsUnreadable: it cannot be read or understood. It was left as it is.
+            OffsetsUnreadable: the file cannot be read or understood. It was left as it is.
         """
         if self._path is None or not self._disk.exists(self._path):
             return
@@ -155,7 +155,7 @@ class LocalOffsets:
                 file.close()
             self._offsets = {message_queue_of(key): int(offset) for key, offset in content["offsetTable"].items()}
         except (OSError, JsonError, KeyError, TypeError, ValueError, AttributeError) as error:
-            # Going on without it would skip what was never seen, or repeat everything, and replace what could be repaired.
+            # Continuing without it would skip unseen messages or repeat all, and overwrite a file that could be repaired.
             raise OffsetsUnreadable(self._path, f"{type(error).__name__}: {error}") from error
 
     async def read(self, queue: MessageQueue) -> Position:
@@ -164,7 +164,7 @@ class LocalOffsets:
     async def write(
         self, offsets: Mapping[MessageQueue, int], timeout_seconds: float, on_failure: OnFailure | None = None
     ) -> set[MessageQueue]:
-        del timeout_seconds  # a local file has none
+        del timeout_seconds  # writing a local file has no time limit
         self._offsets.update(offsets)
         if self._path is not None:
             content = dumps({"offsetTable": self._offsets})
@@ -195,7 +195,7 @@ class LocalOffsets:
 
 
 def kept_offsets(session: Session, group: str, model: MessageModel, path: str | None) -> Offsets:
-    """Where the offsets of a member of `group` are kept; `path` is the file for those that it keeps itself.
+    """The store for the offsets of a member of `group`; `path` is the file for those that it stores itself.
 
     Raises:
         OffsetsUnreadable: the file cannot be read or understood.
@@ -208,5 +208,5 @@ def kept_offsets(session: Session, group: str, model: MessageModel, path: str | 
 
 
 def changed_offsets(assigned: Iterable[tuple[MessageQueue, int, int | None]]) -> dict[MessageQueue, int]:
-    """Of (queue, committable, committed), what is to be written."""
+    """The offsets to write: the committable ones that differ from the committed ones, from (queue, committable, committed)."""
     return {queue: committable for queue, committable, committed in assigned if committable != committed}

@@ -1,7 +1,8 @@
-"""What brokers ask of a consumer.
+"""The requests that brokers send to a consumer.
 
-Members have changed (40), go to other offsets (220), where are you (221), how are you (307), consume this message now (309).
-Bodies come from and go to Java tools; their shapes are RocketMQ's.
+They are: members have changed (40), move to other offsets (220), report offsets (221), report the state (307), and consume a
+message now (309).
+Bodies have RocketMQ's format, because Java tools write and read them.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ log = get_logger(__name__)
 
 
 class Asked(Protocol):
-    """The consumer, as far as brokers ask about it."""
+    """The part of the consumer that requests of brokers concern."""
 
     group: str
 
@@ -40,7 +41,7 @@ class Asked(Protocol):
 
     @property
     def properties(self) -> Mapping[str, str]:
-        """Settings, for the running info."""
+        """The settings of the consumer, for the running info."""
         ...
 
     def members_changed(self) -> None: ...
@@ -50,14 +51,14 @@ class Asked(Protocol):
 
 @attrs.define(eq=False)
 class DirectDelivery:
-    """The origin of a message that a broker wants consumed now; what becomes of it is the answer."""
+    """The origin of a message that a broker wants consumed now; the outcome is sent as the answer."""
 
     queue: MessageQueue
     _answer: Callable[[str], None]
     _answered: bool = False
 
     def check_open(self) -> None:
-        """Answering late does no harm."""
+        """Do nothing: a late answer does no harm."""
 
     def ack(self, message: ReceivedMessage) -> None:  # noqa: ARG002 - there is only one
         self._settle("CR_SUCCESS")
@@ -79,7 +80,7 @@ class DirectDelivery:
 
 @attrs.frozen
 class PeerRequests:
-    """Answers for one consumer."""
+    """Handles the requests of brokers for one consumer."""
 
     consumer: Asked
 
@@ -145,7 +146,7 @@ class PeerRequests:
 
 
 def _offset_table(table: Any) -> dict[MessageQueue, int]:
-    if isinstance(table, list):  # how brokers answer administrators written in C++
+    if isinstance(table, list):  # the format of brokers for administrators written in C++
         items: list[Any] = table  # pyright: ignore[reportUnknownVariableType]
         return {MessageQueue(item["topic"], item["brokerName"], int(item["queueId"])): int(item["offset"]) for item in items}
     return {message_queue_of(key): int(offset) for key, offset in table.items()}

@@ -1,7 +1,7 @@
-"""The producer: many sends in flight, one await each.
+"""The producer: sends messages, many of them concurrently, with one await each.
 
-A send has one total time, inside which it is tried again elsewhere as `retry.py` decides. The first attempt is the hot path: no
-task, no cancel scope and no object but the result. The trio shell around `sending.py`, `retry.py` and `latency.py`.
+A send has one total time limit, within which it is retried as `retry.py` decides. The first attempt is the hot path: no
+task, no cancel scope and no object but the result. This is the trio shell around `sending.py`, `retry.py` and `latency.py`.
 """
 
 from __future__ import annotations
@@ -61,17 +61,17 @@ from .unique_id import UniqueIds
 DEFAULT_GROUP = "DEFAULT_PRODUCER"
 
 _SLOW_SECONDS = BOUNDS_MS[2] / 1000
-"""Faster answers change nothing about where the next send goes."""
+"""A faster answer does not affect the choice of brokers, so it is not recorded."""
 
 
 @attrs.define(eq=False)
 class Producer:
-    """Sends messages; made by `open_producer`. Any number of tasks may send through it at once."""
+    """Sends messages; made by `open_producer`. Any number of tasks may send concurrently."""
 
     _transmitter: Transmitter
     _session: Session
     _publications: dict[str, Publication]
-    """Those that sends may use at once, by topic."""
+    """By topic, the publications that sends may use without a search."""
     _latencies: BrokerLatencies
     _ids: UniqueIds | None = None
     _channels: dict[Target, Channel] = attrs.field(factory=dict[Target, Channel])
@@ -99,21 +99,21 @@ class Producer:
         """Send one message and wait for the broker's acknowledgement.
 
         Args:
-            message: what to send.
-            key: messages of one key go to one queue and so keep their order; the choice agrees with Java's by hash.
-            queue: send there and nowhere else.
+            message: the message to send.
+            key: messages of one key go to one queue and keep their order; Java's hash selector chooses the same queue.
+            queue: the only queue to send to.
             selector: chooses the queue. Of `key`, `queue` and `selector` at most one is given; a message with one of them is
                 retried on its own queue only.
-            timeout_seconds: total time, instead of the producer's own.
+            timeout_seconds: the total time limit, instead of the producer's.
 
         Raises:
             InvalidArgument, MessageTooLarge: the message cannot be sent. Nothing was sent.
             NoRoute: there is no queue to send to. Nothing was sent.
             SendTimeout, NoAnswer: no acknowledgement came; see `may_have_been_stored`.
-            Closed: the producer is closed, or was meanwhile; see `may_have_been_stored`.
+            Closed: the producer is closed, or was closed during the send; see `may_have_been_stored`.
             Refused: the broker refused; see its subclasses.
-        Durability: what `SendResult.status` says, and with SEND_OK what the broker's mode promises.
-        Cancellation: the message may have been sent and stored, or not; never a part of it.
+        Durability: as `SendResult.status` says; SEND_OK means what the broker's flush and replication modes guarantee.
+        Cancellation: the message may or may not have been stored, but never in part.
         """
         transmitter = self._transmitter
         options = transmitter.options
@@ -136,14 +136,14 @@ class Producer:
             unique_id = message.properties.get(UNIQUE_KEY) or ids.next(born_ms)
             properties = json_text(property_text(message, unique_id, key))
         except (AttributeError, TypeError):
-            check_message(message)  # says which field cannot be sent; checking first would cost every message
+            check_message(message)  # raises with the name of the bad field; checking before would slow down every message
             raise
         if key is None and queue is None and selector is None:
             target, fixed = transmitter.next_target(publication), False
         else:
             target, fixed = transmitter.chosen(publication, message, key, queue, selector), True
 
-        # Up to `exchange`, which puts the frame into the connection, nothing awaits: frames leave in the order of their sends.
+        # There is no await before `exchange` writes the frame to the connection, so frames keep the order of the sends.
         # The functions that batches and repeated attempts use would cost a quarter more (`bench/shortcuts.py`).
         try:
             channel = self._channels.get(target)
@@ -171,10 +171,10 @@ class Producer:
     async def send_batch(
         self, messages: Iterable[Message], *, queue: MessageQueue | None = None, timeout_seconds: float | None = None
     ) -> list[SendResult]:
-        """Send messages of one topic as one request to one queue, where they lie one after the other.
+        """Send messages of one topic in one request to one queue, where they are stored consecutively.
 
         Returns: one result per message, in order.
-        Raises: as `send`; also if the batch has several topics, a delay, or passes `message_bytes_max` altogether.
+        Raises: as `send`; also if the batch has several topics or a delay, or is larger than `message_bytes_max`.
         Cancellation: the batch is stored whole or not at all.
         """
         messages = check_messages(messages)
@@ -205,20 +205,20 @@ class Producer:
         queue: MessageQueue | None = None,
         timeout_seconds: float | None = None,
     ) -> list[SendResult | ClientError]:
-        """Send many messages, and say for each what became of it.
+        """Send many messages, and return the result or the error of each.
 
-        The messages of one queue are stored in the order in which they are given, also where some have to be sent again: those
-        of one key, those with `queue`, and those of a topic with one queue. Where several brokers have the topic, a message
-        without key and queue moves to another one when its broker fails, and comes there behind what had been sent already.
+        The messages of one queue are stored in the given order, even if some have to be sent again. This holds for the
+        messages of one key, with `queue`, and of a topic with one queue. If several brokers have the topic, a message without
+        key and queue moves to another broker when its own fails, and is stored behind what was sent there before.
 
         Args:
-            messages: of any topics.
-            key: messages of one key go to one queue, as in `send`; one key for all, or a function that gives each its own.
-            queue: send all of them there. At most one of `key` and `queue` is given.
-            timeout_seconds: total time of one request, which carries up to 256 messages; instead of the producer's own.
+            messages: messages of any topics.
+            key: messages of one key go to one queue, as in `send`; one key for all, or a function that returns the key of each.
+            queue: the queue to send all of them to. At most one of `key` and `queue` is given.
+            timeout_seconds: the time limit of one request, which carries up to 256 messages, instead of the producer's.
 
         Returns: for each message, in order, its `SendResult`, or the error that `send` would have raised.
-        Cancellation: any of the messages may have been stored, those of one queue up to some point.
+        Cancellation: any of the messages may have been stored; of each queue a prefix of its messages.
         """
         if key is not None and queue is not None:
             raise InvalidArgument("give at most one of key and queue")
@@ -239,9 +239,9 @@ class Producer:
         return Outgoing(sys_flag, self._session.world.clock.wall_ms(), message.flag, properties, body)
 
     async def send_oneway(self, message: Message, *, key: str | None = None, queue: MessageQueue | None = None) -> None:
-        """Send one message without an acknowledgement: fastest, and nobody knows whether it was stored.
+        """Send one message without an acknowledgement; this is the fastest way, but the message may be lost unnoticed.
 
-        Raises: what `send` raises before anything was sent; `Unreachable` if there is no connection.
+        Raises: the errors that `send` raises before anything is sent; `Unreachable` if there is no connection.
         """
         check_message(message)
         seconds = self.options.send_timeout_seconds
@@ -262,10 +262,10 @@ class Producer:
             raise self._session.failure_of(target.address, error) from error
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """The queues of `topic` that can be sent to.
+        """The queues of `topic` that can be written.
 
         Raises:
-            NoRoute: there is none.
+            NoRoute: there is no such queue.
         """
         check_topic(topic)
         publication = self._publications.get(topic) or await self._transmitter.publications.find(
@@ -296,7 +296,7 @@ class Producer:
         return self._ids
 
     def targets_changed(self) -> None:
-        """Forget the connections of targets that may be gone."""
+        """Drop the cached connections, because targets have changed."""
         self._channels.clear()
 
     def close(self) -> None:
@@ -326,19 +326,19 @@ async def open_producer(
     Args:
         namesrv: `host:port`, several joined by `;`, or a sequence of them.
         group: the producer group.
-        send_timeout_seconds: total time of one send, all attempts together.
-        retries: further attempts after failures that may have stored the message.
-        compression: how bodies of `compress_over_bytes` and more are compressed; None for never.
-        compress_over_bytes: smaller bodies go out as they are.
+        send_timeout_seconds: the time limit of one send, for all attempts together.
+        retries: how many attempts follow failures after which the message may have been stored.
+        compression: the algorithm for bodies of at least `compress_over_bytes`; None compresses nothing.
+        compress_over_bytes: smaller bodies are sent as they are.
         message_bytes_max: larger bodies and batches are refused; a broker has its own limit, 4 MiB by default.
-        avoid_slow_brokers: keep away for a while from brokers that answered late or not at all.
+        avoid_slow_brokers: avoid brokers for some time after they answered late or not at all.
         instance_name: replaces the random part of the client id.
-        tls: encrypt every connection, to name servers too: `True` believes any certificate, `ClientTls(...)` says which.
-        world: the outside, for tests and simulation.
+        tls: encrypt every connection, also to name servers: `True` accepts any certificate, `ClientTls(...)` verifies it.
+        world: replaces disk, network and clock in tests and simulations.
 
     Raises:
-        InvalidArgument: a name or an option that cannot be.
-    Cancellation: sends that are out are cancelled with the block; the farewell takes at most a second.
+        InvalidArgument: a name or an option is invalid.
+    Cancellation: pending sends are cancelled with the block; unregistering takes at most a second.
     """
     check_group(group)
     check_seconds("send_timeout_seconds", send_timeout_seconds)

@@ -1,7 +1,7 @@
-"""The queues of each topic that a producer sends to: searched for by the first send, kept up to date with the routes.
+"""The writable queues of each topic of a producer: searched for by the first send and updated with the routes.
 
-The sends that wait for a search are let go one after the other in the order in which they were begun, and each puts its frame
-into its connection before the next one follows; so the order of sends that were begun at once is kept per queue.
+The sends that wait for a search are resumed one by one in the order in which they were started, and each writes its frame
+to its connection before the next one is resumed; so concurrent sends to one queue keep the order of their starts.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .session import Session
 log = get_logger(__name__)
 
 NO_MASTER_PAUSE_SECONDS = 0.1
-"""How long a search pauses that found no broker with a master."""
+"""How long a search pauses after it found no broker with a master."""
 
 
 @attrs.define(eq=False)
@@ -34,22 +34,22 @@ class Publications:
     _session: Session
     _group: str
     known: dict[str, Publication] = attrs.field(factory=dict[str, Publication])
-    """Those that sends may use at once; a topic whose first sends still wait is not among them."""
+    """The publications that sends may use at once; a topic is missing while its first sends wait."""
     on_change: Callable[[], None] = lambda: None
-    """Called when targets are new."""
+    """Called when targets have changed."""
     _found: dict[str, Publication] = attrs.field(factory=dict[str, Publication])
     _waiting: dict[str, deque[trio.lowlevel.Task]] = attrs.field(factory=dict[str, deque[trio.lowlevel.Task]])
-    """By topic, the sends that wait for a search, in the order in which they were begun."""
+    """By topic, the sends that wait for a search, in the order in which they were started."""
     _without_master: set[str] = attrs.field(factory=set[str])
-    """Topics whose search goes on because no broker with the topic has a master."""
+    """The topics whose search continues because no broker with the topic has a master."""
     _closed: bool = False
 
     async def find(self, topic: str, seconds: float) -> Publication:
-        """The publication of `topic`, searched for if need be; all who wait share one search and its failure.
+        """The publication of `topic`, searched for if necessary; all waiting sends share one search and its failure.
 
         Raises:
             NoRoute: there is no queue to send to, or no answer within `seconds`.
-            Closed: the client is closed, or was meanwhile.
+            Closed: the producer is closed, or was closed during the search.
         """
         publication = self.known.get(topic)
         if publication is not None:
@@ -101,7 +101,7 @@ class Publications:
             waiting.clear()
 
     async def _find_publication(self, topic: str, waiting: deque[trio.lowlevel.Task]) -> Publication:
-        """Search until there is a master, as long as sends wait: a group that changes its leader has none for a moment."""
+        """Search until there is a master, as long as sends wait; during an election a group has none for a moment."""
         try:
             while True:
                 try:
@@ -125,14 +125,14 @@ class Publications:
         return route
 
     async def find_again(self, publication: Publication, deadline: float) -> Publication:
-        """Ask for the route anew after a failure that a new route may cure; without an answer, go on with the old one."""
+        """Refresh the route after a failure that a new route may resolve; without an answer, keep the old one."""
         with trio.move_on_at(deadline):
             try:
                 return self._take(await self._session.refresh_route(publication.topic))
             except NoRoute as error:
                 log.debug("route_not_refreshed", topic=publication.topic, reason=error.reason.name)
             except Closed:
-                pass  # the next attempt says so, with what is known of the earlier ones
+                pass  # the next attempt raises it, with what is known of the earlier ones
         return publication
 
     def _take(self, route: TopicRoute) -> Publication:
@@ -158,7 +158,7 @@ class Publications:
         return publication
 
     def route_changed(self, route: TopicRoute) -> None:
-        """Take a route that the session has refreshed; a topic without any queue left is searched for by the next send."""
+        """Apply a route that the session has refreshed; if a topic has no queue left, the next send searches for it."""
         if route.topic in self.known:
             try:
                 self._take(route)

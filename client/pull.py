@@ -1,7 +1,7 @@
-"""The pull consumer: the application says which queues, from where, and when to commit (RocketMQ lite pull consumer).
+"""The pull consumer: the application chooses queues, offsets and when to commit (RocketMQ lite pull consumer).
 
-Nothing is divided among members and nothing is committed by itself. Messages are fetched ahead for assigned queues, within the
-same bounds as the push consumer's. `poll` hands them out; what it handed out is what `commit` commits.
+Queues are not divided among members, and nothing is committed automatically. Messages of assigned queues are prefetched within
+the limits of the push consumer. `poll` hands them out, and `commit` commits the offset behind the last of them.
 """
 
 from __future__ import annotations
@@ -73,11 +73,11 @@ class PullConsumer:
         return (await self._session.refresh_route(topic)).subscribe_queues()
 
     async def assign(self, queues: Iterable[MessageQueue], expression: str = ALL) -> None:
-        """Read these queues and no others; new ones from where the group stands, else from their beginning.
+        """Read these queues and no others; new ones from the group's committed offset, or from their beginning.
 
         Args:
-            queues: of any topics.
-            expression: tags that are wanted, for the queues that are new.
+            queues: queues of any topics.
+            expression: the tag expression for the new queues.
         """
         wanted = set(check_queues("queues", queues))
         check_text("expression", expression)
@@ -96,7 +96,7 @@ class PullConsumer:
         return sorted(self._sources)
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Go on at `offset` in an assigned queue; what was fetched ahead is dropped."""
+        """Continue at `offset` in an assigned queue; prefetched messages are dropped."""
         source = self._source(queue)
         check_integer("offset", offset, 0, LONG_MAX)
         self._seek(source, offset)
@@ -109,7 +109,7 @@ class PullConsumer:
         self._start(source)
 
     def unpoll(self, messages: Iterable[ReceivedMessage]) -> None:
-        """Go back to before messages that `poll` returned and nobody has seen."""
+        """Seek back before messages that `poll` returned but the application has not seen."""
         first: dict[MessageQueue, int] = {}
         for message in messages:
             first.setdefault(message.queue, message.queue_offset)
@@ -118,25 +118,25 @@ class PullConsumer:
                 self._seek(self._sources[queue], offset)
 
     async def seek_to_beginning(self, queue: MessageQueue) -> None:
-        """Go on at the oldest message of an assigned queue."""
+        """Continue at the oldest message of an assigned queue."""
         self._source(queue)
         await self.seek(queue, await min_offset(self._session, queue))
 
     async def seek_to_end(self, queue: MessageQueue) -> None:
-        """Go on behind the newest message of an assigned queue."""
+        """Continue behind the newest message of an assigned queue."""
         self._source(queue)
         await self.seek(queue, await max_offset(self._session, queue))
 
     async def seek_to_time(self, queue: MessageQueue, timestamp_ms: int) -> None:
-        """Go on at the first message of an assigned queue that was stored at `timestamp_ms` or later."""
+        """Continue at the first message of an assigned queue that was stored at `timestamp_ms` or later."""
         self._source(queue)
         check_integer("timestamp_ms", timestamp_ms, 0, LONG_MAX)
         await self.seek(queue, await offset_at(self._session, queue, timestamp_ms))
 
     async def poll(self, messages_max: int = MESSAGES_PER_POLL, timeout_seconds: float | None = None) -> list[ReceivedMessage]:
-        """Take what is there, at least one message; an empty list after `timeout_seconds` without one.
+        """Take the messages that have arrived, or wait for at least one; an empty list after `timeout_seconds` without one.
 
-        Cancellation: nothing is taken.
+        Cancellation: no message is taken.
         """
         check_integer("messages_max", messages_max, 1, INT_MAX)
         check_patience("timeout_seconds", timeout_seconds)
@@ -155,12 +155,12 @@ class PullConsumer:
         return self._positions[queue]
 
     def is_read_to(self, queue: MessageQueue, offset: int) -> bool:
-        """Whether every wanted message below `offset` of an assigned queue has been handed out."""
+        """Whether every message below `offset` of an assigned queue that matches the expression has been handed out."""
         assigned = self._source(queue).assigned
         return assigned.next_offset >= offset and not any(message.queue_offset < offset for message in assigned.buffered)
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
-        """Hand nothing out of these assigned queues until `resume`; what is fetched ahead stays."""
+        """Hand out no messages of these assigned queues until `resume`; prefetched ones are kept."""
         for queue in check_queues("queues", queues):
             self._source(queue).assigned.paused = True
 
@@ -172,16 +172,16 @@ class PullConsumer:
             self._line.offer(source)
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """Where the group stands in `queue`; None if it never committed there."""
+        """The offset that the group has committed in `queue`; None if it never committed there."""
         check_queue("queue", queue)
         return await committed_offset(self._session, self.group, queue)
 
     async def commit(self, queue: MessageQueue | None = None, offset: int | None = None) -> None:
-        """Store the position of one assigned queue, or of all, or `offset` for one queue.
+        """Commit the position of one assigned queue or of all, or `offset` for one queue.
 
         Raises:
-            ClientError: the first reason why a queue's position is not stored; those of the others may be.
-        Durability: on return the broker has it in memory, and writes it to its disk every 5 seconds.
+            ClientError: the first reason why a position was not stored; positions of other queues may be stored.
+        Durability: on return the broker has it in memory; it writes offsets to its disk every 5 seconds.
         """
         if offset is not None:
             if queue is None:
@@ -197,7 +197,7 @@ class PullConsumer:
             raise failures[0]
 
     def close(self) -> None:
-        """Refuse further calls, and let those that wait know."""
+        """Refuse further calls, and wake those that wait, which then raise `Closed`."""
         self._closed = True
         self._line.close()
 
@@ -214,7 +214,7 @@ class PullConsumer:
             raise Closed("the pull consumer is closed")
         messages = self._line.take(messages_max)
         for message in messages:
-            message.settle()  # frees its room; positions are the application's affair
+            message.settle()  # frees its memory; the application commits positions itself
             self._positions[message.queue] = message.queue_offset + 1
         return messages
 
@@ -238,7 +238,7 @@ class PullConsumer:
         )
 
         def moved(offset: int) -> None:
-            waiting = source.assigned.next_offset > offset  # of what was fetched ahead, some may still be handed out
+            waiting = source.assigned.next_offset > offset  # prefetched messages below `offset` may still be handed out
             source.assigned.move(offset)
             self._positions[source.queue] = min(self._positions[source.queue], offset) if waiting else offset
 
@@ -263,7 +263,7 @@ class PullConsumer:
 
 
 class _NoRetries:
-    """Refuses to take messages back: they are done with when they are handed out."""
+    """Refuses retries: messages are done when they are handed out."""
 
     async def retry(self, source: Source, message: ReceivedMessage, delay_level: int) -> None:
         del source, message, delay_level
@@ -285,9 +285,9 @@ async def open_pull_consumer(
     tls: bool | ClientTls = False,
     world: World | None = None,
 ) -> AsyncGenerator[PullConsumer]:
-    """A pull consumer for the length of an `async with` block; it reads nothing before `assign`.
+    """A pull consumer for the length of an `async with` block; it reads no queue before `assign`.
 
-    Nothing is committed at the end of the block; arguments are those of `open_consumer`.
+    Nothing is committed at the end of the block. The arguments are those of `open_consumer`.
     """
     check_group(group)
     check_integer("pull_messages_max", pull_messages_max, 1, INT_MAX)

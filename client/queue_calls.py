@@ -1,6 +1,6 @@
-"""Calls about one queue or one group that consumers and the admin client share, each one request and its answer.
+"""Calls for one queue or one group, shared by consumers and the admin client; each is one request and its answer.
 
-All of them raise `Unreachable`, `NoAnswer` or `Refused`; none of them retries.
+All calls raise `Unreachable`, `NoAnswer` or `Refused`; none of them retries.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .subscription import Subscription
 
 
 def request(code: RequestCode, fields: Mapping[str, Any] | None = None, body: bytes = b"") -> RemotingCommand:
-    """Make a request of Python values."""
+    """Make a request from Python values."""
     return RemotingCommand(code, wire_fields(fields or {}), body)
 
 
@@ -27,7 +27,7 @@ async def master_of(session: Session, queue: MessageQueue) -> Address:
     """The address of the queue's master; asks for the route once if it is not known.
 
     Raises:
-        Unreachable: no master. NoRoute: the topic has no route.
+        Unreachable: there is no master. NoRoute: the topic has no route.
     """
     address = session.routes.master(queue.broker_name)
     if address is None:
@@ -39,7 +39,7 @@ async def master_of(session: Session, queue: MessageQueue) -> Address:
 
 
 async def member_of(session: Session, queue: MessageQueue) -> Address:
-    """The address of the queue's master, or of any other member while it is gone; raises as `master_of` does."""
+    """The address of the queue's master, or of any other member while the master is gone; raises as `master_of` does."""
     found = session.routes.member(queue.broker_name, 0, session.resting())
     return await master_of(session, queue) if found is None else found[0]
 
@@ -58,7 +58,7 @@ def integer_of(answer: RemotingCommand, name: str, address: Address) -> int:
     """A number in the fields of an answer.
 
     Raises:
-        BadAnswer: it is missing or no number.
+        BadAnswer: the field is missing or not a number.
     """
     try:
         return int(answer.ext[name])
@@ -82,14 +82,14 @@ async def offset_at(session: Session, queue: MessageQueue, timestamp_ms: int) ->
 
 
 async def committed_offset(session: Session, group: str, queue: MessageQueue) -> int | None:
-    """Where `group` stands in the queue; None if it never committed."""
+    """The offset that `group` has committed in the queue; None if it never committed."""
     return (await asked_offset(session, group, queue, young_is_zero=False))[0]
 
 
 async def asked_offset(
     session: Session, group: str, queue: MessageQueue, *, young_is_zero: bool = True
 ) -> tuple[int | None, bool]:
-    """Where `group` is to go on, and whether the master said so: a slave hears late of commits, and of some never.
+    """The offset at which `group` continues, and whether it is the master's: a slave gets commits late, and some never.
 
     With `young_is_zero` a broker answers 0 for a group without an offset if the queue still has its first messages.
     """
@@ -106,9 +106,9 @@ async def asked_offset(
 async def commit_offset(
     session: Session, group: str, queue: MessageQueue, offset: int, timeout_seconds: float = CALL_SECONDS
 ) -> bool:
-    """Store where `group` stands in the queue; going back is allowed.
+    """Store the offset of `group` in the queue; it may be lower than before.
 
-    Returns: whether the master has it. While it is gone another member keeps it, and its return may undo that.
+    Returns: whether the master has stored it. While it is gone another member does, and the master may undo that later.
     """
     fields = {**_queue_fields(queue), "consumerGroup": group, "commitOffset": offset}
     address = await member_of(session, queue)
@@ -117,7 +117,7 @@ async def commit_offset(
     except Refused as error:
         if not error.invalid_metadata:
             raise
-        # In DLedger mode another node leads, and the name servers know it.
+        # In DLedger mode another node may have become the leader, and the name servers know it.
         await session.refresh_route(queue.topic)
         address, refused_by = await member_of(session, queue), address
         if address == refused_by:
@@ -127,16 +127,16 @@ async def commit_offset(
 
 
 async def check_subscription(session: Session, group: str, subscription: Subscription, address: Address) -> None:
-    """Ask a broker whether it can use a filter (RocketMQ `checkClientInBroker`).
+    """Ask a broker whether it supports a filter (RocketMQ `checkClientInBroker`).
 
     Raises:
-        SubscriptionRefused: it cannot.
+        SubscriptionRefused: it does not.
     """
     body = dumps({"clientId": session.client_id, "group": group, "namespace": "", "subscriptionData": subscription.wire()})
     try:
         await session.ask(address, request(RequestCode.CHECK_CLIENT_CONFIG, body=body))
     except (Unreachable, NoAnswer, NotSupported):
-        return  # it is asked for messages later, and says then what it can do
+        return  # a later pull shows whether the broker supports the filter
     except Refused as error:
         raise SubscriptionRefused(error.code, error.remark, error.address) from error
 
@@ -154,7 +154,7 @@ def _lock_body(session: Session, group: str, queues: Iterable[MessageQueue]) -> 
 
 
 async def lock_queues(session: Session, group: str, address: Address, queues: Iterable[MessageQueue]) -> set[MessageQueue]:
-    """Lock queues of one broker for this client; returns those that are ours now."""
+    """Lock queues of one broker for this client; returns those that are locked for us now."""
     answer = await session.ask(address, request(RequestCode.LOCK_BATCH_MQ, body=_lock_body(session, group, queues)))
     body: Any = loads(answer.body) if answer.body else None
     locked: list[Any] = body.get("lockOKMQSet") or [] if body else []
@@ -164,6 +164,6 @@ async def lock_queues(session: Session, group: str, address: Address, queues: It
 async def unlock_queues(
     session: Session, group: str, address: Address, queues: Iterable[MessageQueue], timeout_seconds: float = CALL_SECONDS
 ) -> None:
-    """Give locks back."""
+    """Release the locks of queues."""
     command = request(RequestCode.UNLOCK_BATCH_MQ, body=_lock_body(session, group, queues))
     await session.ask(address, command, timeout_seconds)

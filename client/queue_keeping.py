@@ -1,8 +1,8 @@
-"""The queues that a consumer reads: where each begins, how far it is, and how it is left to another member.
+"""The queues that a consumer reads: their first offset, their commits, and their handover to another member.
 
-A group that has no offset in a queue gets one when the queue is taken, before any pull: otherwise it would begin anew,
-and elsewhere, when it comes back after a time without messages. An orderly queue is left to others when nothing of it is in
-work any more, and its lock is kept until then.
+A group that has no offset in a queue gets one when the queue is taken, before any pull: otherwise it would begin again,
+at another offset, when it returns after a time without messages. An orderly queue is given up when none of its messages is
+being processed any more, and its lock is kept until then.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ COMMIT_SECONDS = 5.0
 
 @attrs.frozen
 class ReadingPlan:
-    """How a consumer reads its queues."""
+    """The options with which a consumer reads its queues."""
 
     group: str
     orderly: bool
@@ -43,13 +43,13 @@ class ReadingPlan:
 
     @property
     def locks(self) -> bool:
-        """Whether queues are locked for one member."""
+        """Whether each queue is locked for the member that reads it."""
         return self.orderly and self.model is MessageModel.CLUSTERING
 
 
 @attrs.define(eq=False)
 class QueueKeeper:
-    """Takes and gives queues, and commits how far they are, for one consumer."""
+    """Takes queues, gives them up and commits their offsets, for one consumer."""
 
     _session: Session
     _nursery: trio.Nursery
@@ -60,26 +60,26 @@ class QueueKeeper:
     _takes_back: TakesBack
     _held: HeldBytes
     leaving: set[Source] = attrs.field(factory=set[Source])
-    """Orderly queues that are given up while something of them is in work: their locks are still ours."""
+    """Orderly queues that are given up while a message of them is being processed; we still have their locks."""
     _uncertain: set[Source] = attrs.field(factory=set[Source])
-    """Queues in which a slave knew no offset, and whose master has not been asked yet."""
+    """Queues for which a slave had no offset, and whose master has not been asked yet."""
     on_left: Callable[[], None] = lambda: None
-    """Called when one of them has been left."""
+    """Called when a queue of `leaving` has been unlocked."""
 
     async def take(self, queue: MessageQueue, *, is_new: bool, locked_until: float) -> Source:
-        """Make ready to read a queue where the group is; that is to be committed next, and then `read` follows.
+        """Prepare reading a queue from the group's offset; the caller commits that offset next and then calls `read`.
 
         Args:
-            queue: which one.
-            is_new: whether it has come into being while we were there.
-            locked_until: until when it is ours alone.
+            queue: the queue to take.
+            is_new: whether it was created after this consumer started.
+            locked_until: when our lock on it expires.
 
         Raises:
-            ClientError: where the group is cannot be found out now. Nothing is read.
+            ClientError: the group's offset cannot be read now. The queue is not taken.
         """
         plan = self._plan
         position = await self._offsets.read(queue)
-        # Brokers answer 0, too, for young queues in which a group has committed nothing yet.
+        # Brokers also answer 0 for young queues in which a group has committed nothing yet.
         known = position.offset is not None and position.offset > 0
         start = position.offset if known or position.certain else None
         if start is None:
@@ -102,19 +102,19 @@ class QueueKeeper:
         if consume_from is ConsumeFrom.FIRST:
             return await min_offset(self._session, queue)
         if not position.certain:
-            # Its master may know an offset, and beginning at the end would skip whatever lies between.
+            # Its master may have an offset, and beginning at the end would skip the messages between them.
             raise NoAnswer(queue.broker_name, "only its master knows whether the group has an offset")
         if is_new or queue.topic.startswith(RETRY_PREFIX):
-            # What is in a new queue was sent after we had come, and what is in a retry topic was given to the group before.
+            # The messages of a new queue were sent after we started, and those of a retry topic were given to the group before.
             return await min_offset(self._session, queue)
         if consume_from is ConsumeFrom.TIMESTAMP:
             return await offset_at(self._session, queue, self._plan.consume_timestamp_ms)
         return await max_offset(self._session, queue)
 
     async def _make_certain(self, source: Source) -> bool:
-        """Whether a group that began at its first message, because a slave knew no offset, may commit by now.
+        """Whether a group that began at the first message, because a slave had no offset, may commit now.
 
-        The master may have known one: then the group goes on there, and its offset is not moved back.
+        The master may have one; then the group continues there, and its offset is not moved back.
         """
         try:
             position = await self._offsets.read(source.queue)
@@ -129,7 +129,7 @@ class QueueKeeper:
         return position.certain
 
     async def give(self, source: Source, *, locked: bool) -> None:
-        """Stop reading a queue that another member reads from now on; without a lock on it nothing is said to the broker."""
+        """Stop reading a queue that another member reads from now on; its offset is committed unless we have lost its lock."""
         source.drop()
         if locked:
             await self.commit([source], CALL_SECONDS)
@@ -148,7 +148,7 @@ class QueueKeeper:
         self.on_left()
 
     async def unlock(self, source: Source) -> None:
-        """Give the lock of a queue back; a failure is logged, and the lock ends by itself."""
+        """Release the lock of a queue; after a failure, which is logged, the lock expires by itself."""
         try:
             address = await master_of(self._session, source.queue)
             await unlock_queues(self._session, self._plan.group, address, [source.queue])
@@ -158,7 +158,7 @@ class QueueKeeper:
     def read(self, source: Source) -> None:
         """Pull a queue from its next offset on, in a task of its own."""
         plan = self._plan
-        # A member that has lost its lock must not commit, and a pull would do so unasked.
+        # A member that has lost its lock must not commit, so its pulls must not carry a commit either.
         commits = plan.model is MessageModel.CLUSTERING and not plan.locks
         subscription = self._subscriptions[source.queue.topic]
 
@@ -174,14 +174,14 @@ class QueueKeeper:
         source.start(self._nursery)
 
     def move_to(self, source: Source, offset: int) -> None:
-        """Go on at another offset, at once: the pull that is out is given up."""
+        """Continue at another offset at once; the pending pull is cancelled."""
         source.assigned.reset(offset)
         source.scope.cancel()
         self.read(source)
         self._nursery.start_soon(self.commit, [source], CALL_SECONDS)
 
     async def commit(self, sources: Iterable[Source], timeout_seconds: float) -> list[ClientError]:
-        """Write down how far the queues are, those that are ours; returns why some could not be."""
+        """Commit the offsets of those queues whose lock we have, if locks are needed; returns the failures."""
         positions = {
             source.queue: source.assigned
             for source in sources

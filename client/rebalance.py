@@ -1,7 +1,7 @@
-"""Who of a consumer group reads which queues: the allocation strategies of RocketMQ.
+"""Which member of a consumer group reads which queues: the allocation strategies of RocketMQ.
 
-Every member computes the same division on its own from the same two sorted lists; nobody coordinates. A member that the broker
-does not list (yet) gets nothing.
+Every member computes the same allocation from the same two sorted lists, without a coordinator. A member that the broker
+does not list (yet) gets no queues.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ..message.message import MessageQueue
 from .errors import InvalidArgument
 
 Strategy = Callable[[str, Sequence[MessageQueue], Sequence[str]], list[MessageQueue]]
-"""Takes our client id, all queues of a topic, all client ids of the group (both sorted); returns our queues."""
+"""The arguments are our client id, all queues of a topic and all client ids, both sorted; the result is our queues."""
 
 VIRTUAL_NODES = 10
 
@@ -22,13 +22,13 @@ VIRTUAL_NODES = 10
 def allocate(
     strategy: Strategy, client_id: str, queues: Iterable[MessageQueue], client_ids: Iterable[str]
 ) -> list[MessageQueue]:
-    """Apply `strategy` to unsorted input, as every member must."""
+    """Sort queues and client ids, as every member must, and apply `strategy`."""
     members = sorted(set(client_ids))
     return strategy(client_id, sorted(queues), members) if client_id in members else []
 
 
 def average(client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]) -> list[MessageQueue]:
-    """Neighbouring queues to one member, the first members getting one more where it does not divide (RocketMQ `AVG`).
+    """Allocate equal ranges of queues; the first members get one more if there is a remainder (RocketMQ `AVG`).
 
     >>> average("b", [MessageQueue("t", "x", i) for i in range(3)], ["a", "b"])
     [MessageQueue(topic='t', broker_name='x', queue_id=2)]
@@ -40,17 +40,17 @@ def average(client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence
 
 
 def average_by_circle(client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]) -> list[MessageQueue]:
-    """One queue after the other to one member after the other (RocketMQ `AVG_BY_CIRCLE`)."""
+    """Allocate the queues round-robin to the members (RocketMQ `AVG_BY_CIRCLE`)."""
     return list(queues[client_ids.index(client_id) :: len(client_ids)])
 
 
 def consistent_hash(client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]) -> list[MessageQueue]:
-    """To the next member on a ring of hashes, so that a member that comes or goes moves few queues (`CONSISTENT_HASH`)."""
+    """Allocate each queue to the next member on a hash ring: a change of members then moves few queues (`CONSISTENT_HASH`)."""
     ring = sorted((_ring_position(f"{member}-{node}"), member) for member in client_ids for node in range(VIRTUAL_NODES))
     positions = [position for position, _ in ring]
 
     def owner(queue: MessageQueue) -> str:
-        # Java members of the group must find the same owner, so the key is what their queue prints as.
+        # Java members of the group must find the same owner, so the key is the text of their `MessageQueue.toString`.
         key = f"MessageQueue [topic={queue.topic}, brokerName={queue.broker_name}, queueId={queue.queue_id}]"
         return ring[bisect_left(positions, _ring_position(key)) % len(ring)][1]
 
@@ -62,7 +62,7 @@ def _ring_position(text: str) -> int:
 
 
 def by_configuration(own: Iterable[MessageQueue]) -> Strategy:
-    """Always `own`, whoever else is there (RocketMQ `CONFIG`)."""
+    """Allocate the queues `own`, regardless of other members (RocketMQ `CONFIG`)."""
     chosen = frozenset(own)
 
     def configured(_: str, queues: Sequence[MessageQueue], __: Sequence[str]) -> list[MessageQueue]:
@@ -76,11 +76,11 @@ STRATEGIES: dict[str, Strategy] = {
     "circle": average_by_circle,
     "consistent_hash": consistent_hash,
 }
-"""The strategies by the names that `open_consumer` takes."""
+"""The strategies by the names that `open_consumer` accepts."""
 
 
 def strategy_of(given: str | Strategy) -> Strategy:
-    """The strategy that was asked for, by its name or itself.
+    """The strategy for a name, or `given` itself if it is a function.
 
     Raises:
         InvalidArgument: no strategy has that name.

@@ -1,7 +1,7 @@
-"""A message as a consumer gets it: a view into the bytes of a pull answer, decoded only where it is looked at.
+"""A message as a consumer gets it: a view of the bytes of a pull answer, decoded on access.
 
-Splitting an answer into messages costs two integers per message; bodies, properties and hosts are cut out on demand. Whoever
-keeps a message keeps the whole answer in memory.
+Splitting an answer into messages costs two integers per message; bodies, properties and hosts are decoded on demand. Each
+message keeps the whole answer in memory.
 """
 
 from __future__ import annotations
@@ -30,32 +30,32 @@ from ..message.properties import KEYS, RETRY_TOPIC, TAGS, UNIQUE_KEY, decode_pro
 from .arguments import DEAD_LETTER_LEVEL, check_delay_level
 from .compression import decompress
 
-_PREFIX = struct.Struct(">ii12xq")  # total size, magic, then crc, queue id and flag unread, queue offset
+_PREFIX = struct.Struct(">ii12xq")  # total size, magic, queue offset; crc, queue id and flag between them are skipped
 _INT = struct.Struct(">i")
 _LONG = struct.Struct(">q")
 _HEAD_SIZES = tuple(head.size for head in HEADS)
 _STORE_TIMESTAMPS_AT = tuple(head.offsets["store_timestamp"] for head in HEADS)
 _BORN_TIMESTAMP_AT = HEADS[0].offsets["born_timestamp"]
 _PHYSICAL_OFFSET_AT = HEADS[0].offsets["physical_offset"]
-_RECONSUME_TIMES_BEFORE_END = 16  # of the fixed part: reconsume times (4), prepared offset (8), body size (4)
+_RECONSUME_TIMES_BEFORE_END = 16  # bytes to the end of the fixed part: reconsume times (4), prepared offset (8), body size (4)
 
 
 BUFFERED, HANDED_OUT, GIVEN_BACK, REDELIVERED, FORGOTTEN, DONE = range(6)
-"""The states of a delivery: pulled and waiting; in the application's hands; given back to the client, which offers it to a
-broker; replaced by another delivery here; in the application's hands, but its queue was moved to another offset; done with."""
+"""The states of a delivery: pulled and waiting; handed out to the application; given back to the client, which offers it to a
+broker; replaced by another delivery here; handed out, but its queue was moved to another offset; done."""
 
 
 @attrs.define(eq=False)
 class PulledAnswer:
-    """The bytes that one pull brought, which stay in memory until the last of their messages is done with."""
+    """The answer to one pull, which counts as used memory until all its messages are done."""
 
     size: int
     open: int = 0
-    """How many of its messages are not done with."""
+    """How many of its messages are not done."""
 
 
 class Origin(Protocol):
-    """Where a message came from, and who wants to know what became of it."""
+    """The source of a message, which gets its acknowledgement or retry."""
 
     @property
     def queue(self) -> MessageQueue: ...
@@ -63,29 +63,29 @@ class Origin(Protocol):
     def ack(self, message: ReceivedMessage) -> None: ...
 
     def check_open(self) -> None:
-        """Raise `Closed` when nobody is there any more who could be told."""
+        """Raise `Closed` if the consumer is closed."""
         ...
 
     async def retry(self, message: ReceivedMessage, delay_level: int) -> None: ...
 
     def put_back(self, message: ReceivedMessage) -> None:
-        """Take back a message that nobody has seen."""
+        """Take back a message that the application has not seen."""
         ...
 
     def abandon(self, message: ReceivedMessage) -> None:
-        """Take back a message whose task has ended without a word about it."""
+        """Take back a message whose task has ended without acknowledging or retrying it."""
         ...
 
 
 class RecordView:
-    """What can be read of a received message, from any thread.
+    """The readable parts of a received message; any thread may read them.
 
     Attributes:
-        queue_offset: its number in `queue`.
-        size: bytes of its record.
-        local_redeliveries: how often this client has handed it out again without the broker.
-        answer: the pull answer that it came with.
-        state: what has become of this delivery; `AssignedQueue` alone changes it.
+        queue_offset: its offset in `queue`.
+        size: the size of its record in bytes.
+        local_redeliveries: how often this client has handed it out again by itself, without the broker.
+        answer: the pull answer that contained it.
+        state: the state of this delivery; only `AssignedQueue` changes it.
     """
 
     __slots__ = (
@@ -116,8 +116,8 @@ class RecordView:
         """The payload, decompressed.
 
         Raises:
-            BadBody: it does not decompress.
-            CorruptRecord: the record does not add up.
+            BadBody: it cannot be decompressed.
+            CorruptRecord: the size of the body does not fit the record.
         """
         buffer, at = self._buffer, self._at
         sys_flag: int = _INT.unpack_from(buffer, at + SYS_FLAG_AT)[0]
@@ -130,7 +130,7 @@ class RecordView:
 
     @property
     def properties(self) -> Mapping[str, str]:
-        """All properties, the broker's own too."""
+        """All properties, including those that the broker added."""
         if self._properties is None:
             span = span_of(self._buffer, self._at, self._at + self.size)
             if span is None:
@@ -140,12 +140,12 @@ class RecordView:
 
     @property
     def topic(self) -> str:
-        """The topic it was sent to, also when it comes by way of a retry topic."""
+        """The topic to which it was sent, even if it was read from a retry topic."""
         return self.properties.get(RETRY_TOPIC) or self.queue.topic
 
     @property
     def queue(self) -> MessageQueue:
-        """The queue it was read from."""
+        """The queue from which it was read."""
         return self._origin.queue
 
     @property
@@ -163,7 +163,7 @@ class RecordView:
 
     @property
     def offset_message_id(self) -> str:
-        """The id that says where the broker keeps it."""
+        """The id that contains the broker's address and the physical offset."""
         return self.stored().message_id
 
     @property
@@ -172,22 +172,22 @@ class RecordView:
 
     @property
     def reconsume_times(self) -> int:
-        """How often it was handed out and not acknowledged before."""
+        """How often it was handed out before without being acknowledged."""
         end = self._at + _HEAD_SIZES[self._host_bits()]
         return int(_INT.unpack_from(self._buffer, end - _RECONSUME_TIMES_BEFORE_END)[0]) + self.local_redeliveries
 
     @property
     def born_timestamp(self) -> int:
-        """When it was sent, ms of the producer's clock."""
+        """When it was sent, in ms by the producer's clock."""
         return int(_LONG.unpack_from(self._buffer, self._at + _BORN_TIMESTAMP_AT)[0])
 
     @property
     def store_timestamp(self) -> int:
-        """When it was stored, ms of the broker's clock."""
+        """When it was stored, in ms by the broker's clock."""
         return int(_LONG.unpack_from(self._buffer, self._at + _STORE_TIMESTAMPS_AT[self._host_bits()])[0])
 
     def stored(self) -> StoredMessage:
-        """Everything in the record, its body as stored."""
+        """The whole record, decoded; the body is as stored, not decompressed."""
         return decode_record(self._buffer[self._at : self._at + self.size])
 
     def stored_topic(self) -> str:
@@ -199,7 +199,7 @@ class RecordView:
         return int(_INT.unpack_from(self._buffer, self._at + SYS_FLAG_AT)[0] & HOST_BITS) >> 4
 
     def copy_to(self, other: RecordView) -> None:
-        """Let `other` show the same record."""
+        """Make `other` a view of the same record."""
         RecordView.__init__(other, self._origin, self._buffer, self._at, self.size, self.queue_offset, self.answer)
         other.local_redeliveries = self.local_redeliveries
 
@@ -208,21 +208,21 @@ class RecordView:
 
 
 class ReceivedMessage(RecordView):
-    """One delivery of a message, to be acknowledged or retried (unless the consumer acknowledges by itself).
+    """One delivery of a message, to be acknowledged or retried (unless the consumer acknowledges automatically).
 
-    It is good for one delivery: after `retry`, the message comes again as another object, and this one does nothing more.
+    It is valid for one delivery: after `retry`, the message comes again as another object, and this one has no effect.
     """
 
     __slots__ = ()
 
     @property
     def in_hand(self) -> bool:
-        """Whether the application has it, and has not said yet what is to become of it."""
+        """Whether the application has the message and has neither acknowledged nor retried it."""
         return self.state in (HANDED_OUT, FORGOTTEN)
 
     @property
     def is_current(self) -> bool:
-        """Whether acknowledging it would count."""
+        """Whether acknowledging it has an effect."""
         return self.state == HANDED_OUT
 
     def check_open(self) -> None:
@@ -230,9 +230,9 @@ class ReceivedMessage(RecordView):
         self._origin.check_open()
 
     async def ack(self) -> None:
-        """Say that the message is done with. The broker is told within 5 seconds and when the consumer closes.
+        """Acknowledge the message. The offset is committed within 5 seconds and when the consumer closes.
 
-        After `retry`, and for a queue that was moved to another offset meanwhile, this does nothing.
+        After `retry`, and if the queue was moved to another offset in the meantime, this does nothing.
 
         Raises:
             Closed: the consumer is closed. The message comes again to another member.
@@ -240,21 +240,21 @@ class ReceivedMessage(RecordView):
         self.ack_now()
 
     def ack_now(self) -> None:
-        """The same outside of `async` code; nothing waits."""
+        """Acknowledge the message as `ack` does, outside of `async` code."""
         self.check_open()
         self._origin.ack(self)
 
     async def retry(self, *, delay_level: int = 0) -> None:
-        """Ask for the message again later; it counts as done with here.
+        """Ask for another delivery of the message later; this delivery is then done.
 
         Args:
-            delay_level: 1..18 for RocketMQ's levels; 0 lets the broker wait longer each time; -1 sends the message to the
+            delay_level: 1..18 for RocketMQ's levels; 0 lets the broker increase the delay each time; -1 sends it to the
                 dead letters at once. In orderly consumption the queue waits for the message, and only -1 is respected.
 
         Raises:
             Closed: the consumer is closed. The message comes again to another member.
             InvalidArgument: the message has been acknowledged, or was sent back already.
-        Cancellation: the message comes again; it may have been sent back, too, and then comes twice.
+        Cancellation: the message is delivered again; if it was also sent back, it is delivered twice.
         """
         check_delay_level(delay_level, DEAD_LETTER_LEVEL)
         self._origin.check_open()
@@ -265,15 +265,15 @@ class ReceivedMessage(RecordView):
         self._origin.ack(self)
 
     def put_back(self) -> None:
-        """Hand the message out again: whoever it was for has not seen it."""
+        """Hand the message out again, because the application has not seen it."""
         self._origin.put_back(self)
 
     def abandon(self) -> None:
-        """Hand the message out again if it is still in hand, and nobody is there any more who could finish it."""
+        """Hand the message out again if it is still in hand, because the task that had it has ended."""
         self._origin.abandon(self)
 
     def again(self, redeliveries: int) -> ReceivedMessage:
-        """The same message for another delivery."""
+        """A new object of the same message for another delivery."""
         message = ReceivedMessage(self._origin, self._buffer, self._at, self.size, self.queue_offset, self.answer)
         message.local_redeliveries = self.local_redeliveries + redeliveries
         return message
@@ -283,7 +283,7 @@ def split_records(origin: Origin, buffer: bytes) -> list[ReceivedMessage]:
     """Split the body of a pull answer.
 
     Raises:
-        CorruptRecord: what lies between two messages is not a record; nothing was taken.
+        CorruptRecord: some bytes are not a record; no message is returned.
     """
     messages: list[ReceivedMessage] = []
     append, prefix = messages.append, _PREFIX.unpack_from
@@ -301,5 +301,5 @@ def split_records(origin: Origin, buffer: bytes) -> list[ReceivedMessage]:
 
 
 def select_tags(messages: list[ReceivedMessage], tags: frozenset[str]) -> list[ReceivedMessage]:
-    """Leave out what the broker let through only because two tags have the same hash."""
+    """Remove messages that passed the broker's filter only because two tags have the same hash."""
     return [message for message in messages if message.tag in tags] if tags else messages

@@ -1,7 +1,7 @@
-"""What becomes of messages that are given back: to a broker, to the dead letters, or out again to the application.
+"""Messages that are given back go to a broker, to the dead letters, or again to the application.
 
-A message is given back once (`AssignedQueue.give_back`), and from then on exactly one thing happens to it: it is done with when
-a broker has taken it, else it is delivered again here. Cancelling whoever waits for that changes nothing.
+A message is given back once (`AssignedQueue.give_back`). Then exactly one of two things happens: it is done when
+a broker has accepted it, otherwise it is delivered again here, even if the waiting task is cancelled.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ log = get_logger(__name__)
 ORDERLY_SUSPEND_SECONDS = 1.0
 """How long an orderly queue waits before its failed message is handed out again (RocketMQ `suspendCurrentQueueTimeMillis`)."""
 REDELIVER_SECONDS = 5.0
-"""After a broker took a failed message neither way, it is handed out again here."""
+"""The pause before a failed message that no broker accepted is handed out again here."""
 
 
 @attrs.define(eq=False)
 class Redelivery:
-    """Takes messages back, for one consumer."""
+    """Takes back the messages of one consumer that were not acknowledged."""
 
     _nursery: trio.Nursery
     _send_back: SendBack
@@ -37,10 +37,10 @@ class Redelivery:
     _reconsume_times_max: int | None
 
     async def retry(self, source: Source, message: ReceivedMessage, delay_level: int) -> None:
-        """Take back one message; returns when a broker has taken it, or it is known that it is delivered again here.
+        """Take back one message; returns when a broker has accepted it, or when it is scheduled for redelivery here.
 
         Raises:
-            InvalidArgument: it is done with already.
+            InvalidArgument: the message is done already.
         """
         assigned = source.assigned
         if message.state == DONE:
@@ -48,7 +48,7 @@ class Redelivery:
         if not assigned.give_back(message):
             if self._orderly:
                 source.look_for_idle()
-            return  # it was given back already, or its queue was moved meanwhile and it counts no more
+            return  # it was given back already, or it was forgotten because its queue was moved
         if self._broadcasting:
             log.warning("message_dropped", queue=str(source.queue), offset=message.queue_offset, reason="broadcasting")
             assigned.finish(message)
@@ -67,7 +67,7 @@ class Redelivery:
                 source.look_for_idle()
 
     def abandon(self, source: Source, message: ReceivedMessage) -> None:
-        """Take back a message whose task has ended without a word, and deliver it again here."""
+        """Take back a message whose task has ended without acknowledging it, and deliver it again here."""
         if source.assigned.give_back(message):
             if self._orderly:
                 self._hold_up(source, message)
@@ -77,7 +77,7 @@ class Redelivery:
             source.look_for_idle()
 
     async def _give(self, message: ReceivedMessage, delay_level: int) -> bool:
-        """Give a message to a broker; whether one has taken it."""
+        """Offer a message to a broker; return whether one has accepted it."""
         if not self._orderly:
             return await self._send_back.send(message, delay_level)
         times_max = self._reconsume_times_max
@@ -85,13 +85,13 @@ class Redelivery:
         return (delay_level < 0 or used_up) and await self._send_back.resend(message, -1)
 
     def _hold_up(self, source: Source, message: ReceivedMessage) -> None:
-        """Let an orderly queue wait, and hand the message out again before all behind it."""
+        """Pause an orderly queue, and then hand the message out again before all later ones."""
         if source.assigned.redeliver_in_order(message):
             source.suspended = True
             self._later(self._resume_later, source)
 
     def _later(self, act: Callable[..., Awaitable[None]], *arguments: object) -> None:
-        if not self._line.closed:  # else nothing is handed out here any more
+        if not self._line.closed:  # after closing, no message is handed out here any more
             self._nursery.start_soon(act, *arguments)
 
     async def _resume_later(self, source: Source) -> None:

@@ -1,8 +1,9 @@
-"""When a failed send is tried again, where, and for how long: decisions only, no waiting.
+"""Decides whether, where and how long a failed send is retried. Pure: it decides and does not wait.
 
-One send has a total time. Each attempt gets a share of what is left of it, so that one broker that never answers cannot use
-it up while another broker is there. Failures after which the message may be in a log cost one of `retries`, because each such
-retry may store it twice; failures that certainly stored nothing are retried, with growing pauses, while the time lasts.
+One send has a total time limit. Each attempt gets a share of the remaining time, so that a broker that never answers does not
+use it up while another broker is available. Failures after which the message may be in a log cost one of
+`retries`, because each such retry may store it twice; failures that certainly stored nothing are retried, with growing
+pauses, until the time is over.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ RETRIES = 2
 PAUSE_SECONDS = 0.02
 PAUSE_SECONDS_MAX = 0.5
 SEARCH_PAUSE_SECONDS_MAX = 0.1
-"""The longest mean pause while the broker's group has no master that is known: it will have one within a moment."""
+"""The longest mean pause while no master of the broker's group is known, because a new one is elected soon."""
 SHARE_SECONDS_MIN = 0.05
 
 
 def attempt_seconds(left_seconds: float, retries_left: int, *, elsewhere: bool) -> float:
-    """How long one attempt may take: all that is left, or a fair share of it if another broker could be tried."""
+    """How long one attempt may take: all of the remaining time, or a share of it if another broker could be tried."""
     if not elsewhere or retries_left <= 0:
         return left_seconds
     return min(left_seconds, max(left_seconds / (retries_left + 1), SHARE_SECONDS_MIN))
@@ -35,7 +36,7 @@ class Attempts:
     """The attempts of one send after its first failure.
 
     Args:
-        retries_left: how many more failures that may have stored the message are put up with.
+        retries_left: how many retries are left after failures that may have stored the message.
     """
 
     retries_left: int
@@ -44,7 +45,7 @@ class Attempts:
     _pause: float = PAUSE_SECONDS
 
     def again(self, failure: ClientError, *, elsewhere: bool, lot: float) -> float | None:
-        """Take a failure; return the seconds to pause before the next attempt, or None to give up.
+        """Record a failure; return the seconds to pause before the next attempt, or None to give up.
 
         Args:
             elsewhere: whether another broker can be tried next; then there is no pause.
@@ -69,8 +70,8 @@ class Attempts:
 def choose_queue(queues: Sequence[MessageQueue], counter: int, avoid: frozenset[str], last_broker: str | None = None) -> int:
     """Choose the queue for an attempt; return its index.
 
-    Walks on from `counter`: a queue of a broker that is neither to be avoided nor the last one tried; else one that is not the
-    last one tried; else the plain next. So the same broker is never tried twice in a row when there is another.
+    It is, from `counter` on, the first queue whose broker is neither in `avoid` nor `last_broker`; else the first whose broker
+    is not `last_broker`; else the next one. So a broker is never tried twice in a row if there is another.
     """
     count = len(queues)
     second = None

@@ -1,6 +1,6 @@
-"""Where topics live: route answers of a name server as values, and the table of broker addresses made from them.
+"""Routes: the route answers of a name server as values, and the table of broker addresses made from them.
 
-Invariant: the table holds no address that no route mentions any more (RocketMQ `cleanOfflineBroker`). Names: RocketMQ
+Invariant: every address in the table is in a route (RocketMQ `cleanOfflineBroker`). The names are those of RocketMQ's
 `TopicRouteData`, `BrokerData`, `QueueData`.
 """
 
@@ -18,13 +18,13 @@ from ..world.address import Address
 from .errors import NoRouteReason
 
 AUTO_CREATE_TOPIC = "TBW102"
-"""The template from which brokers create topics that are sent to."""
+"""The topic whose settings brokers use when a first send creates a topic."""
 
 AUTO_CREATE_QUEUES = 4
-"""RocketMQ's `defaultTopicQueueNums` of clients."""
+"""How many queues a topic gets at most when a first send creates it (`defaultTopicQueueNums` of RocketMQ's clients)."""
 
 ROUTE_QUEUES_MAX = 100_000
-"""Queues of one topic on all its brokers: a client makes an object of each, and names are cheap to invent."""
+"""A route with more queues of one topic is refused, because a client makes an object of each."""
 
 
 @attrs.frozen
@@ -38,7 +38,7 @@ class BrokerRoute:
 
 @attrs.frozen
 class QueueRoute:
-    """What one broker name has of a topic."""
+    """The queues of a topic on one broker name."""
 
     broker_name: str
     read_queues: int
@@ -48,7 +48,7 @@ class QueueRoute:
 
 @attrs.frozen
 class TopicRoute:
-    """Where one topic lives."""
+    """The brokers and queues of one topic."""
 
     topic: str
     brokers: tuple[BrokerRoute, ...]
@@ -56,7 +56,7 @@ class TopicRoute:
     order_configuration: str = ""
 
     def publish_queues(self) -> list[MessageQueue]:
-        """Queues that can be sent to: writable, and their broker has a master; in the order that all clients agree on."""
+        """The queues that are writable and whose broker has a master, in the order that all clients use."""
         with_master = {broker.name for broker in self.brokers if MASTER_ID in broker.addresses}
         if self.order_configuration:
             return list(self._ordered_queues(with_master))
@@ -68,7 +68,7 @@ class TopicRoute:
         ]
 
     def subscribe_queues(self) -> list[MessageQueue]:
-        """Queues that can be read: readable, and their broker has any member."""
+        """The queues that are readable and whose broker has any member."""
         reachable = {broker.name for broker in self.brokers if broker.addresses}
         return sorted(
             MessageQueue(self.topic, queue.broker_name, queue_id)
@@ -83,7 +83,7 @@ class TopicRoute:
         return NoRouteReason.NO_MASTER if writable else NoRouteReason.NO_PERMISSION
 
     def as_template_for(self, topic: str) -> TopicRoute:
-        """Make the route of `topic` that its first send will create from this one."""
+        """Make the route that `topic` will have after its first send created it from this template."""
         queues = tuple(
             attrs.evolve(
                 queue,
@@ -103,7 +103,7 @@ class TopicRoute:
 
 
 def _ordered(count: str) -> int:
-    """How many queues an order configuration gives a broker; 0 where it says nothing that makes sense."""
+    """How many queues an order configuration gives a broker; 0 if it is malformed."""
     return int(count) if count.isascii() and count.isdigit() and len(count) <= len(str(ROUTE_QUEUES_MAX)) else 0
 
 
@@ -111,8 +111,8 @@ def parse_route(topic: str, body: Mapping[str, Any]) -> TopicRoute:
     """Read a TopicRouteData body.
 
     Raises:
-        ValueError: an address or a number that is none, or more than `ROUTE_QUEUES_MAX` queues.
-        KeyError, TypeError: another shape.
+        ValueError: an address or a number is malformed, or there are more than `ROUTE_QUEUES_MAX` queues.
+        KeyError, TypeError: the body has another structure.
     """
     try:
         brokers = sorted(map(parse_broker, body.get("brokerDatas") or ()), key=lambda broker: broker.name)
@@ -140,13 +140,13 @@ def parse_broker(item: Mapping[str, Any]) -> BrokerRoute:
 
 @attrs.define
 class RouteTable:
-    """All routes of one client, and the addresses that follow from them."""
+    """All routes of one client, and the broker addresses in them."""
 
     routes: dict[str, TopicRoute] = attrs.field(factory=dict[str, TopicRoute])
     _brokers: dict[str, BrokerRoute] = attrs.field(factory=dict[str, BrokerRoute])
 
     def update(self, route: TopicRoute) -> bool:
-        """Take a route; return whether anything in it is new. For a broker that several routes name, the latest counts."""
+        """Store a route; return whether it has changed. If several routes name a broker, the latest one is used."""
         changed = self.routes.get(route.topic) != route
         self.routes[route.topic] = route
         for broker in route.brokers:
@@ -160,12 +160,12 @@ class RouteTable:
         self._forget_offline_brokers()
 
     def master(self, broker_name: str) -> Address | None:
-        """Where to send to; None while there is no master."""
+        """The address to send to; None while there is no master."""
         broker = self._brokers.get(broker_name)
         return None if broker is None else broker.addresses.get(MASTER_ID)
 
     def member(self, broker_name: str, broker_id: int, avoid: frozenset[Address] = frozenset()) -> tuple[Address, int] | None:
-        """Where to read from: the asked member, else the one after it, else any; members in `avoid` only if all are."""
+        """The member to read from: the wanted one, else the one after it, else any; one in `avoid` only if all are."""
         broker = self._brokers.get(broker_name)
         if broker is None or not broker.addresses:
             return None
@@ -178,15 +178,15 @@ class RouteTable:
         return usable[chosen], chosen
 
     def has_other_members(self, address: Address) -> bool:
-        """Whether what the broker at `address` holds can be read from another member too."""
+        """Whether the messages of the broker at `address` can be read from another member too."""
         return any(len(broker.addresses) > 1 and address in broker.addresses.values() for broker in self._brokers.values())
 
     def masters(self) -> list[Address]:
-        """Addresses of all masters."""
+        """The addresses of all masters."""
         return [broker.addresses[MASTER_ID] for broker in self._brokers.values() if MASTER_ID in broker.addresses]
 
     def members(self) -> list[Address]:
-        """Addresses of all brokers, slaves too."""
+        """The addresses of all brokers, including slaves."""
         return [address for broker in self._brokers.values() for address in broker.addresses.values()]
 
     def _forget_offline_brokers(self) -> None:

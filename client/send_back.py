@@ -1,7 +1,7 @@
-"""Failed messages on their way back: to the broker for a later retry, or to the dead letters.
+"""Sending failed messages back: to the broker for a later retry, or to the dead letters.
 
-First RocketMQ's send-back request (36), which lets the broker copy its own record. If the broker of the message cannot do it,
-the message is sent to the group's retry topic as a new one; the broker decides there, too, when retries are used up.
+RocketMQ's send-back request (36) is tried first; the broker then copies its own record. If the broker of the message fails,
+the message is sent to the group's retry topic as a new one. In both cases the broker decides when retries are used up.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from .session import CALL_SECONDS, Session
 log = get_logger(__name__)
 
 FIRST_RETRY_LEVEL = 3
-"""RocketMQ: the first retry waits for delay level 3 (10 s), each further one a level more."""
+"""As in RocketMQ, the first retry waits for delay level 3 (10 s), and each further one for one level more."""
 RECONSUME_TIMES_MAX = 16
 STORED_CODES = frozenset(status.value for status in SendStatus)
-"""Answers that say that a copy is stored; all but SEND_OK promise less about it than the mode of the broker does."""
+"""The answer codes that mean that a copy is stored; all but SEND_OK guarantee less than the broker's mode."""
 
 
 @attrs.frozen
@@ -44,22 +44,22 @@ class SendBack:
     session: Session
     group: str
     reconsume_times_max: int | None
-    """Deliveries before a message is a dead letter; None leaves it to the group's configuration."""
+    """How many deliveries may fail before a message is a dead letter; None means as the group's configuration says."""
 
     async def send(self, message: ReceivedMessage, delay_level: int) -> bool:
-        """Send a message back; False if no broker took it, then it is still ours."""
+        """Send a message back; False if no broker accepted it, and this client must deliver it again."""
         try:
             await self._by_request(message, delay_level)
         except ClientError as error:
             log.info("send_back_failed", queue=str(message.queue), offset=message.queue_offset, reason=str(error))
             if isinstance(error, Refused) and error.code in STORED_CODES:
-                return False  # The broker has a copy that may be lost, and another one would be no safer.
+                return False  # The broker has a copy that may be lost; a second copy would be no safer.
         else:
             return True
         return await self.resend(message, delay_level)
 
     async def resend(self, message: ReceivedMessage, delay_level: int = 0) -> bool:
-        """Send a copy to the retry topic; False if no broker took it."""
+        """Send a copy to the retry topic; False if no broker accepted it."""
         try:
             with trio.fail_after(CALL_SECONDS):
                 await self._by_sending(message, delay_level)
@@ -93,7 +93,7 @@ class SendBack:
         times = message.reconsume_times + 1
         times_max = RECONSUME_TIMES_MAX if self.reconsume_times_max is None else self.reconsume_times_max
         if delay_level < 0:
-            times = max(times, times_max + 1)  # over the limit, which is what makes a dead letter
+            times = max(times, times_max + 1)  # over the limit, so that the broker makes it a dead letter
         properties = {
             name: value for name, value in record.properties.items() if name not in (RECONSUME_TIME, MAX_RECONSUME_TIMES)
         }

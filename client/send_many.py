@@ -1,7 +1,7 @@
-"""Sending many messages with an answer for each of them, in order within each queue whatever has to be tried again.
+"""Sending many messages with a result for each of them, in order within each queue despite retries.
 
-The messages of one queue form a lane, and a lane has one request out at a time: what comes later is sent when what came before
-has its answer. So that this is not slow, a request takes as many messages of its lane as fit a batch.
+The messages of one queue form a lane, and a lane has one request pending at a time: later messages are sent when the earlier
+ones are acknowledged. To keep this fast, a request carries as many messages of its lane as fit a batch.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from .transmit import Choose, Transmitter
 
 BATCH_MESSAGES_MAX = 256
 BATCH_BYTES_MAX = 256 * 1024
-"""A request of `send_many` has at most so many bytes of bodies, unless one message alone has more."""
+"""The bodies of a request of `send_many` have at most this size together, unless one message alone has more."""
 
 Outcome = SendResult | ClientError
-"""What became of one message: where it is stored, or why that is not known."""
+"""The outcome for one message: where it is stored, or the error."""
 
 
 class Encoder(Protocol):
-    """Turns a message into what an attempt sends; raises an `InvalidArgument` for one that cannot be sent."""
+    """Encodes a message for sending; raises an `InvalidArgument` for one that cannot be sent."""
 
     def __call__(self, message: Message, unique_id: str, key: str | None) -> Outgoing: ...
 
@@ -42,12 +42,12 @@ class Item:
     message: Message
     key: str | None
     unique_id: str = ""
-    """Given when the route is known, for it contains the address by which we reached the name server."""
+    """Set when the route is known, because it contains our address on the connection to the name server."""
 
 
 @attrs.define(eq=False)
 class _Lane:
-    """The messages of one queue that wait, in order."""
+    """The waiting messages of one queue, in order."""
 
     target: Target
     items: deque[Item] = attrs.field(factory=deque[Item])
@@ -65,7 +65,7 @@ class ManySends:
     outcomes: dict[int, Outcome] = attrs.field(factory=dict[int, Outcome])
 
     async def send(self, items: Sequence[Item]) -> None:
-        """Send all, and note in `outcomes` what became of each."""
+        """Send all messages, and store the result or error of each in `outcomes`."""
         by_topic: dict[str, list[Item]] = {}
         for item in items:
             try:
@@ -114,13 +114,13 @@ class ManySends:
             await self._send_chunk(publication, target, chunk)
 
     def _target_now(self, publication: Publication, lane: _Lane, item: Item) -> Target:
-        """Where an item of a lane goes: as when the lanes were made, unless the queues of the topic have changed since."""
+        """The target of an item of a lane: the one of the lane, unless the queues of the topic have changed since."""
         if self._is_free(item):
             return self.transmitter.same_target(publication, lane.target.queue)
         return self._target(publication, item)
 
     def _fill(self, chunk: list[Item], publication: Publication, lane: _Lane, target: Target) -> None:
-        """Add to the first message of a request as many others as fit, all with or all without a queue of their own."""
+        """Add as many messages to a request as fit, all with or all without a fixed queue."""
         size, free, items = len(chunk[0].message.body), self._is_free(chunk[0]), lane.items
         if not self._fits_batch(chunk[0]):
             return
@@ -142,7 +142,7 @@ class ManySends:
         first = chunk[0]
         choose: Choose | None = None
         if not (self._is_free(first) and publication.broker_count > 1):
-            # Any queue would do for a free message too, but while its broker is the only one it stays behind its predecessors.
+            # A free message could use any queue, but while there is only one broker it stays behind its predecessors.
             choose = partial(self.transmitter.same_target, queue=target.queue)
             if first.key is not None or self.queue is not None:
                 choose = partial(self.transmitter.chosen, message=first.message, key=first.key, queue=self.queue, selector=None)
@@ -166,7 +166,7 @@ class ManySends:
             if len(chunk) == 1 or error.retriable or error.may_have_been_stored or isinstance(error, Closed):
                 self.outcomes.update((item.index, error) for item in chunk)
                 return
-            for item in chunk:  # one message that cannot be stored does not take the others with it
+            for item in chunk:  # one message that cannot be stored must not fail the others
                 await self._send_chunk(publication, target, [item])
         else:
             self.outcomes.update((item.index, result) for item, result in zip(chunk, results, strict=True))

@@ -1,7 +1,7 @@
-"""From a message to the frame of a send request, and from the answer to a `SendResult`. Pure.
+"""Encodes a message into the frame of a send request, and decodes the answer into a `SendResult`. Pure.
 
-Sending is the hot path, so a frame is one bytes formatting: everything that does not change between messages of one queue is in
-the queue's template already. Names and letters: RocketMQ SEND_MESSAGE_V2 (310) and SEND_BATCH_MESSAGE (320).
+Sending is the hot path, so a frame is made by formatting bytes once: the parts common to all messages of a queue are in its
+template. Names and letters are those of RocketMQ's SEND_MESSAGE_V2 (310) and SEND_BATCH_MESSAGE (320).
 """
 
 from __future__ import annotations
@@ -36,29 +36,29 @@ from .retry import RETRIES, SEND_TIMEOUT_SECONDS
 from .route import AUTO_CREATE_QUEUES, AUTO_CREATE_TOPIC
 
 MESSAGE_BYTES_MAX = 4 * 1024 * 1024
-"""RocketMQ's `maxMessageSize` of clients."""
+"""By default larger bodies and batches are refused (`maxMessageSize` of RocketMQ's clients)."""
 
 KEY_SEPARATOR = " "
 
 _OWN_FIELDS = {TAGS: "tag", KEYS: "keys", DELAY: "delay_level", WAIT: "wait_stored"}
-_PROPERTIES_CHARACTERS_SAFE = PROPERTIES_BYTES_MAX // 4  # no UTF-8 character takes more than four bytes
+_PROPERTIES_CHARACTERS_SAFE = PROPERTIES_BYTES_MAX // 4  # no UTF-8 character needs more than four bytes
 
 
 @attrs.frozen
 class ProducerOptions:
-    """How a producer sends."""
+    """The options of a producer."""
 
     send_timeout_seconds: float = SEND_TIMEOUT_SECONDS
-    """Total time of one send, all attempts together."""
+    """The time limit of one send, for all attempts together."""
     retries: int = RETRIES
-    """Further attempts after a failure that may have stored the message; each may store it twice."""
+    """How many attempts follow failures that may have stored the message; each may store it again."""
     compression: Compression | None = Compression.ZLIB
     compress_over_bytes: int = COMPRESS_OVER_BYTES
     message_bytes_max: int = MESSAGE_BYTES_MAX
     avoid_slow_brokers: bool = True
-    """RocketMQ's `sendLatencyFaultEnable`."""
+    """Whether brokers that answered late are avoided (RocketMQ `sendLatencyFaultEnable`)."""
     plain_bytes_max: int = attrs.field(init=False)
-    """Bodies up to this size need neither compression nor refusal."""
+    """Bodies up to this size are neither compressed nor refused."""
 
     def __attrs_post_init__(self) -> None:
         plain = self.message_bytes_max
@@ -69,7 +69,7 @@ class ProducerOptions:
 
 @attrs.frozen
 class Outgoing:
-    """A message on its way: what every attempt sends."""
+    """An encoded message or batch, which every attempt sends."""
 
     sys_flag: int
     born_ms: int
@@ -80,28 +80,28 @@ class Outgoing:
 
 
 class SendStatus(Enum):
-    """What was true when the broker answered; RocketMQ's four put statuses. The message is stored in each of them."""
+    """The durability of a message when the broker answered: RocketMQ's four put statuses that mean that it is stored."""
 
     SEND_OK = 0
-    """Everything the broker promises in its mode: written, and flushed or replicated if it is set up so."""
+    """All that the broker's mode guarantees: written, and flushed or replicated if it is configured so."""
     FLUSH_DISK_TIMEOUT = 10
-    """Written, but not confirmed on the medium."""
+    """Written, but the flush to the medium was not confirmed in time."""
     SLAVE_NOT_AVAILABLE = 11
-    """Written, but no slave is there to take it."""
+    """Written, but too few slaves are connected, or they are too far behind."""
     FLUSH_SLAVE_TIMEOUT = 12
-    """Written, but not confirmed by a slave."""
+    """Written, but slaves did not confirm it in time."""
 
 
 _STATUSES = {status.value: status for status in SendStatus}
 
 
-# Frozen by its setters, which its constructor does not go through: half the cost of `attrs.frozen`, once per message sent.
+# Frozen by its setters, which its constructor bypasses: half the cost of `attrs.frozen`, and one is made per sent message.
 @attrs.define(on_setattr=attrs.setters.frozen, unsafe_hash=True)
 class SendResult:
     """An acknowledged message.
 
-    `message_id` is the unique id, given by the client before sending; `offset_message_id` says where the broker stored it (a
-    delayed message: where it waits). `queue_offset` is its number in `queue`.
+    `message_id` is the unique id, made by the client before sending. `offset_message_id` contains the place where the broker
+    stored it, for a delayed message that in the delay topic. `queue_offset` is its offset in `queue`.
     """
 
     message_id: str
@@ -114,7 +114,7 @@ class SendResult:
 
 @attrs.define(eq=False)
 class Target:
-    """One queue with everything a send to it needs."""
+    """One queue with its broker's address and its frame templates."""
 
     queue: MessageQueue
     address: Address
@@ -124,7 +124,7 @@ class Target:
 
 @attrs.define(eq=False)
 class Publication:
-    """The queues of one topic that can be sent to, and whose turn it is."""
+    """The writable queues of one topic; `counter` chooses the next one."""
 
     topic: str
     queues: tuple[MessageQueue, ...]
@@ -137,9 +137,9 @@ def property_text(message: Message, unique_id: str, key: str | None = None) -> s
     """Write the property string of a message.
 
     Raises:
-        InvalidArgument: a value of the wrong type or outside its range, a separator inside a name or value, a space inside a
-            key, a name that has a field of its own.
-        MessageTooLarge: over 32767 bytes.
+        InvalidArgument: a value has the wrong type or is out of range, a name or value contains a separator, a key contains a
+            space, or a property has a field of its own in `Message`.
+        MessageTooLarge: the properties have more than 32767 bytes.
     """
     wait = "true" if message.wait_stored else "false"
     text = f"{UNIQUE_KEY}{NAME_END}{unique_id}{PROPERTY_END}{WAIT}{NAME_END}{wait}{PROPERTY_END}"
@@ -217,7 +217,7 @@ def frame_parts(
     *,
     oneway: bool = False,
 ) -> tuple[bytes, bytes]:
-    """Fill a template; the body is no part of the first piece, so that it is not copied here."""
+    """Fill a template; the body is returned as a piece of its own, so that it is not copied."""
     header = template % (sys_flag, born_ms, flag, properties, ONEWAY_FLAG if oneway else 0, opaque)
     size = len(header)
     return frame_start(size, len(body)) + header, body
@@ -227,7 +227,7 @@ def json_text(properties: str) -> bytes:
     """A property string as JSON text.
 
     Raises:
-        InvalidArgument: half a surrogate pair, which no encoding carries.
+        InvalidArgument: the text contains a lone surrogate, which UTF-8 cannot encode.
     """
     try:
         return orjson.dumps(properties)
@@ -251,8 +251,8 @@ def encode_messages(
     """Encode messages as one batch, each with its sharding key if `keys` has one for it.
 
     Raises:
-        InvalidArgument: several topics, a delay, or none at all; besides what `property_text` refuses.
-        MessageTooLarge: together over `size_max`. Send them in several batches.
+        InvalidArgument: there are several topics, a delay or no message, or `property_text` refuses a message.
+        MessageTooLarge: the batch is larger than `size_max`. Send the messages in several batches.
     """
     topics: set[str] = set()
     ids: list[str] = []
@@ -273,7 +273,7 @@ def encode_messages(
         items.append((message.flag, message.body, properties))
     if len(topics) != 1:
         raise InvalidArgument(f"a batch has messages of exactly one topic (got {sorted(topics)})")
-    if size > size_max:  # known before they are copied together, which may be more than there is room for
+    if size > size_max:  # checked before they are copied into one buffer, which could exceed the memory
         raise MessageTooLarge("batch", size, size_max)
     return Batch(topics.pop(), tuple(ids), encode_batch(items), wait_stored)
 
@@ -288,7 +288,7 @@ def result_of(answer: RemotingCommand, unique_id: str, queue: MessageQueue, addr
 
     Raises:
         Refused: the broker did not store the message.
-        BadAnswer: stored, but the answer does not say where.
+        BadAnswer: the message is stored, but the answer lacks its id or offset.
     """
     status = _STATUSES.get(answer.code)
     if status is None:
@@ -303,7 +303,7 @@ def result_of(answer: RemotingCommand, unique_id: str, queue: MessageQueue, addr
 def results_of(answer: RemotingCommand, batch: Batch, queue: MessageQueue, address: Address) -> list[SendResult]:
     """Read the answer to a batch; raises as `result_of` does."""
     first = result_of(answer, "", queue, address)
-    # A batch answers one id per message; brokers with batch queues (5.x) answer a single one.
+    # The answer to a batch has one id per message; brokers with batch queues (5.x) send a single one.
     offset_ids = first.offset_message_id.split(",")
     if len(offset_ids) != len(batch.unique_ids):
         offset_ids = [first.offset_message_id] * len(batch.unique_ids)

@@ -1,7 +1,7 @@
-"""The trio shell that every client stands on: connections, name servers, routes, heartbeats, and what servers ask of us.
+"""The trio shell under every client: connections, name servers, routes, heartbeats, and requests from servers.
 
 One session belongs to one producer, consumer or admin client and ends with it: leaving `open_session` leaves no task and no
-socket behind (RocketMQ `MQClientInstance`, without its sharing). Times come from RocketMQ: routes and heartbeats every 30 s.
+socket behind (RocketMQ `MQClientInstance`, but not shared). As in RocketMQ, routes and heartbeats are due every 30 s.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ CONNECT_SECONDS = 3.0
 ROUTE_POLL_SECONDS = 30.0
 HEARTBEAT_SECONDS = 30.0
 FAREWELL_SECONDS = 1.0
-"""What a client takes at most to say goodbye, even when it is cancelled."""
+"""The time limit for unregistering from the brokers when a client is closed, even when it is cancelled."""
 
 REST_SECONDS = 5.0
-"""How long an address that refused a connection is avoided by readers that have another."""
+"""For this time after an address could not be connected, readers that have another member avoid it."""
 
 SILENCE_SECONDS = 3.0
-"""After so long without a word from a member that is asked for messages it has to answer a heartbeat."""
+"""A member with a pending pull that has sent nothing for this time must answer a heartbeat."""
 SILENCE_LOOK_SECONDS = 1.0
 
 PeerHandler = Callable[[Channel, RemotingCommand], RemotingCommand | None]
@@ -61,35 +61,35 @@ PeerHandler = Callable[[Channel, RemotingCommand], RemotingCommand | None]
 
 @attrs.define(eq=False)
 class Session:
-    """One client of the cluster."""
+    """The connections and routes of one client."""
 
     world: World
     name_servers: tuple[Address, ...]
     nursery: trio.Nursery
     instance: str
-    """Tells clients of one host apart, in their client id."""
+    """The part of the client id that distinguishes the clients of one host."""
     routes: RouteTable = attrs.field(factory=RouteTable)
     topics: set[str] = attrs.field(factory=set[str])
-    """Topics whose routes are kept up to date."""
+    """The topics whose routes are polled."""
     producer_groups: set[str] = attrs.field(factory=set[str])
     members: list[Member] = attrs.field(factory=list[Member])
     handlers: dict[int, PeerHandler] = attrs.field(factory=dict[int, PeerHandler])
-    """What servers may ask of us, by request code."""
+    """The handlers of requests from servers, by request code."""
     on_route: list[Callable[[TopicRoute], None]] = attrs.field(factory=list[Callable[[TopicRoute], None]])
-    """Called with every route that is new."""
+    """The functions to call with every new or changed route."""
     local_host: str | None = None
     heartbeat_seconds: float = HEARTBEAT_SECONDS
     route_poll_seconds: float = ROUTE_POLL_SECONDS
     closed: bool = False
     _servers: NameServers = attrs.field(init=False)
     _refreshes: dict[str, _Refresh] = attrs.field(factory=lambda: dict[str, _Refresh]())  # noqa: PLW0108 - it comes below
-    """Routes that are being asked for, by topic."""
+    """The route requests in progress, by topic."""
     _channels: dict[Address, Channel] = attrs.field(factory=dict[Address, Channel])
     _resting: dict[Address, float] = attrs.field(factory=dict[Address, float])
     _doubted: set[Address] = attrs.field(factory=set[Address])
-    """Brokers that have to answer a heartbeat."""
+    """Brokers that are being checked with a heartbeat."""
     _hanging: set[Address] = attrs.field(factory=set[Address])
-    """Those that did not, until they do."""
+    """Brokers that did not answer it, until they do."""
 
     def __repr__(self) -> str:
         return f"<Session {self.client_id} at {self.name_servers_text}>"
@@ -99,16 +99,16 @@ class Session:
 
     @property
     def name_servers_text(self) -> str:
-        """The name servers as they are given to a client."""
+        """The addresses of the name servers, joined by `;`."""
         return ";".join(map(str, self.name_servers))
 
     @property
     def client_id(self) -> str:
-        """How brokers and other members know us: `ip@instance`."""
+        """The id by which brokers and other members identify us: `ip@instance`."""
         return f"{self.local_host or '127.0.0.1'}@{self.instance}"
 
     def channel_to(self, address: Address) -> Channel:
-        """The connection to `address`, which may still be coming about: calls through it go out in their order.
+        """The connection to `address`, which may still be connecting; calls through it are sent in order.
 
         Raises:
             Closed: the client is closed.
@@ -130,10 +130,10 @@ class Session:
         return channel
 
     async def channel(self, address: Address) -> Channel:
-        """The open connection to `address`, opened if need be; all who wait for it share one attempt.
+        """The open connection to `address`, opened if necessary; all waiting tasks share one attempt.
 
         Raises:
-            Unreachable: no connection came about.
+            Unreachable: the connection could not be opened.
             Closed: the client is closed.
         """
         channel = self.channel_to(address)
@@ -145,12 +145,12 @@ class Session:
         return channel
 
     async def call(self, address: Address, command: RemotingCommand, timeout_seconds: float = CALL_SECONDS) -> RemotingCommand:
-        """Ask `address` and return its answer, whatever its code.
+        """Send a request to `address` and return its answer, of any code.
 
         Raises:
-            Unreachable: no connection. Nothing was asked.
-            NoAnswer: asked, but no answer came.
-            Closed: the client is closed, or was meanwhile.
+            Unreachable: there is no connection. The request was not sent.
+            NoAnswer: the request was sent, but no answer came.
+            Closed: the client is closed, or was closed during the call.
         """
         try:
             return await self.channel_to(address).call(command, timeout_seconds)
@@ -158,7 +158,7 @@ class Session:
             raise self.failure_of(address, error) from error
 
     def failure_of(self, address: Address, error: CallTimeout | ConnectionLost) -> ClientError:
-        """What a failed call means to its caller; a connection that may be dead is looked after."""
+        """The error that a failed call raises; a connection that may be dead is checked."""
         if self.closed:
             return Closed("the client was closed meanwhile", may_have_been_stored=error.sent)
         if isinstance(error, CallTimeout):
@@ -167,7 +167,7 @@ class Session:
         return NoAnswer(str(address), str(error)) if error.sent else Unreachable(str(address), error.reason)
 
     async def ask(self, address: Address, command: RemotingCommand, timeout_seconds: float = CALL_SECONDS) -> RemotingCommand:
-        """Ask `address` and return its answer; raises like `call`, and `Refused` for a code that is not success."""
+        """Send a request to `address` and return its answer; raises as `call`, and `Refused` for a code other than success."""
         answer = await self.call(address, command, timeout_seconds)
         if answer.code != ResponseCode.SUCCESS:
             raise refusal(answer.code, answer.remark, str(address))
@@ -178,11 +178,11 @@ class Session:
         return await self._servers.ask(command, timeout_seconds)
 
     async def refresh_route(self, topic: str) -> TopicRoute:
-        """Ask for the route of `topic`, remember it, and notify `on_route` if it is new; all who ask at once share one answer.
+        """Fetch and store the route of `topic`, and call `on_route` if it has changed; concurrent calls share one request.
 
         Raises:
-            NoRoute: unknown topic, or no name server. What was known stays known.
-            Closed: the client is closed, or was meanwhile.
+            NoRoute: the topic is unknown, or no name server answers. The stored route is kept.
+            Closed: the client is closed, or was closed during the call.
         """
         if self.closed:
             raise Closed("the client is closed")
@@ -196,7 +196,7 @@ class Session:
         return refresh.route
 
     async def _refresh(self, topic: str, refresh: _Refresh) -> None:
-        """Ask for a route in a task of its own, so that it goes on when one of those who wait for it gives up."""
+        """Fetch a route in a task of its own, so that it continues when a waiting caller is cancelled."""
 
         def failed(reason: NoRouteReason, cause: Exception, detail: str = "") -> None:
             refresh.failure, refresh.cause = lambda: NoRoute(topic, reason, detail), cause
@@ -220,17 +220,17 @@ class Session:
             self._take_route(refresh.route)
 
     async def route_to_create(self, topic: str) -> TopicRoute:
-        """The route by which a first send creates `topic`, made from that of the template topic.
+        """The route for the first send to `topic`, which creates it; made from the route of the template topic.
 
         Raises:
-            NoRoute: brokers do not create topics, or there are none.
+            NoRoute: the brokers do not create topics, or there are no brokers.
         """
         try:
             template = await self.refresh_route(AUTO_CREATE_TOPIC)
         except NoRoute as error:
             if error.reason is NoRouteReason.TOPIC_UNKNOWN:
                 known = await self.ask_name_server(RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO))
-                # The body is not strict JSON; whether it names any broker shows without reading it.
+                # The body is not strict JSON, so we only search it for a broker name.
                 no_broker = b'"brokerName"' not in known.body
                 reason = NoRouteReason.NO_BROKER if no_broker else NoRouteReason.TOPIC_UNKNOWN
                 raise NoRoute(topic, reason) from error
@@ -238,18 +238,18 @@ class Session:
         return template.as_template_for(topic)
 
     def let_rest(self, address: Address) -> None:
-        """Note that `address` did not take a connection, so that readers look elsewhere for a while."""
+        """Record that `address` could not be connected, so that readers avoid it for `REST_SECONDS`."""
         self._resting[address] = trio.current_time() + REST_SECONDS
 
     def resting(self) -> frozenset[Address]:
-        """Addresses that are better left alone now."""
+        """The addresses that readers should avoid now."""
         if self._resting:
             now = trio.current_time()
             self._resting = {address: until for address, until in self._resting.items() if until > now}
         return frozenset(self._hanging | self._resting.keys()) if self._resting or self._hanging else frozenset()
 
     def open_channels(self) -> list[Channel]:
-        """Connections to brokers that are open now."""
+        """The open connections to brokers."""
         return [
             channel
             for address, channel in self._channels.items()
@@ -257,7 +257,7 @@ class Session:
         ]
 
     async def heartbeat_everywhere(self) -> None:
-        """Tell all brokers that we are here, and wait for their answers; failures are logged."""
+        """Send a heartbeat to all brokers, and wait for their answers; failures are logged."""
         addresses = self.routes.members() if self.members else self.routes.masters()
         async with trio.open_nursery() as nursery:
             for address in dict.fromkeys(addresses):
@@ -270,7 +270,7 @@ class Session:
             await self.heartbeat_everywhere()
 
     async def poll_routes(self) -> None:
-        """Keep the routes of `topics` up to date until cancelled; what a name server does not know (now) is kept."""
+        """Refresh the routes of `topics` until cancelled; a route that a name server does not know (now) is kept."""
         while True:
             await trio.sleep(self.route_poll_seconds)
             for topic in sorted(self.topics):
@@ -281,14 +281,14 @@ class Session:
                 except Closed:
                     return
             if self.topics <= self.routes.routes.keys():
-                self.routes.forget(AUTO_CREATE_TOPIC)  # it served its turn, and would keep its brokers alive in the table
+                self.routes.forget(AUTO_CREATE_TOPIC)  # not needed any more, and it would keep its brokers in the table
             self._close_offline_channels()
 
     async def watch_members(self) -> None:
-        """Notice members that hang while readers wait for them, until cancelled.
+        """Detect members that hang while readers wait for them, until cancelled.
 
-        For as long as a pull may be held, a broker that hangs looks like one that holds it. Where readers have another member
-        to turn to, a heartbeat tells the two apart.
+        A broker that hangs looks like one that holds a pull. If readers have another member to read from, a heartbeat
+        distinguishes the two.
         """
         while True:
             await trio.sleep(SILENCE_LOOK_SECONDS)
@@ -299,15 +299,15 @@ class Session:
                     self._watch(channel.address)
 
     def _doubt_silent(self, address: Address, error: CallTimeout) -> None:
-        """After a call without an answer: find out whether a connection that has been silent since is dead.
+        """Check whether a connection is dead on which nothing came since a call that got no answer.
 
-        A peer that vanished without a word, or a middlebox that forgot the connection, leaves it open for ever on this side.
+        If the peer vanished or a middlebox dropped the connection silently, it would stay open on this side for ever.
         """
         channel = self._channels.get(address)
         if channel is None or not error.silent or self.closed:
             return
         if address in self.name_servers or not error.sent:
-            channel.close()  # name servers answer at once or not at all
+            channel.close()  # a name server that does not answer at once will not answer at all
         else:
             self._watch(address)
 
@@ -317,7 +317,7 @@ class Session:
             self.nursery.start_soon(self._doubt, address)
 
     async def _doubt(self, address: Address) -> None:
-        """Close a connection whose peer does not answer a heartbeat; readers leave that broker alone until it does."""
+        """Close a connection whose peer does not answer a heartbeat; readers avoid that broker until it does."""
         if not await self._answers(address):
             log.warning("hanging_broker_left", broker=str(address), silence_seconds=SILENCE_SECONDS + CALL_SECONDS)
             while self.members and self.routes.has_other_members(address):
@@ -330,7 +330,7 @@ class Session:
         self._doubted.discard(address)
 
     async def _answers(self, address: Address) -> bool:
-        """Whether a broker answers a heartbeat; if not, calls that wait there end with the connection."""
+        """Whether a broker answers a heartbeat; if not, its connection is closed, which fails all pending calls."""
         try:
             await self._call_heartbeat(address)
         except (CallTimeout, ConnectionLost) as error:
@@ -343,7 +343,7 @@ class Session:
         return True
 
     async def unregister(self) -> None:
-        """Tell the brokers we are connected to that we leave."""
+        """Unregister our groups from all connected brokers."""
         groups = [("producerGroup", group) for group in sorted(self.producer_groups)]
         groups += [("consumerGroup", member.group) for member in self.members]
         async with trio.open_nursery() as nursery:
@@ -360,7 +360,7 @@ class Session:
                 return
 
     async def send_heartbeat(self, address: Address) -> None:
-        """Tell one broker that we are here; failures are logged."""
+        """Send a heartbeat to one broker; failures are logged."""
         if not self.producer_groups and not self.members:
             return
         try:
@@ -374,7 +374,7 @@ class Session:
             log.warning("heartbeat_refused", broker=str(address), code=answer.code, remark=answer.remark)
 
     async def _call_heartbeat(self, address: Address) -> RemotingCommand:
-        # With the channel first, so that the client id has our own address in it.
+        # We connect first, because the client id contains our address on the connection.
         channel = await self.channel(address)
         body = orjson.dumps(heartbeat(self.client_id, sorted(self.producer_groups), self.members))
         return await channel.call(RemotingCommand(RequestCode.HEART_BEAT, body=body), CALL_SECONDS)
@@ -422,7 +422,7 @@ def _was_closed() -> ClientError:
 
 @attrs.define(eq=False)
 class _Refresh:
-    """One question for a route; without an answer it ends when the client is closed."""
+    """One route request; without an answer it ends when the client is closed."""
 
     ended: trio.Event = attrs.field(factory=trio.Event)
     route: TopicRoute | None = None
@@ -446,14 +446,14 @@ async def open_session(
 
     Args:
         namesrv: `host:port`, several joined by `;`, or a sequence of them.
-        world: the outside.
+        world: the network, clock, randomness and disk to use.
         instance_name: replaces the random part of the client id.
-        tls: whether every connection is encrypted, to name servers too; `True` believes any certificate, as RocketMQ does.
+        tls: whether every connection is encrypted, also to name servers; `True` accepts any certificate, as RocketMQ does.
 
     Raises:
-        WrongEventLoop: trio does not run this task.
-        InvalidArgument: an address or a name that cannot be.
-    Cancellation: says goodbye to the brokers within `FAREWELL_SECONDS`, then closes everything.
+        WrongEventLoop: the caller is not a task of trio.
+        InvalidArgument: an address or a name is invalid.
+    Cancellation: unregisters from the brokers within `FAREWELL_SECONDS`, then closes everything.
     """
     _check_event_loop()
     if instance_name is not None:
@@ -467,7 +467,7 @@ async def open_session(
     lots = world.randomness
     instance = instance_name or f"{lots.getrandbits(16)}#{lots.getrandbits(48)}"
     async with background_nursery() as nursery:
-        # Clients spread over the name servers, each staying with one that answers.
+        # Each client begins with a random name server, which balances them, and stays with one that answers.
         first = lots.randrange(len(name_servers))
         session = Session(world, name_servers[first:] + name_servers[:first], nursery, instance)
         nursery.start_soon(session.poll_routes)

@@ -1,4 +1,4 @@
-"""What a consumer wants of a topic, and how it says so in a heartbeat (RocketMQ `SubscriptionData`, `HeartbeatData`)."""
+"""Subscriptions of consumers, and the heartbeats that carry them (RocketMQ `SubscriptionData`, `HeartbeatData`)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class MessageModel(Enum):
 
 @attrs.frozen
 class Subscription:
-    """One topic and the filter on it."""
+    """One topic and its filter."""
 
     topic: str
     expression: str = ALL
@@ -44,7 +44,7 @@ class Subscription:
 
     @property
     def tags(self) -> frozenset[str]:
-        """The tags that are wanted; none means all messages."""
+        """The tags to receive; an empty set means all messages."""
         if self.expression_type != TAG_EXPRESSION or self.expression in ("", ALL):
             return frozenset()
         return frozenset(tag for tag in (part.strip() for part in self.expression.split("||")) if tag)
@@ -64,10 +64,10 @@ class Subscription:
 
 
 def subscriptions_of(topics: str | Iterable[str] | Mapping[str, str | Subscription], version: int) -> list[Subscription]:
-    """Read what `open_consumer` takes: one topic, several, or topics with their expressions.
+    """Read the `topics` of `open_consumer`: one topic, several, or topics with their expressions.
 
     Raises:
-        InvalidArgument: no topic, or an expression that selects nothing.
+        InvalidArgument: there is no topic, or an expression names no tag.
     """
     if isinstance(topics, str):
         topics = [topics]
@@ -97,33 +97,33 @@ def subscriptions_of(topics: str | Iterable[str] | Mapping[str, str | Subscripti
 def subscriptions_of_member(
     group: str, topics: str | Iterable[str] | Mapping[str, str | Subscription], model: MessageModel, version: int
 ) -> dict[str, Subscription]:
-    """What a member of `group` reads, by topic: what it asks for, and what comes back to the group for another try.
+    """The subscriptions of a member of `group` by topic: those of `topics`, and the group's retry topic unless broadcasting.
 
     Raises:
-        InvalidArgument: a topic or expression that cannot be.
+        InvalidArgument: a topic or expression is invalid.
     """
     subscriptions = {subscription.topic: subscription for subscription in subscriptions_of(topics, version)}
-    if model is not MessageModel.BROADCASTING:  # there every member would get what one member gave back
+    if model is not MessageModel.BROADCASTING:  # when broadcasting, every member would get the retries of one
         retry_topic = RETRY_PREFIX + group
         subscriptions[retry_topic] = Subscription(retry_topic, version=version)
     return subscriptions
 
 
 def sql(expression: str) -> Subscription:
-    """Make an SQL92 filter, which the broker must allow; it stands where the expression of a topic does."""
+    """Make an SQL92 filter to use as the expression of a topic; the broker must allow such filters."""
     return Subscription("", check_text("expression", expression), SQL_EXPRESSION)
 
 
 @attrs.frozen
 class Member:
-    """A client as member of a consumer group, as its heartbeats tell it."""
+    """A client as a member of a consumer group, as in its heartbeats."""
 
     group: str
     subscriptions: tuple[Subscription, ...]
     model: MessageModel
     consume_from: ConsumeFrom
     passive: bool = True
-    """Whether messages are handed to it (push), or it asks for them (pull)."""
+    """Whether it is a push consumer (`CONSUME_PASSIVELY`) or a pull consumer."""
 
     def wire(self) -> dict[str, Any]:
         """The JSON object of this member."""
@@ -138,7 +138,7 @@ class Member:
 
 
 def heartbeat(client_id: str, producer_groups: Iterable[str], members: Iterable[Member]) -> dict[str, Any]:
-    """The HeartbeatData object."""
+    """The `HeartbeatData` object of a client."""
     return {
         "clientID": client_id,
         "producerDataSet": [{"groupName": group} for group in producer_groups],

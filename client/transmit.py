@@ -1,6 +1,6 @@
-"""What the producer's ways to send have in common: which queue a message goes to, and what follows when an attempt fails.
+"""The common part of all sends of a producer: choose the queue of a message, and retry a failed attempt.
 
-One send has a total time; inside it `retry.py` decides whether it is tried again, and where. The trio shell around it.
+One send has a total time limit, within which `retry.py` decides whether and where it is retried; this is the trio shell.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from .session import Session
 log = get_logger(__name__)
 
 QueueSelector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
-"""Chooses the queue of a message from those that can be sent to."""
+"""Chooses the queue of a message from the writable queues of its topic."""
 
 Choose = Callable[[Publication], Target]
-"""Chooses the queue of a message anew when the queues of its topic have changed; None where any queue will do."""
+"""Chooses the queue of a message for each attempt, because the topic's queues may change; None where any queue will do."""
 
 SINGLE, BATCH = int(RequestCode.SEND_MESSAGE_V2), int(RequestCode.SEND_BATCH_MESSAGE)
 
 
 @attrs.define(eq=False)
 class Transmitter:
-    """Chooses queues and carries sends through their attempts, for one producer."""
+    """Chooses queues and makes the attempts of sends, for one producer."""
 
     group: str
     options: ProducerOptions
@@ -112,7 +112,7 @@ class Transmitter:
         seconds: float,
         choose: Choose | None,
     ) -> tuple[RemotingCommand, Target]:
-        """The attempts after the first, failed one."""
+        """Make further attempts after the first one has failed."""
         attempts = Attempts(self.options.retries)
         while True:
             before = publication
@@ -122,10 +122,10 @@ class Transmitter:
                     failure.retriable, failure.may_have_been_stored = False, attempts.may_have_been_stored
                     raise failure
             elsewhere = publication.broker_count > 1 and choose is None
-            found = publication is not before  # the new route leads elsewhere, to a new master for example
+            found = publication is not before  # the new route has other targets, a new master for example
             pause = attempts.again(failure, elsewhere=elsewhere or found, lot=self.session.world.randomness.random())
             if pause is None:
-                failure.may_have_been_stored = attempts.may_have_been_stored  # by an earlier one, if not by the last
+                failure.may_have_been_stored = attempts.may_have_been_stored  # by any attempt, not only the last one
                 raise failure
             left = deadline - trio.current_time() - pause
             if left <= 0:
@@ -145,7 +145,7 @@ class Transmitter:
                 failure = error
 
     def _stays_absent(self, publication: Publication, target: Target, choose: Choose) -> bool:
-        """Whether a message with a queue of its own would go to one again that does not exist, by the newest route."""
+        """Whether a message with a fixed queue would again be sent to a queue that does not exist in the newest route."""
         try:
             return choose(publication).queue == target.queue and not self._exists(target.queue)
         except InvalidArgument:
@@ -163,7 +163,7 @@ class Transmitter:
         return publication.targets[choose_queue(publication.queues, publication.counter, avoid, target.queue.broker_name)]
 
     async def _attempt(self, target: Target, outgoing: Outgoing, seconds: float) -> RemotingCommand:
-        """Send once, and return an answer that says stored; every failure is a `ClientError` and noted against the broker."""
+        """Send once, and return an answer that means stored; every failure is a `ClientError` and recorded for the broker."""
         started = trio.current_time()
         try:
             channel = self.session.channel_to(target.address)
@@ -181,7 +181,7 @@ class Transmitter:
         return answer
 
     def failed(self, target: Target, error: ClientError | CallTimeout | ConnectionLost) -> ClientError:
-        """Note a failed attempt; return what it means to the caller."""
+        """Record a failed attempt; return the error for the caller."""
         failure = error if isinstance(error, ClientError) else self.session.failure_of(target.address, error)
         if self.closed:
             return Closed("the producer was closed meanwhile", may_have_been_stored=failure.may_have_been_stored)

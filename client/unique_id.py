@@ -1,7 +1,7 @@
-"""Unique message ids in RocketMQ's Java layout, so that its tools read the send time out of them.
+"""Unique message ids in RocketMQ's Java layout, so that its tools can read the send time from them.
 
 `ip (4 or 16) | process (2) | instance (4) | ms since the first of the month (4) | counter (2)`, as upper-case hex. Two ids of
-one generator never agree: the counter runs on across milliseconds, and at most 65,536 ids leave in one of them.
+one generator are never equal: the counter continues across milliseconds, and at most 65,536 ids are made per millisecond.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ class UniqueIds:
     """Makes ids for one client.
 
     Args:
-        host: the client's own numeric address.
-        process: 16 bits that tell processes of one host apart.
-        instance: 32 bits that tell clients of one process apart.
+        host: the numeric address of the client.
+        process: 16 bits that distinguish the processes of one host.
+        instance: 32 bits that distinguish the clients of one process.
     """
 
     host: str
@@ -29,24 +29,24 @@ class UniqueIds:
     instance: int
     _prefix: str = attrs.field(init=False)
     _head: str = attrs.field(init=False, default="")
-    """What all ids of the newest millisecond begin with."""
+    """The common first part of all ids of the newest millisecond."""
     _month_start_ms: int = attrs.field(init=False, default=0)
     _month_end_ms: int = attrs.field(init=False, default=0)
     _counter: int = attrs.field(init=False, default=0)
     _newest_ms: int = attrs.field(init=False, default=0)
     _left: int = attrs.field(init=False, default=0)
-    """How many ids the newest millisecond has room for."""
+    """How many more ids may be made in the newest millisecond."""
 
     def __attrs_post_init__(self) -> None:
         packed = ipaddress.ip_address(self.host).packed
         self._prefix = packed.hex().upper() + f"{self.process & 0xFFFF:04X}{self.instance & 0xFFFFFFFF:08X}"
 
     def next(self, wall_ms: int) -> str:
-        """Make the next id; `wall_ms` may stand still or jump back, the id is new all the same."""
+        """Make the next id; it is unique even if `wall_ms` stays the same or goes back."""
         if wall_ms > self._newest_ms:
             self._enter(wall_ms)
         elif not self._left:
-            self._enter(self._newest_ms + 1)  # borrowed from the future, which is reached soon
+            self._enter(self._newest_ms + 1)  # uses the next millisecond early; the clock soon reaches it
         self._left -= 1
         counter = self._counter = self._counter + 1 & _COUNTER_MASK
         return f"{self._head}{counter:04X}"
@@ -60,17 +60,17 @@ class UniqueIds:
 
 
 def _month_around(wall_ms: int) -> tuple[int, int]:
-    """First and last-plus-one millisecond of the month, by UTC."""
+    """The first millisecond of the month by UTC, and that of the next month."""
     first = datetime.fromtimestamp(wall_ms / 1000, UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
     after = first.replace(year=first.year + first.month // 12, month=first.month % 12 + 1)
     return int(first.timestamp()) * 1000, int(after.timestamp()) * 1000
 
 
 def sent_at_ms(unique_id: str, wall_ms: int) -> int:
-    """Read the send time back out of an id that was made at most a month before `wall_ms`.
+    """Read the send time from an id that was made at most a month before `wall_ms`.
 
     Raises:
-        ValueError: not an id of this layout.
+        ValueError: `unique_id` does not have this layout.
     """
     if len(unique_id) not in (32, 56):
         raise ValueError(f"a unique id has 32 or 56 hex digits (got {len(unique_id)})")
