@@ -1,8 +1,8 @@
 """A DLedger group of real processes under load, whose leader is killed again and again: `python -m harness.processes.dledger`.
 
-A producer keeps many sends in flight and writes down every acknowledgement. After each kill the time to the next acknowledged
-send is measured, by a clock that the kill starts; then the killed node is started again and must follow. In the end a new group
-reads everything: no acknowledged message may be missing.
+A producer keeps many sends in flight and records every acknowledgement. After each kill the time to the next acknowledged send
+is measured; then the killed node is started again and must follow the leader. In the end a new consumer group reads
+everything, and no acknowledged message may be missing.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ SENDERS = 32
 NODES = 3
 READY_SECONDS = 60.0
 LIFE_SECONDS = (0.5, 2.0)
-"""How long a leader lives before it is killed, at least and at most."""
+"""The shortest and the longest time that a leader runs before it is killed."""
 SILENCE_SECONDS = 5.0
-"""A reader that is given nothing for so long has read everything."""
+"""A reader that gets no message for this long has read everything."""
 HOST = "127.0.0.1"
 
 
@@ -50,19 +50,19 @@ class GroupOfProcesses:
     servers: dict[int, ServerProcess] = attrs.field(factory=dict[int, ServerProcess])
 
     async def start(self, number: int) -> None:
-        """Start one node; it is up when it serves clients, whoever leads."""
+        """Start one node, and wait until it serves clients, as leader or follower."""
         stack = self.stacks[number] = AsyncExitStack()
         arguments = broker_arguments(self.directory / f"node-{number}" / "store", self.settings[number])
         self.servers[number] = await stack.enter_async_context(running(self.directory / f"node-{number}", *arguments))
         await self.servers[number].up()
 
     async def kill(self, number: int) -> None:
-        """End the process of one node without a word."""
+        """Kill the process of one node with SIGKILL."""
         await self.servers.pop(number).kill()
         await self.stacks.pop(number).aclose()
 
     async def leader(self, admin: Admin) -> int:
-        """The number of the node that says it leads, once one does."""
+        """Wait until a node reports that it leads; returns its number."""
         with trio.fail_after(READY_SECONDS):
             while True:
                 for number, server in self.servers.items():
@@ -99,14 +99,14 @@ async def open_group(directory: Path) -> AsyncGenerator[GroupOfProcesses]:
 
 @attrs.define(eq=False)
 class Kills:
-    """What a run has seen."""
+    """The results of one run."""
 
     acknowledged: set[int] = attrs.field(factory=set[int])
     failed: int = 0
     seconds: list[float] = attrs.field(factory=list[float])
-    """From each kill to the next acknowledged send."""
+    """The time from each kill to the next acknowledged send."""
     missing: set[int] = attrs.field(factory=set[int])
-    """What was acknowledged, and is not there in the end."""
+    """Messages that were acknowledged and not found in the end."""
     _numbers: count[int] = attrs.field(factory=count)
     _acknowledgement: trio.Event = attrs.field(factory=trio.Event)
 
@@ -120,11 +120,11 @@ class Kills:
                 self.failed += 1
             else:
                 self.acknowledged.add(number)
-                if began is self._acknowledgement:  # begun before the kill it would prove nothing
+                if began is self._acknowledgement:  # a send that began before the kill proves nothing
                     began.set()
 
     async def kill_leader(self, group: GroupOfProcesses, admin: Admin) -> None:
-        """Kill the leader, measure, and start it again."""
+        """Kill the leader, measure the time to the next acknowledged send, and start the node again."""
         number = await group.leader(admin)
         killed_at = trio.current_time()
         await group.kill(number)
@@ -135,7 +135,7 @@ class Kills:
         await group.start(number)
 
     async def look(self, reader: PullConsumer) -> None:
-        """Read all queues from their beginning."""
+        """Read all queues from their beginning, and record which acknowledged messages are missing."""
         await reader.assign(await reader.queues(TOPIC))
         for queue in reader.assignment():
             await reader.seek(queue, 0)
@@ -164,7 +164,7 @@ async def create_topic(admin: Admin) -> None:
 
 
 async def run(directory: Path, kills: int, lots: random.Random) -> Kills:
-    """Kill the leader so many times, under load, and look at everything in the end."""
+    """Kill the leader `kills` times under load, then read everything."""
     result = Kills()
     async with open_group(directory) as group, open_admin(group.namesrv) as admin:
         await create_topic(admin)
@@ -182,7 +182,7 @@ async def run(directory: Path, kills: int, lots: random.Random) -> Kills:
 
 
 def main() -> None:
-    """Run as many kills as asked for, and print what was seen."""
+    """Run the command; the exit status is 1 if an acknowledged message is missing."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)

@@ -1,9 +1,9 @@
 """`python -m harness.processes.edge`: whole requests against a name server and a pair of brokers with ten thousand topics.
 
-Strangers draw requests of every code (`requests.py`) and send them in runs, with and without reading the answers, to all three
-servers, and bytes of any kind to the port for slaves; they also answer what a broker asks its clients. Meanwhile an honest
-client sends and reads. Judged are: no turn of an event loop beyond `TURN_MS_MAX` of CPU time, memory inside the stated bounds,
-no unexpected error in a log, and at the end everything is still served.
+Strangers, which are hostile clients, draw requests of every code (`requests.py`) and send them in runs to all three servers,
+with and without reading the answers. They send random bytes to the port for slaves, and answer what a broker asks its clients.
+Meanwhile an ordinary client sends and reads. The run fails if a turn of an event loop takes more than `TURN_MS_MAX` of CPU
+time, memory exceeds the stated bounds, a log has an unexpected error, or something is no longer served at the end.
 """
 
 from __future__ import annotations
@@ -41,28 +41,28 @@ from .servers import ServerProcess, running_broker, running_namesrv
 
 TOPICS = 10_000
 TURN_MS_MAX = 100
-"""How much CPU time one turn may take, in milliseconds; other work on the machine does not count."""
+"""The most CPU time of one turn of an event loop, in milliseconds; a longer turn fails the run."""
 RESIDENT_BYTES_MAX = ServerLimits().partial_bytes_max + ServerLimits().all_unsent_bytes_max + (512 << 20)
-"""The bounds of bytes that a server holds for its connections, and what its tables and one request may take."""
+"""The most memory of a server: its bounds for all connections, and 512 MiB for its tables and one request."""
 WORKERS = 6
 RUN_MAX = 40
 COPIES, COPIES_SHARE = 300, 0.02
-"""One run in fifty is one request so many times in one packet: for a message of four megabytes, for instance."""
+"""One run in fifty is one request repeated `COPIES` times, for instance for a message of four megabytes."""
 HEAVY_SHARE = 0.05
-"""One run in twenty is of requests that take long for their size."""
+"""One run in twenty consists of requests that take long for their size."""
 LARGE_BYTES, LARGE_SHARE = 4_000_000, 4
-"""A message that strangers ask for, and as how many codes it counts when one is drawn."""
+"""The size of a stored message that strangers query, and the weight of that query when a request code is drawn."""
 READ_SECONDS = 0.5
-"""How long a stranger waits for answers: some never come, as those to pulls that are held."""
+"""How long a stranger waits for answers; some do not arrive, such as those to held pulls."""
 PROBE_SECONDS = 0.02
 SAMPLE_SECONDS = 0.25
 SETTLE_SECONDS = 90.0
-SECRET = "shared-by-the-pair"  # noqa: S105 - of servers that live for one run
+SECRET = "shared-by-the-pair"  # noqa: S105 - used by servers of one run only
 
 
 @attrs.define(eq=False)
 class Watched:
-    """One server under watch."""
+    """One server whose turns and memory are measured."""
 
     name: str
     server: ServerProcess
@@ -71,10 +71,10 @@ class Watched:
     heavy: tuple[Whole, ...]
     resident_max: int = 0
     skipped: int = 0
-    """Characters of `turns` from before the strangers came."""
+    """How many characters of `turns` were written before the strangers started."""
 
     def long_turns(self) -> list[tuple[int, str, str]]:
-        """CPU milliseconds, kind and task of long turns, the longest first."""
+        """The long turns as CPU milliseconds, kind and task, the longest first."""
         lines = self.turns.read_text()[self.skipped :].splitlines() if self.turns.exists() else []
         found = [json.loads(line) for line in lines]
         return sorted(((turn["cpu_ms"], turn["what"], turn["task"]) for turn in found), reverse=True)
@@ -86,7 +86,7 @@ class EdgeRun:
 
     violations: list[str] = attrs.field(factory=list[str])
     frames: Counter[str] = attrs.field(factory=Counter[str])
-    """Requests by server."""
+    """How many requests were sent to each server."""
     answers: Counter[int] = attrs.field(factory=Counter[int])
     probes: int = 0
     longest: dict[str, list[tuple[int, str, str]]] = attrs.field(factory=dict[str, list[tuple[int, str, str]]])
@@ -107,7 +107,7 @@ class EdgeRun:
 
 @attrs.define(eq=False)
 class Edge:
-    """Strangers and an honest client around three servers."""
+    """Strangers and an ordinary client of three servers."""
 
     namesrv: Watched
     master: Watched
@@ -127,7 +127,7 @@ class Edge:
         return self.namesrv, self.master, self.slave
 
     async def prepare(self) -> None:
-        """Make ten thousand topics, and wait until the slave and the name server know them."""
+        """Create ten thousand topics, and wait until the slave and the name server have them."""
         async with connected(self.master.server.address, network=TcpNetwork()) as channel:
             for start in range(0, TOPICS, 1000):
                 topics = [
@@ -167,7 +167,7 @@ class Edge:
         return {str(self.master.server.address), str(self.slave.server.address)} <= addresses
 
     async def attack(self, seconds: float) -> None:
-        """Let the strangers do what they like for so long."""
+        """Run the strangers for this many seconds."""
         began = time.monotonic()
         async with trio.open_nursery() as around:
             around.start_soon(self._probe)
@@ -204,7 +204,7 @@ class Edge:
                     frames = frames[:1] * COPIES
                 self.run.frames[watched.name] += len(frames)
                 with suppress(trio.BrokenResourceError), trio.move_on_after(30):
-                    if self.rng.random() < 0.05:  # does not read
+                    if self.rng.random() < 0.05:  # this stranger does not read answers
                         with trio.move_on_after(READ_SECONDS):
                             await stream.send_all(b"".join(frames))
                         await trio.sleep(READ_SECONDS)
@@ -235,7 +235,7 @@ class Edge:
                 del received[:at]
 
     async def _stranger_of_slaves(self) -> None:
-        """Bytes of any kind for the port of slaves, which is the one after that of clients."""
+        """Send random bytes to the port for slaves, which follows that for clients."""
         address = self.master.server.address
         while True:
             with suppress(OSError, trio.BrokenResourceError):
@@ -276,7 +276,7 @@ class Edge:
         self.report(violation)
 
     async def judge(self) -> None:
-        """Look whether all is still served, and at what the servers wrote down."""
+        """Check that everything is still served, and read the servers' logs and long turns."""
         try:
             await self._settle()
         except trio.TooSlowError:
@@ -286,7 +286,7 @@ class Edge:
         except RemotingError as error:
             self._violated(f"the master does not answer any more: {error}")
         else:
-            snapshot.epoch += 1  # so that what was acknowledged until now is asked for
+            snapshot.epoch += 1  # the checkers then require everything acknowledged until now
             self.load.history.snapshots.append(snapshot)
             for violation in check_history(self.load.history) + self.load.skipped:
                 self._violated(violation)
@@ -314,7 +314,7 @@ async def _send_what_goes(stream: trio.SocketStream, content: bytes) -> None:
 
 
 def _head_of(frame: bytes) -> tuple[int, int, bool]:
-    """Code, opaque and whether it is an answer, of a frame without its length."""
+    """Parse a frame without its length; returns code, opaque and whether it is an answer."""
     if frame[0]:
         code, opaque, flag = (int.from_bytes(frame[at : at + size], signed=True) for at, size in ((4, 2), (9, 4), (13, 4)))
         return code, opaque, bool(flag & 1)
@@ -327,7 +327,7 @@ def _is_unexpected(line: str) -> bool:
 
 
 def _essence(line: str) -> str:
-    """A logged line without what differs each time."""
+    """A logged line without the fields that differ each time."""
     try:
         event = json.loads(line)
     except ValueError:
@@ -361,7 +361,7 @@ async def _opened(directory: Path, rng: random.Random, report: Report) -> AsyncG
 
 
 def _free_port() -> int:
-    """A port that is free now, as are the one after it, for slaves, and the one two before it, for old clients."""
+    """A free port for clients; the next one (for slaves) and the second before it (for old clients) are free too."""
     while True:
         with socket.socket() as one, socket.socket() as two, socket.socket() as three:
             one.bind(("127.0.0.1", 0))
@@ -377,7 +377,7 @@ def _free_port() -> int:
 async def fuzz_edge(
     directory: Path, seconds: float, seed: int, report: Report = lambda _: None, turn_ms_max: int = TURN_MS_MAX
 ) -> EdgeRun:
-    """Start a name server and a pair, let strangers at them for so long, and judge."""
+    """Start a name server and a pair of brokers, run strangers against them, and judge."""
     async with _opened(directory, random.Random(seed), report) as edge:  # noqa: S311 - draws requests
         edge.turn_ms_max = turn_ms_max
         await edge.prepare()

@@ -1,10 +1,10 @@
-"""`python -m harness.processes.faults`: kill real brokers under load, again and again, and judge what they kept.
+"""`python -m harness.processes.faults`: kill real brokers under load repeatedly, and judge what they have stored.
 
-A pair of master and slave is in `pairs`; this is the single broker, and the command for both.
-Each life of the broker: start on the same store, look at everything it holds, let producers and readers work, sometimes let it
-stand still, then SIGKILL at a drawn moment, sometimes in the middle of its start. The last life ends by a clean stop. A kill
-leaves the page cache, so an acknowledgement of either flush mode must survive it. The seed fixes what is drawn, not how the
-machine interleaves it: a failure keeps its store and history for a look, and may take several runs to show again.
+This module has the run of a single broker and the command for both modes; the pair of master and slave is in `pairs`.
+In each life the broker starts on the same store, everything in it is read, producers and readers work, sometimes the process
+is paused, and it is killed with SIGKILL at a random moment, sometimes during its start. The last life ends by a clean stop. A
+kill does not lose the page cache, so acknowledgements of both flush modes must survive it. The seed fixes the drawn faults, but
+not the interleaving of processes: a failed run keeps its store and history, and may take several runs to reproduce.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ PAUSE_SECONDS = (0.2, 1.5)
 
 @attrs.define(eq=False)
 class Faults:
-    """One store through the lives of its broker."""
+    """One store, and the lives of the broker on it."""
 
     store: Path
     sync_flush: bool
@@ -58,7 +58,7 @@ class Faults:
         self.settings = {"flushDiskType": "SYNC_FLUSH" if self.sync_flush else "ASYNC_FLUSH", **PULL_SETTINGS}
 
     async def run(self, kills: int) -> Outcome:
-        """Let the broker die `kills` times, then look whether everything is there."""
+        """Kill the broker `kills` times, then check that everything is there."""
         started = time.monotonic()
         while self.outcome.faults["kills"] < kills:
             if self.outcome.faults["kills"] and self.lots.random() < START_KILLED_SHARE:
@@ -99,7 +99,7 @@ class Faults:
         )
 
     async def _stop_and_look(self) -> None:
-        """The end of the last life is a clean one, and the start after it too must find everything."""
+        """End the last life by a clean stop; the start after it must find everything too."""
         async with running_broker(self.store, self.settings) as broker:
             await self._look(broker.address)
             status = await broker.stop()
@@ -111,7 +111,7 @@ class Faults:
             self.outcome.violations += await self.load.read_to_the_end(broker.address, snapshot)
 
     async def _look(self, address: Address) -> Snapshot:
-        """Take a snapshot and judge it at once: all of them together would not fit into memory."""
+        """Take a snapshot and judge it at once, because all snapshots together would not fit into memory."""
         snapshot = await self.load.look(address)
         history = attrs.evolve(self.outcome.history, snapshots=[snapshot])
         self.outcome.violations += check_history(history, (*STORE_CHECKERS, message_ids_name_their_messages))

@@ -1,8 +1,8 @@
-"""`python -m harness.processes.fuzz`: malformed frames against a real broker, which must serve on in bounded memory.
+"""`python -m harness.processes.fuzz`: malformed frames against a real broker, which must keep serving in bounded memory.
 
-Each connection brings a run of frames that must be answered or ignored, then one that must close it. Beside them some
-connections fall silent in the middle of a frame and some trickle one, for the whole time; and a probe sends and reads ordinary
-messages, every one of which must be acknowledged and be there at the end.
+Each connection sends frames that must be answered or ignored, then one that must close it. Meanwhile some connections stop in
+the middle of a frame and some send one very slowly, for the whole run; a probe sends and reads ordinary messages, which must
+all be acknowledged and stored at the end.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ TRICKLES = 8
 TRICKLE_SECONDS = 0.02
 PROBE_SECONDS = 0.01
 ANSWER_SECONDS = 60.0
-"""A busy machine may take seconds; a broker that hangs takes longer."""
+"""A frame without an answer after this time counts as unanswered; a busy machine may need seconds."""
 STEPS = 10
-"""In so many equal parts the frames are sent. After each, when no frame is on its way, memory is looked at; after the first one
-caches are full, topics and groups created."""
+"""The frames are sent in this many equal parts. Memory is measured after each, when no frame is in flight; the first part fills
+caches and creates topics and groups, so growth is counted from its end."""
 SAMPLE_SECONDS = 0.5
 
 _RUN = tuple(kind for kind in KINDS if kind.fate is not Fate.CLOSED)
@@ -55,16 +55,16 @@ _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 @attrs.define(eq=False)
 class Traffic:
-    """What was sent, and how the broker bore it."""
+    """What was sent, and how the broker reacted."""
 
     frames: int = 0
     connections: int = 0
     answers: Counter[int] = attrs.field(factory=Counter[int])
-    """Answers by their code."""
+    """How many answers had each code."""
     resident: list[tuple[int, int]] = attrs.field(factory=list[tuple[int, int]])
-    """Frames sent and private memory then, before the first and after each step, in bytes."""
+    """Frames sent and private memory in bytes at that moment, before the first step and after each."""
     resident_max: int = 0
-    """The largest sample, those taken while frames were on their way included."""
+    """The largest sample of memory, including those taken while frames were in flight."""
     probes: int = 0
     probe_seconds_max: float = 0.0
 
@@ -92,7 +92,7 @@ class Fuzz:
     lots: random.Random
     report: Report = lambda _: None
     outcome: Outcome = attrs.field(factory=lambda: Outcome(History(sync_flush=False)))
-    """Its faults are the malformed frames, by kind."""
+    """The result of the run; its faults are the malformed frames by kind."""
     traffic: Traffic = attrs.field(factory=Traffic)
     load: Load = attrs.field(init=False)
     _opaque: int = 0
@@ -101,7 +101,7 @@ class Fuzz:
         self.load = Load(self.outcome.history, self.lots, body_bytes_max=100)
 
     async def run(self, frames: int) -> None:
-        """Send that many frames, and judge."""
+        """Send this many frames, and judge the result."""
         started = time.monotonic()
         async with trio.open_nursery() as around:
             for _ in range(SILENT):
@@ -153,7 +153,7 @@ class Fuzz:
                 if kind.fate is Fate.ANSWERED:
                     expected[self._opaque] = kind.name
             async with trio.open_nursery() as nursery:
-                # At once: a server that answers what it has read may wait for us to read before it reads on.
+                # Concurrently with reading: the server may wait until we read its answers before it reads more.
                 nursery.start_soon(_send_what_goes, connection, b"".join(parts))
                 left = await self._take_answers(connection, expected)
             if left:
@@ -165,7 +165,7 @@ class Fuzz:
                     self._violated(f"answered instead of closed: {last.name}")
 
     async def _take_answers(self, connection: trio.socket.SocketType, expected: dict[int, str]) -> list[str]:
-        """Read until everything expected is answered; returns the kinds of what was not."""
+        """Read until everything expected is answered; returns the kinds of the frames that were not."""
         received = bytearray()
         while expected:
             try:
@@ -193,7 +193,7 @@ class Fuzz:
 
     async def _connect(self) -> trio.socket.SocketType:
         connection = trio.socket.socket()
-        # Closing resets, so that no port is left waiting: there are fewer ports than connections to come.
+        # Closing resets the connection and leaves no port in TIME_WAIT, since there are fewer ports than connections.
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
         try:
             await connection.connect((self.broker.address.host, self.broker.address.port))
@@ -238,7 +238,7 @@ class Fuzz:
 
     async def _check_probe(self) -> None:
         snapshot = await self.load.look(self.broker.address)
-        snapshot.epoch += 1  # so that what was acknowledged until now is asked for
+        snapshot.epoch += 1  # the checkers then require everything acknowledged until now
         self.load.history.snapshots.append(snapshot)
         violations = check_history(self.load.history) + self.load.skipped
         violations += await self.load.read_to_the_end(self.broker.address, snapshot)
@@ -253,12 +253,12 @@ async def _send(connection: trio.socket.SocketType, content: bytes) -> None:
 
 
 async def _send_what_goes(connection: trio.socket.SocketType, content: bytes) -> None:
-    with suppress(ConnectionError):  # closed before all of it was sent: the reader notices
+    with suppress(ConnectionError):  # closed before everything was sent, which the reader detects
         await _send(connection, content)
 
 
 def _code_and_opaque(frame: bytes) -> tuple[int, int]:
-    """Of an answer without its length."""
+    """The code and opaque of an answer frame, which is given without its length."""
     if frame[0]:
         code, _, _, opaque = struct.unpack_from(">hbhi", frame, 4)
         return code, opaque

@@ -1,4 +1,4 @@
-"""What services under test write down about their messages, from any task or thread, for the checkers of a history."""
+"""The journal in which services under test record their messages, from any task or thread, for the checkers of a history."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from ledgermq.client.sending import SendResult
 from ledgermq.testing.history import Handling, History, Put
 
 COMMIT_SECONDS = 10.0
-"""A kill of the broker may take the commits of so long before it: they are written every 5 s, on a machine that is busy."""
+"""A kill of the broker may lose commits of this many seconds: it writes them every 5 s, and the machine is busy."""
 FAILING_SHARE = 0.05
 FAILURES_MAX = 2
-"""How often one message fails at most; the group tries more often than that."""
+"""The most failures of one message, fewer than the retries of its group."""
 
 
 class HandlerFailed(Exception):
-    """Raised by a handler by plan."""
+    """A handler failed as planned."""
 
 
 def number_of(message: RecordView) -> int:
@@ -39,14 +39,14 @@ class Journal:
     lots: random.Random
     history: History = attrs.field(factory=lambda: History(sync_flush=True, commit_seconds=COMMIT_SECONDS))
     errors: Counter[str] = attrs.field(factory=Counter[str])
-    """Sends that failed, by the class of their error."""
+    """How many sends failed, by the class of their error."""
     sends_over_time: list[str] = attrs.field(factory=list[str])
     _numbers: Iterator[int] = attrs.field(factory=lambda: count(1))
     _failures: dict[int, int] = attrs.field(factory=dict[int, int])
-    """How often each message is still to fail."""
+    """How often the handling of each message is still to fail."""
 
     def new_put(self, topic: str, producer: int = 0) -> Put:
-        """A message that is about to be sent; without a producer it is the only one of its own."""
+        """Record a message that is about to be sent; without a producer number it counts as the only one of its producer."""
         number = next(self._numbers)
         put = Put(number, producer or -number, (topic, 0), 0, sent_at=time.monotonic())
         if self.lots.random() < FAILING_SHARE:
@@ -55,7 +55,7 @@ class Journal:
         return put
 
     def answered(self, put: Put, outcome: SendResult | ClientError, seconds_max: float) -> None:
-        """Note what became of a put; a send has a total time, with some grace for a busy machine."""
+        """Record the outcome of a put, and whether the send took more than `seconds_max`."""
         put.answered_at = time.monotonic()
         if put.answered_at - put.sent_at > seconds_max:
             self.sends_over_time.append(f"the send of {put.number} took {put.answered_at - put.sent_at:.1f} s: {outcome}")
@@ -70,10 +70,10 @@ class Journal:
     def handling(
         self, group: str, member: str, message: RecordView, *, ordered: bool = False, fails: bool = True
     ) -> Generator[Handling]:
-        """One delivery to a handler, which fails at the end of the block if that is planned and `fails` is set.
+        """Record one delivery to a handler, which fails at the end of the block if that is planned and `fails` is set.
 
         Raises:
-            HandlerFailed: by plan. The delivery counts as sent back.
+            HandlerFailed: the failure was planned. The delivery counts as sent back.
         """
         queue = (message.queue.topic, int(message.queue.queue_id))
         number = number_of(message)

@@ -1,8 +1,8 @@
-"""Load on one broker that may die at any moment, and the history of what it answered.
+"""Load on one broker that may be killed at any moment, and the history of its answers.
 
-Producers write down every acknowledgement, readers every message they were given; a look at all queues after each start is
-a snapshot. A body begins with a number that is given once. A call that ends with its connection is unknown: the broker may
-have stored the message or not.
+Producers record every acknowledgement, and readers every message they got; after each start all queues are read into a
+snapshot. A body begins with a unique number. The result of a call whose connection ended is unknown: the broker may or may not
+have stored the message.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ IN_FLIGHT = 16
 BATCH_SHARE, BATCH_MAX = 0.1, 8
 BODY_BYTES_MAX = 2000
 REFUSED_PAUSE_SECONDS = 0.05
-"""A refusal may come at once: without a pause it would be most of what a run sends."""
+"""The pause after a refusal: since a refusal may take no time, most sends of a run would otherwise be refused ones."""
 CALL_SECONDS = 60.0
-"""Longer than any pause: a call ends with its answer or with its connection."""
+"""The time-out of a call, longer than any pause of a server: a call ends with its answer or with its connection."""
 KEYS_ASKED = 8
 KEY_ANSWERS_MAX = 32
 PULL_SETTINGS = {
@@ -45,29 +45,29 @@ PULL_SETTINGS = {
     "maxTransferBytesOnMessageInMemory": 1 << 20,
     "maxTransferBytesOnMessageInDisk": 1 << 20,
 }
-"""For the broker, so that looking at everything takes few calls."""
+"""Settings of the broker with which reading everything takes few calls."""
 STORED_UNPROMISED = (
     ResponseCode.FLUSH_DISK_TIMEOUT,
     ResponseCode.FLUSH_SLAVE_TIMEOUT,
     ResponseCode.SLAVE_NOT_AVAILABLE,
 )
-"""The message is in the log, but is not as safe as the mode promises."""
+"""Answers after which the message is in the log, but less safely than the mode promises."""
 _READER_GROUP = "watching"
 _WAIT, _WITH_SUBSCRIPTION = 2, 4
 
 
 @attrs.define(eq=False)
 class Load:
-    """Producers and readers of one broker through all its lives."""
+    """Producers and readers of one broker, for all its lives."""
 
     history: History
     lots: random.Random
     network: Network = attrs.field(factory=lambda: real_world().network)
     body_bytes_max: int = BODY_BYTES_MAX
     skipped: list[str] = attrs.field(factory=list[str])
-    """Offsets that a reader was not given, as sentences."""
+    """Offsets that a reader was never given, as sentences."""
     remarks: dict[tuple[int, str], int] = attrs.field(factory=dict[tuple[int, str], int])
-    """Refusals by code and remark, and how many there were."""
+    """How many refusals there were, by code and remark."""
     _numbers: Iterator[int] = attrs.field(factory=lambda: count(1))
     _positions: dict[Queue, int] = attrs.field(factory=dict[Queue, int])
 
@@ -76,14 +76,14 @@ class Load:
         return len(self.history.ends)
 
     async def run(self, address: Address) -> None:
-        """Produce and read until the broker is gone or the caller cancels."""
+        """Produce and read until the broker is down or the caller cancels."""
         async with trio.open_nursery() as nursery:
             for producer in range(PRODUCERS):
                 nursery.start_soon(self.produce, address, producer)
             nursery.start_soon(self._read_all, address)
 
     async def produce(self, address: Address, producer: int) -> None:
-        """Keep `IN_FLIGHT` sends out on one connection until it ends."""
+        """Keep `IN_FLIGHT` sends in flight on one connection until it ends."""
         with suppress(RemotingError):
             async with connected(address, network=self.network) as channel, trio.open_nursery() as nursery:
                 for _ in range(IN_FLIGHT):
@@ -99,18 +99,18 @@ class Load:
                     await trio.sleep(REFUSED_PAUSE_SECONDS)
 
     def numbered(self, queue: Queue, producer: int = 0, size: int = 1) -> list[Put]:
-        """Puts of new messages; several are a batch."""
+        """Puts of `size` new messages; more than one are a batch."""
         numbers = [next(self._numbers) for _ in range(size)]
         batch = numbers[0] if size > 1 else 0
         return [Put(number, producer, queue, self.epoch, key=f"k{number}", batch=batch) for number in numbers]
 
     async def send(self, channel: Channel, puts: list[Put]) -> RemotingCommand:
-        """Send puts as one request and write down how it ended.
+        """Send puts as one request and record the result.
 
         Raises:
-            RemotingError: unknown whether they are stored.
+            RemotingError: the connection ended. It is unknown whether the messages are stored.
         """
-        self.history.puts += puts  # in order of sending: nothing awaits between here and the frame's place in the stream
+        self.history.puts += puts  # in order of sending: there is no await before the frame is queued on the connection
         answer = await channel.call(self._request(puts), CALL_SECONDS)
         if answer.code == ResponseCode.SUCCESS:
             ids, first = answer.ext["msgId"].split(","), int(answer.ext["queueOffset"])
@@ -155,10 +155,10 @@ class Load:
         with suppress(RemotingError):
             while not channel.closed:
                 if not await self.read_on(channel, queue, wait_ms=5000):
-                    await trio.sleep(0.05)  # the topic is made by the first send
+                    await trio.sleep(0.05)  # the first send creates the topic
 
     async def read_on(self, channel: Channel, queue: Queue, *, wait_ms: int = 0) -> int:
-        """Let the reader of `queue` take what there is; returns how many messages that was.
+        """Let the reader of `queue` pull once from its position; returns how many messages it got.
 
         Raises:
             RemotingError: the connection ended.
@@ -180,7 +180,7 @@ class Load:
         """Read everything that a broker holds.
 
         Raises:
-            RemotingError: it is gone.
+            RemotingError: the broker is down.
         """
         async with connected(address, network=self.network) as channel:
             snapshot = Snapshot(self.epoch, {}, {}, {})
@@ -202,7 +202,7 @@ class Load:
         return snapshot
 
     async def read_to_the_end(self, address: Address, snapshot: Snapshot) -> list[str]:
-        """Let the readers finish; returns which messages of `snapshot` they never were given, as sentences."""
+        """Let the readers read to the end; returns the messages of `snapshot` that they never got, as sentences."""
         async with connected(address, network=self.network) as channel:
             for queue in QUEUES:
                 while await self.read_on(channel, queue):
@@ -217,7 +217,7 @@ class Load:
 
 
 async def pull(channel: Channel, queue: Queue, offset: int, *, wait_ms: int = 0) -> RemotingCommand:
-    """Ask for messages of `queue` from `offset` on."""
+    """Pull messages of `queue` from `offset` on."""
     fields = {
         "consumerGroup": _READER_GROUP,
         "topic": queue[0],
@@ -248,7 +248,7 @@ def stored_in(body: bytes) -> list[Stored]:
 
 
 async def bounds_of(channel: Channel, queue: Queue) -> tuple[int, int]:
-    """Min and max offset of a queue, as the broker tells them."""
+    """The min and max offset of a queue, as the broker answers them."""
     found: list[int] = []
     for code in (RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET):
         fields = wire_fields({"topic": queue[0], "queueId": queue[1]})
@@ -265,7 +265,7 @@ async def numbers_by_key(channel: Channel, key: str) -> list[int]:
 
 
 def message_ids_name_their_messages(history: History) -> Iterator[str]:
-    """The physical offset in the id of an acknowledged message is where the message lies."""
+    """The id of an acknowledged message contains the physical offset at which the message is stored."""
     acknowledged = {put.number: put for put in history.puts if put.acknowledged}
     for snapshot in history.snapshots:
         for queue, messages in snapshot.queues.items():

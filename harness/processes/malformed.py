@@ -1,7 +1,7 @@
-"""Malformed remoting frames of every kind, drawn from a random source, each with what a server must make of it.
+"""Malformed remoting frames of every kind, drawn from a random source, each with the required reaction of a server.
 
-Frames are put together here byte by byte, apart from `ledgermq.remoting`: a fault in our encoder must not hide one in our
-decoder. Names of topics and groups come from a short list, so that what grows in the server is not what was rightly created.
+Frames are encoded here independently of `ledgermq.remoting`, because a bug in our encoder must not hide one in our decoder.
+Names of topics and groups come from a short list, so that valid creations of these do not grow the server's memory.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _SEND_FIELDS = {
     "i": "",
     "m": "false",
 }
-"""Of a message that would be taken."""
+"""The header fields of a message that a broker would accept."""
 _BODY_CODES = (34, 41, 42, 46, 200, 25, 18, 225, 222, 314, 307, 309, 320)
 _CODES = tuple(int(code) for code in RequestCode)
 _BOMB_DEPTH = 50_000
@@ -62,14 +62,14 @@ _LONG_PROPERTIES = f"K\x01{'v' * 33_000}\x02"
 
 
 class Fate(Enum):
-    """What a server must do."""
+    """How a server must react."""
 
     CLOSED = auto()
-    """Close the connection: there is no next frame."""
+    """The server closes the connection, because it cannot find the next frame."""
     ANSWERED = auto()
-    """Answer, whatever it answers."""
+    """The server sends an answer, with any code."""
     IGNORED = auto()
-    """Nothing: a oneway request, or an answer that nobody waits for."""
+    """The server sends nothing: the frame is a oneway request, or an answer that no call waits for."""
 
 
 Draw = Callable[[random.Random, int], bytes]
@@ -77,7 +77,7 @@ Draw = Callable[[random.Random, int], bytes]
 
 @attrs.frozen
 class Kind:
-    """One way to be malformed; `draw` makes bytes, given a random source and the opaque to carry."""
+    """One way in which a frame is malformed; `draw` makes its bytes from a random source and the opaque of the frame."""
 
     name: str
     fate: Fate
@@ -85,17 +85,17 @@ class Kind:
 
 
 def frame(header: bytes, body: bytes = b"", *, wire: int = 0) -> bytes:
-    """A frame whose lengths are right."""
+    """A frame with correct lengths."""
     return struct.pack(">iI", 4 + len(header) + len(body), wire << 24 | len(header)) + header + body
 
 
 def json_header(code: int, fields: dict[str, str], opaque: int, flag: int = 0) -> bytes:
-    """A JSON header that is right."""
+    """A valid JSON header."""
     return orjson.dumps({"code": code, "extFields": fields, "flag": flag, "language": "JAVA", "opaque": opaque, "version": 409})
 
 
 def binary_header(code: int, fields: dict[str, str], opaque: int) -> bytes:
-    """A binary header that is right; `code` must fit 16 bits."""
+    """A valid binary header; `code` must fit in 16 bits."""
     block = b"".join(
         struct.pack(">h", len(name.encode())) + name.encode() + struct.pack(">i", len(value.encode())) + value.encode()
         for name, value in fields.items()
@@ -162,7 +162,7 @@ def _bad_body(lots: random.Random, opaque: int) -> bytes:
 
 
 def _large_body(lots: random.Random, opaque: int) -> bytes:
-    """One in two hundred of any size up to the largest frame; the others up to a byte more than is read of most requests."""
+    """A frame with a large body, usually at most one byte above the limit of most requests; one in 200 has any allowed size."""
     size = round(2 ** lots.uniform(16, 23.99)) if lots.random() < 0.005 else BODY_BYTES_MAX // lots.choice((1, 8, 64, 256)) + 1
     start, unit = lots.choice(((b"[", b"[[],"), (b"[", b'{"a":1},'), (b"{", b"1:2,"), (b"", b"{{}:"), (b'"', b"x")))
     body = (start + unit * (size // len(unit) + 1))[:size]
@@ -279,4 +279,4 @@ KINDS = (
     Kind("binary header that does not add up", Fate.CLOSED, _bad_binary),
     Kind("another protocol", Fate.CLOSED, _other_protocol),
 )
-"""Those with `Fate.CLOSED` end a run of frames, the others make it up."""
+"""All kinds; a run consists of frames of other fates and ends with one of `Fate.CLOSED`."""

@@ -1,9 +1,9 @@
-"""Machines for real processes, made of network namespaces: each has an address of its own, and the ways between them break.
+"""Virtual machines for real processes, made of network namespaces: each has its own address, and paths between them fail.
 
-One namespace per machine and a router in the middle, to which each is joined by a pair of virtual devices. A cut is a rule of
-the router that swallows packets without a word to either end, so connections stay half-open; an unplugged machine has lost its
-link. Namespaces have no names: they live as long as a process in them, and the processes that keep them end with the pipe to
-this one, so nothing stays behind, however this one ends. What the kernel or our rights do not allow is `NetworkUnavailable`.
+There is one namespace per machine and one for a router, to which each machine is connected by a pair of virtual devices. A cut
+is a rule of the router that drops packets silently, so connections stay half-open; an unplugged machine has lost its link.
+Namespaces have no names and exist as long as a process in them. Those processes end when their pipe to this process closes, so
+nothing is left behind, however this process ends. `NetworkUnavailable` is raised if kernel or permissions do not suffice.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _KEEP = "echo 1 > /proc/sys/net/ipv4/ip_forward && echo ready && exec cat"
 
 
 class NetworkUnavailable(Exception):
-    """We have no right to make networks here, or the kernel lacks a part of them; `str()` says what."""
+    """We have no permission to create networks here, or the kernel lacks a feature; `str()` is the reason."""
 
 
 @attrs.frozen
@@ -40,30 +40,30 @@ class Place:
     name: str
     host: str
     pid: int
-    """The process that keeps its namespaces."""
+    """The process that keeps its namespaces alive."""
 
     @property
     def entering(self) -> tuple[str, ...]:
-        """What a command is put behind to run on this machine."""
+        """The prefix of a command line that runs the command on this machine."""
         return ("nsenter", f"--target={self.pid}", "--net", "--mount", "--")
 
     @property
     def network(self) -> Network:
-        """Connections that our own process opens from this machine."""
+        """The network with which our own process opens connections from this machine."""
         return _PlaceNetwork(self.pid)
 
     def seen(self, path: Path) -> Path:
-        """What this machine sees at `path`, for us: it may have mounted something there."""
+        """The path under which we can read what this machine has at `path`, where it may have mounted something."""
         return Path(f"/proc/{self.pid}/root") / path.relative_to("/")
 
     async def mount_small_disk(self, path: Path, size: int) -> None:
-        """Let this machine see a file system of `size` bytes at `path`, in memory; it ends with the network."""
+        """Mount an in-memory file system of `size` bytes at `path` for this machine; it ends with the network."""
         await _checked([*self.entering, "mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(path)])
 
 
 @attrs.frozen
 class _PlaceNetwork(TcpNetwork):
-    """Opens streams in another network namespace; a socket stays in the one it was made in."""
+    """Opens streams in another network namespace; a socket stays in the namespace in which it was created."""
 
     pid: int
 
@@ -84,7 +84,7 @@ class _PlaceNetwork(TcpNetwork):
 
 @contextmanager
 def _inside(pid: int) -> Generator[None]:
-    """The calling thread in the network namespace of a process; nothing may be awaited meanwhile."""
+    """Move the calling thread into the network namespace of a process for the block, which must not await anything."""
     home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
         there = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
@@ -108,12 +108,12 @@ def _set_namespace(descriptor: int) -> None:
 
 @attrs.define(eq=False)
 class VirtualNetwork:
-    """Machines and the ways between them."""
+    """Machines, the paths between them, and the faults on these."""
 
     router: Place
     places: dict[str, Place]
     injected: Counter[str] = attrs.field(factory=Counter[str])
-    """Faults so far, by kind."""
+    """How many faults were injected so far, by kind."""
     _cuts: set[tuple[str, str]] = attrs.field(factory=set[tuple[str, str]])
     _unplugged: set[str] = attrs.field(factory=set[str])
 
@@ -121,24 +121,24 @@ class VirtualNetwork:
         return self.places[name]
 
     async def cut(self, source: str, target: str) -> None:
-        """Swallow what `source` sends to `target`; the other way stays open."""
+        """Drop packets from `source` to `target`, but not in the other direction."""
         await self._cut([(source, target)])
         self.injected["one-way cuts"] += 1
 
     async def part(self, some: Iterable[str], others: Iterable[str]) -> None:
-        """Swallow what goes between two groups of machines, both ways."""
+        """Drop packets between two groups of machines in both directions."""
         both = [(one, other) for one in some for other in others]
         await self._cut([*both, *((other, one) for one, other in both)])
         self.injected["partitions"] += 1
 
     async def unplug(self, name: str) -> None:
-        """Take the link of a machine away: the others are told that it cannot be reached."""
+        """Take the link of a machine down; the router answers that it is unreachable."""
         await self._at_router("link", [f"set {self._device(name)} down"])
         self._unplugged.add(name)
         self.injected["unplugged links"] += 1
 
     async def delay(self, name: str, seconds: float) -> None:
-        """Let packets to a machine take longer.
+        """Delay packets to a machine.
 
         Raises:
             NetworkUnavailable: the kernel has no netem. Nothing was changed.
@@ -150,7 +150,7 @@ class VirtualNetwork:
         self.injected["delayed links"] += 1
 
     async def heal(self) -> None:
-        """Open all ways and plug in all links; delays stay."""
+        """End all cuts and bring all links up; delays remain."""
         cuts, self._cuts = self._cuts, set()
         await self._at_router("rule", [f"del {self._rule(*cut)}" for cut in sorted(cuts)])
         links, self._unplugged = self._unplugged, set()
@@ -189,7 +189,7 @@ async def _ip(place: Place, lines: Sequence[str]) -> None:
 
 @asynccontextmanager
 async def _kept_namespaces() -> AsyncGenerator[int]:
-    """Namespaces of network and mounts; yields the process that keeps them until the end of the block, or of this process."""
+    """Create namespaces of network and mounts; yields the process that keeps them until the block or this process ends."""
     command = ["unshare", "--net", "--mount", "sh", "-c", _KEEP]
     try:
         keeper = await trio.lowlevel.open_process(
@@ -217,10 +217,10 @@ async def _kept_namespaces() -> AsyncGenerator[int]:
 
 @asynccontextmanager
 async def virtual_network(*names: str) -> AsyncGenerator[VirtualNetwork]:
-    """Machines of these names, each reaching all others, for the length of an `async with` block.
+    """Create connected machines with these names for the length of an `async with` block.
 
     Raises:
-        NetworkUnavailable: it takes Linux, its namespaces, iproute2 and util-linux, and the rights of root.
+        NetworkUnavailable: Linux with namespaces, iproute2, util-linux or the rights of root are missing.
     """
     async with AsyncExitStack() as stack:
         router, *machines = [await stack.enter_async_context(_kept_namespaces()) for _ in (ROUTER, *names)]

@@ -1,10 +1,10 @@
-"""A SYNC_MASTER and its slave as real processes on machines of a virtual network: kill either, cut the ways, judge both logs.
+"""A SYNC_MASTER and its slave as real processes on a virtual network: kill either, cut paths, and judge both logs.
 
-A life is one of the master. While producers and readers work, faults are drawn: cuts of one way or both between any machines,
-links taken away, processes that stand still, the slave killed, the slave's disk filled. Then the master is killed, and before
-it comes back the slave is looked at alone: its log must hold every message that was answered PUT_OK, and what it shows must be
-in order. When all is healed it must come to the master's end again and pass the same checkers as the master; after the last
-life both logs must be equal, byte for byte.
+A run counts the lives of the master. While producers and readers work, faults are drawn: cuts in one or both directions between
+any machines, unplugged links, paused processes, a killed slave, a full disk of the slave. Then the master is killed, and before
+it starts again the slave is examined alone: its log must have every message that was answered PUT_OK, and its queues must be
+consistent. After healing, the slave must reach the end of the master's log and pass the same checkers as the master; after the
+last life both logs must be equal byte for byte.
 """
 
 from __future__ import annotations
@@ -58,18 +58,18 @@ PAIR_SETTINGS = {
     "registerNameServerPeriod": 10_000,
     "cleanFileForciblyEnable": "false",
 }
-"""Short, so that a half-open connection is given up within seconds."""
+"""Settings of both brokers; time-outs are short, so that a half-open connection is closed within seconds."""
 SLAVE_DISK_BYTES = 1 << 30
 SETTLE_SECONDS = 60.0
-"""Within which a healed pair is whole again; it takes a few seconds."""
+"""A healed pair that is not in sync after this time fails the run; it usually takes a few seconds."""
 CALL_SECONDS = 5.0
 FAULTS_PER_LIFE_MAX = 3
 BEFORE_FAULT_SECONDS = (0.05, 0.6)
 FAULT_SECONDS = (0.1, 3.0)
 SLAVE_KILLED_SHARE = 0.4
-# A reader of the master may be ahead of its slave: only what was answered PUT_OK is promised to be there.
+# A reader of the master may be ahead of the slave, which must only have what was answered PUT_OK.
 SLAVE_CHECKERS: tuple[Checker, ...] = tuple(check for check in STORE_CHECKERS if check is not nothing_read_is_lost)
-# Without its master a slave shows no more than the master had let consumers see when it said so last.
+# Without its master a slave makes readable only what was readable according to the last frame of the master.
 LONE_SLAVE_CHECKERS: tuple[Checker, ...] = (
     queue_offsets_are_dense,
     nothing_is_stored_twice_or_invented,
@@ -79,7 +79,7 @@ LONE_SLAVE_CHECKERS: tuple[Checker, ...] = (
 
 @attrs.define(eq=False)
 class Member:
-    """One broker of the pair: it runs until it is killed or stopped, and may be run again."""
+    """One broker of the pair, which runs until it is killed or stopped, and can be started again."""
 
     place: Place
     store: Path
@@ -102,7 +102,7 @@ class Member:
         return self._server
 
     async def live(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Start, and keep the process until it is ended; however this ends, the process is gone."""
+        """Start the process and wait until it is killed or stopped; in any case it does not outlive this call."""
         began = time.monotonic()
         self._ended = trio.Event()
         try:
@@ -115,13 +115,13 @@ class Member:
             self._server = None
 
     async def kill(self) -> None:
-        """End it with SIGKILL."""
+        """Kill the broker with SIGKILL."""
         server, self._server = self.server, None
         await server.kill()
         self._ended.set()
 
     async def stop(self) -> int:
-        """End it in order; returns its exit status."""
+        """Stop the broker cleanly; returns its exit status."""
         server, self._server = self.server, None
         status = await server.stop()
         self._ended.set()
@@ -129,10 +129,10 @@ class Member:
 
 
 async def runtime_of(place: Place, address: Address) -> dict[str, str]:
-    """What a broker says about itself.
+    """The runtime information of a broker, by key; empty if it refuses.
 
     Raises:
-        RemotingError: it is gone.
+        RemotingError: the broker is down.
     """
     async with connected(address, network=place.network) as channel:
         answer = await channel.call(RemotingCommand(RequestCode.GET_BROKER_RUNTIME_INFO), CALL_SECONDS)
@@ -141,7 +141,7 @@ async def runtime_of(place: Place, address: Address) -> dict[str, str]:
 
 
 async def create_topic(place: Place, address: Address) -> None:
-    """Make the topic of the load on a broker."""
+    """Create the topic of the load on a broker."""
     fields = {"topic": TOPIC, "defaultTopic": "TBW102", "readQueueNums": len(QUEUES), "writeQueueNums": len(QUEUES), "perm": 6}
     fields |= {"topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": False}
     async with connected(address, network=place.network) as channel:
@@ -151,7 +151,7 @@ async def create_topic(place: Place, address: Address) -> None:
 
 @attrs.define(eq=False)
 class Pair:
-    """A name server, a master, a slave and a machine for clients."""
+    """A virtual network with a name server, a master, a slave and a machine for clients."""
 
     virtual: VirtualNetwork
     master: Member
@@ -163,7 +163,7 @@ class Pair:
         return self.virtual[CLIENTS]
 
     async def settle(self) -> bool:
-        """Wait until the slave has all of the master's log and both show all of it; returns whether that is so."""
+        """Wait until the slave has the master's whole log and all of it is readable on both; returns whether this is so."""
         with trio.move_on_after(SETTLE_SECONDS):
             while True:
                 with suppress(RemotingError):
@@ -175,7 +175,7 @@ class Pair:
         return False
 
     async def topic_kept(self) -> None:
-        """Wait until the slave has the topic on its disk: without the master it could not give its messages out."""
+        """Wait until the slave has the topic on its disk, without which it could not serve its messages alone."""
         path = self.slave.place.seen(self.slave.store / "config" / "topics.json")
         with trio.fail_after(SETTLE_SECONDS):
             while not path.exists() or TOPIC.encode() not in path.read_bytes():  # noqa: ASYNC110 - another process writes it
@@ -184,10 +184,10 @@ class Pair:
 
 @asynccontextmanager
 async def running_pair(directory: Path, settings: dict[str, object], *, small_disk: bool = False) -> AsyncGenerator[Pair]:
-    """A name server and a pair on a virtual network, up and joined.
+    """Start a name server and a pair on a virtual network, and wait until the slave is in sync.
 
     Raises:
-        NetworkUnavailable: there can be no such network here. Nothing was started.
+        NetworkUnavailable: such a network cannot be created here. Nothing was started.
     """
     async with virtual_network(NAMESRV, MASTER, SLAVE, CLIENTS) as virtual, trio.open_nursery() as nursery:
         names = virtual[NAMESRV]
@@ -210,7 +210,7 @@ async def running_pair(directory: Path, settings: dict[str, object], *, small_di
             await namesrv.up()
             await nursery.start(master.live)
             await create_topic(virtual[CLIENTS], master.address)
-            await nursery.start(slave.live)  # with the topic, which would otherwise reach it in its next round of ten seconds
+            await nursery.start(slave.live)  # it copies the topic when it starts; later only every ten seconds
             pair = Pair(virtual, master, slave, nursery)
             if not await pair.settle():
                 raise trio.TooSlowError("the slave did not join")
@@ -221,7 +221,7 @@ async def running_pair(directory: Path, settings: dict[str, object], *, small_di
 
 @attrs.define(eq=False)
 class PairFaults:
-    """One pair through the lives of its master."""
+    """One pair, and the lives of its master."""
 
     directory: Path
     sync_flush: bool
@@ -235,10 +235,10 @@ class PairFaults:
         self.outcome = Outcome(History(self.sync_flush))
 
     async def run(self, kills: int) -> Outcome:
-        """Let brokers die `kills` times in all, then look whether everything is there.
+        """Kill brokers `kills` times in total, then check that everything is there.
 
         Raises:
-            NetworkUnavailable: there can be no such network here.
+            NetworkUnavailable: such a network cannot be created here.
         """
         began = time.monotonic()
         history = self.outcome.history
@@ -260,7 +260,7 @@ class PairFaults:
         return self.outcome
 
     async def _life(self, pair: Pair, load: Load) -> None:
-        """Load and faults, the end of the master, a look at the slave, and the return of both."""
+        """Run load and faults, kill the master, examine the slave alone, and bring both back."""
         before = sum(put.acknowledged for put in load.history.puts)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(load.run, pair.master.address)
@@ -291,7 +291,7 @@ class PairFaults:
         await trio.sleep(self.lots.uniform(*self.fault_seconds))
 
     async def _now_and_then_heal(self, pair: Pair) -> None:
-        """Mostly heal after a while; else the master dies in the middle of it."""
+        """Heal after a while, or in some cases leave the fault until the master is killed."""
         await self._some_time()
         if self.lots.random() < 0.7:
             await pair.virtual.heal()
@@ -317,7 +317,7 @@ class PairFaults:
             await member.server.pause(self.lots.uniform(*self.fault_seconds))
 
     async def _fill_disk(self, pair: Pair) -> None:
-        """The slave's disk is full for a while, or until after the master's end."""
+        """Fill the slave's disk for a while, or until after the master was killed."""
         self.outcome.faults["full disks of the slave"] += 1
         fill(self._ballast(pair))
         await self._some_time()
@@ -325,7 +325,7 @@ class PairFaults:
             self._ballast(pair).unlink()
 
     async def _kill_slave(self, pair: Pair) -> None:
-        """Kill the slave; mostly it comes back before the master ends, and may find ways cut."""
+        """Kill the slave; it usually starts again before the master is killed, possibly while paths are cut."""
         if not pair.slave.runs:
             return
         await pair.slave.kill()
@@ -356,7 +356,7 @@ class PairFaults:
         return snapshot
 
     def _compare(self, pair: Pair) -> None:
-        """After a clean stop of both."""
+        """Compare both logs after a clean stop of both brokers."""
         logs = [commitlog(member) for member in (pair.master, pair.slave)]
         if logs[0] != logs[1]:
             self._found(f"the logs differ: {[{start: len(content) for start, content in log.items()} for log in logs]}")
@@ -366,7 +366,7 @@ class PairFaults:
 
 
 def fill(path: Path) -> None:
-    """Take all that is left of a file system, less than a page."""
+    """Fill a file system except for less than a page."""
     with path.open("wb", buffering=0) as file:
         for size in (1 << 20, 1 << 12):
             with suppress(OSError):
@@ -375,13 +375,13 @@ def fill(path: Path) -> None:
 
 
 def commitlog(member: Member) -> dict[int, bytes]:
-    """The segments of a broker's log by their first offset; what lies behind the last record is zero."""
+    """The segments of a broker's log by their first offset, without the zero bytes after the last record."""
     folder = member.place.seen(member.store / "commitlog")
     return {int(path.name): path.read_bytes().rstrip(b"\0") for path in sorted(folder.iterdir())}
 
 
 def acknowledged_are_in_the_log(history: History, log: dict[int, bytes]) -> Iterator[str]:
-    """A message that was answered PUT_OK lies in the slave's log where its id says, whether or not the slave may show it."""
+    """A message that was answered PUT_OK is in the slave's log at the offset in its id, whether or not it is readable there."""
     for put in history.puts:
         if not put.acknowledged:
             continue

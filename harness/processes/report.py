@@ -8,11 +8,11 @@ from collections.abc import Callable
 VIOLATIONS_SHOWN_MAX = 20
 
 Report = Callable[[str], object]
-"""Receives progress, line by line."""
+"""A function that receives progress line by line."""
 
 
 def say(line: str) -> None:
-    """Print a line at once: runs take hours, and are watched."""
+    """Print a line and flush it, because runs of hours are watched."""
     print(line, flush=True)  # noqa: T201
 
 

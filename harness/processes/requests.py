@@ -1,8 +1,8 @@
-"""Whole requests, drawn: every request code that a server serves, with its header and body fields at their borders and beyond.
+"""Random whole requests: every request code that a server serves, with header and body fields at and beyond their limits.
 
-A request starts as one that is right; then some of its fields are replaced, left out or added, and nodes of its body replaced
-by what does not belong there. Names come from short lists that never name what the harness needs at the end: a request that is
-right may delete what it names.
+A request starts as a valid one; then some of its fields are replaced, removed or added, and parts of its body are replaced by
+values of other types. Names come from short lists without the names that the harness needs at the end, because a valid request
+may delete the topic or group that it names.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ RAW_BODIES = (
 
 @attrs.frozen
 class Whole:
-    """One request code with what a right request holds."""
+    """One request code with the fields and the body of a valid request."""
 
     code: int
     fields: Mapping[str, str] = attrs.field(factory=dict[str, str])
@@ -340,7 +340,7 @@ HEAVY_NAMESRV: tuple[Whole, ...] = (
     Whole(318, {}, b"a=b\\\n" * 8_000),
     Whole(105, {f"{n:x}": "1" for n in range(15_000)}),
 )
-"""Right requests, or nearly, that take long for their size."""
+"""Valid or almost valid requests that take long for their size."""
 
 _TOPIC_FIELDS = frozenset(("topic", "b", "topicName", "originTopic", "defaultTopic", "c"))
 _GROUP_FIELDS = frozenset(
@@ -349,7 +349,7 @@ _GROUP_FIELDS = frozenset(
 
 
 def draw_heavy(rng: random.Random, wholes: tuple[Whole, ...], opaque: int) -> bytes:
-    """One frame of those that take long."""
+    """Draw one frame of the requests that take long."""
     whole = rng.choice(wholes)
     body = whole.body if isinstance(whole.body, bytes) else b"" if whole.body is None else orjson.dumps(whole.body)
     if rng.random() < 0.3:
@@ -358,7 +358,7 @@ def draw_heavy(rng: random.Random, wholes: tuple[Whole, ...], opaque: int) -> by
 
 
 def draw_request(rng: random.Random, wholes: tuple[Whole, ...], opaque: int) -> bytes:
-    """One frame: a right request, of which some parts are replaced."""
+    """Draw one frame: a valid request of which some parts are replaced."""
     whole = rng.choice(wholes)
     fields = dict(whole.fields)
     for name in rng.sample(sorted(fields), min(len(fields), rng.choice((0, 0, 1, 1, 1, 2, 4)))):
@@ -419,7 +419,7 @@ def _mutated(rng: random.Random, node: Any, rate: float) -> Any:
 
 
 def draw_answer(rng: random.Random, opaque: int) -> bytes:
-    """What a client answers to a request of the broker: a code at its borders, sometimes a body of nine megabytes."""
+    """Draw a client's answer to a request of the broker: an extreme code, and sometimes a body of nine megabytes."""
     answered = rng.choice((0, 1, -1, (1 << 31) - 1, -(1 << 31), 40_000))
     body = rng.choice((b"", b"{}", b"null", b'{"messageQueueTable":{}}', b'{"messageQueueTable":[1]}', b"\xff", b"[" * 1000))
     if rng.random() < 0.05:

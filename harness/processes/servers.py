@@ -1,7 +1,7 @@
-"""Servers of ours as processes, started through the command line, and what the outside may do to a process.
+"""Our servers as processes that are started by their command line, and the signals that tests send them.
 
-A server is up once it has said so on its standard output; what it writes to standard error is kept in a file. Whatever still
-runs at the end of `running` is killed: a harness leaves no server behind.
+A server is up once it has printed so to its standard output; its standard error goes to a file. A process that still runs at
+the end of `running` is killed, so that no server is left behind.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ledgermq.world.network import Address
 from .network import Place
 
 BOOT_SECONDS = 60.0
-"""Far more than a start takes: the machine may be busy."""
+"""A server that is not up after this time raises `NotUp`; a start takes far less, but the machine may be busy."""
 STOP_SECONDS = 30.0
 BROKER_NAME = "faulty"
 SEGMENT_SIZE = 1 << 24
@@ -35,7 +35,7 @@ _SOURCES = f"{_ROOT}/src"
 
 
 class NotUp(Exception):
-    """A server ended, or stayed silent, before it was up; `status` is None while it still runs."""
+    """A server ended, or did not report to be up in time; `status` is None if it still runs."""
 
     def __init__(self, status: int | None, errors: str) -> None:
         super().__init__(f"the server did not come up (exit status {status}):\n{errors}")
@@ -45,24 +45,24 @@ class NotUp(Exception):
 
 @attrs.define(eq=False)
 class ServerProcess:
-    """One started process."""
+    """One started server process."""
 
     process: trio.Process
     errors_path: Path
     host: str = "127.0.0.1"
     address: Address = attrs.field(factory=lambda: Address("127.0.0.1", 0))
-    """Where it listens, once it is up."""
+    """The address at which it listens, once it is up."""
 
     @property
     def errors(self) -> str:
-        """All that was written to standard error so far."""
+        """Everything that it wrote to standard error so far."""
         return self.errors_path.read_text(errors="replace")
 
     async def up(self) -> None:
-        """Wait until it says that it is up.
+        """Wait until the server reports that it is up.
 
         Raises:
-            NotUp: it ended or said nothing in time.
+            NotUp: it ended or reported nothing in time.
         """
         assert self.process.stdout is not None
         output = ""
@@ -78,18 +78,18 @@ class ServerProcess:
         self.address = Address(self.host, int(found[2]))
 
     async def kill(self) -> None:
-        """End it with SIGKILL: it gets to do nothing more."""
+        """Kill the process with SIGKILL, and wait for its end."""
         self.process.send_signal(signal.SIGKILL)
         await self.process.wait()
 
     async def stop(self) -> int:
-        """Ask it to stop; returns its exit status."""
+        """Stop the process with SIGTERM; returns its exit status."""
         self.process.send_signal(signal.SIGTERM)
         with trio.fail_after(STOP_SECONDS):
             return await self.process.wait()
 
     async def pause(self, seconds: float, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Let it stand still: peers see open connections on which nothing moves. Has started when it does."""
+        """Suspend the process, so that peers have open connections without traffic; reports `started` once it is suspended."""
         self.process.send_signal(signal.SIGSTOP)
         task_status.started()
         try:
@@ -99,7 +99,7 @@ class ServerProcess:
 
     @property
     def resident_bytes(self) -> int:
-        """Memory of the process that is in RAM and its own: mapped files are not counted, the log is one."""
+        """Private resident memory of the process, without mapped files such as the log."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         found = re.search(r"^RssAnon:\s+(\d+) kB", status, re.MULTILINE)
         assert found is not None, "a kernel that does not tell RssAnon"
@@ -115,7 +115,7 @@ def _errors_path(directory: Path, command: str) -> Path:
 async def running(
     directory: Path, *arguments: str, place: Place | None = None, turns: Path | None = None
 ) -> AsyncGenerator[ServerProcess]:
-    """Start `ledgermq` with arguments, here or on a machine of a virtual network; on leaving it is killed if it still runs.
+    """Start `ledgermq` with arguments, here or on a virtual machine; at the end of the block it is killed if it still runs.
 
     Args:
         turns: a file that receives the long turns of its event loop, as `watched` measures them.
@@ -163,7 +163,7 @@ def broker_arguments(store: Path, settings: Mapping[str, object] | None = None) 
 async def running_broker(
     store: Path, settings: Mapping[str, object] | None = None, turns: Path | None = None
 ) -> AsyncGenerator[ServerProcess]:
-    """A broker on `store` that is up."""
+    """Start a broker on `store` and wait until it is up."""
     async with running(store.parent, *broker_arguments(store, settings), turns=turns) as broker:
         await broker.up()
         yield broker
@@ -171,7 +171,7 @@ async def running_broker(
 
 @asynccontextmanager
 async def running_namesrv(directory: Path, turns: Path | None = None) -> AsyncGenerator[ServerProcess]:
-    """A name server that is up."""
+    """Start a name server and wait until it is up."""
     arguments = ("namesrv", "--log-level", "warning", "--host", "127.0.0.1", "--port", "0")
     async with running(directory, *arguments, turns=turns) as namesrv:
         await namesrv.up()

@@ -1,7 +1,7 @@
-"""Two services as their authors would write them, one on trio and one on a pool of threads, which journal all that they do.
+"""Two typical applications, one on trio and one on a pool of threads, which record everything they do in a journal.
 
-Each sends plain messages from many tasks or threads at once, ordered messages one after the other from a few, and messages to a
-topic that is deleted and made again meanwhile. Each consumes them in groups of every kind, whose members come and go.
+Each sends plain messages from many concurrent tasks or threads, ordered messages one after the other from a few, and messages
+to a topic that is meanwhile deleted and created again. Each consumes them in groups of every kind, whose members come and go.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from .journal import HandlerFailed, Journal
 PLAIN, ORDERED, DELETED = "SoakPlain", "SoakOrdered", "SoakDeleted"
 SEND_SECONDS = 3.0
 OVERDUE_SECONDS = SEND_SECONDS + 3.0
-"""A send that takes longer, on a machine that is busy beside, has not kept its total time."""
+"""A send that takes longer counts as over its total time; the tolerance is for a busy machine."""
 PLAIN_SENDERS, ORDERED_SENDERS = 6, 3
 MEMBER_SECONDS = (20.0, 90.0)
-"""How long a member of a group stays before it leaves and comes again."""
+"""The range of the time that a member stays in its group before it leaves and joins again."""
 AWAY_SECONDS = (0.1, 2.0)
 THREADS_PER_CONSUMER = 3
 HANDLING_SECONDS_MAX = 0.05
 GET_SECONDS = 1.0
 CLOSED_SECONDS = 30.0
-"""A thread that still waits so long after its consumer was closed has not been told."""
+"""A thread that still waits this long after its consumer was closed was not notified, which is a violation."""
 
 BROADCAST_GROUP, DELETED_GROUP = "soak-broadcast", "soak-deleted"
 EXPLICIT_GROUP = "soak-explicit"
@@ -50,7 +50,7 @@ SUBSCRIPTIONS = (
     *((group, ORDERED) for group in ORDERED_GROUPS),
     (BROADCAST_GROUP, PLAIN),
 )
-"""Groups that must handle every acknowledged message, and of which topic."""
+"""Groups that must handle every acknowledged message, with their topics."""
 
 
 @attrs.define(eq=False)
@@ -62,14 +62,14 @@ class Service:
     lots: random.Random
     directory: Path
     rate: float
-    """How many messages one sender sends in a second, about."""
+    """How many messages one sender sends per second on average."""
 
     def pause(self) -> float:
         """Seconds between two sends."""
         return self.lots.uniform(0.5, 1.5) / self.rate
 
     def senders(self) -> Iterator[tuple[str, int]]:
-        """Topic and producer number of each sender; with number 0 every message counts as one of a producer of its own."""
+        """Topic and producer number of each sender; with number 0 every message counts as its own producer's only one."""
         yield from ((PLAIN, 0) for _ in range(PLAIN_SENDERS))
         yield from ((ORDERED, number + 1) for number in range(ORDERED_SENDERS))
         yield DELETED, 0
@@ -84,7 +84,7 @@ class Service:
         yield BROADCAST_GROUP, PLAIN, BROADCAST_GROUP
 
     def options(self, group: str, topic: str, name: str) -> dict[str, Any]:
-        """How a member consumes."""
+        """The consumer options of a member."""
         broadcasting = group == BROADCAST_GROUP
         return {
             "ack": "explicit" if group == EXPLICIT_GROUP else "auto",
@@ -100,7 +100,7 @@ class TrioService(Service):
     """Tasks that share one producer, and consumers in tasks of their own."""
 
     stopping: trio.Event = attrs.field(factory=trio.Event)
-    """Set when nothing is to be sent any more."""
+    """Set when sending must end."""
 
     async def run(self) -> None:
         """Send until `stopping`, and consume until cancelled."""
@@ -136,7 +136,7 @@ class TrioService(Service):
 
     async def _consume(self, consumer: Consumer, member: str) -> None:
         async def handle(message: ReceivedMessage) -> None:
-            fails = consumer.options.model is MessageModel.CLUSTERING  # nobody sends a broadcast message again
+            fails = consumer.options.model is MessageModel.CLUSTERING  # broadcast messages are not redelivered
             with self.journal.handling(consumer.group, member, message, ordered=consumer.options.orderly, fails=fails):
                 await trio.sleep(self.lots.random() * HANDLING_SECONDS_MAX)
 
@@ -166,11 +166,11 @@ class ThreadService(Service):
     """A pool of threads that share one producer, as the handlers of a web server do, and threads that consume."""
 
     stopping: threading.Event = attrs.field(factory=threading.Event)
-    """Set when nothing is to be sent any more."""
+    """Set when sending must end."""
     ended: threading.Event = attrs.field(factory=threading.Event)
-    """Set when nothing is to be consumed any more."""
+    """Set when consuming must end."""
     failures: list[str] = attrs.field(factory=list[str])
-    """What ended a thread that should have gone on, and threads that never ended."""
+    """Exceptions that ended threads too early, and threads that never ended."""
 
     def run(self) -> None:
         """Send until `stopping`, and consume until `ended`."""
@@ -189,7 +189,7 @@ class ThreadService(Service):
     def _guarded(self, function: Callable[..., None], *arguments: object) -> None:
         try:
             function(*arguments)
-        except BaseException as error:  # noqa: BLE001 - whatever ends a thread is a finding
+        except BaseException as error:  # noqa: BLE001 - every exception that ends a thread is a finding
             self.failures.append(f"{function.__name__}{arguments[-3:]} ended: {type(error).__name__}: {error}")
 
     def _send(self, producer: BlockingProducer, topic: str, number: int) -> None:
@@ -240,7 +240,7 @@ class ThreadService(Service):
 
     def _handle(self, consumer: BlockingConsumer, message: BlockingMessage, member: str) -> bool:
         client = consumer.host.client
-        fails = client.options.model is MessageModel.CLUSTERING  # nobody sends a broadcast message again
+        fails = client.options.model is MessageModel.CLUSTERING  # broadcast messages are not redelivered
         try:
             with self.journal.handling(client.group, member, message, ordered=client.options.orderly, fails=fails):
                 self.ended.wait(self.lots.random() * HANDLING_SECONDS_MAX)

@@ -1,8 +1,8 @@
-"""`python -m harness.processes.soak`: half an hour of a service against a master and its slave that are killed and stand still.
+"""`python -m harness.processes.soak`: half an hour of a service with a master and slave that are killed and paused.
 
-Beside the brokers there are two name servers, which are killed, and hang; topics get more queues and fewer, lose their
-permissions, and are deleted and made again. In the end every acknowledged message must have been handled by each group, ordered
-ones in their order by one member at a time, and nothing that a group had committed long before may have been handed out again.
+Two name servers are killed and paused too; topics get more and fewer queues, lose their permissions, and are deleted and
+created again. In the end each group must have handled every acknowledged message, ordered ones in their order by one member at
+a time, and no message may have been delivered again long after the group committed it.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ BETWEEN_FAULTS_SECONDS = (5.0, 20.0)
 DOWN_SECONDS = (0.5, 15.0)
 HANGS_SECONDS = (1.0, 40.0)
 SETTLE_SECONDS = 240.0
-"""How long after the last fault every message must have been handled."""
+"""A message that is not handled this long after the last fault fails the run."""
 LOOK_SECONDS = 2.0
 COPIES_MAX = 3
-"""A send stores its message once, and once more with each of its two retries."""
+"""The most copies of a message: a send stores one, and each of its two retries may store another."""
 CHECKERS = (
     everything_is_handled_at_least_once,
     nothing_is_acknowledged_before_it_was_handled,
@@ -73,7 +73,7 @@ PAIR_SETTINGS: dict[str, object] = {
 
 
 def free_port() -> int:
-    """A port that nobody listens on now."""
+    """A port on which no process listens now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -81,7 +81,7 @@ def free_port() -> int:
 
 @attrs.define(eq=False)
 class Server:
-    """A server process that is started again on its port when it has been killed."""
+    """A server process that can be killed and started again on the same port."""
 
     name: str
     directory: Path
@@ -90,7 +90,7 @@ class Server:
     _down: trio.Event = attrs.field(factory=trio.Event)
 
     async def live(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Start, and keep the process until it is killed."""
+        """Start the process and wait until it is killed."""
         self._down = trio.Event()
         async with running(self.directory, *self.arguments) as process:
             await process.up()
@@ -99,7 +99,7 @@ class Server:
             await self._down.wait()
 
     async def kill(self) -> None:
-        """End it with SIGKILL."""
+        """Kill the process with SIGKILL."""
         process, self.process = self.process, None
         assert process is not None
         await process.kill()
@@ -108,7 +108,7 @@ class Server:
 
 @attrs.define(eq=False)
 class Soak:
-    """One service, its servers and what happens to them."""
+    """One service, its servers, and the faults of one run."""
 
     directory: Path
     lots: random.Random
@@ -127,7 +127,7 @@ class Soak:
         return self.service.journal
 
     async def run(self, strike: Callable[[trio.Nursery], Awaitable[None]] | None = None) -> Outcome:
-        """Run the service and the faults, then judge; `strike` takes the place of drawn faults, and ends by itself."""
+        """Run the service under faults, then judge; a given `strike` replaces the drawn faults, and ends by itself."""
         began = time.monotonic()
         async with trio.open_nursery() as nursery:
             for server in self.servers.values():
@@ -186,7 +186,7 @@ class Soak:
         await self.kill(nursery, name, self.lots.uniform(*DOWN_SECONDS))
 
     async def kill(self, nursery: trio.Nursery, name: str, seconds: float) -> None:
-        """Kill a server that runs, and start it again after some seconds."""
+        """Kill a server, if it runs, and start it again after this many seconds."""
         server, history = self.servers[name], self.journal.history
         if server.process is None:
             return
@@ -205,7 +205,7 @@ class Soak:
             await process.pause(self.lots.uniform(*HANGS_SECONDS))
 
     async def _change_queues(self) -> None:
-        """More queues or fewer to write to; all are read on."""
+        """Change the number of queues for writing; all queues stay readable."""
         self.queues = self.lots.randint(1, QUEUES_MAX)
         self._say(f"{self.queues} queues")
         await self._change(
@@ -241,14 +241,14 @@ class Soak:
         await self._change(lambda admin: admin.create_topic(DELETED, queues=2))
 
     async def _change(self, change: Callable[[Admin], Awaitable[object]], *, patient: bool = True) -> None:
-        """Let an administrator change something, again and again until it is answered if that matters."""
+        """Let an administrator change something; if `patient`, repeat until the change is answered."""
         while True:
             try:
                 async with open_admin(self.service.namesrv) as admin:
                     await change(admin)
                     return
             except TopicExists:
-                return  # a send has made it again
+                return  # a send has created it again
             except ClientError as error:
                 self.outcome.faults[f"changes that failed by {type(error).__name__}"] += 1
             if not patient:
@@ -290,7 +290,7 @@ class Soak:
         return [f"message {number}, sent after the last deletion, was not handled" for number in missing]
 
     def judge(self) -> list[str]:
-        """All that is wrong with what the service has journalled."""
+        """Every violation in what the service has recorded."""
         history, now = self.journal.history, time.monotonic()
         for one in history.handlings:
             one.ended = min(one.ended, now)
@@ -304,7 +304,7 @@ class Soak:
 
 
 def servers_of(directory: Path) -> dict[str, Server]:
-    """Two name servers, a master and its slave, on ports that stay theirs."""
+    """Two name servers, a master and its slave, each with a fixed port."""
     names = [free_port(), free_port()]
     namesrv = ";".join(f"127.0.0.1:{port}" for port in names)
     servers: dict[str, Server] = {}
@@ -325,7 +325,7 @@ def servers_of(directory: Path) -> dict[str, Server]:
 
 
 def namesrv_of(servers: Mapping[str, Server]) -> str:
-    """The list of name servers, as clients are given it."""
+    """The list of name servers in the format of client settings."""
     return ";".join(f"127.0.0.1:{each.arguments[-1]}" for name, each in servers.items() if name.startswith("namesrv"))
 
 
@@ -341,7 +341,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     seed = drawn_seed(chosen.seed)
     directory = Path(tempfile.mkdtemp(prefix="ledgermq-soak-", dir=chosen.directory))
     say(f"seed {seed}, {chosen.service}, in {directory}")
-    logging.getLogger(ROOT_LOGGER).setLevel(logging.ERROR)  # what is killed is missed, again and again
+    logging.getLogger(ROOT_LOGGER).setLevel(logging.ERROR)  # killed servers cause many warnings
     lots = random.Random(seed)  # noqa: S311 - draws faults
     servers = servers_of(directory)
     kind = TrioService if chosen.service == "trio" else ThreadService

@@ -1,8 +1,8 @@
 """`python -m harness.processes.watched FILE ARGUMENTS...`: the command `ledgermq`, with the turns of its event loop measured.
 
 Every step of a task that takes more than `NOTED_SECONDS` of the main thread's CPU time is appended to FILE as one JSON object a
-line, with the requests that it handled, and so is every pass of the loop over all tasks that can run. CPU time, because a busy
-machine must not count.
+line, with the requests that it handled, and so is every such pass of the loop over all runnable tasks. CPU time is measured
+because other work on the machine must not count.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ REQUESTS_NOTED_MAX = 20
 
 
 class TurnWatch(trio.abc.Instrument):
-    """Writes down long turns."""
+    """Writes long turns to a file."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("a", buffering=1)
         self._pass_began = self._step_began = time.thread_time()
         self.requests: list[str] = []
-        """The requests of the present step."""
+        """The requests that the current step has handled."""
 
     def after_io_wait(self, timeout: float) -> None:
         del timeout
@@ -68,7 +68,7 @@ def _note_requests(watch: TurnWatch) -> None:
 
 
 def main() -> None:
-    """Run `ledgermq` with a watch in its event loop."""
+    """Run `ledgermq` with a `TurnWatch` in its event loop."""
     path = Path(sys.argv[1])
     del sys.argv[1]
     run, watch = trio.run, TurnWatch(path)
