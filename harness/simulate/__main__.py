@@ -1,7 +1,7 @@
-"""`python -m harness.simulate`: run seeds of the simulated world and print what each failing one showed.
+"""`python -m harness.simulate`: run seeds of the simulated world and print the violations of each failing one.
 
-A failure prints its seed, what the seed drew, and the line that replays it. The same seed gives the same trace in any process;
-`--trace` prints it.
+A failure prints its seed, what was drawn from the seed, and the command that replays it. The same seed gives the same trace in
+any process; `--trace` prints it.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ FLOORS: dict[str, Callable[[int], Outcome]] = {
     "cluster": simulate_cluster,
     "dledger": simulate_dledger,
 }
-"""Pure cores: thousands of runs a minute. A store alone: thousands of crashes in minutes. Whole nodes: name server, brokers,
-clients and the network between them, in the classic mode and as a DLedger group."""
+"""The simulators by name, which are called floors. `cores` and `raft` run pure cores, thousands of seeds a minute; `store` runs
+one store through crashes; `cluster` (classic mode) and `dledger` run name servers, brokers, clients and their network."""
 CLUSTER_EVERY = 5
-"""Without `--floor`, every fifth seed runs on the floor of whole nodes, too; it takes twice as long as the floor of a store."""
+"""Without `--floor`, every fifth seed also runs on the floor `cluster`, which takes twice as long as `store`."""
 DLEDGER_EVERY = 10
-"""And every tenth one on that of a DLedger group, where a seed takes two to four seconds."""
+"""Without `--floor`, every tenth seed also runs on the floor `dledger`, where a seed takes two to four seconds."""
 
 
 def report(outcome: Outcome, floor: str, seed: int) -> str:
-    """What a failing seed showed, and how to see it again."""
+    """The violations of a failing seed, and the command that replays it."""
     shown = outcome.violations[:VIOLATIONS_SHOWN_MAX]
     more = len(outcome.violations) - len(shown)
     return "\n".join(

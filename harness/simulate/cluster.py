@@ -1,4 +1,4 @@
-"""The floor of whole nodes in the classic mode: one broker, or a master and its slaves, whose roles an operator decides."""
+"""The simulator of whole nodes in the classic mode: one broker, or a master and its slaves, whose roles an operator sets."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from .scene import BROKER_PORT, Node, Scene
 from .workloads.delayed import DELAY_LEVELS
 
 CHANGE_SLACK_SECONDS = 5.0
-"""A crash may take what was changed in a table this long before it, for tables are written after the answer."""
+"""A crash may lose changes of a table that are at most this old, because tables are written after the answer."""
 PERSIST_SLACK_SECONDS = 5.0
-"""How much longer than its interval the writing of a table may take."""
+"""A table is on the disk at most this much later than its interval."""
 
 
 @attrs.define(eq=False)
@@ -104,7 +104,7 @@ class ClusterRun(NodesRun[ClusterDraw]):
     def disagreement(self) -> str:
         if self._is_any_down:
             return "an operator settles the refusal of a slave"
-        # A slave that is ahead of a master that lost its unsynced tail goes back when it has joined again.
+        # A slave that is ahead of its master, which lost its unsynced tail, truncates its log when it has connected again.
         logs = self._logs()
         return "" if all(logs[0].startswith(log) for log in logs[1:]) else "a slave's log is not its master's"
 
@@ -113,19 +113,19 @@ class ClusterRun(NodesRun[ClusterDraw]):
         return any(node.broker is None for node in self.nodes)
 
     def _logs(self) -> list[bytes]:
-        """The log of each broker that serves, the master's first."""
+        """The log of each running broker, the master's first."""
         stores = [node.broker.store for node in (self.scene.master, *self.scene.slaves) if node.broker is not None]
         return [whole_log(store.log.slice_from, store.log.min_offset, store.log.max_offset) for store in stores]
 
     async def must_be_equal(self) -> None:
         with trio.move_on_after(self.converge_seconds):
-            while self._is_any_down or len(set(self._logs())) > 1:  # noqa: ASYNC110 - looked at from outside
+            while self._is_any_down or len(set(self._logs())) > 1:  # noqa: ASYNC110 - no event is set for this
                 await trio.sleep(0.1)
             return
         raise AssertionError(f"{self.converge_seconds} s after the last send a slave's log is not its master's")
 
     async def look(self, nursery: trio.Nursery) -> None:  # noqa: ARG002 - every node ends
-        """End all nodes, open the stores once more and read everything in them."""
+        """Stop all nodes, open their stores once more and read everything in them."""
         async with self.operations.lock:
             for node in (*self.scene.slaves, self.scene.master):
                 await node.process.end(End.CLEAN)
@@ -150,5 +150,5 @@ class ClusterRun(NodesRun[ClusterDraw]):
 
 
 def simulate_cluster(seed: int, mend: Callable[[ClusterDraw], ClusterDraw] = lambda draw: draw) -> Outcome:
-    """Run one seed; an exception of a node or a client is a violation like any other."""
+    """Run one seed; an exception of a node or a client counts as a violation."""
     return simulate(ClusterRun.of(mend(ClusterDraw.of(seed))), CLUSTER_CHECKERS)

@@ -1,4 +1,4 @@
-"""What a seed draws for the floor of whole nodes in the classic mode."""
+"""The random choices for the simulator of whole nodes in the classic mode."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from .surroundings import Surroundings
 from .workloads.registry import ALWAYS_DRAWN, CLASSIC_WORKLOADS, DRAWN_WIDELY
 
 WORKLOAD_SHARE = 0.4
-"""How often each workload is drawn."""
+"""The probability with which each workload is drawn."""
 WIDE_SALT = 0x19D
 WIDE_SHARE, WIDE_WORKLOAD_SHARE = 0.6, 0.5
-"""How many seeds have surroundings that fail, and how often each further workload is drawn then."""
+"""The share of seeds with failing surroundings, and the probability of each further workload in these."""
 
 
 @attrs.frozen(kw_only=True)
 class ClusterDraw(NodesDraw):
-    """What the seed drew; with more than one node they are a master and its slaves."""
+    """What was drawn from the seed; several nodes are a master and its slaves."""
 
     sync_master: bool
     in_sync_replicas: int
@@ -34,15 +34,15 @@ class ClusterDraw(NodesDraw):
     slave_fails: bool
     commit_seconds: int
     promotes: bool
-    """A slave may be started as the master."""
+    """Whether a slave may be started as the master."""
     accepts_loss: bool
-    """Every slave is configured to accept losses; otherwise an operator settles each."""
+    """Whether slaves are configured to accept losses; otherwise an operator accepts each loss."""
     restores: bool
-    """The master's store may be replaced by an older copy of it."""
+    """Whether the master's store may be replaced by an older copy of it."""
 
     @property
     def may_lose(self) -> bool:
-        """Whether a power cut may take from a master what was promised, or what a slave must take for promised."""
+        """Whether a power cut may lose what the master has acknowledged, or what a slave must assume to be acknowledged."""
         return not (self.sync_flush and self.slaves_sync_flush)
 
     @classmethod
@@ -80,12 +80,12 @@ class ClusterDraw(NodesDraw):
             accepts_loss=(accepts_loss := lots.random() < 0.5),
             restores=sync_master and lots.random() < 0.3 and not accepts_loss,
         )
-        # What a promotion may take of tables is judged without further faults.
+        # The losses of tables by a promotion or a restore are judged without further faults.
         wide = not (draw.restores or draw.promotes) and random.Random(seed ^ WIDE_SALT).random() < WIDE_SHARE  # noqa: S311 - never secrets
         return draw.widened() if wide else draw
 
     def widened(self) -> ClusterDraw:
-        """The same with surroundings that fail, and with more clients."""
+        """The same draw with failing surroundings and with more workloads."""
         lots = random.Random(self.seed ^ 0xA2)  # noqa: S311 - never secrets
         more = tuple(name for name in DRAWN_WIDELY if lots.random() < WIDE_WORKLOAD_SHARE)
         return attrs.evolve(self, around=Surroundings.of(lots), workloads=(*self.workloads, *more))

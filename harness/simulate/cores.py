@@ -1,7 +1,7 @@
-"""The broker's pure cores under an event heap: thousands of runs a minute, no event loop, no disk.
+"""The broker's pure cores on an event heap: thousands of runs a minute, without event loop and disk.
 
-Three cores, each with a model beside it that knows the truth: the master's books of who holds what, held pulls, and committed
-offsets over restarts. What they must keep is the docstring of each checker here.
+Three cores are compared with models that know the expected result: the acknowledgements of slaves, held pulls, and committed
+offsets across restarts. The docstring of each method that drives a core is the property that must hold.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from ledgermq.testing.history import History
 from ..outcome import Outcome, describe_error
 
 EVENTS = 400
-"""Steps of each core in one run."""
+"""The number of steps of each core in one run."""
 
 
 @attrs.frozen(kw_only=True)
 class CoresDraw:
-    """What the seed drew: printed with a failure."""
+    """What was drawn from the seed; it is printed with a failure."""
 
     seed: int
     replicas: int
@@ -52,7 +52,7 @@ class CoresDraw:
 
 @attrs.define(eq=False)
 class EventHeap:
-    """Virtual time: what is due next comes next, ties in the order they were made."""
+    """Virtual time: events run in the order of their due times, and equal ones in the order of their creation."""
 
     now: float = 0.0
     _events: list[tuple[float, int, Callable[[], None]]] = attrs.field(factory=list[tuple[float, int, Callable[[], None]]])
@@ -85,7 +85,7 @@ class CoresRun:
     # ---------------------------------------------------------------- replication
 
     def replicate(self) -> None:
-        """A PUT_OK under SYNC_MASTER is on as many slaves as it promises, and every put is answered once, by its deadline."""
+        """A put that is answered PUT_OK is on as many nodes as required, and every put is answered once, by its deadline."""
         heap, lots, draw = EventHeap(), self.lots, self.draw
         acks = Acknowledgements(draw.replicas)
         held = [0] * draw.slaves
@@ -118,7 +118,7 @@ class CoresRun:
                 if lots.random() < draw.loss:
                     self.counts["report_lost"] += 1
                     return
-                # Reports of one connection come in order; a slower one just comes later.
+                # Reports of one connection arrive in order, so a delayed report is simply a later one.
                 offset = held[slave]
                 acks.hold(slave, offset)
                 self.trace.append(f"{heap.now:.3f} slave {slave} holds {offset}")
@@ -147,7 +147,7 @@ class CoresRun:
     # ---------------------------------------------------------------- held pulls
 
     def hold_pulls(self) -> None:
-        """A held pull is released by its message or at its deadline, once; one of a closed connection never, and none stays."""
+        """A held pull is released once, by its message or at its deadline, or never if its connection closed. None remains."""
         lots, heap = self.lots, EventHeap()
         holds: HeldPulls[int] = HeldPulls()
         waiting: dict[int, HeldPull[int]] = {}
@@ -198,7 +198,7 @@ class CoresRun:
     # ---------------------------------------------------------------- committed offsets
 
     def commit_offsets(self) -> None:
-        """A committed offset never retreats: after a restart it is the one that was written down last."""
+        """A committed offset never decreases; after a restart it is the one that was written to the file last."""
         lots = self.lots
         offsets, written = ConsumerOffsets(), dict[tuple[str, str, int], int]()
         now: dict[tuple[str, str, int], int] = {}
@@ -222,12 +222,12 @@ CORES: tuple[Callable[[CoresRun], None], ...] = (CoresRun.replicate, CoresRun.ho
 
 
 def simulate_cores(seed: int) -> Outcome:
-    """Run one seed; an exception of a core is a violation like any other."""
+    """Run one seed; an exception of a core counts as a violation."""
     draw = CoresDraw.of(seed)
     run = CoresRun(draw, random.Random(seed ^ 0x5EED))  # noqa: S311 - never secrets
     for core in CORES:
         try:
             core(run)
-        except Exception as error:  # noqa: BLE001 - whatever is let out is a finding
+        except Exception as error:  # noqa: BLE001 - every exception is a finding
             run.violations.append(f"{core.__name__}: {describe_error(error)}")
     return Outcome(History(sync_flush=True), run.violations, run.counts, drawn=str(draw), trace=run.trace)

@@ -1,4 +1,4 @@
-"""The floor of whole nodes in DLedger mode: brokers that elect their master, under faults that are aimed at the leader too."""
+"""The simulator of whole nodes in DLedger mode: brokers that elect their master, under faults that also target the leader."""
 
 from __future__ import annotations
 
@@ -33,35 +33,35 @@ from .workloads.pulls import Pulls
 from .workloads.registry import DLEDGER_WORKLOADS
 
 WORKLOAD_SHARE = 0.25
-"""How often each workload is drawn beside those that are always."""
+"""The probability with which each workload is drawn that is not in `ALWAYS`."""
 ALWAYS = (Plain.name, Pulls.name)
 ELECT_SECONDS = 15.0
-"""Virtual time in which nodes without faults must have elected a leader that takes messages."""
+"""Virtual time after which nodes without faults must have elected a leader that accepts messages."""
 GATHER_SLACK_SECONDS = 1.5
-"""A failover may forget what was committed this long before it, where disks are not slow: a leader that is cut off takes
-commits for an election time-out, and gathers them for a moment."""
+"""A failover may lose offset commits that are at most this old, if disks are not slow: an isolated leader accepts commits for
+an election time-out, and collects them for a moment before it replicates them."""
 
 REPLACE_SECONDS = 90.0
-"""A change of members that is under way may take 60 s, and only then is the next one taken."""
+"""The longest time for a change of members: one in progress may take 60 s, and the next is accepted only after it."""
 
 BLOWS = (
     *("end", "end", "end leader", "end leader", "end minority", "end all"),
     *("isolate leader", "isolate leader", "isolate", "half-isolate leader", "one way", "split"),
     *("slow", "slow leader", "sync fails", "leader's sync fails", "full disk", "lose disk"),
 )
-"""What may befall the group in one life; what stands here twice happens twice as often."""
+"""Kinds of faults of the group in one life; one that is listed twice happens twice as often."""
 
 
 @attrs.frozen
 class Blow:
-    """What befalls the group at the end of one life."""
+    """One fault of the group, at the end of a life."""
 
     kind: str
     """One of `BLOWS`."""
     end: End = End.KILL
-    """How nodes end, if some do."""
+    """How nodes end, if the fault ends nodes."""
     seconds: float = 1.0
-    """How long they are away, or how long it lasts."""
+    """How long the nodes are down, or how long the fault lasts."""
 
     @classmethod
     def of(cls, lots: random.Random) -> Blow:
@@ -71,16 +71,16 @@ class Blow:
 
 @attrs.frozen(kw_only=True)
 class DLedgerDraw(NodesDraw):
-    """What the seed drew."""
+    """What was drawn from the seed."""
 
     blows: tuple[Blow, ...]
     preferred: bool
     dialect: str
-    """What the nodes speak among themselves; DLedger's own knows no changes of members."""
+    """The protocol between the nodes; that of DLedger has no changes of members."""
     restarts: bool
-    """All nodes lose power at the very end, and are looked at after they have started again."""
+    """Whether all nodes lose power at the end of the run, and are read after they have started again."""
     older_messages: int
-    """How many messages the nodes have in a classic log, which the group's ledger continues."""
+    """How many messages are in the classic log that the group's ledger continues."""
 
     @classmethod
     def of(cls, seed: int) -> DLedgerDraw:
@@ -129,7 +129,7 @@ class DLedgerRun(NodesRun[DLedgerDraw]):
             copies=draw.nodes // 2 + 1,
             commit_seconds=inf if spoiled or draw.clock_drift else GATHER_SLACK_SECONDS + 8 * draw.sync_seconds_max,
             retries_max=draw.retries_max,
-            change_seconds=-inf,  # what was answered is on a majority, whatever ends afterwards
+            change_seconds=-inf,  # an answered change is on a majority, so no later fault may lose it
         )
         watch = GroupWatch(draw.segment_size)
         return cls(
@@ -179,7 +179,7 @@ class DLedgerRun(NodesRun[DLedgerDraw]):
             "store", "", mode="dledger", nodes=len(hosts), settings=settings, raft_ports=[RAFT_PORT] * len(hosts)
         )
         for at, (host, config) in enumerate(zip(hosts, configs, strict=True)):
-            known = peers[: draw.nodes] if at < draw.nodes else peers  # a node that joins is told of all
+            known = peers[: draw.nodes] if at < draw.nodes else peers  # a node that joins later has all peers in its settings
             own = attrs.evolve(config, broker_ip1=host, bind_address=host, dleger_peers=";".join(known))
             group.nodes.append(Node(group.machine(host), own, self._started))
         for node in group.nodes:
@@ -196,7 +196,7 @@ class DLedgerRun(NodesRun[DLedgerDraw]):
         self.started(node, broker)
 
     def _life_ended(self) -> None:
-        """Begin another life of the group: what it takes now need not be known to whoever led before."""
+        """Begin another life of the group; an earlier leader may lack what is accepted from now on."""
         self.history.ends.append(End.KILL)
         self.history.ended_at.append(trio.current_time())
 
@@ -241,15 +241,15 @@ class DLedgerRun(NodesRun[DLedgerDraw]):
             await trio.sleep(seconds * self.lots.random() * 0.3)
 
     async def _lose_disk(self, nursery: trio.Nursery) -> None:
-        """A machine is gone for good with all that it had, and another one takes its place under another name.
+        """Remove a machine for good, with its disk, and replace it by another one with another name.
 
-        Only where every other voter has all that is committed: the loss of one disk must not be that of the last copy.
+        This waits until every voter has synced all committed entries, so that no last copy is lost with the disk.
         """
         group = self.group
         self.heal()
         strangers = [node for node in self.nodes if node not in group.members]
         with trio.move_on_after(ELECT_SECONDS):
-            while not group.dispensable():  # noqa: ASYNC110 - looked at from outside
+            while not group.dispensable():  # noqa: ASYNC110 - no event is set for this
                 await trio.sleep(0.05)
         victims = group.dispensable()
         if victims and (strangers or len(victims) > self.draw.nodes):
@@ -261,7 +261,7 @@ class DLedgerRun(NodesRun[DLedgerDraw]):
             await self._replace(victim, strangers)
 
     async def _replace(self, victim: Node, strangers: Sequence[Node]) -> None:
-        """Do what an operator does about a machine that is gone: remove it, and add a new one."""
+        """Act as an operator after the loss of a machine: remove it from the group, and add a new one."""
         group, operator = self.group, Operator(self.scene)
         wanted = [("remove", victim), *(("add", node) for node in strangers[:1])]
         for action, node in wanted:
@@ -277,14 +277,14 @@ class DLedgerRun(NodesRun[DLedgerDraw]):
                     await trio.sleep(0.5)
 
     async def _disturb(self, blow: str, seconds: float) -> None:
-        """Let something go wrong for a while that ends no process."""
+        """Inject a fault that ends no process, for a while."""
         lots, fabric, nodes = self.lots, self.scene.fabric, self.nodes
         node = self.group.master if "leader" in blow else lots.choice(nodes)
         others = [other.host for other in nodes if other is not node]
         clients = [*self.scene.client_hosts, *(one.host for one in self.scene.name_servers)]
         disk = node.machine.disk
         if blow.startswith("isolate"):
-            # Some clients stay on the side of the node that is cut off.
+            # Some clients can reach only the isolated node.
             away = lots.sample(clients, lots.randrange(len(clients) + 1))
             fabric.part([node.host, *away], [*others, *(host for host in clients if host not in away)])
         elif blow.startswith("half-isolate"):
@@ -313,7 +313,7 @@ class DLedgerRun(NodesRun[DLedgerDraw]):
         return "" if self.group.leader is not None else "nobody takes messages"
 
     def _differences(self) -> str:
-        """How the nodes still differ."""
+        """A description of how the nodes still differ; empty if they do not."""
         leader = self.group.leader
         if leader is None or leader.broker is None:
             return "nobody takes messages"
@@ -333,7 +333,7 @@ class DLedgerRun(NodesRun[DLedgerDraw]):
         return ""
 
     def _state(self, node: Node) -> dict[str, object]:
-        """What must be the same on every node."""
+        """The state that must be equal on every node."""
         broker = node.broker
         assert broker is not None
         store = broker.store
@@ -345,12 +345,12 @@ class DLedgerRun(NodesRun[DLedgerDraw]):
 
     async def must_be_equal(self) -> None:
         with trio.move_on_after(self.converge_seconds):
-            while self._differences():  # noqa: ASYNC110 - looked at from outside
+            while self._differences():  # noqa: ASYNC110 - no event is set for this
                 await trio.sleep(0.1)
         assert not self._differences(), f"{self.converge_seconds} s after the last send {self._differences()}"
 
     async def look(self, nursery: trio.Nursery) -> None:
-        """Read everything, of nodes that have lost power together before in some runs."""
+        """Read everything that the nodes have stored; in some runs all nodes lose power first."""
         if self.draw.restarts:
             await self._end_some(nursery, self.nodes, End.POWER, 0.0)
             self.heal()
@@ -368,5 +368,5 @@ class DLedgerRun(NodesRun[DLedgerDraw]):
 
 
 def simulate_dledger(seed: int, mend: Callable[[DLedgerDraw], DLedgerDraw] = lambda draw: draw) -> Outcome:
-    """Run one seed; an exception of a node or a client is a violation like any other."""
+    """Run one seed; an exception of a node or a client counts as a violation."""
     return simulate(DLedgerRun.of(mend(DLedgerDraw.of(seed))), DLEDGER_CHECKERS)

@@ -1,7 +1,7 @@
-"""A DLedger group of whole brokers as a simulated run sees it from outside: who leads, what is committed, what is on the media.
+"""A DLedger group of whole brokers, observed from outside: which node leads, what is committed, what is on the media.
 
-The watch asks the nodes nothing that they could refuse: it compares what each of them commits with what any of them has
-committed before (Raft: election safety, log matching, leader completeness, state-machine safety), also after restarts.
+The watch sends no requests: it compares what each node commits with what any node has committed at the same position before
+(Raft: election safety, log matching, leader completeness, state-machine safety), also after restarts.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from ledgermq.testing.history import Put
 from .scene import Node, Scene
 
 HEAD_BYTES = 200
-"""The number of a message is found within this many bytes of its record."""
+"""The number of a message is within this many first bytes of its record."""
 HEALED_PAUSE_SECONDS = 0.5
-"""Once all is healed, no client pauses for less: a run then waits, and whatever is done meanwhile takes time to simulate."""
+"""The shortest pause of a client once all faults have ended: the run then only waits, and every operation costs real time."""
 ASKED_ELSEWHERE = 0.1
-"""How often an administrator asks any node instead of the one that leads."""
+"""The share of requests that an administrator sends to any node instead of the leader."""
 
 
 def replica_of(broker: Broker) -> Replica:
@@ -42,22 +42,22 @@ def peer_of(node: Node) -> PeerId:
 
 @attrs.define(eq=False)
 class GroupWatch:
-    """What was ever seen of one group, and what may never be seen of it."""
+    """What has been observed of one group, and the violations of Raft's properties found in it."""
 
     segment_size: int
     newest_term: int = 0
     """The newest term that a node was elected in."""
     on_change: list[Callable[[], None]] = attrs.field(factory=list[Callable[[], None]])
-    """Called when a node begins or ceases to lead."""
+    """Functions that are called when a node begins or ceases to lead."""
     elections: int = 0
     violations: list[str] = attrs.field(factory=list[str])
     _leaders: dict[int, str] = attrs.field(factory=dict[int, str])
-    """Who was elected in each term."""
+    """The host that was elected in each term."""
     _committed: dict[int, bytearray] = attrs.field(factory=dict[int, bytearray])
     """The committed part of each data file, by the position where the file begins."""
 
     def follow(self, host: str, replica: Replica) -> None:
-        """Watch a node that has just started, from what it says is committed already."""
+        """Watch a node that has just started, beginning with what it has committed already."""
         view = _View(self, host, replica)
         replica.on_role.append(view.role_changed)
         replica.on_committed.append(view.committed)
@@ -67,7 +67,7 @@ class GroupWatch:
             view.role_changed(replica.leading)
 
     def elected(self, host: str, term: int) -> None:
-        """Take notice of an election; a term has one leader at most."""
+        """Record an election; a term has at most one leader."""
         known = self._leaders.setdefault(term, host)
         if known != host:
             self._found(f"{known} and {host} were both elected in term {term}")
@@ -75,13 +75,14 @@ class GroupWatch:
         self.elections += 1
 
     def compare(self, host: str, start: int, found: memoryview) -> None:
-        """Compare committed bytes of one file with those that were committed there before, and remember new ones."""
+        """Compare committed bytes of one file with those that were committed there before, and record new ones."""
         base = start - start % self.segment_size
         known = self._committed.setdefault(base, bytearray())
         at = start - base
         both = min(len(known) - at, len(found))
         if both < 0:
-            # Nobody saw what lies between: those who committed it are gone. It is compared when somebody commits it again.
+            # The bytes between were not observed, as the nodes that committed them are gone. They are compared when another
+            # node commits them.
             return
         if bytes(known[at : at + both]) != bytes(found[:both]):
             first = next(n for n in range(both) if known[at + n] != found[n])
@@ -96,14 +97,14 @@ class GroupWatch:
 
 @attrs.define(eq=False)
 class _View:
-    """One life of one node."""
+    """The observation of one life of one node."""
 
     watch: GroupWatch
     host: str
     replica: Replica
     led: bool = False
     position: int = 0
-    """Up to where its committed bytes have been compared."""
+    """The position up to which its committed bytes have been compared."""
 
     def role_changed(self, leading: Leading) -> None:
         leads = leading.role is Role.LEADER
@@ -132,16 +133,16 @@ class _View:
 
 @attrs.define(eq=False)
 class GroupScene(Scene):
-    """The machines of one group and of its clients. The master is whoever leads, or led last."""
+    """The machines of one group and of its clients. The master is the node that leads, or led last."""
 
     watch: GroupWatch = attrs.field(kw_only=True)
     voters_min: int = attrs.field(kw_only=True)
-    """With how many nodes the group begins; it never has fewer voters."""
+    """The number of nodes with which the group begins; it never has fewer voters."""
     _last: Node | None = None
 
     @property
     def leader(self) -> Node | None:
-        """The node that takes messages, elected in the newest term that anybody was elected in; None while there is none."""
+        """The node that accepts messages and was elected in the newest term with a leader; None while there is none."""
         for node in self.nodes:
             broker = node.broker
             if broker is None or not broker.role.takes_puts:
@@ -181,7 +182,7 @@ class GroupScene(Scene):
 
     @property
     def members(self) -> list[Node]:
-        """The nodes that belong to the group by the word of its leader."""
+        """The nodes that are members of the group in its leader's configuration; empty while there is no leader."""
         leader = self.leader
         if leader is None or leader.broker is None:
             return []
@@ -189,7 +190,7 @@ class GroupScene(Scene):
         return [node for node in self.nodes if peer_of(node) in members]
 
     def dispensable(self) -> list[Node]:
-        """Voters one of which may be gone for good now: all of them run and have on their media what is committed."""
+        """The voters, if any one of them may be lost for good now: all run and have synced what is committed. Else empty."""
         leader = self.leader
         if leader is None or leader.broker is None:
             return []
@@ -201,7 +202,7 @@ class GroupScene(Scene):
         return voters if whole and all(replica_of(one).ledger.synced_index >= committed for one in brokers) else []
 
     def copies(self, put: Put) -> int | None:
-        """On how many media the message is, those of machines included that are off."""
+        """How many disks durably have the message, including those of machines without power."""
         return sum(self._is_on_medium(node, put) for node in self.nodes)
 
     def _is_on_medium(self, node: Node, put: Put) -> bool:
@@ -218,10 +219,10 @@ class GroupScene(Scene):
         """Wait for a leader.
 
         Raises:
-            AssertionError: there was none in that time.
+            AssertionError: there was no leader in that time.
         """
         with trio.move_on_after(seconds):
-            while self.leader is None:  # noqa: ASYNC110 - looked at from outside
+            while self.leader is None:  # noqa: ASYNC110 - no event is set for this
                 await trio.sleep(0.01)
         leader = self.leader
         assert leader is not None, f"no node has led for {seconds} s without faults"

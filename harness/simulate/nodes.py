@@ -1,8 +1,8 @@
-"""What the floors of whole nodes have in common: name servers, brokers and clients under seeded faults, in three parts.
+"""The common part of the simulators of whole nodes: name servers, brokers and clients under seeded faults.
 
-Safety first: while machines lose power and paths are cut, what is acknowledged must not be lost. Then liveness: everything is
-healed, and every workload must find what it expects. Then a look at everything that is stored. What clients do is in
-`workloads`; what the nodes of a floor are, and how their lives end, belongs to the floor.
+A run has three parts. In the first (safety), machines lose power and paths are cut, and nothing acknowledged may be lost. In
+the second (liveness), all faults end, and every workload must find what it expects. In the third, everything stored is read.
+What clients do is in `workloads`; the nodes of a simulator, and how their lives end, are in its own module.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from .workloads.workload import Workload, number_in
 
 @attrs.frozen(kw_only=True)
 class NodesDraw:
-    """What a seed draws on every floor of whole nodes: printed with a failure."""
+    """What was drawn from the seed for any simulator of whole nodes; it is printed with a failure."""
 
     seed: int
     nodes: int
     segment_size: int
     life_seconds: float
-    """How long a life of the nodes lasts, on average a little less."""
+    """The typical length of a life of the nodes; the average is a little less."""
     delay_seconds: tuple[float, float]
     send_buffer_bytes: int
     sync_seconds_max: float
@@ -63,7 +63,7 @@ class NodesRun(ABC, Generic[Draw]):
     """The run of one seed."""
 
     converge_seconds: ClassVar[float] = 300.0
-    """Virtual time in which healed nodes must have given every acknowledged message to the consumer."""
+    """Virtual time after healing by which the consumer must have got every acknowledged message."""
 
     draw: Draw
     scene: Scene
@@ -84,36 +84,36 @@ class NodesRun(ABC, Generic[Draw]):
     def nodes(self) -> list[Node]:
         return self.scene.nodes
 
-    # ---------------------------------------------------------------- what a floor decides
+    # ---------------------------------------------------------------- what a simulator implements
 
     @abstractmethod
     async def start_nodes(self, nursery: trio.Nursery) -> None:
-        """Make the machines of `scene.nodes`, and start their brokers."""
+        """Create the machines of `scene.nodes`, and start their brokers."""
 
     @abstractmethod
     async def live(self, nursery: trio.Nursery) -> None:
-        """Run the nodes under faults, one life after the other; in the end all of them run."""
+        """Run the nodes under faults, one life after the other; all nodes run when it returns."""
 
     @abstractmethod
     def disagreement(self) -> str:
-        """How the nodes that run differ though they must not after some time without faults; empty if they do not."""
+        """A description of a difference between running nodes that must vanish without faults; empty if there is none."""
 
     @abstractmethod
     async def must_be_equal(self) -> None:
-        """Wait until all nodes have everything. Nobody sends any more."""
+        """Wait until all nodes have the same data; no client sends any more."""
 
     @abstractmethod
     async def look(self, nursery: trio.Nursery) -> None:
         """Read everything that the nodes have stored into the history, and end them."""
 
     def violations(self) -> list[str]:
-        """What was seen and may never be seen, beside what the checkers find in the history."""
+        """Violations that were observed directly, in addition to those that the checkers find in the history."""
         return []
 
     # ---------------------------------------------------------------- the run
 
     async def run(self) -> None:
-        """All lives, then healing, then a look at what is there."""
+        """Run all lives, end all faults, and read what is stored."""
         scene = self.scene
         troubles = Troubles(self.draw.around, scene, random.Random(self.draw.seed ^ 0x7B))  # noqa: S311 - never secrets
         async with trio.open_nursery() as nursery:
@@ -139,7 +139,7 @@ class NodesRun(ABC, Generic[Draw]):
     async def _run_workloads(
         self, scope: trio.CancelScope, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """Run all of them until cancelled; a client that finds no name server when it starts ends, so they start first."""
+        """Run all workloads until cancelled. They start before the faults, because a starting client needs a name server."""
         with scope:
             async with trio.open_nursery() as nursery:
                 for workload in self.workloads:
@@ -147,7 +147,7 @@ class NodesRun(ABC, Generic[Draw]):
                 task_status.started()
 
     def started(self, node: Node, broker: Broker) -> None:
-        """Take notice of a broker that has just started."""
+        """Handle the start of a broker."""
         self.scene.count_requests(broker.dispatcher)
         for workload in self.workloads:
             workload.started(node, broker)
@@ -165,20 +165,20 @@ class NodesRun(ABC, Generic[Draw]):
             return self.disagreement()
 
         with trio.move_on_after(self.converge_seconds):
-            while lacking():  # noqa: ASYNC110 - looked at from outside
+            while lacking():  # noqa: ASYNC110 - no event is set for this
                 await trio.sleep(0.1)
         assert not lacking(), f"{self.converge_seconds} s after healing {lacking()}"
 
     # ---------------------------------------------------------------- faults
 
     def heal(self) -> None:
-        """End all faults but those of machines that are down."""
+        """End all faults, but start no machine that is down."""
         self.scene.fabric.heal()
         for node in self.nodes:
             node.machine.disk.faults.calm()
 
     async def strike(self) -> None:
-        """Faults of network, clocks and disks, until cancelled."""
+        """Inject faults of network, clocks and disks until cancelled."""
         draw, lots = self.draw, self.lots
         while True:
             await trio.sleep(draw.life_seconds * lots.random() * 0.3)
@@ -212,10 +212,10 @@ class NodesRun(ABC, Generic[Draw]):
             some = lots.sample(hosts, lots.randint(1, len(hosts) - 1))
             fabric.part(some, [host for host in hosts if host not in some])
 
-    # ---------------------------------------------------------------- looking
+    # ---------------------------------------------------------------- results
 
     def faults(self) -> Counter[str]:
-        """What was injected, and how much of the work that only this floor has was done."""
+        """How many faults were injected, and how much each workload has done."""
         faults = Counter(self.scene.fabric.injected)
         for workload in self.workloads:
             faults.update(workload.counts())
@@ -257,11 +257,11 @@ def whole_log(slice_from: Callable[[int, int], memoryview], begin: int, end: int
 
 
 def simulate(run: NodesRun[Draw], checkers: tuple[Checker, ...]) -> Outcome:
-    """Run one seed; an exception of a node or a client is a violation like any other."""
+    """Run one seed; an exception of a node or a client counts as a violation."""
     violations: list[str] = []
     try:
         seeded_run(run.run, seed=run.draw.seed)
-    except (Exception, ExceptionGroup) as error:  # noqa: BLE001 - whatever is let out is a finding
+    except (Exception, ExceptionGroup) as error:  # noqa: BLE001 - every exception is a finding
         violations.append(describe_error(error))
     run.history.ends.append(End.CLEAN)
     violations += check_history(run.history, checkers)

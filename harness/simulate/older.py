@@ -1,4 +1,4 @@
-"""A classic log that the nodes of a group had before DLedger was switched on: the same on all, and served to the end."""
+"""A classic log that the nodes of a group had before DLedger was enabled, equal on all and served until it expires."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _HOST = bytes(8)
 
 
 def copy_tree(source: Disk, target: Disk, directory: str, to: str = "") -> None:
-    """Copy a directory from one machine to another, onto the medium; `to` the same place if nothing else is said."""
+    """Copy a directory from one machine to another, durably; `to` is the same path by default."""
     to = to or directory
     target.make_directories(to)
     for name in source.list_directory(directory):
@@ -40,7 +40,7 @@ def _body(number: int) -> bytes:
 
 
 async def leave_older_log(nodes: Sequence[Node], messages: int) -> None:
-    """Let every node have the store of a classic broker with so many messages."""
+    """Give every node a copy of a classic broker's store with this many messages."""
     first = nodes[0]
     async with open_message_store(first.machine.world(), first.config.store_config()) as store:
         for number in range(messages):
@@ -52,7 +52,7 @@ async def leave_older_log(nodes: Sequence[Node], messages: int) -> None:
 
 
 def check_older_log(host: str, store: MessageStore, messages: int) -> None:
-    """Every message that has not expired is there, at its offset; queues go on behind them all."""
+    """Check that every message that has not expired is at its offset, and that queues end after all of them."""
     for queue_id in range(QUEUES):
         end = (messages - queue_id + QUEUES - 1) // QUEUES
         found = store.max_offset(TOPIC, queue_id)

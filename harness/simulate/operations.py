@@ -1,4 +1,4 @@
-"""What operators do to the brokers of a simulated run: end and start them, promote slaves, restore backups, settle refusals."""
+"""What operators do to simulated brokers: stop and start them, promote slaves, restore backups, accept losses."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from .scene import Node, Scene
 
 LOOK_SECONDS = 0.25
 CUT_AT = re.compile(r"store cut STORE --at (\d+)")
-"""What a slave says that refuses its master."""
+"""The command in the error of a slave that refuses to give up a part of its log."""
 
 
 @attrs.define(eq=False)
 class Operations:
-    """Acts on the nodes of one run, and notes in its history what may be lost by that."""
+    """Acts on the nodes of one run, and records in its history what may be lost by that."""
 
     scene: Scene
     draw: ClusterDraw
     nursery: trio.Nursery
     heal: Callable[[], None]
     lock: trio.Lock = attrs.field(factory=trio.Lock)
-    """Held by whoever ends and starts nodes."""
+    """Held while nodes are stopped and started."""
     demoted: set[Node] = attrs.field(factory=set[Node])
-    """Nodes that have been the master and are slaves: what they alone have may be given up."""
+    """Former masters that are now slaves; messages that only they have may be lost."""
     cuts: int = 0
     _backup: tuple[Node, DiskBackup] | None = None
     _refused_at: dict[Node, float] = attrs.field(factory=dict[Node, float])
@@ -48,7 +48,7 @@ class Operations:
         return self.scene.history
 
     async def run(self) -> None:
-        """Look at the slaves, make backups and settle refusals until cancelled."""
+        """Observe the slaves, make backups and accept losses until cancelled."""
         while True:
             await trio.sleep(LOOK_SECONDS)
             for node in self.scene.slaves:
@@ -68,7 +68,7 @@ class Operations:
         self._backup = master, master.machine.disk.backup()
 
     async def _end(self, node: Node, end: End) -> None:
-        """End a node; one that loses power may lose the end of its log."""
+        """Stop a node; one that loses power may lose the end of its log."""
         if end is End.POWER:
             self._lost_by_name(node)
         await node.process.end(end)
@@ -81,7 +81,7 @@ class Operations:
         self.history.ended_at.append(trio.current_time())
 
     async def crash(self, end: End, outage_seconds: float) -> None:
-        """End one node, and start it again after a while."""
+        """Stop one node, and start it again after a while."""
         scene = self.scene
         slaves = scene.slaves if self.draw.slave_fails and self.lots.random() < 0.5 else []
         victim = self.lots.choice(slaves or [scene.master])
@@ -96,9 +96,9 @@ class Operations:
         scene.say(f"{victim.host} is back")
 
     async def promote(self, end: End, outage_seconds: float) -> None:
-        """End the master, start the slave with the longest log as the master, and the master as its slave.
+        """Stop the master, start the slave with the longest log as the master, and the old master as its slave.
 
-        What was acknowledged is on a slave, so this takes no more than a kill would, however the master ends.
+        Acknowledged messages are on a slave, so this loses no more than a kill would, however the master ends.
         """
         scene, master = self.scene, self.scene.master
         scene.say(f"{master.host} ends by {end.value}, and a slave takes its place")
@@ -116,7 +116,7 @@ class Operations:
         )
         self.demoted.add(master)
         self.demoted.discard(slave)
-        self._lost_by_name(*scene.nodes)  # slaves may have more than the new master, which nobody was told to be replicated
+        self._lost_by_name(*scene.nodes)  # slaves may have more than the new master, but nothing of it was acknowledged
         await trio.sleep(outage_seconds)
         self.heal()
         await self.nursery.start(slave.process.run)
@@ -126,7 +126,7 @@ class Operations:
         scene.say(f"{master.host} is its slave")
 
     async def restore(self, outage_seconds: float) -> None:
-        """Start the master with an older copy of its store; when the mistake is seen, a slave takes its place."""
+        """Start the master with an older copy of its store; after a while, as if this was noticed, a slave is promoted."""
         scene, master = self.scene, self.scene.master
         if self._backup is None or self._backup[0] is not master:
             await self.crash(End.KILL, outage_seconds)
@@ -145,26 +145,26 @@ class Operations:
         await self.promote(End.KILL, outage_seconds)
 
     async def _settle(self) -> None:
-        """Accept the loss that a slave refuses, where the run may lose anything at all."""
+        """Accept the loss that a slave refuses, if the run may lose anything or the slave was the master."""
         for node in self.scene.slaves:
             at = _refused_from(node)
             if at is None or not (self.draw.may_lose or node in self.demoted):
                 self._refused_at.pop(node, None)
                 continue
             if trio.current_time() < self._refused_at.setdefault(node, trio.current_time() + self.draw.life_seconds * 0.2):
-                continue  # no operator is as fast as that
+                continue  # an operator takes some time
             del self._refused_at[node]
             self.scene.say(f"the log of {node.host} is cut at {at}")
             await node.process.end(End.CLEAN)
             self._lost_by_name(node)
             with node.machine.disk.no_faults():
-                node.machine.disk.faults.capacity = None  # what is cut is moved aside, for which there must be room
+                node.machine.disk.faults.capacity = None  # the cut part is moved to another file, for which there must be space
                 cut_log(node.machine.disk, node.config.store_path_root_dir, at)
             self.cuts += 1
             await self._start(node)
 
     async def _start(self, node: Node) -> None:
-        """Start a node while faults may strike, as often as it takes."""
+        """Start a node; repeat until it succeeds, because faults may make it fail."""
         while True:
             node.machine.disk.faults.calm()
             try:
@@ -176,7 +176,7 @@ class Operations:
 
 
 def _progress(node: Node) -> tuple[int, int]:
-    """The last epoch of a slave and the end of its log: the slave that is to become the master has the greatest of both."""
+    """The last epoch of a slave and the end of its log; the slave with the greatest pair becomes the master."""
     if node.broker is None:
         return (-1, -1)
     client = _classic(node).client
@@ -185,14 +185,14 @@ def _progress(node: Node) -> tuple[int, int]:
 
 
 def _has_shown_more(master: Node, slave: Node) -> bool:
-    """Whether a master may have given consumers what a slave does not have."""
+    """Whether consumers may have got messages from the master that the slave does not have."""
     if master.broker is None or slave.broker is None:
         return True
     return master.broker.store.dispatcher.dispatched_offset > slave.broker.store.log.max_offset
 
 
 def _refused_from(node: Node) -> int | None:
-    """From which offset on a slave refuses to give up its log."""
+    """The offset from which on a slave refuses to give up its log; None if it does not refuse."""
     client = _classic(node).client if node.broker is not None else None
     found = CUT_AT.search(client.refusal) if client is not None and client.refusal is not None else None
     return int(found[1]) if found is not None else None

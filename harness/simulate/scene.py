@@ -1,6 +1,6 @@
-"""What a simulated run of whole nodes consists of: machines, the processes on them, and what clients share.
+"""The parts of a simulated run of whole nodes: machines, the processes on them, and what clients share.
 
-A process runs until it is ended, in order, by a signal or with its machine, and may be run again on what its disk holds then.
+A process runs until it is stopped, killed or loses power, and may be started again on what its disk has then.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ Server = TypeVar("Server")
 
 @attrs.define(eq=False)
 class Process(Generic[Server]):
-    """A server on its machine."""
+    """A server process on its machine."""
 
     machine: Machine
     serve: Callable[[World], AbstractAsyncContextManager[Server]]
     on_start: Callable[[Server], None] = lambda _: None
     server: Server | None = None
-    """The server, while it serves in a life that counts."""
+    """The server while it serves; None as soon as its end begins, even if it still stops cleanly."""
     ended_by: End | None = None
-    """How it ended, while it is down."""
+    """How the process ended; None while it runs."""
     _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     _stop: trio.Event = attrs.field(factory=trio.Event)
     _ended: trio.Event = attrs.field(factory=trio.Event)
@@ -61,11 +61,11 @@ class Process(Generic[Server]):
 
     @property
     def starts(self) -> bool:
-        """Whether it runs and cannot be looked at yet; a server may serve already."""
+        """Whether the process runs and `server` is not yet set; it may serve requests already."""
         return self.server is None and self.ended_by is None
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Start, serve and end."""
+        """Start the server, serve until the process is ended, and close the server."""
         self.ended_by = None
         self._scope, self._stop, self._ended, self._dead = trio.CancelScope(), trio.Event(), trio.Event(), False
         try:
@@ -75,16 +75,16 @@ class Process(Generic[Server]):
                     task_status.started()
                     await self._stop.wait()
         except BaseException:
-            if not self._dead:  # nobody sees the error of a process that has been killed
+            if not self._dead:  # errors of a killed process are ignored
                 raise
         finally:
             self.server = None
             self._ended.set()
 
     async def end(self, end: End) -> None:
-        """End the process: in order, by a signal, or with the machine."""
+        """End the process by a clean stop, a kill or a power cut."""
         self.ended_by = end
-        self.server = None  # what a process still does while it stops in order belongs to no life that counts
+        self.server = None  # a process that stops cleanly still works, but it no longer counts as serving
         if end is End.CLEAN:
             self._dead = False
             self._stop.set()
@@ -94,7 +94,7 @@ class Process(Generic[Server]):
         await self._ended.wait()
 
     def crash(self, end: End) -> None:
-        """Let the process, or its machine, reach nothing from now on; `end` ends it."""
+        """Cut the process, or its whole machine, off from disk and network; `end` then ends it."""
         self._dead = True
         if end is End.POWER:
             self.machine.power_cut()
@@ -138,7 +138,7 @@ class Node:
 
 @attrs.define(eq=False)
 class Scene:
-    """All machines of one run, what happens on them, and what its clients have in common."""
+    """All machines of one run, the trace of its events, and what its clients share."""
 
     lots: random.Random
     fabric: SimFabric
@@ -150,11 +150,11 @@ class Scene:
     client_hosts: list[str] = attrs.field(factory=list[str])
     trace: list[str] = attrs.field(factory=list[str])
     spare: Node | None = None
-    """A broker of another name that nothing happens to."""
+    """A broker with another broker name, on which no faults are injected."""
     mended: trio.Event = attrs.field(factory=trio.Event)
-    """Set when what surrounds the nodes is not to fail any more."""
+    """Set when faults of the surroundings must end."""
     healed: bool = False
-    """Nothing fails any more."""
+    """Whether all faults have ended."""
     requests: Counter[str] = attrs.field(factory=Counter[str])
     """Requests that servers handled without refusing them, by the name of their code."""
     _number: int = 0
@@ -175,19 +175,19 @@ class Scene:
 
     @property
     def serving(self) -> Broker | None:
-        """The broker that takes messages for the group now, if one does."""
+        """The broker that accepts messages now, or None."""
         return self.master.broker
 
     def is_master(self, node: Node) -> bool:
-        """Whether the node has the tables that every other node follows."""
+        """Whether the node has the tables that all other nodes copy."""
         return node is self.master
 
     def pause_seconds(self, share: float) -> float:
-        """How long a client pauses: up to a share of a node's life."""
+        """A random pause of a client, up to this share of a node's life."""
         return self.life_seconds * self.lots.random() * share
 
     def read_seconds(self) -> float:
-        """How long a reader of a slave pauses between two looks."""
+        """A random pause of a reader of a slave between two reads."""
         return self.life_seconds * self.lots.random() * 0.01
 
     @property
@@ -196,24 +196,24 @@ class Scene:
         return self.master
 
     def copies(self, put: Put) -> int | None:
-        """How many nodes hold a message, at the moment in which its producer is told; None if that cannot be judged."""
-        # A node that stops in order takes part for a while longer, and one that starts does before it can be looked at.
+        """How many nodes have a message at the moment when its producer is answered; None if that cannot be judged."""
+        # A node that stops cleanly still replicates for a while, and one that starts does before `server` is set.
         stops = any(node.process.ended_by is End.CLEAN or node.process.starts for node in self.nodes)
-        # A copy may be gone with a node that has ended since the message was sent.
+        # A copy may be lost with a node that has ended since the message was sent.
         if put.answered != put.epoch or self.history.copies == 1 or stops:
             return None
         return sum(_holds(node, put) for node in self.nodes)
 
     @property
     def namesrv(self) -> str:
-        """The list of name servers, as clients and brokers are given it."""
+        """The list of name servers in the format of settings of clients and brokers."""
         return ";".join(str(Address(process.host, NAMESRV.port)) for process in self.name_servers)
 
     def say(self, what: str) -> None:
         self.trace.append(f"{trio.current_time():10.4f} {what}")
 
     def next_number(self) -> int:
-        """A number that no other message of this run has."""
+        """A number for a message, unique in this run."""
         self._number += 1
         return self._number
 
@@ -223,7 +223,7 @@ class Scene:
         return machine
 
     def client_world(self) -> World:
-        """The world of a client, on a machine of its own."""
+        """The world of a client on a new machine."""
         host = f"10.0.2.{len(self.client_hosts)}"
         self.client_hosts.append(host)
         return self.machine(host).world()

@@ -1,7 +1,7 @@
-"""One store under seeded faults: append, flush, read, crash, recover, again and again, and a history for the checkers.
+"""One store under seeded faults, which appends, flushes, reads, crashes and recovers repeatedly; checkers judge its history.
 
-Safety first: while faults strike, nothing promised may break. Then liveness: the faults stop, and the store must open, take
-messages and catch up. All that is drawn comes from the seed.
+In the first part (safety), faults are injected and no promise may be broken. In the second (liveness), the faults end, and the
+store must open, accept messages and dispatch them. Everything random is drawn from the seed.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ ROOT = "store"
 QUEUES: tuple[Queue, ...] = (("A", 0), ("A", 1), ("B", 0))
 PRODUCERS = 3
 CATCH_UP_SECONDS = 20.0
-"""Virtual time in which a healed store must have taken a message and dispatched everything."""
+"""Virtual time after which a store without faults must have accepted a message and dispatched everything."""
 _REFUSALS = (PutStatus.SERVICE_NOT_AVAILABLE, PutStatus.MESSAGE_ILLEGAL, PutStatus.CREATE_MAPPED_FILE_FAILED)
 _BORN_HOST = encode_host("10.0.0.1", 4711)
 
 
 class LivenessLost(AssertionError):
-    """Faults have ended, and the store does not come back."""
+    """Faults have ended, but the store does not accept or dispatch messages in time."""
 
 
 @attrs.frozen(kw_only=True)
 class StoreDraw:
-    """What the seed drew: printed with a failure."""
+    """What was drawn from the seed; it is printed with a failure."""
 
     seed: int
     sync_flush: bool
@@ -59,7 +59,7 @@ class StoreDraw:
     index_entries: int
     lives: int
     index_interval_ms: int
-    """How often the index file that is being filled is synced."""
+    """The interval between syncs of the index file that is being filled, in milliseconds."""
     life_seconds: float
     ends: tuple[End, ...]
     sync_seconds_max: float
@@ -75,12 +75,12 @@ class StoreDraw:
     clock_drift: float
     bit_rot: bool
     properties_bytes_max: int
-    """Of a property that only fills; 0: there is none."""
+    """The largest size of a property that only fills space; 0 if there is none."""
     bare: bool
-    """Messages without a key have no properties at all."""
+    """Whether messages without a key have no properties at all."""
     cuts_at_edges: bool
     deletions: bool
-    """Topics are deleted while they are used."""
+    """Whether topics are deleted while they are used."""
 
     @classmethod
     def of(cls, seed: int) -> StoreDraw:
@@ -126,7 +126,7 @@ class Ended:
 
     epoch: int
     floors: dict[Queue, int]
-    """By queue, the offset of the first message after it."""
+    """For each queue, the offset of the first message after the deletion."""
     answered: bool = False
 
 
@@ -143,7 +143,7 @@ class StoreRun:
     ended: list[Ended] = attrs.field(factory=list[Ended])
     """Deletions, in order."""
     _properties: dict[int, dict[str, str]] = attrs.field(factory=dict[int, dict[str, str]])
-    """Of each message, as it was sent."""
+    """The properties of each message as it was sent, by its number."""
     _number: int = 0
     _batch: int = 0
     _alive: bool = False
@@ -186,7 +186,7 @@ class StoreRun:
     # ---------------------------------------------------------------- lives
 
     async def run(self) -> None:
-        """All lives, then a last look at what is there."""
+        """Run all lives, then read everything once more."""
         for end in self.draw.ends:
             await self._live(end)
         self._heal()
@@ -220,7 +220,7 @@ class StoreRun:
     def _end(self, end: End) -> None:
         self.say(f"life {self.epoch} ends by {end.value}")
         self.disk.faults = DiskFaults(injected=self.disk.faults.injected)
-        # A store whose machine is off goes on closing itself; that reaches the dead disk only.
+        # A store whose machine has no power still runs its closing code, which reaches only the old disk object.
         if end is End.POWER:
             self.disk = self.disk.power_cut(self.lots.getrandbits(32), at_edges=self.draw.cuts_at_edges)
         elif end is End.KILL:
@@ -245,7 +245,7 @@ class StoreRun:
         return store
 
     async def _rot(self) -> None:
-        """A bit of a body turns over at rest: its CRC tells readers, or the next start, which names it; that is all."""
+        """Flip a bit of a stored body: readers or the next start must detect it by the CRC, and no other message may change."""
         before = self.history.snapshots[-1].queues
         queue, message = self.lots.choice([(queue, message) for queue, messages in before.items() for message in messages])
         start = message.physical_offset - message.physical_offset % self.draw.segment_size
@@ -262,7 +262,7 @@ class StoreRun:
                     assert found == expected, (
                         f"after a bit of {queue}@{message.queue_offset} turned over, {other} holds {found}"
                     )
-        except DamagedLog as error:  # it is among the last ones, which every start looks at
+        except DamagedLog as error:  # the message is among the last ones, which every start checks
             if error.offset != message.physical_offset:
                 raise
 
@@ -270,7 +270,7 @@ class StoreRun:
         self.disk.faults = DiskFaults(injected=self.disk.faults.injected)
 
     async def _strike(self) -> None:
-        """Faults that come and go."""
+        """Inject temporary faults until cancelled."""
         draw, lots = self.draw, self.lots
         while True:
             await trio.sleep(draw.life_seconds * lots.random() * 0.3)
@@ -286,7 +286,7 @@ class StoreRun:
             self._heal()
 
     async def _must_catch_up(self, store: MessageStore) -> None:
-        """Liveness: with all faults gone, a put succeeds and everything becomes visible."""
+        """Check liveness: without faults a put succeeds and everything becomes readable."""
         put = self._next_put(PRODUCERS, QUEUES[0])
         status = PutStatus.UNKNOWN_ERROR
         with trio.move_on_after(CATCH_UP_SECONDS):
@@ -297,7 +297,7 @@ class StoreRun:
                     await trio.sleep(0.5)
                     continue
                 put.queue_offset, put.physical_offset = result.queue_offset, result.physical_offset
-            while store.dispatch_behind_bytes:  # noqa: ASYNC110 - looked at from outside, as a client would
+            while store.dispatch_behind_bytes:  # noqa: ASYNC110 - polled as by a client
                 await trio.sleep(0.01)
             put.acknowledged = True
             return
@@ -329,14 +329,14 @@ class StoreRun:
         if put.key:
             properties = f"{'KEYS' if put.number % 2 else 'UNIQ_KEY'}\x01{put.key}\x02{properties}"
         if self.draw.properties_bytes_max:
-            # Of several messages in one batch all have to fit a segment.
+            # All messages of a batch together must fit in a segment.
             count_max = min(self.draw.properties_bytes_max, self.draw.segment_size // 4) // len(f"{put.number},")
             filling = f"{put.number}," * self.lots.randint(1, count_max)
             properties = f"filling\x01{filling}\x02{properties}"
         return properties
 
     def _number_of(self, message: StoredMessage) -> int:
-        """The number in the body; -1, which nobody sent, if body or properties are not what was stored."""
+        """The number in the body, or -1, which is never sent, if body or properties differ from what was sent."""
         number = int(message.body.partition(b";")[0]) if body_crc(message.body) == message.body_crc else -1
         return number if message.properties == self._properties.get(number) else -1
 
@@ -420,10 +420,10 @@ class StoreRun:
             ended.answered = self._alive
             self.say(f"{topic} deleted, queues go on at {floors}")
 
-    # ---------------------------------------------------------------- looking
+    # ---------------------------------------------------------------- reading everything
 
     def snapshot(self, store: MessageStore, after: int = 0) -> None:
-        """Read everything there is, by offset and by key."""
+        """Read everything that is stored, by offset and by key."""
         queues: dict[Queue, list[Stored]] = {}
         bounds: dict[Queue, tuple[int, int]] = {}
         for queue in sorted(store.queues.table):
@@ -436,7 +436,7 @@ class StoreRun:
         self.say(f"snapshot {bounds}")
 
     def _check_deletions(self, queue: Queue, low: int, epoch: int) -> None:
-        """What was deleted does not return, and what came afterwards is not hidden."""
+        """Check that deleted messages do not return, and that messages after the deletion are not hidden."""
         floors = [(ended.floors.get(queue, 0), ended) for ended in self.ended]
         least = max((floor for floor, one in floors if one.answered and self.history.survives(one.epoch, epoch)), default=0)
         most = max((floor for floor, _ in floors), default=0)
@@ -465,13 +465,13 @@ class StoreRun:
 
 
 def simulate_store(seed: int, mend: Callable[[StoreDraw], StoreDraw] = lambda draw: draw) -> Outcome:
-    """Run one seed; an exception of the store is a violation like any other."""
+    """Run one seed; an exception of the store counts as a violation."""
     draw = mend(StoreDraw.of(seed))
     run = StoreRun.of(draw)
     violations: list[str] = []
     try:
         seeded_run(run.run, seed=seed)
-    except (Exception, ExceptionGroup) as error:  # noqa: BLE001 - whatever the store lets out is a finding
+    except (Exception, ExceptionGroup) as error:  # noqa: BLE001 - every exception of the store is a finding
         violations.append(describe_error(error))
     violations += check_history(run.history)
     faults = Counter(run.disk.faults.injected | run.clock.injected)

@@ -1,6 +1,6 @@
-"""What surrounds brokers and clients, and fails: name servers, hosts that hang or swallow packets, middleboxes that forget.
+"""Faults around brokers and clients: of name servers, of hosts that hang or drop packets, of middleboxes that lose state.
 
-Beside all that one way may stay open: a broker of another name, a name server and a client to which nothing happens.
+One path may be without faults: a broker with another broker name, a name server and a client.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ NAME_SERVERS_MAX = 3
 
 @attrs.frozen(kw_only=True)
 class Surroundings:
-    """What the seed drew of them; without arguments one name server and no faults."""
+    """What was drawn from the seed for the surroundings; the defaults are one name server and no faults."""
 
     name_servers: int = 1
     name_servers_die: bool = False
-    """They come back and know nothing."""
+    """Whether name servers are killed; they start again without routes."""
     name_servers_hang: bool = False
     brokers_hang: bool = False
     swallowing: bool = False
-    """Hosts swallow packets, brokers and name servers alike."""
+    """Whether hosts of brokers and name servers drop packets silently."""
     forgetting: bool = False
-    """Middleboxes forget connections."""
+    """Whether middleboxes lose the state of connections."""
     spare: bool = False
-    """There is a way that stays open."""
+    """Whether there is a path without faults."""
 
     @classmethod
     def of(cls, lots: random.Random) -> Surroundings:
-        """Draw everything."""
+        """Draw all fields."""
         spare = lots.random() < 0.6
         return cls(
             name_servers=lots.randint(2 if spare else 1, NAME_SERVERS_MAX),
@@ -56,7 +56,7 @@ NO_TROUBLE = Surroundings()
 
 @attrs.define(eq=False)
 class Troubles:
-    """Faults of the surroundings, each for a while, until nothing fails any more."""
+    """Injects faults of the surroundings, each for a while, until `mended` is set."""
 
     drawn: Surroundings
     scene: Scene
@@ -71,7 +71,7 @@ class Troubles:
             await nursery.start(process.run)
 
     async def start_spare(self, nursery: trio.Nursery) -> None:
-        """Start the broker of the way that stays open, if there is one."""
+        """Start the broker of the path without faults, if there is one."""
         scene = self.scene
         if not self.drawn.spare:
             return
@@ -82,7 +82,7 @@ class Troubles:
         scene.fabric.safe |= {SPARE_HOST, scene.name_servers[-1].host}
 
     async def run(self, nursery: trio.Nursery) -> None:
-        """Let things fail, each for a part of a life, until `mended` is set."""
+        """Inject faults, each for a part of a life, until `mended` is set."""
         scene, lots = self.scene, self.lots
         kinds = [
             kind
@@ -102,7 +102,7 @@ class Troubles:
 
     async def must_end(self) -> None:
         """Wait until every name server serves again."""
-        while any(process.server is None for process in self.scene.name_servers):  # noqa: ASYNC110 - looked at from outside
+        while any(process.server is None for process in self.scene.name_servers):  # noqa: ASYNC110 - no event is set for this
             await trio.sleep(0.1)
 
     async def _until_mended(self, seconds: float) -> None:

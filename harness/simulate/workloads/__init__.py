@@ -1,1 +1,1 @@
-"""What clients and administrators do on the floor of whole nodes, one kind of work in each file."""
+"""What clients and administrators do in the simulators of whole nodes, one workload in each file."""

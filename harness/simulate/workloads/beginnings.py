@@ -1,4 +1,4 @@
-"""A group that begins at the end of empty queues, leaves, and comes back: what was sent since it was there first is its own."""
+"""A group that begins at the end of empty queues, leaves, and returns: it must get all messages sent since it began."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from .workload import Workload, note_failure, number_in
 TOPIC, GROUP = "BE", "beg"
 QUEUES = 2
 COPIED_SECONDS = 30.0
-"""How long the first offsets of the group are waited for on all brokers."""
+"""How long to wait until all brokers have the first offsets of the group; the run goes on in any case."""
 PERSISTED_SECONDS = 15.0
-"""After so long every broker has written its tables."""
+"""After this time every broker has written its tables to its disk."""
 
 
 @attrs.define(eq=False)
 class Beginnings(Workload):
-    """Nothing is skipped, although the group reads from the end where it is new."""
+    """Nothing is skipped, although a new group begins at the end of its queues."""
 
     name: ClassVar[str] = "beginnings"
     codes: ClassVar[frozenset[RequestCode]] = frozenset()
@@ -49,14 +49,14 @@ class Beginnings(Workload):
             task_status.started()
 
     async def _until_copied(self) -> None:
-        """Wait until every broker has the group's first offsets: what a crash takes of them makes the group a new one."""
+        """Wait until every broker has the group's first offsets, because a crash that loses them makes the group a new one."""
 
         def known() -> bool:
             stores = [node.broker.offsets.of(GROUP, TOPIC) for node in self.scene.nodes if node.broker is not None]
             return all(len(offsets) == QUEUES for offsets in stores)
 
         with trio.move_on_after(COPIED_SECONDS):
-            while not known():  # noqa: ASYNC110 - looked at from outside
+            while not known():  # noqa: ASYNC110 - no event is set for this
                 await trio.sleep(0.1)
             await trio.sleep(PERSISTED_SECONDS)
 

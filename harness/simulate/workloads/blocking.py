@@ -1,4 +1,4 @@
-"""Consumers of plain threads: several threads take from one client, are interrupted, and go on when it is closed under them."""
+"""Blocking consumers: several threads share one client, are interrupted, and must return when it is closed meanwhile."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Blocking(Members):
             await super().run(task_status=task_status)
 
     async def _be(self, consumer: Consumer, member: str) -> None:
-        """Let threads take from the consumer; they are told when it is closed."""
+        """Let threads consume; they must be notified when the consumer is closed."""
         assert self._drivers is not None
         loop = SimThreadLoop(self.scene.lots, INTERRUPTED_SHARE)
         shell = BlockingConsumer(Host(consumer, cast("Any", loop)), fetching=cast("Any", SimLock()))

@@ -1,4 +1,4 @@
-"""Members that each get every message, and keep their own offsets on their disks; they begin at the end of an empty topic."""
+"""Members that each get every message and keep their offsets on their own disks; they begin at the end of an empty topic."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ QUEUES, QUEUES_MAX = 2, 4
 
 @attrs.define(eq=False)
 class Broadcasting(Workload):
-    """Every member handles every message, whenever it was away, and however many queues the topic gets while it is there."""
+    """Every member handles every message, also after absences, and also those in queues that the topic gets later."""
 
     name: ClassVar[str] = "broadcasting"
     codes: ClassVar[frozenset[RequestCode]] = frozenset()
     _grows: bool = attrs.field(init=False)
-    """The topic gets more queues; then no member is away meanwhile."""
+    """Whether the topic gets more queues; in that case no member leaves."""
     _sent: list[Put] = attrs.field(factory=list[Put])
     _done: dict[str, set[int]] = attrs.field(factory=dict[str, set[int]])
     _ready: int = 0
@@ -122,7 +122,7 @@ class Broadcasting(Workload):
                 one.ended = trio.current_time()
 
     async def _look_at_offsets(self, name: str, world: World) -> None:
-        """Write down what the file of a member says."""
+        """Record the offsets in the file of a member."""
         while True:
             await trio.sleep(LOOK_SECONDS)
             offsets = LocalOffsets(world.disk, OFFSETS)

@@ -1,4 +1,4 @@
-"""Clients that are closed while other tasks wait on them: each of these must be told, and what it is told must be true."""
+"""Clients that are closed while other tasks wait on them: each task must be notified, with a correct result."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from .workload import Workload, note_failure
 TOPIC, QUIET_TOPIC, GROUP = "E", "EQ", "eg"
 SENDERS = 3
 OPEN_SHARE = 0.3
-"""How much of a life a client is open, at most."""
+"""The longest time that a client is open, as a share of a life."""
 
 
 @attrs.define(eq=False)
 class Closing(Workload):
-    """Consumers of a topic to which nothing is sent, and producers whose sends are out, when their blocks end."""
+    """Ends the blocks of consumers of an empty topic, and of producers with sends in flight."""
 
     name: ClassVar[str] = "closing"
     codes: ClassVar[frozenset[RequestCode]] = frozenset()
@@ -66,7 +66,7 @@ class Closing(Workload):
         return wait
 
     def _closed(self, waits: list[Wait]) -> None:
-        """The block has ended; those that had ended before it are not judged."""
+        """Record the end of a client's block; waits that ended well before it are not judged."""
         now = trio.current_time()
         for wait in waits:
             if wait.ended_at >= now - SEND_SECONDS:
@@ -97,7 +97,7 @@ class Closing(Workload):
         self._closed(waits)
 
     async def _close_producer(self, nursery: trio.Nursery, world: World) -> None:
-        """Sends that are out when the block ends: none hangs, and none says that it stored nothing when it did."""
+        """End a producer with sends in flight: none may hang, and none may report as not stored a message that was stored."""
         scene = self.scene
         async with open_producer(scene.namesrv, "ep", world=world, send_timeout_seconds=SEND_SECONDS) as producer:
             for _ in range(SENDERS):
@@ -119,7 +119,7 @@ class Closing(Workload):
                     return
             else:
                 put.queue, put.queue_offset = (TOPIC, int(result.queue.queue_id)), result.queue_offset
-                put.producer = -put.number  # its neighbours send at the same time
+                put.producer = -put.number  # other senders of this producer send concurrently
                 put.acknowledged, put.answered = result.status.name == "SEND_OK", scene.epoch
 
     def counts(self) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Delayed messages, and a look at when they come."""
+"""Delayed messages, and the check that none is delivered too early."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from .workload import Workload
 
 TOPIC = "D"
 DELAY_LEVELS = "1s 5s 1s 2s 2s 4s"
-"""The third and those after it are for failed messages."""
+"""The delay levels of the broker; the third and later ones are for retries."""
 DELAYS_MS = (1000, 5000)
-"""What the first delay levels mean."""
+"""The delays of the first two levels, in milliseconds."""
 
 
 @attrs.define(eq=False)
 class Delayed(Workload):
-    """A delayed message never comes before its time, by the clock of the broker."""
+    """A delayed message is never delivered before its due time by the clock of the broker."""
 
     name: ClassVar[str] = "delayed"
     codes: ClassVar[frozenset[RequestCode]] = frozenset({RequestCode.SEND_MESSAGE_V2})

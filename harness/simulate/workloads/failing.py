@@ -1,4 +1,4 @@
-"""Messages whose consumer fails by plan: they are retried, and end in the dead letters if no retry can save them."""
+"""Messages whose handler fails as planned: they are retried, and become dead letters if every retry fails."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from .workload import Workload, number_in
 
 TOPIC, GROUP = "R", "rg"
 ALWAYS = 1 << 30
-"""How often a message fails that no retry can save."""
+"""The number of planned failures of a message that fails in every retry."""
 
 
 @attrs.define(eq=False)
 class Failing(Workload):
-    """Retries and dead letters, as `retries_end_in_the_dead_letters` judges them."""
+    """Retries and dead letters, which `retries_end_in_the_dead_letters` checks."""
 
     name: ClassVar[str] = "failing"
     codes: ClassVar[frozenset[RequestCode]] = frozenset({RequestCode.CONSUMER_SEND_MSG_BACK})
     _letters: int = 0
-    """Dead letters that have been looked at."""
+    """How many dead letters have been recorded."""
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         scene = self.scene
@@ -93,7 +93,7 @@ class Failing(Workload):
         return f"messages {open_ones[:5]} were neither taken nor are they dead letters" if open_ones else ""
 
     def look(self, store: MessageStore) -> None:
-        """Note the dead letters that have come since the last look."""
+        """Record the dead letters that were stored since the last call."""
         topic = dlq_topic(GROUP)
         while self._letters < store.max_offset(topic, 0):
             result = store.get(topic, 0, self._letters, READ_AT_ONCE)

@@ -1,4 +1,4 @@
-"""A producer that has one way open: a broker, a name server and itself, to which nothing happens, beside others that fail."""
+"""A producer that has one path without faults, of a broker, a name server and its own host, while all others fail."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from .workload import Workload
 
 TOPIC = "F"
 SENDS_OF_ONE_PRODUCER_MAX = 6
-"""The first sends of a producer find its way; so there are many producers."""
+"""A producer is replaced after at most this many sends, because the first ones are those that must find the working path."""
 
 
 @attrs.define(eq=False)
 class Failover(Workload):
-    """Sends, each of which must store its message in its total time."""
+    """Sends that must each store their message within their total time."""
 
     name: ClassVar[str] = "failover"
     codes: ClassVar[frozenset[RequestCode]] = frozenset({RequestCode.SEND_MESSAGE_V2})
@@ -39,7 +39,7 @@ class Failover(Workload):
         operator = Operator(scene)
         for address in (scene.master.address, spare.address):
             await operator.ask(address, RequestCode.UPDATE_AND_CREATE_TOPIC, {**TOPIC_OF_TWO_QUEUES, "topic": TOPIC})
-        while not self._is_open(spare, everywhere=True):  # noqa: ASYNC110 - looked at from outside
+        while not self._is_open(spare, everywhere=True):  # noqa: ASYNC110 - no event is set for this
             await trio.sleep(0.1)
         world = scene.client_world()
         scene.fabric.safe.add(scene.client_hosts[-1])
@@ -65,9 +65,9 @@ class Failover(Workload):
             self._unjudged += 1
 
     def _is_open(self, spare: Node, *, everywhere: bool = False) -> bool:
-        """Whether no name server knows the topic without its broker to which nothing happens.
+        """Whether every name server that has the topic lists its broker without faults.
 
-        One that has just come back may, until all brokers have registered again, and nobody can see that from its answer.
+        A restarted name server may not, until all brokers have registered again, and clients cannot detect that.
         """
         for process in self.scene.name_servers:
             route = None if process.server is None else process.server.routes.route(TOPIC)

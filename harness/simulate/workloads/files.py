@@ -1,4 +1,4 @@
-"""Files that are deleted on demand: what has expired of the log, of the queues, and queues of topics that are gone."""
+"""Files that are deleted on request: expired ones of log and queues, and the queues of deleted topics."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .workload import Workload
 
 @attrs.define(eq=False)
 class Files(Workload):
-    """Cleaning takes nothing that has not expired."""
+    """Cleaning deletes nothing that has not expired."""
 
     name: ClassVar[str] = "files"
     codes: ClassVar[frozenset[RequestCode]] = frozenset(

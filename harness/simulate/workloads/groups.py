@@ -1,4 +1,4 @@
-"""Consumer groups that are created, changed and deleted, one by one and several at once, and forbidden to read."""
+"""Consumer groups that are created, changed and deleted, singly and several at once, and denied reading."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LOOK_SECONDS = 0.5
 
 @attrs.define(eq=False)
 class Groups(Workload):
-    """What was answered about a group holds; a slave holds it too in the end."""
+    """An acknowledged change of a group is kept, and a slave has it too in the end."""
 
     name: ClassVar[str] = "groups"
     codes: ClassVar[frozenset[RequestCode]] = frozenset(

@@ -1,4 +1,4 @@
-"""Consumers of further kinds: loops that are broken off, single messages, small bounds, handlers that stall, own commits."""
+"""Consumers of further kinds: loops that are left early, single messages, small bounds, slow handlers, explicit commits."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ledgermq.remoting.codes import RequestCode
 from .members import Members, Style
 
 FEW_MESSAGES, FEW_BYTES = 4, 2000
-"""Bounds of what a member holds that a few messages reach: one that is never given back stops its queue."""
+"""Bounds on the messages of a member that a few messages reach, so that one that is never released stops its queue."""
 
 
 @attrs.define(eq=False)
 class Kinds(Members):
-    """Members that handle what comes in any order."""
+    """Members that handle messages in any order."""
 
     name: ClassVar[str] = "kinds"
     topic: ClassVar[str] = "K"
@@ -33,7 +33,7 @@ class Kinds(Members):
 
 @attrs.define(eq=False)
 class OrderedKinds(Members):
-    """Members that lock queues and handle each in order."""
+    """Members that lock queues and handle the messages of each in order."""
 
     name: ClassVar[str] = "ordered_kinds"
     topic: ClassVar[str] = "KO"

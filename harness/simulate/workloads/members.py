@@ -1,6 +1,6 @@
-"""Consumer groups of every kind, with handlers that fail, stall and are cancelled, and members that come and go.
+"""Consumer groups of every kind, with handlers that fail, stall and are cancelled, and members that join and leave.
 
-Every delivery is in the history, with the moment at which the group may pass it: the checkers of consumers judge it.
+Every delivery is in the history, with the moment from which on the group may commit it, for the checkers of consumers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .workload import Workload, note_failure, number_in
 
 LOOK_SECONDS = 0.5
 FAILURES_MAX = 2
-"""How often one message fails at most; the group tries more often than that."""
+"""The most failures of one message, fewer than the retries of the group."""
 
 
 STALL_SHARE = 0.03
@@ -35,7 +35,7 @@ STALL_SECONDS = (10.0, 70.0)
 
 
 class HandlerFailed(Exception):
-    """What a handler raises by plan."""
+    """A handler failed as planned."""
 
 
 @attrs.frozen(kw_only=True)
@@ -46,23 +46,23 @@ class Style:
     explicit: bool = False
     ordered: bool = False
     take: str = "iterate"
-    """`iterate`, `break` (out of the loop after each message), `get_one`, `get_many` or `process`."""
+    """How messages are received: `iterate`, `break` (leave the loop after each message), `get_one`, `get_many`, `process`."""
     members_max: int = 3
     leaves: bool = True
-    """Members are closed and opened again."""
+    """Whether members are closed and opened again."""
     messages_per_queue_max: int = MESSAGES_PER_QUEUE_MAX
     bytes_max: int = BYTES_MAX
     raises: bool = False
-    """What fails leaves the block of the consumer, instead of being retried."""
+    """Whether a failure leaves the block of the consumer instead of causing a retry."""
     stalls: bool = False
-    """Handlers take longer at times than a rebalance, or the renewal of a lock."""
+    """Whether handlers sometimes take longer than a rebalance or the renewal of a lock."""
     commits: bool = False
-    """Members ask for commits themselves."""
+    """Whether members call `commit` themselves."""
 
 
 @attrs.define(eq=False)
 class Members(Workload):
-    """One group whose style is drawn, its producer, and what its members have handled."""
+    """One group of a drawn style, its producer, and what its members have handled."""
 
     name: ClassVar[str] = "members"
     codes: ClassVar[frozenset[RequestCode]] = frozenset(
@@ -122,7 +122,7 @@ class Members(Workload):
     # ---------------------------------------------------------------- members
 
     async def _be_member(self, number: int) -> None:
-        """Open a consumer and consume, for a while or for good, again and again."""
+        """Open a consumer and consume, for a while or until the end, repeatedly."""
         scene, style = self.scene, self._style
         world, opened = scene.client_world(), 0
         while True:
@@ -151,7 +151,7 @@ class Members(Workload):
             await trio.sleep(scene.life_seconds * scene.lots.random() * 0.1)
 
     async def _be(self, consumer: Consumer, member: str) -> None:
-        """What a member does beside consuming; an exception leaves it as it is."""
+        """Run a member: consume, and commit if its style says so; exceptions are raised unchanged."""
         if not self._style.commits:
             await self._consume(consumer, member)
             return
@@ -160,7 +160,7 @@ class Members(Workload):
             await self._consume(consumer, member)
 
     async def _commit(self, consumer: Consumer) -> None:
-        """Commit at times; what was to be committed must be on the broker when no error came."""
+        """Commit at random times; after a commit without error the broker must have the offsets."""
         scene = self.scene
         while True:
             await trio.sleep(scene.life_seconds * scene.lots.random() * 0.2)
@@ -205,7 +205,7 @@ class Members(Workload):
             while True:
                 failed = set[MessageQueue]()
                 for message in await consumer.get_many(self.scene.lots.randint(1, 8), 5.0):
-                    if message.queue in failed:  # what comes behind a failed message of an ordered queue waits for it
+                    if message.queue in failed:  # later messages of an ordered queue wait for the failed one
                         await message.retry()
                     elif not await self._settle(message, member) and style.ordered:
                         failed.add(message.queue)
@@ -224,7 +224,7 @@ class Members(Workload):
                 await self._settle(message, member)
 
     async def _settle(self, message: ReceivedMessage, member: str) -> bool:
-        """Handle a message, then acknowledge it or give it back, as its group does; whether it was handled to the end."""
+        """Handle a message, then acknowledge or retry it, as its group does; returns whether it was handled completely."""
         handling = self._begin(message, member)
         try:
             await self._handle(handling)
@@ -260,7 +260,7 @@ class Members(Workload):
         return handling
 
     async def _handle(self, handling: Handling) -> None:
-        """The application's code: it takes its time, stalls at times, and fails by plan."""
+        """Handle a message as an application does: it takes time, sometimes stalls, and fails as planned."""
         scene = self.scene
         await trio.sleep(scene.life_seconds * scene.lots.random() ** 4 * 0.1)
         if self._style.stalls and scene.lots.random() < STALL_SHARE:
@@ -269,7 +269,7 @@ class Members(Workload):
             self._failures[handling.number] -= 1
             raise HandlerFailed
 
-    # ---------------------------------------------------------------- looks
+    # ---------------------------------------------------------------- observations
 
     async def _look_at_commits(self) -> None:
         while True:
@@ -303,7 +303,7 @@ class Members(Workload):
 
 @attrs.define(eq=False)
 class Concurrent(Members):
-    """Members that handle what comes in any order."""
+    """Members that handle messages in any order."""
 
     name: ClassVar[str] = "concurrent"
     styles: ClassVar[tuple[Style, ...]] = (
@@ -317,7 +317,7 @@ class Concurrent(Members):
 
 @attrs.define(eq=False)
 class Ordered(Members):
-    """Members that lock queues and handle each in order."""
+    """Members that lock queues and handle the messages of each in order."""
 
     name: ClassVar[str] = "ordered"
     topic: ClassVar[str] = "Q"

@@ -1,4 +1,4 @@
-"""Changes of a DLedger group while it is used: leadership handed over, members added, removed and added again."""
+"""Changes of a DLedger group in use: leadership is transferred, and members are added, removed and added again."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .workload import Workload
 
 @attrs.define(eq=False)
 class Membership(Workload):
-    """A change takes nothing that was acknowledged, whoever fails meanwhile. The group never has fewer voters than at first."""
+    """A change loses nothing acknowledged, whichever node fails meanwhile. The group never has fewer voters than at first."""
 
     name: ClassVar[str] = "membership"
     codes: ClassVar[frozenset[RequestCode]] = frozenset({RequestCode.CHANGE_DLEDGER_GROUP})
@@ -35,7 +35,7 @@ class Membership(Workload):
                 await self._change(group, operator, leader)
 
     async def _change(self, group: GroupScene, operator: Operator, leader: Node) -> None:
-        """Ask for one change that suits the configuration as the leader has it."""
+        """Request one change that is possible in the leader's configuration."""
         assert leader.broker is not None
         lots, configuration = group.lots, replica_of(leader.broker).core.configuration
         peers = {peer_of(node): replica_settings(node.config).peers[peer_of(node)] for node in group.nodes}

@@ -1,4 +1,4 @@
-"""Offsets that are stored, reset and cloned by administrators while a consumer reads, and messages consumed on demand."""
+"""Offsets that administrators store, reset and clone while a consumer reads, and messages consumed directly on request."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LOOK_SECONDS = 0.5
 
 @attrs.define(eq=False)
 class Offsets(Workload):
-    """No group ever stands behind the end of its queue, and a group that is moved back still gets every message."""
+    """No offset is ever beyond the end of its queue, and a group whose offsets are reset still gets every message."""
 
     name: ClassVar[str] = "offsets"
     codes: ClassVar[frozenset[RequestCode]] = frozenset(
@@ -91,7 +91,7 @@ class Offsets(Workload):
         kind, copy, queue_id = lots.randrange(5), lots.choice(COPIES), lots.randrange(2)
         broker = scene.serving
         if kind == 0:
-            # Back to a moment of the past, never forward: members must still get every message.
+            # Reset to a time in the past, never forward, because members must still get every message.
             timestamp = scene.master.clock.wall_ms() - round(scene.life_seconds * lots.random() * 1000)
             fields = {"topic": TOPIC, "group": GROUP, "timestamp": timestamp, "isForce": False}
             await operator.ask_master(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields)
@@ -111,8 +111,8 @@ class Offsets(Workload):
                 number_in(decode_record(one).body) == put.number
                 for one in broker.store.get(*put.queue, put.queue_offset, 1).slices
             ):
-                return  # the master has lost it, and another message may be where it was
-            # A message id is address and position, as RocketMQ writes them.
+                return  # the master has lost the message, and another one may be at its offset
+            # A message id is address and physical offset in hex, as RocketMQ writes them.
             host = bytes(map(int, scene.master.host.split("."))).hex()
             message_id = f"{host}{scene.master.address.port:08x}{put.physical_offset:016x}".upper()
             fields = {"consumerGroup": GROUP, "clientId": self._client_id, "msgId": message_id, "topic": TOPIC}
@@ -130,7 +130,7 @@ class Offsets(Workload):
             self._look_at(node, broker)
 
     def _look_at(self, node: Node, broker: Broker) -> None:
-        """Look at all groups of all topics."""
+        """Record the offsets of all groups of all topics."""
         for (topic, group), queues in broker.offsets.table.items():
             for queue_id, offset in queues.items():
                 end = broker.store.max_offset(topic, queue_id)

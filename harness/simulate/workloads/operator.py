@@ -1,4 +1,4 @@
-"""An administrator who asks one server at a time, each request on a connection of its own."""
+"""An administrator that sends requests to one server at a time, each on its own connection."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ TOPIC_OF_TWO_QUEUES: Mapping[str, Any] = {
     "topicSysFlag": 0,
     "order": False,
 }
-"""The fields of a request that makes a topic, but for its name."""
+"""The fields of a request that creates a topic, except its name."""
 
 
 @attrs.define(eq=False)
 class Operator:
-    """Makes requests, and notes in the history what they were to change."""
+    """Sends requests, and records in the history what they were to change."""
 
     scene: Scene
     world: World = attrs.field(init=False)
@@ -45,7 +45,7 @@ class Operator:
     async def ask(
         self, address: Address, code: RequestCode, fields: Mapping[str, Any] | None = None, body: bytes = b""
     ) -> RemotingCommand | None:
-        """Make a request; None if nobody knows what came of it."""
+        """Send a request; returns None if its result is unknown."""
         command = RemotingCommand(code, wire_fields(fields or {}), body)
         try:
             async with connected(address, network=self.world.network) as channel:
@@ -70,12 +70,12 @@ class Operator:
     async def change(
         self, values: Mapping[str, str | None], address: Address, code: RequestCode, fields: Mapping[str, Any], body: Any = None
     ) -> bool:
-        """Make a request that gives settings these values; whether it was answered with SUCCESS."""
+        """Send a request that gives settings these values; returns whether it was answered with SUCCESS."""
         scene = self.scene
         changes = [Change(key, value, trio.current_time(), scene.epoch) for key, value in values.items()]
         scene.history.changes += changes
         answer = await self.ask(address, code, fields, dumps(body) if body is not None else b"")
-        # Any other answer leaves open whether something was changed: it may be in the log and not yet on a slave.
+        # After any other answer it is unknown whether something was changed; it may be in the log and not yet on a slave.
         if answer is None or answer.code != ResponseCode.SUCCESS:
             return False
         for change in changes:
@@ -89,7 +89,7 @@ class Operator:
         return await self.ask_master(RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
 
     async def delete_topic(self, topic: str) -> bool:
-        """Delete a topic on the master and on the name servers; whether the master has answered."""
+        """Delete a topic on the master and on the name servers; returns whether the master has answered."""
         scene = self.scene
         deletion = Deletion(topic, trio.current_time(), scene.epoch)
         scene.history.deletions.append(deletion)

@@ -1,6 +1,6 @@
 """Producers and a consumer of plain messages, a group that leaves early, and readers on slaves.
 
-All are the project's own clients but the last, which ask a slave's store as a pull would.
+All are the project's own clients except the readers, which read a slave's store directly as a pull would.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ SEND_SECONDS = 3.0
 LOOK_SECONDS = 0.5
 READ_AT_ONCE = 32
 LEAVES_AFTER = 5
-"""Messages after which the group that leaves has seen enough."""
+"""The number of messages after which the group leaves."""
 
 
 @attrs.define(eq=False)
 class Plain(Workload):
-    """At-least-once of the simplest kind."""
+    """At-least-once delivery in its simplest form."""
 
     name: ClassVar[str] = "plain"
     codes: ClassVar[frozenset[RequestCode]] = frozenset(
@@ -52,7 +52,7 @@ class Plain(Workload):
     )
     seen: set[int] = attrs.field(factory=set[int])
     _epochs: dict[int, int] = attrs.field(factory=dict[int, int])
-    """In which life each message was sent."""
+    """The life of the nodes in which each message was sent."""
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         async with trio.open_nursery() as nursery:
@@ -67,7 +67,7 @@ class Plain(Workload):
 
     def lacking(self) -> str:
         history = self.scene.history
-        # A consumer that is ahead of a log that lost its unsynced tail passes over what comes in its place.
+        # A consumer that is ahead of a log which lost its unsynced tail skips the messages that replace the tail.
         if not history.consumers_follow(self.scene.epoch):
             return ""
         missing = sorted({put.number for put in history.puts if put.acknowledged and put.queue[0] == TOPIC} - self.seen)
@@ -105,7 +105,7 @@ class Plain(Workload):
     def _answered(self, put: Put, result: SendResult) -> None:
         scene = self.scene
         put.queue, put.queue_offset = (TOPIC, int(result.queue.queue_id)), result.queue_offset
-        # An answer that came after a failure was given before it, so it counts as of the life it was asked in.
+        # An answer that arrives after a failure was sent before it, so the put counts for the life in which it was sent.
         put.acknowledged = result.status.name == "SEND_OK"
         put.answered, put.answered_at = scene.epoch, trio.current_time()
         put.physical_offset = int(result.offset_message_id[-16:], 16)
@@ -120,12 +120,12 @@ class Plain(Workload):
             async for message in consumer:
                 number = number_in(message.body)
                 self.seen.add(number)
-                # It may have been under way for a while, but no longer than since it was sent.
+                # The message may have been in flight for a while, but it was not read before the life in which it was sent.
                 queue = (TOPIC, int(message.queue.queue_id))
                 scene.history.reads.append(Read(queue, message.queue_offset, number, self._epochs[number], GROUP))
 
     async def _read_slave(self, node: Node) -> None:
-        """Read whatever a slave makes readable, as a consumer does that its master sends there, or that is cut off from it."""
+        """Read everything readable on a slave, as a consumer does that its master redirects or that cannot reach the master."""
         scene = self.scene
         offsets: dict[int, int] = {}
         while True:
@@ -137,7 +137,7 @@ class Plain(Workload):
                 offset = min(max(offsets.get(queue_id, low), low), high)
                 for record in store.get(TOPIC, queue_id, offset, READ_AT_ONCE).slices:
                     number = number_in(decode_record(record).body)
-                    # Without SYNC_FLUSH a slave may show what its master has lost already, until it is told of that.
+                    # Without SYNC_FLUSH messages that the master has lost may stay readable on a slave until it is informed.
                     epoch = self._epochs[number]
                     scene.history.reads.append(Read((TOPIC, queue_id), offset, number, epoch, f"reader at {node.host}"))
                     offset += 1
@@ -146,7 +146,7 @@ class Plain(Workload):
     # ---------------------------------------------------------------- committed offsets
 
     async def _leave(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """A group that consumes a little and is gone: nobody commits again what its broker should remember."""
+        """Consume a few messages in a group and leave for good, so that only the broker's table keeps its offsets."""
         scene = self.scene
         world = scene.client_world()
         async with open_consumer(scene.namesrv, LEAVING_GROUP, TOPIC, consume_from=ConsumeFrom.FIRST, world=world) as consumer:
@@ -163,7 +163,7 @@ class Plain(Workload):
             await trio.sleep(LOOK_SECONDS)
 
     def _note_commits(self, broker: Broker) -> None:
-        """Write down how far each group is on the broker."""
+        """Record the committed offsets of each group on the broker."""
         history = self.scene.history
         known = {(one.group, one.queue) for one in history.commits}
         for group in (GROUP, LEAVING_GROUP):

@@ -1,7 +1,7 @@
-"""Pulls at any node, as a reader makes them that does not know or has not heard yet who leads.
+"""Pulls from any node, as a reader sends them that does not know the present leader.
 
-What it is given must stay where it is, whoever gave it; and whoever leads must say that the queue ends behind every message
-that was acknowledged before the pull began.
+A message that any node returned must stay at its offset, and the end of the queue that a leader returns must be after every
+message that was acknowledged before the pull began.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from .workload import Workload, number_in
 
 QUEUES = 2
 ANSWERED = (ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_OFFSET_MOVED)
-"""Answers that say whether the queue has something at an offset."""
+"""Answers that determine whether the queue has a message at an offset."""
 
 
 @attrs.define(eq=False)
 class Pulls(Workload):
-    """The log as a linearizable queue."""
+    """Checks the log as a linearizable queue."""
 
     name: ClassVar[str] = "pulls"
     codes: ClassVar[frozenset[RequestCode]] = frozenset({RequestCode.PULL_MESSAGE})
@@ -61,7 +61,7 @@ class Pulls(Workload):
         return Pull(queue, 0, empty=False, began=trio.current_time(), host=node.host, led=self.scene.is_master(node))
 
     def _note(self, pull: Pull) -> None:
-        """Note an answer; its server may have ceased to lead since it was asked."""
+        """Record an answer, and whether its node was the leader both before and after the pull."""
         leader = self.scene.master
         leads = pull.led and leader.host == pull.host and self.scene.is_master(leader)
         self.scene.history.pulls.append(attrs.evolve(pull, led=leads))

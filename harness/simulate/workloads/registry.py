@@ -1,4 +1,4 @@
-"""All workloads, by their names, and which of them the floors of whole nodes draw."""
+"""All workloads by name, and those that each simulator of whole nodes may draw."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ _OF_WIDE_SEEDS: tuple[type[Workload], ...] = (
 )
 WORKLOADS: Mapping[str, type[Workload]] = {workload.name: workload for workload in (*_DLEDGER, *_OF_WIDE_SEEDS)}
 CLASSIC_WORKLOADS = tuple(workload.name for workload in _CLASSIC)
-"""Those that a broker, or a master with its slaves, is used by."""
+"""Workloads of a single broker, or of a master with its slaves."""
 DLEDGER_WORKLOADS = tuple(workload.name for workload in _DLEDGER)
-"""Those that a DLedger group is used by."""
+"""Workloads of a DLedger group."""
 DRAWN_WIDELY = tuple(workload.name for workload in _OF_WIDE_SEEDS)
-"""Workloads of clients that are drawn together with faults of what surrounds the nodes."""
+"""Workloads of clients that are drawn together with faults of the surroundings."""
 ALWAYS_DRAWN = frozenset({Plain.name, Delayed.name, Failing.name})
-"""Workloads of every seed of the classic mode."""
+"""Workloads that every seed of the classic mode has."""

@@ -1,4 +1,4 @@
-"""Sends of every kind beside the plain one: batches, oneway, the oldest request code, and reads without waiting."""
+"""Sends of every kind except the plain one: batches, oneway, the oldest request code; and reads without waiting."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TOPIC, GROUP = "S", "sg"
 
 @attrs.define(eq=False)
 class Sends(Workload):
-    """What the checkers ask of plain messages, they ask of these too."""
+    """The checkers of plain messages must hold for these sends too."""
 
     name: ClassVar[str] = "sends"
     codes: ClassVar[frozenset[RequestCode]] = frozenset(
@@ -94,7 +94,7 @@ class Sends(Workload):
             self.scene.say(f"oneway {put.number}: {type(error).__name__}")
 
     async def _send_long_named(self, operator: Operator) -> None:
-        """Send as clients did before the field names were shortened."""
+        """Send a message with the long field names of old clients."""
         (put,) = self._puts(1)
         fields = {
             "producerGroup": "sp",

@@ -1,4 +1,4 @@
-"""Configuration that is changed while all runs: of the broker, of name servers, and the routes' write permission."""
+"""Configuration that is changed at run time: of the broker, of name servers, and the routes' write permission."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from .workload import Workload
 NAMESPACE, KEYS = "ns", ("k0", "k1")
 LOOK_SECONDS = 0.5
 WIPED_SHARE = 0.02
-"""For how much of a life a broker may not be written to at a time."""
+"""How long a broker's write permission is wiped at a time, at most, as a share of a life."""
 
 
 @attrs.define(eq=False)
 class Settings(Workload):
-    """A setting that was answered holds; changed settings stop nobody for good."""
+    """An acknowledged setting is kept, and changed settings stop no client for good."""
 
     name: ClassVar[str] = "settings"
     codes: ClassVar[frozenset[RequestCode]] = frozenset(
@@ -87,7 +87,7 @@ class Settings(Workload):
             await operator.ask_name_servers(RequestCode.BROKER_HEARTBEAT, fields)
             version = dumps({"counter": 1, "timestamp": 1, "stateVersion": 0})
             await operator.ask_name_servers(RequestCode.QUERY_DATA_VERSION, fields, version)
-            for node in scene.nodes:  # anybody may say that the master is another
+            for node in scene.nodes:  # any client may send a notice of another master
                 notice = {"minBrokerId": 0, "brokerName": config.broker_name, "minBrokerAddr": node.address}
                 await operator.ask(node.address, RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, notice)
         else:
@@ -96,7 +96,7 @@ class Settings(Workload):
             await operator.ask_name_servers(RequestCode.REGISTER_TOPIC_IN_NAMESRV, {"topic": "registered"}, body)
 
     async def _allow(self, operator: Operator, address: Address, fields: dict[str, str]) -> None:
-        """Give the permission to write back, however often it takes."""
+        """Restore the write permission; repeat until it is answered with SUCCESS."""
         while True:
             answer = await operator.ask(address, RequestCode.ADD_WRITE_PERM_OF_BROKER, fields)
             if answer is not None and answer.code == ResponseCode.SUCCESS:
@@ -128,7 +128,7 @@ class Settings(Workload):
                 self.scene.history.looks.append(Look(name, value, process.host, began, self.scene.epoch, trio.current_time()))
 
     def started(self, node: Node, broker: Broker) -> None:
-        """Settings that are changed at run time end with the process."""
+        """Does nothing: settings that are changed at run time end with the process."""
 
     def counts(self) -> dict[str, int]:
         return {"kv_looks": self._looks}

@@ -26,7 +26,7 @@ QUEUES_MAX = 4
 
 @attrs.define(eq=False)
 class Topics(Workload):
-    """A topic that is changed loses nothing."""
+    """A topic that is changed loses no message."""
 
     name: ClassVar[str] = "topics"
     codes: ClassVar[frozenset[RequestCode]] = frozenset(
@@ -50,7 +50,7 @@ class Topics(Workload):
                     await self.change(operator)
 
     async def change(self, operator: Operator) -> None:
-        """Change the topic once; queues are only added, for messages in queues that are taken away become unreadable."""
+        """Change the topic once; queues are only added, because messages in removed queues become unreadable."""
         self._queues += self._queues < QUEUES_MAX
         if self.scene.lots.random() < 0.5:
             await operator.create_topic(self.topic, self._queues)
@@ -110,7 +110,7 @@ class Topics(Workload):
 
 @attrs.define(eq=False)
 class Deletions(Topics):
-    """A topic that is deleted in use takes along what it had, and nothing that is sent to it afterwards."""
+    """A topic that is deleted in use loses its messages, but none that is sent to it afterwards."""
 
     name: ClassVar[str] = "deletions"
     codes: ClassVar[frozenset[RequestCode]] = frozenset(
@@ -121,7 +121,7 @@ class Deletions(Topics):
 
     async def change(self, operator: Operator) -> None:
         self._deleted += await operator.delete_topic(self.topic)
-        if self.scene.lots.random() < 0.7:  # else the next send creates it, or the next start finds it by its messages
+        if self.scene.lots.random() < 0.7:  # else the next send creates it, or the next start recovers it from its messages
             await operator.pause(0.05)
             await operator.create_topic(self.topic, 2)
 

@@ -19,42 +19,42 @@ from ..scene import Node, Scene
 
 @attrs.define(eq=False)
 class Workload(ABC):
-    """Some clients of one run. Other workloads run beside it, on topics and groups of their own."""
+    """Some clients of one run. Other workloads run concurrently, with their own topics and groups."""
 
     name: ClassVar[str]
     codes: ClassVar[frozenset[RequestCode]]
-    """Requests that change state, and that this workload makes."""
+    """The requests of this workload that change state."""
     scene: Scene
 
     @abstractmethod
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Work until cancelled. What is begun after `scene.healed` must not be waited for by `lacking`."""
+        """Work until cancelled. `lacking` must not wait for operations that begin after `scene.healed`."""
 
     def started(self, node: Node, broker: Broker) -> None:  # noqa: B027 - few need it
-        """Take notice of a broker that has just started, before it serves anybody."""
+        """Handle the start of a broker, before it serves requests."""
 
     def lacking(self) -> str:
-        """What is not yet as it must be some time after everything was healed; empty if nothing is."""
+        """A description of what is still missing and must arrive some time after all faults ended; empty if nothing is."""
         return ""
 
     def look(self, store: MessageStore) -> None:  # noqa: B027 - few need it
-        """Look into the master's store after the end of the run."""
+        """Examine the master's store after the end of the run."""
 
     def violations(self) -> list[str]:
-        """What was seen and may never be seen, beside what the checkers find in the history."""
+        """Violations that were observed directly, in addition to those that the checkers find in the history."""
         return []
 
     def counts(self) -> dict[str, int]:
-        """How much was done and judged."""
+        """How much was done and checked."""
         return {}
 
 
 def note_failure(put: Put, error: ClientError) -> None:
-    """Note what the error of a send says about its message."""
+    """Record what the error of a send means for its message."""
     put.refused = not error.may_have_been_stored
     put.withdrawn = isinstance(error, ServiceNotAvailable)
 
 
 def number_in(body: bytes) -> int:
-    """The number that a body begins with."""
+    """The number at the beginning of a body."""
     return int(body.partition(b";")[0])
