@@ -1,6 +1,6 @@
 """How far the store is known to be on the medium, in store timestamps: where recovery may start (RocketMQ StoreCheckpoint).
 
-A timestamp may lag behind the truth and never runs ahead of it: each is raised only after the sync that it speaks of.
+A timestamp may lag behind the truth and never runs ahead of it: each is raised only after the sync that makes it true.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ log = get_logger(__name__)
 
 FILE_SIZE = 4096
 RECOVERY_MARGIN_MS = 3000
-"""Recovery begins this much earlier, as timestamps of neighbours in the log are set a little apart."""
+"""Recovery starts this much before the time in the checkpoint, because timestamps of neighbouring records differ a little."""
 
 FIELDS = Layout(
     "checkpoint",
@@ -30,12 +30,12 @@ FIELDS = Layout(
 assert FIELDS.size == 40
 
 MARK_AT = 2048
-"""Where our own recovery mark lies, in the part of the file that RocketMQ leaves unused."""
+"""The position of our own recovery mark, in the part of the file that RocketMQ does not use."""
 MARK_SIZE_MAX = 256
 DERIVE_ANEW = b"DERIVE ANEW"
-"""Stands in the place of the mark while a log is replaced by another one."""
+"""Stored in place of the mark while a log is being replaced by another one."""
 NOTE_AT = 3072
-"""A mark of another kind, in a sector of its own: of what has been written, whether or not it is on the medium."""
+"""The position of the note, in a sector of its own. It is encoded like the mark and covers what was written, synced or not."""
 
 
 @attrs.define(eq=False)
@@ -56,7 +56,7 @@ class Checkpoint:
     _saved: bytes = b""
 
     def load(self) -> None:
-        """Read the file; one that is missing, short or impossible leaves zeros, and recovery starts at the first file."""
+        """Read the file. If it is missing, short or invalid, the fields stay 0, and recovery starts at the first file."""
         if not self.disk.exists(self.path):
             return
         file = self.disk.open(self.path)
@@ -80,19 +80,19 @@ class Checkpoint:
 
     @property
     def recovery_time(self) -> int:
-        """Records stored before are in the log and in the queues, whole; ms."""
+        """All records stored before this time, in ms, are whole in the log and in the queues."""
         return max(0, min(self.physical_timestamp, self.logical_timestamp) - RECOVERY_MARGIN_MS)
 
     @property
     def index_safe_recovery_time(self) -> int:
-        """The same, and they are in the index too; ms."""
+        """All records stored before this time, in ms, are whole in the log, the queues and the index."""
         return min(self.recovery_time, self.index_timestamp)
 
     def save(self) -> None:
-        """Write and force the file, unless it says all this already.
+        """Write and sync the file, if a field or the mark has changed.
 
-        The fields lie within one sector of the medium, so a power cut leaves the old ones or the new ones; so does the mark,
-        which is told from garbage by its own checksum.
+        The fields are within one sector of the medium, so a power cut leaves the old ones or the new ones. The same holds for
+        the mark, which has a checksum of its own.
 
         Raises:
             OSError: the file may hold the old fields or the new ones; the next `save` writes again.
@@ -119,10 +119,10 @@ class Checkpoint:
         self._saved = content + self.mark
 
     def write_note(self, note: bytes) -> None:
-        """Write a note without forcing it: it says nothing any more once the machine has been started anew.
+        """Write a note without syncing it, because it is not valid any more after a restart of the machine.
 
         Raises:
-            OSError: the old note stands.
+            OSError: the old note remains.
         """
         if not self.disk.exists(self.path):
             return
@@ -133,10 +133,10 @@ class Checkpoint:
             file.close()
 
     def write_confirm_offset(self, offset: int) -> None:
-        """Write this field alone, without forcing it: it outlives a kill of the process, not a power cut.
+        """Write this field alone, without syncing it: it survives a kill of the process, but not a power cut.
 
         Raises:
-            OSError: the old one stands.
+            OSError: the old value remains.
         """
         if not self.disk.exists(self.path):
             self.save()
@@ -149,17 +149,17 @@ class Checkpoint:
 
     @property
     def derives_anew(self) -> bool:
-        """Whether a log was being replaced by another one, so that nothing that was derived may be trusted."""
+        """Whether a log was being replaced by another one, so that nothing that was derived can be trusted."""
         return self.mark.startswith(DERIVE_ANEW)
 
     def forget(self, *, derive_anew: bool = False) -> None:
-        """Let the next start know nothing of how far this one had got, and force what else has changed.
+        """Erase the mark and the note, so that the next start cannot use them, and save the other fields.
 
         Args:
             derive_anew: the next start also drops all queues, because they may belong to a log that is being replaced.
 
         Raises:
-            OSError: the old mark may stand.
+            OSError: the old mark may remain.
         """
         self.mark = self.note = bytes(MARK_SIZE_MAX)
         if derive_anew:

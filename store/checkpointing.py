@@ -1,8 +1,8 @@
-"""Moving the checkpoint along behind what is on the medium (RocketMQ StoreCheckpoint, FlushConsumeQueueService).
+"""Updating the checkpoint after files were synced (RocketMQ StoreCheckpoint, FlushConsumeQueueService).
 
 Invariant: the mark and the timestamps in the checkpoint never run ahead of the medium: queues, index and log are synced first,
-then the checkpoint is written. A note of what was written, synced or not, follows faster; it outlives the process, not the
-machine.
+then the checkpoint is written. A note of what was written, synced or not, is updated more often; it survives a kill of the
+process, but is not valid after a restart of the machine.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from .recovery_mark import PartialIndex, RecoveryMark
 log = get_logger(__name__)
 
 NOTE_SECONDS = 1.0
-"""How often what has been written is noted, in seconds."""
+"""The interval at which the note is written, in seconds."""
 QUEUES_SYNCED_AT_ONCE = 64
 """How many queues are synced concurrently. Between batches we pause for as long as the last batch took; the recovery mark
 advances after the last one."""
 CHECKPOINT_DELAY_INTERVALS_MAX = 5
 """The checkpoint is written at the latest after this many intervals, however few changes have gathered."""
 INDEX_GATHERED_MIN = 20_000
-"""With fewer changed slots of the key index, the checkpoint is put off, so that each page is written once for several slots.
-It bounds what a start after a kill has to read back."""
+"""While fewer slots of the key index have changed, the checkpoint is postponed, so that each page is written once for several
+slots. The number bounds what a start after a kill has to read back."""
 INDEX_PAGES_AT_ONCE = 256
-"""Pages of the key index that are written in one turn of the event loop: about a millisecond."""
+"""How many pages of the key index are written in one turn of the event loop, which takes about a millisecond."""
 CLOSE_DISPATCH_SECONDS = 5.0
-"""How long closing goes on deriving; what is not derived by then, the next start derives."""
+"""How long closing continues to derive; the next start derives the rest."""
 
 
 @attrs.define(eq=False)
@@ -57,15 +57,15 @@ class CheckpointKeeper:
     _written: RecoveryMark | None = None
     """The mark in the checkpoint, if this process has written it."""
     _partial: PartialIndex | None = None
-    """What is on the medium of the index file that is being filled."""
+    """How much of the index file that is being filled is on the medium."""
     _partial_at: float = -inf
-    """When it was synced."""
+    """When that part was synced."""
     _cuts: int = 0
     """Counts cuts of the log, so that a mark from before a cut is not written after it."""
     _cutting: bool = False
-    """Between `begin_cut` and `end_cut` nothing may be said about how far anything is."""
+    """Whether a cut is in progress, from `begin_cut` to `end_cut`; neither a mark nor a note is written then."""
     _saving: trio.Lock = attrs.field(factory=trio.Lock)
-    """Held by `save`, which writes files beside the checkpoint: whoever removes files calls it too."""
+    """Held by `save`, which also writes files other than the checkpoint, and is also called before files are removed."""
     _writing: trio.Lock = attrs.field(factory=trio.Lock)
     """Held while the checkpoint file is written: otherwise one writer could put back what another has just replaced."""
 
@@ -73,11 +73,11 @@ class CheckpointKeeper:
         self._deletions = deletions_file(self.store.world.disk, self.store.config.store_path_root_dir)
 
     async def run(self) -> None:
-        """Write checkpoint, note and limit whenever it is time, until cancelled."""
+        """Write the checkpoint, the note and the readable limit at their intervals, until cancelled."""
         config = self.store.config
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.keep_on, self.save, config.flush_interval_consume_queue / 1000)
-            nursery.start_soon(self.keep_on, self.note, NOTE_SECONDS)  # no sync of anything else delays it
+            nursery.start_soon(self.keep_on, self.note, NOTE_SECONDS)  # no other sync delays it
             nursery.start_soon(self.keep_on, self.note_readable, config.flush_interval_commit_log / 1000, 1)
 
     async def keep_on(
@@ -100,17 +100,17 @@ class CheckpointKeeper:
         return index is None or index.gathered >= INDEX_GATHERED_MIN
 
     async def note(self) -> None:
-        """Write down how far everything is that was written, synced or not.
+        """Write the note: how far log, queues and index were written, synced or not.
 
         Raises:
-            OSError: the disk refused; the old note stands.
+            OSError: the disk refused; the old note remains.
         """
         store = self.store
         position = store.dispatcher.dispatched_offset
         # Another node may truncate a replica's log at any time: a note could outlive the bytes that it describes.
         if position == self._noted or store.log.readable_limit is not None or store.is_replica or self._cutting:
             return
-        if store.events.unsaved_end:  # a start that reads on behind a deletion would not know of it
+        if store.events.unsaved_end:  # a start that begins behind a deletion would not know of it
             return
         note = self._mark(position).encode()
         await self._flush_index()
@@ -118,7 +118,7 @@ class CheckpointKeeper:
         self._noted = position
 
     async def note_readable(self) -> None:
-        """Write down up to where other nodes let consumers see, if they have a say, without syncing it.
+        """Write the readable limit that other nodes have set, if there is one, without syncing it.
 
         Raises:
             OSError: the disk refused; the old limit remains.
@@ -130,10 +130,10 @@ class CheckpointKeeper:
                 await self.store.world.workers.run(checkpoint.write_confirm_offset, limit)
 
     async def save(self, *, in_haste: bool = False) -> None:
-        """Sync queues that have new units, then write down how far everything is.
+        """Sync queues that have new units, then write the checkpoint with a new mark.
 
         Raises:
-            OSError: the disk refused; the old checkpoint and mark stand.
+            OSError: the disk refused; the old checkpoint and mark remain.
         """
         async with self._saving:
             await self._save(in_haste=in_haste)
@@ -143,7 +143,7 @@ class CheckpointKeeper:
         dispatcher, run = store.dispatcher, store.world.workers.run
         dispatched, timestamp = dispatcher.dispatched_offset, dispatcher.last_store_timestamp
         if commit_log.flushed_offset < dispatched:
-            # What a slave has flushed may end inside a record, and a start can read on from the border of one only.
+            # The flushed bytes of a slave may end inside a record, and a start can only read on from the border between two.
             await commit_log.flush()
         position = min(commit_log.flushed_offset, dispatched)
         if position == self._marked and self._is_current() and not dispatcher.dirty and not store.events.unsaved_end:
@@ -169,21 +169,21 @@ class CheckpointKeeper:
                 self._marked = position
 
     def _is_current(self) -> bool:
-        """Whether the mark says what there is, as far as retention changes that."""
+        """Whether retention has removed no files since the mark was written."""
         mark = self._written
         return mark is not None and mark.log_min_offset == self.store.log.min_offset and mark.queue_begins >= 0
 
     async def _flush_index(self) -> None:
-        # What has gathered in memory when a process dies is indexed again from the mark on: it must be written before.
+        # After a kill, records are indexed again from the mark on only, so slots changed in memory are written before it.
         index = self.store.index
         while index is not None and not index.flush(INDEX_PAGES_AT_ONCE):
             await trio.lowlevel.checkpoint()
 
     async def _sync_partial_index(self, index: IndexFiles) -> None:
-        """Sync the index file that is being filled, if it is time.
+        """Sync the index file that is being filled, if its interval has passed.
 
         Raises:
-            OSError: the disk refused; after a power cut the file is made anew.
+            OSError: the disk refused; after a power cut the file is built again.
         """
         if trio.current_time() < self._partial_at + self.store.config.flush_interval_index / 1000:
             return
@@ -191,7 +191,7 @@ class CheckpointKeeper:
         synced, cuts, commit_log = index.partial(self.store.dispatcher.dispatched_offset), self._cuts, self.store.log
         if synced is None:
             return
-        # A record that a power cut takes from the log must not be in the index: what comes in its place would not be indexed.
+        # A record that a power cut removes from the log must not be in the index: its replacement would not be indexed.
         if commit_log.flushed_offset < synced.position:
             await commit_log.flush()
         if commit_log.flushed_offset >= synced.position:
@@ -200,7 +200,7 @@ class CheckpointKeeper:
                 self._partial, self._partial_at = synced, trio.current_time()
 
     async def _save_deletions(self) -> bool:
-        """Write the deletions down, unless a power cut may still take the last one; tells whether the file has all.
+        """Write the file of deletions, unless the log is not flushed behind the last one; returns whether the file has all.
 
         Raises:
             OSError: the disk refused; the next round tries again.
@@ -218,14 +218,14 @@ class CheckpointKeeper:
         """Sync every queue that is dirty now.
 
         Raises:
-            OSError: some could not be synced; they are dirty still.
+            OSError: some could not be synced; those stay dirty.
         """
         dirty = self.store.dispatcher.dirty
         waiting = list(dirty)
         failed: list[ConsumeQueue] = []
         for start in range(0, len(waiting), QUEUES_SYNCED_AT_ONCE):
             began = trio.current_time()
-            async with trio.open_nursery() as nursery:  # at once: the file system then commits many in one go
+            async with trio.open_nursery() as nursery:  # concurrently: the file system then commits many at once
                 for queue in waiting[start : start + QUEUES_SYNCED_AT_ONCE]:
                     if queue in dirty:  # its topic has not been deleted meanwhile
                         del dirty[queue]
@@ -245,19 +245,19 @@ class CheckpointKeeper:
             failed.append(queue)
             log.warning("queue_sync_failed", topic=queue.topic, queue_id=queue.queue_id, reason=error.strerror or str(error))
         except trio.Cancelled:
-            self.store.dispatcher.dirty[queue] = None  # perhaps not even begun; closing does it
+            self.store.dispatcher.dirty[queue] = None  # the sync may not have begun; closing repeats it
             raise
 
     async def begin_cut(self, *, everything: bool = False) -> None:
-        """Write down that nothing is known to be on the medium, and that consumers see no more than they may now.
+        """Erase the mark and the note, and save the readable limit as it is now.
 
-        Until `end_cut` is called, no mark is written: a part of the log is about to go.
+        Until `end_cut` is called, no mark is written, because a part of the log is about to be dropped.
 
         Args:
-            everything: the whole log goes; a start before `end_cut` drops all that was derived from it.
+            everything: the whole log is dropped; a start before `end_cut` drops all that was derived from it.
 
         Raises:
-            OSError: the disk refused; the old mark stands.
+            OSError: the disk refused; the old mark remains.
         """
         self._cuts += 1
         self._cutting = True
@@ -268,17 +268,17 @@ class CheckpointKeeper:
             await self.store.world.workers.run(partial(self.checkpoint.forget, derive_anew=everything))
 
     def end_cut(self) -> None:
-        """Marks may be written again: queues and log agree."""
+        """Allow marks to be written again, because queues and log agree."""
         self._cutting = False
 
     async def allow_removal(self, log_min_offset: int) -> None:
-        """Write down that the log may begin at `log_min_offset` from now on, and that index and queues may lose files.
+        """Save in the mark that the log may begin at `log_min_offset` from now on, and that index and queues may lose files.
 
         Raises:
             OSError: the disk refused. Nothing may be removed.
         """
         if self.store.events.unsaved_end:
-            await self.save()  # or a crash now would need the removed records to find out where queues go on
+            await self.save()  # after a crash, only the removed records would have the next offsets of queues
         async with self._writing:
             mark = RecoveryMark.decode(self.checkpoint.mark)
             if mark is not None:
@@ -287,7 +287,7 @@ class CheckpointKeeper:
                 await self.store.world.workers.run(self.checkpoint.save)
 
     def _mark(self, position: int) -> RecoveryMark:
-        """A mark at `position`, naming a record before it that a queue knows: the last one if that is easily found."""
+        """A mark at `position` that names a record before it that is in a queue: the last one, if it is easily found."""
         store = self.store
         boot_id = store.world.disk.boot_id()
         queues = store.queues.table.values()
@@ -297,7 +297,7 @@ class CheckpointKeeper:
             default=None,
         )
         unit = last.last_unit if last is not None else None
-        if unit is None or unit[1] == PRE_BLANK_SIZE:  # each queue is ahead of the flush, or has nothing
+        if unit is None or unit[1] == PRE_BLANK_SIZE:  # each queue goes beyond `position`, or has no units
             unit = next((unit for queue in queues if (unit := queue.last_unit_before(position)) is not None), None)
         if unit is None:
             return self._counted(RecoveryMark(position, position, -1, 0, 0, -1, boot_id))
@@ -308,7 +308,7 @@ class CheckpointKeeper:
         return self._counted(RecoveryMark(position, position, offset, size, timestamp, -1, boot_id))
 
     def _counted(self, mark: RecoveryMark) -> RecoveryMark:
-        """Add what there is of derived files, for the next start to notice what was damaged at rest."""
+        """Add the counts of derived files, by which the next start notices what was damaged at rest."""
         store, queues, index = self.store, self.store.queues.table.values(), self.store.index
         return attrs.evolve(
             mark,
@@ -320,7 +320,7 @@ class CheckpointKeeper:
         )
 
     async def close(self) -> None:
-        """Finish deriving, sync everything, remove the abort file; what cannot be synced leaves the abort file in place."""
+        """Finish deriving, sync everything, and remove the abort file; it stays if something could not be derived or synced."""
         store, commit_log = self.store, self.store.log
         store.writability.shut_down = True
         root = store.config.store_path_root_dir
@@ -335,7 +335,7 @@ class CheckpointKeeper:
                 await store.world.workers.run(store.index.sync)
                 self.checkpoint.index_timestamp = store.index.forced_timestamp
             await self.save()
-            if commit_log.readable_limit is not None:  # the noted limit, synced
+            if commit_log.readable_limit is not None:  # so far it was saved without a sync
                 self.checkpoint.confirm_offset = commit_log.readable_limit
                 await store.world.workers.run(self.checkpoint.save)
             if commit_log.failure is None and not store.dispatcher.behind_bytes:

@@ -1,7 +1,7 @@
 """Deleting what has expired and watching the disk (RocketMQ CleanCommitLogService, CleanConsumeQueueService).
 
-The decisions are those of `retention`; here they are carried out, every `clean_resource_interval`. Queues and index follow the
-log: what they say about records that are gone goes too.
+`retention` decides what to delete; this module does it, every `clean_resource_interval` milliseconds. Queues and index follow
+the log: their files are deleted when the records in them are gone.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Cleaner:
 
     store: PutSide
     before_removal: Callable[[int], Awaitable[None]] = _nothing_to_write
-    """Called with what will be the log's min offset before files are removed: the next start must not miss them."""
+    """Called before files are removed, with the log's later min offset, so that the next start does not count them as lost."""
     _manual_rounds: int = 0
 
     async def run(self) -> None:
@@ -43,7 +43,7 @@ class Cleaner:
                 log.warning("cleaning_failed", reason=error.strerror or str(error))
 
     async def delete_expired(self) -> None:
-        """An operator asks for expired files to go now, whatever the hour.
+        """Delete expired files now, whatever the hour, as an operator has requested.
 
         Raises:
             OSError: see `clean`.
@@ -52,7 +52,7 @@ class Cleaner:
         await self.clean()
 
     async def clean(self) -> None:
-        """One round.
+        """Delete the files that are due now, and check how full the disk is.
 
         Raises:
             OSError: a file could not be deleted or looked at; the next round tries again.
@@ -69,7 +69,7 @@ class Cleaner:
             manual=self._manual_rounds > 0,
         )
         self._manual_rounds = max(self._manual_rounds - 1, 0)
-        # What is not yet on the medium, or not yet in the queues, which are derived from it, stays.
+        # Files are kept that are not yet on the medium, or from which the queues are not yet derived.
         safe = min(commit_log.flushed_offset, self.store.dispatcher.dispatched_offset)
         oldest = commit_log.files()[: len(deletion.names)]
         removed = [segment for segment in oldest if segment.end <= safe]
@@ -81,7 +81,7 @@ class Cleaner:
         for segment in removed:
             await commit_log.remove_oldest()
             if deletion.reason is Reason.FORCED:
-                # Before its time: somebody may still have wanted to read it.
+                # It had not expired: a consumer may not have read it yet.
                 log.warning("unexpired_segment_deleted", path=segment.path, used_ratio=round(ratio, 4))
             else:
                 log.info("segment_deleted", path=segment.path, reason=deletion.reason.value if deletion.reason else "")
@@ -90,9 +90,9 @@ class Cleaner:
         self._mark_disk(disk_full(self.store.disk_ratio(), rules), ratio)
 
     async def _keep_queue_ends(self, low: int) -> bool:
-        """Say in the log where queues go on whose messages before `low` are about to go; returns whether that is said.
+        """Append the next offsets of queues whose messages before `low` are about to be deleted; returns False if that failed.
 
-        A replica cannot say it, and need not: its master does.
+        A replica cannot append them and need not: its master does.
         """
         ends = self.store.queue_ends
         if self.store.writability.hard_refusal is not None or await ends.say(low):
@@ -108,7 +108,7 @@ class Cleaner:
         ]
 
     async def follow_log(self) -> None:
-        """Drop what queues and index say about records that are gone from the log.
+        """Delete the files of queues and index whose records are gone from the log.
 
         Raises:
             OSError: a file could not be deleted; the next round tries again.

@@ -1,9 +1,9 @@
 """The interface that makes the commit log swappable: the local, the classic HA and the DLedger log all implement it.
 
 Positions are known when `append` returns; completion (flush, slaves, a majority) comes later through `when_stored`. A log owns
-its framing: whoever reads walks `records` and never meets fillers, entry headers or entries that are no message. Readers see
+its framing: readers walk `records` and never parse fillers, entry headers or entries that are no message. Readers see
 nothing at or beyond `readable_offset`. `append` is synchronous, so that queue offsets given out just before it cannot be
-overtaken. The contract suite in `ledgermq.testing.contracts` says what every implementation must do.
+overtaken. The contract suite in `ledgermq.testing.contracts` checks what every implementation must do.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Done = Callable[[PutStatus], None]
 
 @attrs.define(eq=False)
 class Appended:
-    """Where an append put its records; not frozen, which takes thrice as long to make and is made for every put."""
+    """Where an append put its records. It is not frozen, because one is made for every put, and freezing triples the cost."""
 
     start: int
     """End of the log before the append; a filler may separate it from the first record."""
@@ -43,21 +43,21 @@ class LogFile:
     path: str
     start: int
     end: int
-    """Behind its last written byte."""
+    """The offset behind its last written byte."""
     size: int
 
 
 @attrs.frozen
 class Evidence:
-    """What a start knows about how the log was left."""
+    """What a start knows about the state in which the log was left."""
 
     clean_exit: bool
     page_cache_intact: bool
-    """No written byte can have been lost, and no older state of one can have come back."""
+    """Whether no written byte can have been lost, and none can have returned to an older state."""
     synced_offset: int
-    """The recovery mark says that everything before it is on the medium; -1 without a mark."""
+    """Everything before this offset is on the medium, by the recovery mark; -1 without a mark."""
     verified_offset: int
-    """The same, and the record that the mark names was found whole; -1 if the mark does not hold."""
+    """The flushed offset of the mark, if the record that the mark names was found whole; -1 if the mark is not valid."""
     check_crc: bool
     """Whether bodies are checked against their CRC."""
 
@@ -67,7 +67,7 @@ class CommitLog(Protocol):
 
     @property
     def on_syncing(self) -> list[Callable[[], None]]:
-        """Called when a sync begins: until it ends, the event loop has time for work that nobody waits for."""
+        """Called when a sync begins: until it ends, the event loop has time for work that is not urgent."""
         ...
 
     @property
@@ -77,12 +77,12 @@ class CommitLog(Protocol):
 
     @property
     def on_truncated(self) -> list[Callable[[int], None]]:
-        """Called with a position when what was appended behind it may be replaced by another node."""
+        """Called with a position when another node may replace what was appended behind it."""
         ...
 
     @property
     def directory(self) -> str:
-        """Where its files are, for messages to the operator."""
+        """The directory of its files, for messages to the operator."""
         ...
 
     @property
@@ -94,13 +94,13 @@ class CommitLog(Protocol):
     def may_answer_early(self) -> bool:
         """Whether a message that asks for it (WAIT=false) may be answered as soon as it is appended.
 
-        False where an appended record may still disappear without a crash of this node.
+        False if an appended record may still disappear without a crash of this node.
         """
         ...
 
     @property
     def failure(self) -> str | None:
-        """Why the log takes nothing now; None while it does."""
+        """Why the log accepts no appends now; None while it does."""
         ...
 
     @property
@@ -110,7 +110,7 @@ class CommitLog(Protocol):
 
     @property
     def min_offset(self) -> int:
-        """Where the oldest segment begins."""
+        """The offset at which the oldest segment begins."""
         ...
 
     @property
@@ -125,17 +125,17 @@ class CommitLog(Protocol):
 
     @property
     def committed_offset(self) -> int:
-        """End of what this node's crash cannot take back: on the medium, in a replicated log on that of a majority."""
+        """End of what a crash of this node cannot lose: it is on the medium, in a replicated log on that of a majority."""
         ...
 
     @property
     def readable_offset(self) -> int:
-        """End of what consumers may see."""
+        """End of what consumers may read."""
         ...
 
     @property
     def readable_limit(self) -> int | None:
-        """Up to where other nodes let consumers see; None where this node alone decides.
+        """The offset up to which other nodes let consumers read; None if this node alone decides.
 
         While there is a limit, bytes behind it may be truncated by another node.
         """
@@ -156,7 +156,7 @@ class CommitLog(Protocol):
         ...
 
     def when_stored(self, end: int, done: Done) -> None:
-        """Call `done` once: when everything before `end` is as safe as the mode promises, or when the mode's time is up."""
+        """Call `done` once: when everything before `end` is as safe as the mode promises, or at the mode's time-out."""
         ...
 
     def record(self, offset: int, size: int) -> memoryview | None:
@@ -164,19 +164,19 @@ class CommitLog(Protocol):
         ...
 
     def slice_from(self, offset: int, size_max: int) -> memoryview:
-        """Raw bytes from `offset` on, of one segment, appended and at most `size_max`; empty when there are none."""
+        """At most `size_max` appended bytes of one segment, from `offset` on; empty if there are none."""
         ...
 
     def records(self, start: int, end: int) -> Iterator[tuple[int, DerivedParts | None]]:
         """Walk over [start, end): yields the position behind each whole record and what queues and index need of it.
 
-        Yields (position, None) behind what is no message: a filler, an entry without a message. `start` is 0 or a position
-        that this walk or `append` has given. Stops at the first position without a whole, sound record.
+        Yields (position, None) behind a filler and behind an entry without a message. `start` is 0 or a position
+        that this walk or `append` has returned. Stops at the first position without a whole, sound record.
         """
         ...
 
     def segment_end(self, offset: int) -> int:
-        """Where the segment that holds `offset` ends and the next one begins."""
+        """The offset at which the segment that holds `offset` ends and the next one begins."""
         ...
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -194,10 +194,10 @@ class CommitLog(Protocol):
         """Close the files; blocks, and syncs nothing."""
         ...
 
-    # ---------------------------------------------------------------- recovery: blocking, before anybody else uses the log
+    # ---------------------------------------------------------------- recovery: blocking, before anything else uses the log
 
     def start_below(self, acceptable: Callable[[int, int], bool]) -> int:
-        """Where to read back from when no mark holds: the newest segment whose first record is sound and acceptable.
+        """Find where to read back from if no mark is valid: the newest segment whose first record is sound and acceptable.
 
         Args:
             acceptable: judges physical offset and store timestamp of that record.
@@ -207,11 +207,11 @@ class CommitLog(Protocol):
         ...
 
     def read_back(self, start: int, evidence: Evidence) -> Iterator[tuple[int, DerivedParts | None]]:
-        """Walk from `start` to the end of what is whole and belongs to this log, as `records` does."""
+        """Walk as `records` does, from `start` to the end of the records that are whole and belong to this log."""
         ...
 
     def end_at(self, end: int, read_from: int, evidence: Evidence) -> bool:
-        """Let the log end at `end`, truncate what follows, and bring to the medium what may not be there.
+        """End the log at `end`: truncate what follows, and sync what may not be on the medium.
 
         Args:
             read_from: everything from there to `end` was read back by `read_back` and found whole.
@@ -225,7 +225,7 @@ class CommitLog(Protocol):
         ...
 
     def limit_readable(self, offset: int) -> None:
-        """Let consumers see no more than lies before `offset`, if another node has a say in it."""
+        """Let consumers read only what is before `offset`, if other nodes limit what they may read."""
         ...
 
     # ---------------------------------------------------------------- retention
@@ -238,7 +238,7 @@ class CommitLog(Protocol):
         """Delete the oldest file.
 
         Raises:
-            OSError: the disk refused; the file may be tried again.
+            OSError: the disk refused; the call may be repeated.
         """
         ...
 
@@ -249,16 +249,16 @@ class CommitLog(Protocol):
 
         Raises:
             NotWritable: other nodes decide what is truncated. Nothing was dropped.
-            OSError: the disk refused; the log takes nothing until it is reopened.
+            OSError: the disk refused; the log accepts no appends until it is reopened.
         """
         ...
 
     async def clear(self) -> None:
-        """Drop everything: the log is empty and begins wherever the next raw bytes do.
+        """Drop everything; the empty log begins where the next raw bytes do.
 
         Raises:
-            NotWritable: other nodes decide what is dropped. Nothing was.
-            OSError: the disk refused; the log takes nothing until it is reopened.
+            NotWritable: other nodes decide what is dropped. Nothing was dropped.
+            OSError: the disk refused; the log accepts no appends until it is reopened.
         """
         ...
 
@@ -276,7 +276,7 @@ class RawCommitLog(CommitLog, Protocol):
         ...
 
     async def reserve(self, end: int) -> None:
-        """Reserve space on the medium, if there is none yet, for raw bytes that are known to come, up to `end` at most."""
+        """Reserve space on the medium for raw bytes that will be appended, up to `end` at most, if none is reserved yet."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""What the store can be told, under RocketMQ's names (its `MessageStoreConfig`)."""
+"""The configuration of the store, under RocketMQ's names (its `MessageStoreConfig`)."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ class StoreConfig:
     flush_disk_type: str = "ASYNC_FLUSH"
     flush_interval_commit_log: int = 500
     flush_interval_consume_queue: int = 1000
-    """How often queues, index and checkpoint are synced; five times as long while the key index has little to write."""
+    """The interval of syncing queues, index and checkpoint; five times as long while few slots of the index have changed."""
     flush_interval_index: int = 10_000
-    """How often the index file that is being filled is synced. It bounds what a start after a power cut has to index again."""
+    """The interval of syncing the unfinished index file. It bounds what a start after a power cut has to index again."""
     sync_flush_timeout: int = 5000
     check_crc_on_recover: bool = True
     message_delay_level: str = DELAY_LEVELS
@@ -61,7 +61,7 @@ class StoreConfig:
     delete_file_batch_max: int = 10
     access_message_in_memory_max_ratio: int = 40  # percent of `memory_bytes`
     memory_bytes: int = ASSUMED_MEMORY_BYTES
-    """What the machine has."""
+    """The memory of the machine."""
     max_transfer_bytes_on_message_in_memory: int = 262_144
     max_transfer_count_on_message_in_memory: int = 32
     max_transfer_bytes_on_message_in_disk: int = 65_536

@@ -1,7 +1,7 @@
 """Consume queues: per topic and queue, 20 bytes for each message, in order (RocketMQ ConsumeQueue).
 
-Unit n of a queue lies at byte n x 20 of its endless run of files. Units are derived from the log and can always be rebuilt from
-it. New units gather in memory for the length of one dispatch round; `write` puts them down in one write.
+Unit n of a queue is at byte n x 20 of its endless run of files. Units are derived from the log and can always be rebuilt from
+it. New units gather in memory during one dispatch round, and `write` writes them together.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ UNIT_SIZE = UNIT.size
 assert UNIT_SIZE == 20
 
 PRE_BLANK_SIZE = 0x7FFFFFFF
-"""Size in the units that fill the first file before a queue's first message."""
+"""The size in filler units: those in the first file before a queue's first message, and those of a gap."""
 
 _pack = UNIT.codec.pack
 _PRE_BLANK = _pack(0, PRE_BLANK_SIZE, 0)
 _OFFSET_AND_SIZE = struct.Struct(">qi")
 
 GAP_UNITS_MAX = 1 << 24
-"""Units that are filled in where records of a queue are missing. A skipped segment of 1 GiB holds fewer records than this; a
-larger gap is an offset that no broker has given out, and filling it would fill the disk."""
+"""The largest gap of a queue that is filled, in units. A skipped segment of 1 GiB has fewer records than this. A larger gap
+means an offset that no broker has assigned; filling it would fill the disk, so the record gets no unit."""
 
 Unit = tuple[int, int, int]
 """Physical offset, record size, tags code."""
@@ -63,14 +63,14 @@ class ConsumeQueue:
     deletion: Deletion | None = None
     """The last deletion of the topic: units before its queue offset do not count."""
     ends: list[QueueEnd] = attrs.field(factory=list[QueueEnd])
-    """Control records that say where the queue goes on, in log order: the log that this node has need not hold any message of
-    the queue, and then only they prevent that offsets are given out a second time."""
+    """Control records that give the next offset of the queue, in log order. If the log of this node has no message of the
+    queue, only they prevent that offsets are assigned a second time."""
     _gathered: bytearray = attrs.field(factory=bytearray)
     _unsynced_from: int = -1
     _sync_failed: bool = False
 
     def put(self, queue_offset: int, physical_offset: int, size: int, tags_code: int) -> bool:
-        """Gather one unit; returns False for a duplicate, which is dropped."""
+        """Gather one unit; returns False for a duplicate or an impossible offset, which is dropped."""
         if queue_offset == self.max_offset:
             self._gathered += _pack(physical_offset, size, tags_code)
             self.max_offset = queue_offset + 1
@@ -84,7 +84,7 @@ class ConsumeQueue:
         return self.put(queue_offset, physical_offset, size, tags_code)
 
     def _is_impossible(self, queue_offset: int, physical_offset: int) -> bool:
-        """Whether no broker has given out this queue offset behind the units that there are; logs it if so."""
+        """Whether no broker can have assigned this queue offset behind the existing units; logs it if so."""
         gap = queue_offset - self.max_offset if self._has_units else 0
         if queue_offset_fault(queue_offset) is None and gap <= GAP_UNITS_MAX:
             return False
@@ -134,7 +134,7 @@ class ConsumeQueue:
             del gathered[:room]
 
     def _begin_files(self, at: int) -> None:
-        """Make the file that byte `at` of the queue lies in; units before it that this node never had are filled in."""
+        """Create the file that contains byte `at` of the queue, and fill in the units before it, which this node never had."""
         if self.segments.files and self.segments.max_offset != at:
             self.segments.clear()  # an earlier attempt failed half-way, or all units were cut
         segment = self.segments.last(at)
@@ -146,7 +146,7 @@ class ConsumeQueue:
         if start >= 0:
             try:
                 if self._sync_failed:
-                    # Another sync alone would pass over what the failed one has left off the medium.
+                    # Another sync alone would skip what the failed one has not brought to the medium.
                     self.segments.rewrite(start, self.segments.max_offset)
                 self.segments.sync(start, self.segments.max_offset)
             except OSError:
@@ -156,9 +156,9 @@ class ConsumeQueue:
             self._sync_failed = False
 
     def doubt_from(self, physical_offset: int) -> bool:
-        """Let the next `sync` write units of records from `physical_offset` on again; tells whether there are any.
+        """Let the next `sync` write units of records from `physical_offset` on again; returns whether there are any.
 
-        Another process wrote them, and whether its syncs had failed is not known.
+        Another process wrote them, and its syncs may have failed.
         """
         start = self._first_unit_at(physical_offset) * UNIT_SIZE
         if start >= self.segments.max_offset:
@@ -169,7 +169,7 @@ class ConsumeQueue:
     def units(self, offset: int, count: int) -> bytes:
         """Raw units from `offset` on: at most `count`, all of one file; empty when there are none.
 
-        Those that the disk has not taken yet are read from memory: their records are in the log, and consumers need not wait.
+        Units that are not written yet are read from memory: their records are in the log, so consumers need not wait.
         """
         at = offset * UNIT_SIZE
         if self._gathered and offset >= self._gathered_from:
@@ -190,13 +190,13 @@ class ConsumeQueue:
 
     @property
     def last_unit(self) -> Unit | None:
-        """The last written unit, also if its message was deleted; None in a queue without units."""
+        """The last written unit, even if its message was deleted; None in a queue without units."""
         end = self.segments.max_offset // UNIT_SIZE
         raw = self.units(end - 1, 1) if end > self.segments.min_offset // UNIT_SIZE else b""
         return UNIT.codec.unpack(raw) if raw else None
 
     def restart(self, deletion: Deletion) -> None:
-        """Hide every message before a deletion of the topic; the offsets go on, and the files stay as they are.
+        """Hide every message before a deletion of the topic; the offsets continue, and the files are not changed.
 
         Raises:
             OSError: the disk refused. The caller derives the control record again.
@@ -206,7 +206,7 @@ class ConsumeQueue:
         self.min_offset = min(max(self.min_offset, deletion.queue_offset), self.max_offset)
 
     def go_on_at(self, end: QueueEnd) -> None:
-        """Let the next unit have the number that a control record says, if the queue ends before that.
+        """Continue the queue at the offset in a control record, if the queue ends before that.
 
         Raises:
             OSError: the disk refused. The caller derives the control record again.
@@ -218,7 +218,7 @@ class ConsumeQueue:
         self.note_end(end)
 
     def note_end(self, end: QueueEnd) -> None:
-        """Keep what a control record says, without changing units; a queue without units goes on there."""
+        """Add a control record to `ends` without changing units; a queue without units continues at its offset."""
         at = bisect_left(self.ends, end.physical_offset, key=_physical_offset)
         if at == len(self.ends) or self.ends[at].physical_offset != end.physical_offset:
             self.ends.insert(at, end)
@@ -228,11 +228,11 @@ class ConsumeQueue:
 
     @property
     def last_mention(self) -> int:
-        """The end of the last record in the log that tells where this queue goes on."""
+        """The end of the last record in the log that determines the next offset of this queue."""
         return max(self.physical_end, self.ends[-1].physical_end if self.ends else 0)
 
     def _place_before(self, physical_offset: int) -> int:
-        """Where control records before `physical_offset` let the queue go on."""
+        """The next offset of the queue by the control records before `physical_offset`; 0 if there are none."""
         return next((end.queue_offset for end in reversed(self.ends) if end.physical_end <= physical_offset), 0)
 
     @property
@@ -259,15 +259,15 @@ class ConsumeQueue:
         return self.segments.segment_size // UNIT_SIZE
 
     def recover(self, *, kept_all: bool) -> None:
-        """Find the end: the first unit without an offset and a size, looked for from the third file from the end on.
+        """Find the end: the first unit without an offset and a size. The search begins at the third file from the end.
 
         Args:
-            kept_all: no written byte can have been lost, so nothing is looked for behind the end.
+            kept_all: no written byte can have been lost, so the bytes behind the end are not checked.
         """
         files = self.segments.files
         first = max(len(files) - 3, 0)
         while first > 0 and not _is_valid(files[first].file.read(0, UNIT_SIZE)):
-            first -= 1  # a power cut has taken more than three files
+            first -= 1  # a power cut has emptied more than three files
         for index in range(first, len(files)):
             segment = files[index]
             segment.wrote = _valid_bytes(segment)
@@ -289,7 +289,7 @@ class ConsumeQueue:
         self.physical_end = 0 if size == PRE_BLANK_SIZE else offset + size
 
     def truncate(self, physical_offset: int) -> None:
-        """Drop the units of records at or beyond `physical_offset`, and what control records there say."""
+        """Drop the units of records at or beyond `physical_offset`, and the control records there."""
         self._gathered.clear()
         while self.ends and self.ends[-1].physical_end > physical_offset:
             self.ends.pop()
@@ -304,7 +304,7 @@ class ConsumeQueue:
         while low < high:
             middle = (low + high) // 2
             offset, size, _ = UNIT.codec.unpack(self.units(middle, 1))
-            # Units behind those that were synced may be anything a power cut leaves, zeros among them.
+            # After a power cut, units behind the synced ones may hold anything, also zeros.
             if size <= 0 or (size != PRE_BLANK_SIZE and offset >= physical_offset):
                 high = middle
             else:
@@ -318,7 +318,7 @@ class ConsumeQueue:
         return self.max_offset if self.physical_end <= physical_offset else self._first_unit_at(physical_offset)
 
     def forget_place(self) -> None:
-        """Let the next unit be of any queue offset, if there is no unit left."""
+        """Let the next unit have any queue offset, if no unit is left."""
         if self.segments.files and not self._has_units:
             self.segments.clear()
             self._end_at_last_unit()
@@ -374,15 +374,15 @@ def _physical_offset(end: QueueEnd) -> int:
 def _valid_bytes(segment: Segment) -> int:
     """Bytes of the units before the first one without an offset and a size."""
     low, high = 0, segment.size // UNIT_SIZE
-    # Units are written in order and what is cut is zeroed, so zeros begin once: a binary search finds where.
+    # Units are written in order and truncated ones are zeroed, so zeros are at the end: a binary search finds the first one.
     while low < high:
         middle = (low + high) // 2
         if _is_valid(segment.file.read(middle * UNIT_SIZE, UNIT_SIZE)):
             low = middle + 1
         else:
             high = middle
-    # A power cut may have left a hole before the last units. Twenty zeros in a row are in no valid unit nor across two: at most
-    # 19 lie between the last byte of a size and the first of the next.
+    # A power cut may have left a hole before the last units. Neither one valid unit nor two in a row
+    # contain 20 zero bytes together: at most 19 are between the last byte of a size and the first of the next.
     hole = segment.file.read(0, low * UNIT_SIZE).find(bytes(UNIT_SIZE))
     return low * UNIT_SIZE if hole < 0 else -(-hole // UNIT_SIZE) * UNIT_SIZE
 
@@ -402,10 +402,10 @@ class ConsumeQueues:
     table: dict[tuple[str, int], ConsumeQueue] = attrs.field(factory=dict[tuple[str, int], ConsumeQueue])
     """By topic and queue id."""
     damaged: bool = False
-    """A queue had to be emptied, since a file was missing in the middle."""
+    """Whether a queue was emptied because a file was missing between others."""
 
     def load(self, *, kept_all: bool) -> None:
-        """Open every queue there is and find its end (see `ConsumeQueue.recover`).
+        """Open every existing queue and find its end (see `ConsumeQueue.recover`).
 
         Raises:
             WrongSegmentSize: a file has another size. Nothing stays open.
@@ -423,10 +423,10 @@ class ConsumeQueues:
             raise
 
     def _is_own_directory(self, path: str) -> bool:
-        """Whether queues may be in there; a file that somebody left is passed over.
+        """Whether the path may contain queues; a stray file is logged and ignored.
 
         Raises:
-            LinkInStore: it is a symbolic link, and what it leads to is not the store's.
+            LinkInStore: it is a symbolic link, whose target is not part of the store.
         """
         if self.disk.is_link(path):
             raise LinkInStore(path)
@@ -436,7 +436,7 @@ class ConsumeQueues:
         return True
 
     def of(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """The queue, made if it does not exist yet.
+        """The queue, created if it does not exist yet.
 
         Raises:
             BadQueueName: it cannot have a directory. Nothing was made.
@@ -487,7 +487,7 @@ class ConsumeQueues:
         queue.delete()
         if self.disk.exists(queue.segments.directory):
             self.disk.remove_tree(queue.segments.directory)
-        del self.table[queue.topic, queue.queue_id]  # last: files that a refusing disk keeps must not come back with the name
+        del self.table[queue.topic, queue.queue_id]  # last: the queue stays known while some of its files remain
 
     def close(self) -> None:
         for queue in self.table.values():

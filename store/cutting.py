@@ -1,7 +1,7 @@
-"""Giving up the end of a log on purpose, offline: what the store's own errors name as the last way out.
+"""Cutting off the end of a log on purpose, offline: the last resort that the store's error texts name.
 
-The store is locked meanwhile. What is cut is moved aside first, never deleted. Queues and index are not touched: the next start
-finds them ahead of the log and corrects them, since the recovery mark, which would vouch for what is cut, is forgotten too.
+The store is locked meanwhile. What is cut is first copied to another directory. Queues and index are not touched: the recovery
+mark, which covers what is cut, is erased, so that the next start finds them ahead of the log and corrects them.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ class Losses:
 
     begin: int
     end: int
-    """Physical offsets; the bytes between them would be cut, zeros behind the last record included."""
+    """Physical offsets: the bytes from `begin` to `end` would be cut, including the zeros behind the last record."""
     damaged: int = 0
-    """Places at which no sound record begins: what is there cannot be told."""
+    """How many places have no sound record, so that their content is unknown."""
     queues: dict[tuple[str, int], QueueLoss] = attrs.field(factory=dict[tuple[str, int], QueueLoss])
 
 
 @attrs.frozen
 class Cut:
-    """What a cut has done."""
+    """The result of a cut."""
 
     dropped_bytes: int
     aside: str
@@ -48,7 +48,7 @@ class Cut:
 
 
 def commit_log_of(root: str, directory: str | None) -> str:
-    """Where the log of a store is."""
+    """The directory of a store's log."""
     return directory or f"{root}/commitlog"
 
 
@@ -75,7 +75,7 @@ def losses_of(disk: Disk, root: str, offset: int, directory: str | None = None) 
 
 
 def _count(view: memoryview, at: int, losses: Losses) -> int:
-    """Count the record at `at`; returns its size, 0 where the file has no further record that can be found."""
+    """Count the record at `at`; returns its size, or 0 if no further record can be found in the file."""
     check, span = check_record(view, at, len(view))
     if check is Check.NOTHING and any(view[at : at + 64]):
         losses.damaged += 1
@@ -91,16 +91,16 @@ def _count(view: memoryview, at: int, losses: Losses) -> int:
 
 
 def cut_log(disk: Disk, root: str, offset: int, directory: str | None = None) -> Cut:
-    """Drop everything from the physical offset `offset` on, after moving it aside.
+    """Drop everything from the physical offset `offset` on, after copying it to another directory.
 
     Args:
-        directory: of the log, if it is not `commitlog` below the store.
+        directory: the directory of the log, if it is not `commitlog` below the store.
 
     Raises:
         StoreInUse: a broker has the store open. Nothing was cut.
         NoSuchOffset: the log does not reach there. Nothing was cut.
         OSError: the disk refused; the cut may be repeated.
-    Durability: on return the cut, and what was moved aside, are on the medium.
+    Durability: on return the cut and the copies are on the medium.
     """
     lock = _lock(disk, root)
     try:
@@ -121,7 +121,7 @@ def cut_log(disk: Disk, root: str, offset: int, directory: str | None = None) ->
 
 
 def accept_missing(disk: Disk, root: str) -> None:
-    """Let the next start take the log as it is, although files of it are missing at its beginning or its end.
+    """Let the next start accept the log as it is, although files of it are missing at its beginning or its end.
 
     Raises:
         StoreInUse: a broker has the store open. Nothing was changed.
@@ -145,7 +145,7 @@ def _load(disk: Disk, directory: str, offset: int) -> Segments:
     names = [name for name in disk.list_directory(directory) if name.isdigit()]
     segments = Segments(disk, directory, disk.size(f"{directory}/{names[0]}") if names else 0)
     segments.load()
-    # An offset in a gap is as good as the end of what is before it.
+    # An offset in a gap is accepted: it cuts at the end of the file before the gap.
     if not segments.min_offset <= offset < segments.max_offset:
         low, high = segments.min_offset, segments.max_offset
         segments.close()
@@ -173,7 +173,7 @@ def _move_aside(disk: Disk, segments: Segments, offset: int) -> str:
             try:
                 for at in range(0, segment.size, COPY_BYTES):
                     piece = segment.file.read(at, COPY_BYTES)
-                    if piece.count(0) != len(piece):  # what is not written stays a hole
+                    if piece.count(0) != len(piece):  # a piece of zeros stays a hole in the copy
                         copy.write(piece, at)
                 copy.sync()
             finally:

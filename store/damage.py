@@ -1,8 +1,8 @@
-"""What of a store's files was damaged at rest: removed, emptied, exchanged for an older copy, or corrupted.
+"""Detection of files that were damaged at rest: removed, emptied, replaced by an older copy, or corrupted.
 
-The recovery mark says how many units, index files and deletions there were when it was written. Whatever has fewer now was not
-lost by a crash, for all that was on the medium. Queues, index and deletions are then derived again from the whole log.
-Blocking; part of opening a store.
+The recovery mark says how many units, index files and deletions there were when it was written. All of them
+were on the medium, so no crash can explain it if there are fewer now. Queues, index and deletions are then derived again from
+the whole log. Blocking; part of opening a store.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .recovery_mark import RecoveryMark
 log = get_logger(__name__)
 
 UNSYNCED_FILES = 2
-"""Files at the end of a queue of which a power cut may have taken anything."""
+"""How many files at the end of a queue may not be synced; after a power cut they may hold anything and are not checked."""
 
 
 def queue_ends(queues: Iterable[ConsumeQueue], physical_offset: int) -> int:
@@ -33,7 +33,7 @@ def queue_begins(queues: Iterable[ConsumeQueue]) -> int:
 
 
 def remove_corrupt_queues(commit_log: CommitLog, queues: ConsumeQueues, *, page_cache_intact: bool) -> bool:
-    """Remove queues with a file that does not begin, or end, with what belongs there; returns whether there was one.
+    """Remove queues with a file whose first or last unit is wrong; returns whether there was one.
 
     Raises:
         OSError: the disk refused.
@@ -54,7 +54,7 @@ def _is_corrupt(commit_log: CommitLog, queue: ConsumeQueue, *, page_cache_intact
         unit: Unit = UNIT.codec.unpack(queue.units(number, 1))
         if unit[1] == PRE_BLANK_SIZE or leads_to_its_record(commit_log, queue, number, unit):
             continue
-        # A log that ends before the record is judged by recovery; the unit is all right then, and in its order.
+        # If the log ends before the record, recovery decides about the log; here the unit counts as sound if it is in order.
         if unit[0] < commit_log.max_offset or not _is_in_order(queue, number, unit):
             return True
     return False

@@ -1,7 +1,7 @@
-"""What control records say about queues: where a queue goes on, and before which offset its messages are deleted.
+"""What control records say about queues: its next offset, and before which offset its messages are deleted.
 
 The file `deletedQueues.json` is a cache of control records of the log. A deletion in it counts as long as its control record is
-in the log. Pure but for the file; readers of a store's files that import no server use it too.
+in the log. Pure except for the file; readers of a store's files, which do not import the server, use it too.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from .names import queue_fault, queue_id_of, queue_offset_fault
 
 @attrs.frozen
 class QueueEnd:
-    """A control record that says where a queue goes on."""
+    """A control record that gives the next offset of a queue."""
 
     physical_offset: int
-    """Where the control record lies in the log."""
+    """The position of the control record in the log."""
     size: int
-    """Of that record, bytes."""
+    """The size of the control record, in bytes."""
     queue_offset: int
-    """What the next message of the queue gets."""
+    """The offset of the next message of the queue."""
 
     @property
     def physical_end(self) -> int:
@@ -38,29 +38,29 @@ class Deletion(QueueEnd):
 
 
 def deletions_file(disk: Disk, root: str) -> JsonFile:
-    """Where a store keeps its deletions."""
+    """The file in which a store keeps its deletions."""
     return JsonFile(disk, f"{root}/deletedQueues.json")
 
 
 Row = list[int]
-"""Queue offset, physical offset and size of one control record, as the file holds them."""
+"""Queue offset, physical offset and size of one control record, as they are in the file."""
 
 
 def deletions_of(kept: Any) -> Iterator[tuple[str, int, Deletion]]:
-    """The deletions in the file, without what makes no sense; one is believed only if the log confirms it."""
+    """The deletions in the file, without invalid rows; a deletion counts only if the log confirms it."""
     for topic, queue_id, (queue_offset, physical_offset, size) in _rows(kept, "deletedQueues"):
         yield topic, queue_id, Deletion(physical_offset, size, queue_offset)
 
 
 def ends_of(kept: Any) -> Iterator[tuple[str, int, QueueEnd]]:
-    """The same for queues that go on somewhere without a deletion."""
+    """The queue ends in the file that are no deletions, without invalid rows."""
     for topic, queue_id, (queue_offset, physical_offset, size) in _rows(kept, "endedQueues"):
         if queue_fault(topic, queue_id) is None:
             yield topic, queue_id, QueueEnd(physical_offset, size, queue_offset)
 
 
 def row_of(end: QueueEnd) -> Row:
-    """What the file says about a control record."""
+    """The row for a control record in the file."""
     return [end.queue_offset, end.physical_offset, end.size]
 
 

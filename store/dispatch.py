@@ -30,36 +30,40 @@ from .errors import BadQueueName
 events = get_logger(__name__)
 
 OFFERED_MAX = 65_536
-"""Offered records that wait to become readable; beyond it they are read back from the log instead."""
+"""How many offered records may wait until they are readable; further ones are read back from the log instead."""
 ROUND_RECORDS_MAX = 1024
-"""Records of one turn of the event loop: a few milliseconds."""
+"""How many records are derived in one turn of the event loop, which takes a few milliseconds."""
 PAUSE_SECONDS = 0.003
-"""Pause between rounds of a busy log: a batch gathers, and each queue is written once for many records (RocketMQ: 1 ms)."""
+"""The pause between rounds of a busy log, in which a batch gathers, so that each queue is written once for many records
+(RocketMQ: 1 ms)."""
 UNREAD_PAUSE_SECONDS = 0.01
-"""The longest one while nobody reads any queue."""
+"""The pause between rounds while no queue is read."""
 ROUND_BYTES = 128 * 1024
-"""So much of the log ends it before that: these came just now, and their sender waits for answers before it sends more."""
+"""This many bytes that are not derived yet end the pause early: they have just arrived, and their sender waits for answers
+before it sends more."""
 BULK_SHARE = 0.05
-"""Of the time while bulk data arrives: it is received first, but who reads from a slave that lags for hours must get on too."""
+"""The share of time that deriving gets while bulk data arrives. Receiving has priority, but consumers of a slave that lags for
+hours must make progress too."""
 BULK_ROUND_RECORDS_MAX = 128
-"""Records of one turn meanwhile: a longer one would fill the socket's buffer, and the master would stop to send."""
+"""How many records are derived in one turn while bulk data arrives. During a longer turn the socket's buffer would fill, and
+the master would stop sending."""
 BULK_SECONDS = 0.1
-"""How long after the last piece bulk data still counts as arriving."""
+"""For how long after its last piece bulk data counts as still arriving."""
 TAGS_CACHED_MAX = 10_000
 REFUSED_QUEUES_MAX = 100
-"""How many queues that cannot have files are named in the log; further ones are skipped without a word."""
+"""How many queues that cannot have files are logged; records of further ones are skipped silently."""
 
 
 Derivable = tuple[str, int, int, int, int, int, int, int, str, str]
 """What queues and index need of one record: topic, queue id, queue offset, physical offset, size, tags code, store timestamp,
-sys flag, unique key, keys. A plain tuple: one is made for every message."""
+sys flag, unique key, keys. A plain tuple, because one is made for every message."""
 
 
 class KeyIndex(Protocol):
-    """Where keys of records are put down."""
+    """The index of keys, as the dispatcher uses it."""
 
     def put_batch(self, entries: Sequence[tuple[str, str, str, int, int]]) -> None:
-        """Entries are (topic, unique key, keys, physical offset, store timestamp)."""
+        """Add entries; each is (topic, unique key, keys, physical offset, store timestamp)."""
         ...
 
 
@@ -71,7 +75,7 @@ class TagsCodes:
     _hashes: dict[str, int] = attrs.field(factory=dict[str, int])
 
     def of(self, topic: str, tag: str, delay: str, store_timestamp: int) -> int:
-        """Compute it; `tag` and `delay` are properties, "" where there is none."""
+        """Compute the tags code; `tag` and `delay` are properties, "" if absent."""
         if delay and topic == SCHEDULE_TOPIC:
             return store_timestamp + self.delay_ms(int(delay) if delay.isdecimal() else 0)
         if not tag:
@@ -89,12 +93,12 @@ class TagsCodes:
         return len(self.delay_levels_ms)
 
     def delay_ms(self, level: int) -> int:
-        """Delay of a level; above the highest counts as the highest, an impossible one as a second."""
+        """The delay of a level; a level above the highest counts as the highest, and the delay of one below 1 is a second."""
         return self.delay_levels_ms[min(level, len(self.delay_levels_ms)) - 1] if level > 0 else 1000
 
 
 def derivable_of(parts: DerivedParts, tags_codes: TagsCodes) -> Derivable:
-    """What is derived from a record that was read back."""
+    """What queues and index need of a record that was read back."""
     size, queue_id, queue_offset, physical_offset, sys_flag, timestamp, topic, properties = parts
     tags_code = 0
     if topic == SCHEDULE_TOPIC or TAGS_MARK in properties:  # the mark may also be part of another property's value
@@ -115,15 +119,17 @@ def derivable_of(parts: DerivedParts, tags_codes: TagsCodes) -> Derivable:
 
 
 def records_at_once(since_bulk: float) -> int:
-    """Records of a round, when bulk data arrived so many seconds ago."""
+    """How many records a round derives if bulk data last arrived `since_bulk` seconds ago."""
     return ROUND_RECORDS_MAX if since_bulk > BULK_SECONDS else BULK_ROUND_RECORDS_MAX
 
 
 def pause_after(took: float, since_bulk: float, *, wanted: bool) -> float:
-    """Seconds to leave to others after a round that took so many, when bulk data arrived so many ago.
+    """The pause after a round, in seconds.
 
     Args:
-        wanted: queues have been read since the round before, or there is enough for another one.
+        took: how long the round took, in seconds.
+        since_bulk: how long ago bulk data last arrived, in seconds.
+        wanted: queues have been read since the round before, or enough bytes for another round have arrived.
     """
     if since_bulk > BULK_SECONDS:
         return PAUSE_SECONDS if wanted else UNREAD_PAUSE_SECONDS
@@ -132,7 +138,7 @@ def pause_after(took: float, since_bulk: float, *, wanted: bool) -> float:
 
 @attrs.define(eq=False)
 class Dispatcher:
-    """Drives the derivation and says where it stands."""
+    """Derives queues and index from the log, and records how far it is."""
 
     log: CommitLog
     tags_codes: TagsCodes
@@ -142,9 +148,9 @@ class Dispatcher:
     """Every record before it is in its queue and in the index."""
     last_store_timestamp: int = 0
     reads: int = 0
-    """Of queues, so far; counted by whoever reads them."""
+    """How often queues were read so far, as counted by the readers."""
     on_arrival: list[Callable[[list[Derivable]], None]] = attrs.field(factory=list[Callable[[list[Derivable]], None]])
-    """Told of the records that have come into queues."""
+    """Called with the records that are new in queues."""
     on_control: Callable[[int, int], None] = lambda _offset, _size: None
     """Called with physical offset and size of a control record, after the records before it are in their queues."""
     on_failure: Callable[[OSError], None] = lambda _: None
@@ -155,17 +161,17 @@ class Dispatcher:
     _offered_count: int = 0
     _touched: dict[ConsumeQueue, None] = attrs.field(factory=dict[ConsumeQueue, None])
     _refused: set[tuple[str, int]] = attrs.field(factory=set[tuple[str, int]])
-    """Queues that cannot have files, of which the log has been told."""
+    """Queues that cannot have files and were logged."""
     _wake: trio.Event = attrs.field(factory=trio.Event)
     _pause_over: trio.Event = attrs.field(factory=trio.Event)
     _telling: bool = False
-    """Listeners are being told of arrivals; they read the store, which must not begin a round within the round."""
+    """Whether listeners are being called. They read the store, which must not begin another round within this one."""
     _bulk_at: float = -inf
-    """When the last piece of bulk data came."""
+    """When the last piece of bulk data arrived."""
     _ended: float = -inf
     """When the last round ended."""
     _reads_before: int = 0
-    """`reads` at that time."""
+    """The value of `reads` when the last round ended."""
 
     @property
     def behind_bytes(self) -> int:
@@ -180,7 +186,11 @@ class Dispatcher:
         self.wake()
 
     def wake(self, *, more_coming: bool = False) -> None:
-        """More of the log has become readable; `more_coming`: and yet more, which comes first, is about to."""
+        """Wake the task, because more of the log has become readable.
+
+        Args:
+            more_coming: bulk data is arriving, and receiving the rest of it has priority.
+        """
         if more_coming:
             self._bulk_at = trio.current_time()
         self._wake.set()
@@ -190,7 +200,7 @@ class Dispatcher:
                 self._pause_over.set()
 
     def sync_began(self) -> None:
-        """The log waits for the disk: a good time for the next round, which would else delay the puts that come after."""
+        """Start the next round now, while the log waits for the disk; later it would delay the puts that follow."""
         if trio.current_time() - self._bulk_at > BULK_SECONDS:
             self._pause_over.set()
 
@@ -204,12 +214,12 @@ class Dispatcher:
         """Derive whatever becomes readable, until cancelled."""
         task_status.started()
         while True:
-            # One for all the pauses that end before their time: to make one and have it cancelled costs as much as ten records.
+            # One scope serves all pauses that end early: creating one and having it cancelled costs as much as ten records.
             with trio.CancelScope() as patience:
                 await self._keep_deriving(patience)
 
     async def _keep_deriving(self, patience: trio.CancelScope) -> None:
-        """Derive whatever becomes readable, until a pause lasts to its end: then the deadline of `patience` passes."""
+        """Derive whatever becomes readable, until a pause is not ended early: then the deadline of `patience` passes."""
         while True:
             while self.behind_bytes:
                 began = trio.current_time()
@@ -227,25 +237,25 @@ class Dispatcher:
             self._wake = trio.Event()
 
     def _pause_until(self, began: float) -> float:
-        """When to go on at the latest after a round that began then and ends now."""
+        """The latest time at which to continue after a round that began at `began` and ends now."""
         wanted = self.reads != self._reads_before or self.behind_bytes >= ROUND_BYTES
         self._ended, self._reads_before = trio.current_time(), self.reads
         return self._ended + pause_after(self._ended - began, self._ended - self._bulk_at, wanted=wanted)
 
     def catch_up(self) -> None:
-        """Derive now what is readable, as far as one round goes, for a reader who may know of more than the queues do."""
+        """Derive one round of what is readable now, for a reader that may know of messages that are not in queues yet."""
         if self.behind_bytes and not self._telling:
-            with suppress(OSError):  # the next round meets it too, and says so
+            with suppress(OSError):  # the next round will fail too, and report it
                 self.round()
 
     def round(self, records_max: int = ROUND_RECORDS_MAX) -> bool:
-        """Derive one slice; returns whether it got anywhere.
+        """Derive one slice; returns whether it made progress.
 
         Raises:
             OSError: a queue or the index could not be written. The slice is derived again by the next round; entries that
                 did get through are then recognised as duplicates.
         """
-        # A slave that was filled anew, or a long stop with retention: the log may begin behind what was dispatched.
+        # The log may begin behind what was dispatched, in a slave that was filled again, or by retention after a long stop.
         start, readable = max(self.dispatched_offset, self.log.min_offset), self.log.readable_offset
         records: list[Derivable] = []
         position = start
@@ -288,11 +298,11 @@ class Dispatcher:
         return True
 
     def derivable(self, parts: DerivedParts) -> Derivable:
-        """What `derive` takes, of a record that was read back."""
+        """Convert a record that was read back to what `derive` needs."""
         return derivable_of(parts, self.tags_codes)
 
     def derive(self, records: list[Derivable]) -> list[Derivable]:
-        """Put records into their queues and the index, and write those down; returns those that are new in a queue."""
+        """Add records to their queues and the index, and write these; returns the records that are new in a queue."""
         arrived: list[Derivable] = []
         touched, queues = self._touched, dict[tuple[str, int], ConsumeQueue]()
         indexed: list[tuple[str, str, str, int, int]] = []
@@ -325,7 +335,7 @@ class Dispatcher:
         return arrived
 
     def _queue_of(self, topic: str, queue_id: int, physical_offset: int) -> ConsumeQueue | None:
-        """The queue of a record; None where it cannot have files: a peer's record may hold anything."""
+        """The queue of a record; None if it cannot have files, since a peer's record may contain anything."""
         try:
             return self.queue_of(topic, queue_id)
         except BadQueueName as error:
@@ -335,8 +345,8 @@ class Dispatcher:
             return None
 
     def _skip_damaged(self, start: int) -> bool:
-        # Readable bytes that are no record: a slave may hold a part of one, more bytes will complete it. On the log of a master
-        # it is damage done after recovery; RocketMQ goes on behind it, and so do we, at the next segment, saying so.
+        # These readable bytes are no record. On a slave they may be a part of one, which more bytes will complete. On a master
+        # they were damaged after recovery; like RocketMQ, we continue behind them, at the next segment, and log it.
         end = self.log.segment_end(start)
         if self.log.readable_offset < end:
             return False
