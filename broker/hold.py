@@ -1,9 +1,9 @@
 """Held pulls: requests that wait for a message on a queue (RocketMQ PullRequestHoldService).
 
-Arrivals wake those whose filter matches; the others wait on. Deadlines are put off to common moments, as RocketMQ's are, so
-that ten thousand idle consumers cost one timer and are answered in batches. Bounds: `per_owner_max` and `total_max`; beyond
-them `hold` declines. Invariant: a held pull is in its queue's list, its owner's set and its deadline's, or in none of them.
-Pure: time is handed in.
+An arriving message wakes the pulls whose filter matches it; the others continue to wait. Deadlines are rounded up to common
+times, as in RocketMQ, so that ten thousand idle consumers need one timer and are answered in batches. Bounds: above
+`per_owner_max` or `total_max`, `hold` declines. Invariant: a held pull is in the sets of its queue, its owner and its deadline,
+or in none of them. Pure: the time is an argument.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ Request = TypeVar("Request")
 Key = TypeVar("Key")
 
 LONG_SECONDS, LONG_STEP_SECONDS, SHORT_STEP_SECONDS = 10.0, 5.0, 1.0
-"""Waits of at least the first end at multiples of the second, shorter ones at multiples of the third."""
+"""Waits of `LONG_SECONDS` or more end at multiples of `LONG_STEP_SECONDS`, shorter ones of `SHORT_STEP_SECONDS`."""
 PER_OWNER_MAX = 16_384
-"""One consumer process holds one pull for each of its queues; some own thousands."""
+"""The most held pulls of one connection. A consumer process has one for each of its queues, which may be thousands."""
 TOTAL_MAX = 200_000
-"""About 100 MiB."""
+"""The largest total weight of held pulls, which use about 100 MiB then."""
 CODES_PER_WEIGHT = 8
-"""A pull that wants this many tags counts as one more pull."""
+"""A pull's weight grows by one for every so many tags that it wants."""
 
 Arrival = tuple[str, int, int, int]
-"""Topic, queue id, next offset of the queue, tags code of the message before it."""
+"""The topic, the queue id, the queue's next offset, and the tags code of the message before that offset."""
 
 
 @attrs.define(eq=False)
@@ -37,28 +37,28 @@ class HeldPull(Generic[Request]):
     topic: str
     queue_id: int
     offset: int
-    """The first offset that is wanted."""
+    """The first offset that the pull asks for."""
     codes: frozenset[int] | None
-    """Hashes of wanted tags; None for all."""
+    """The hashes of the wanted tags; None for all messages."""
     deadline: float
-    """By the monotonic clock; from `common_deadline`, else every pull costs a look of its own."""
+    """When the pull is answered at the latest, by the monotonic clock; `common_deadline` lets many pulls share one."""
     owner: Hashable
     request: Request
 
     @property
     def weight(self) -> int:
-        """How much of `total_max` it takes: a pull that wants many tags takes more memory."""
+        """The part of `total_max` that the pull uses; a pull with many tags needs more memory."""
         return 1 if self.codes is None else 1 + len(self.codes) // CODES_PER_WEIGHT
 
 
 def common_deadline(now: float, seconds: float) -> float:
-    """When a pull that may wait for so long is answered: then or a little later, together with others."""
+    """The deadline of a pull that may wait for `seconds`, rounded up so that it is shared with other pulls."""
     step = LONG_STEP_SECONDS if seconds >= LONG_SECONDS else SHORT_STEP_SECONDS
     return math.ceil((now + seconds) / step) * step
 
 
 _Pulls = dict[HeldPull[Request], None]
-"""A set that keeps the order in which pulls came."""
+"""A set of pulls in the order of their arrival."""
 
 
 @attrs.define(eq=False)
@@ -91,7 +91,7 @@ class HeldPulls(Generic[Request]):
         return True
 
     def arrived(self, arrivals: Iterable[Arrival]) -> list[HeldPull[Request]]:
-        """Release the pulls that these messages are for."""
+        """Remove and return the pulls that match these messages."""
         queues = self._queues
         woken: list[HeldPull[Request]] = []
         if not queues:
@@ -109,7 +109,7 @@ class HeldPulls(Generic[Request]):
         return woken
 
     def due(self, now: float) -> list[HeldPull[Request]]:
-        """Release the pulls whose time is up."""
+        """Remove and return the pulls whose deadline has passed."""
         over = sorted(deadline for deadline in self._deadlines if deadline <= now)
         pulls = [pull for deadline in over for pull in self._deadlines[deadline]]
         for pull in pulls:
@@ -117,14 +117,14 @@ class HeldPulls(Generic[Request]):
         return pulls
 
     def release(self, chosen: Callable[[HeldPull[Request]], bool]) -> list[HeldPull[Request]]:
-        """Release the pulls that are chosen, whatever their queues hold."""
+        """Remove and return the pulls for which `chosen` is true, whether their queues have messages or not."""
         pulls = [pull for waiting in self._queues.values() for pull in waiting if chosen(pull)]
         for pull in pulls:
             self._remove(pull)
         return pulls
 
     def drop(self, owner: Hashable) -> int:
-        """Forget the pulls of a closed connection; return how many there were."""
+        """Remove the pulls of a closed connection; return how many there were."""
         pulls = list(self._owners.get(owner, ()))
         for pull in pulls:
             self._remove(pull)

@@ -1,4 +1,4 @@
-"""A typed look into JSON of files and peers, where anything may stand."""
+"""Typed access to JSON from files and peers, which may contain any value."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ def object_of(value: Any) -> dict[str, Any]:
 
 
 def table_of(value: Any, name: str) -> dict[str, Any]:
-    """A JSON object that matters, or an empty one where there is none.
+    """A JSON object, or an empty one if the value is absent.
 
     Raises:
-        TypeError: something else stands there. What it was meant to say is unknown, so it must not pass for nothing.
+        TypeError: the value is something else. Its meaning is unknown, so it must not be treated as absent.
     """
     if value is None:
         return {}

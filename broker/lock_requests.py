@@ -25,24 +25,24 @@ from .topics import TopicTable
 
 @attrs.define(eq=False, kw_only=True)
 class LockRequests:
-    """The handlers."""
+    """The handlers of lock requests."""
 
     clock: Clock
     topics: TopicTable
     locks: QueueLocks
     persistence: Persistence
     replicated: ReplicatedTables | None
-    """In DLedger mode, the log that has to know an owner before it hears that it is one."""
+    """In DLedger mode, the tables in the log, in which a new lock is on a majority before it is answered; otherwise None."""
     _dispatcher: Dispatcher = attrs.field(init=False)
 
     def register(self, dispatcher: Dispatcher) -> None:
-        """Enter the handlers."""
+        """Register the handlers."""
         self._dispatcher = dispatcher
         dispatcher.register(RequestCode.LOCK_BATCH_MQ, self.lock)
         dispatcher.register(RequestCode.UNLOCK_BATCH_MQ, self.unlock)
 
     def lock(self, connection: ServerConnection, request: RemotingCommand) -> RemotingCommand | None:
-        """Answer a renewal at once; a new owner hears of it when the disk, or the group, has it: no restart may forget it."""
+        """Answer a renewal at once, and a new lock when it is on disk or on a majority, so that no restart loses it."""
         group, client_id, queues = self._lock_request(request)
         changes = self.locks.changes
         known = filter(self._is_here, queues)
@@ -55,7 +55,7 @@ class LockRequests:
 
     async def _answer_when_kept(self, connection: ServerConnection, request: RemotingCommand, answer: RemotingCommand) -> None:
         if self.replicated is None:
-            await self.persistence.write(LOCKS_FILE)  # a disk that refuses is logged; it stops no consumer
+            await self.persistence.write(LOCKS_FILE)  # a failed write is logged and stops no consumer
         else:
             try:
                 await self.replicated.settled()
@@ -88,5 +88,5 @@ class LockRequests:
 
 
 def queue_to_json(queue: MessageQueue) -> dict[str, Any]:
-    """A message queue as bodies carry it."""
+    """A message queue as JSON, as it is in bodies."""
     return {"brokerName": queue.broker_name, "queueId": queue.queue_id, "topic": queue.topic}

@@ -1,9 +1,9 @@
-"""Who may consume a queue in order: leases of (group, queue) to one client (RocketMQ RebalanceLockManager).
+"""Locks for ordered consumption: leases of (group, queue) to one client (RocketMQ RebalanceLockManager).
 
-A lease lasts `LEASE_SECONDS` from its last renewal; an expired one may be taken over by anyone. Owners survive a restart of the
-broker, because they go on consuming meanwhile: a queue that was leased when the broker ended is leased to nobody else until
-its owner must have given it up. A node that has followed another master does not know which leases that master gave, so it
-gives none until they must all have ended. Pure: time is handed in.
+A lease lasts `LEASE_SECONDS` from its last renewal; then every client may take it. Leases survive a restart of the broker,
+because their owners continue to consume meanwhile: a queue that was leased when the broker ended is leased to no other client
+until its owner must have stopped. A node that has followed another master does not know that master's leases, so it gives none
+until all of them must have ended. Pure: the time is an argument.
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ from .json_values import table_of
 LOCKS_FILE = "queueLocks.json"
 
 LEASE_SECONDS = 60.0
+"""How long a lease lasts after its last renewal."""
 OWNER_BELIEVES_SECONDS = 30.0
-"""How long a client goes on after its last renewal (RocketMQ's REBALANCE_LOCK_MAX_LIVE_TIME), whatever the broker thinks."""
+"""How long a client continues to consume after its last renewal (RocketMQ's REBALANCE_LOCK_MAX_LIVE_TIME)."""
 HANDOVER_SECONDS = 1.1 * OWNER_BELIEVES_SECONDS
-"""How long a new master gives no lease at all; the tenth is for clocks of clients that run slowly."""
+"""How long a new master gives no leases; the additional tenth allows for clients whose clocks run slowly."""
 LEASES_MAX = 100_000
-"""Leases of all groups together; beyond it no new lease is given. Their file is made in one turn of the event loop."""
+"""The most leases of all groups; then no new one is given. Their file is encoded in one turn of the event loop."""
 
 
 _Leases = dict[MessageQueue, tuple[str, float]]
-"""Queue → (client, when renewed)."""
+"""The owner of each queue, and when its lease was last renewed."""
 
 
 @attrs.define(eq=False)
@@ -41,19 +42,19 @@ class QueueLocks:
     _leases: dict[str, _Leases] = attrs.field(factory=dict[str, _Leases])
     _count: int = 0
     dirty: dict[str, None] | None = None
-    """Groups whose owners have changed since the log was told; None where the log does not hold them."""
+    """Groups whose owners have changed since they were last appended to the log; None if this node does not append them."""
     changes: int = 0
-    """Counts changes of owners, which renewals are not; the file is written when it has moved."""
+    """Counts changes of owners, but not renewals; the file is written when the count has grown."""
     _followed: bool = False
-    """This node has followed another master since it gave its last lease."""
+    """Whether this node has followed another master since it gave its last lease."""
     _granted_from: float = 0.0
-    """No lease is given before this moment."""
+    """No lease is given before this time of the monotonic clock."""
 
     def load(self, stored: Any, now: float) -> None:
-        """Take the leases that the broker had given when it ended: their owners may have renewed them just before.
+        """Load the leases that the broker had given when it ended; their owners may have renewed them just before.
 
         Raises:
-            TypeError, ValueError: no table of lists of leases.
+            TypeError, ValueError: the content is not a table of lists of leases.
         """
         self._followed = table_of(stored, "the content").get("followed") is True
         renewed = now - LEASE_SECONDS + OWNER_BELIEVES_SECONDS
@@ -68,17 +69,17 @@ class QueueLocks:
                 self._count += 1
 
     def replace(self, group: str, rows: Iterable[Any], now: float) -> None:
-        """Take over all leases of a group from the log.
+        """Replace all leases of a group with those in the log.
 
         Raises:
-            TypeError, ValueError: no list of leases.
+            TypeError, ValueError: the rows are not a list of leases.
         """
         self._count -= len(self._leases.pop(group, {}))
         self._add(group, rows, now)
         self.changes += 1
 
     def take_over(self, now: float) -> None:
-        """Begin to give leases: owners may have renewed those of the last leader just before it ended."""
+        """Begin to give leases as leader; owners may have renewed the last leader's leases just before it ended."""
         renewed = now - LEASE_SECONDS + OWNER_BELIEVES_SECONDS
         for leases in self._leases.values():
             for queue, (owner, _) in leases.items():
@@ -90,12 +91,12 @@ class QueueLocks:
         return self._leases.keys()
 
     def rows_of(self, group: str) -> list[list[Any]]:
-        """The leases of a group, as the file and the log hold them."""
+        """The leases of a group, as they are stored in the file and in the log."""
         leases = self._leases.get(group, {})
         return [[queue.topic, queue.broker_name, queue.queue_id, owner] for queue, (owner, _) in leases.items()]
 
     def to_json(self) -> dict[str, Any]:
-        """What `queueLocks.json` gets."""
+        """The content of `queueLocks.json`."""
         return {"followed": self._followed, "locks": {group: self.rows_of(group) for group in self._leases}}
 
     def _changed(self, group: str) -> None:
@@ -104,23 +105,23 @@ class QueueLocks:
             self.dirty[group] = None
 
     def follow(self) -> None:
-        """Forget all leases: another node is the master, and gives its own."""
+        """Remove all leases, because another node is the master and gives its own."""
         self.changes += not self._followed
         self._followed, self._granted_from = True, inf
         self._leases.clear()
         self._count = 0
 
     def lead(self, now: float) -> None:
-        """Give leases from now on; after having followed, only when those of the former master must have ended."""
+        """Give leases from now on; if this node has followed, only after the former master's leases must have ended."""
         if self._followed:
             self._granted_from = now + HANDOVER_SECONDS
 
     def lock(self, group: str, client_id: str, queues: Iterable[MessageQueue], now: float) -> list[MessageQueue]:
-        """Take or renew leases; return the queues that the client holds now."""
+        """Give or renew leases; return the queues that the client has leased now."""
         if self._followed:
             if now < self._granted_from:
                 return []
-            self._followed = False  # from here on the file tells a restart all that it must know
+            self._followed = False  # from now on the file contains every lease that a restart must know
             self.changes += 1
         leases = self._leases.setdefault(group, {})
         held: list[MessageQueue] = []
@@ -140,7 +141,7 @@ class QueueLocks:
         return held
 
     def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
-        """Give leases back; those of others are left alone."""
+        """Release the leases of this client; those of other clients stay."""
         leases = self._leases.get(group, {})
         for queue in queues:
             if queue in leases and leases[queue][0] == client_id:
@@ -151,7 +152,7 @@ class QueueLocks:
             self._leases.pop(group, None)
 
     def expire(self, now: float) -> None:
-        """Forget leases that anyone could take."""
+        """Remove expired leases."""
         for group, leases in list(self._leases.items()):
             for queue in [queue for queue, (_, renewed) in leases.items() if now - renewed > LEASE_SECONDS]:
                 del leases[queue]
@@ -161,10 +162,10 @@ class QueueLocks:
                 del self._leases[group]
 
     def are_held(self, group: str, now: float) -> bool:
-        """Whether any client of the group holds a queue."""
+        """Whether any client of the group has leased a queue."""
         return any(now - renewed <= LEASE_SECONDS for _, renewed in self._leases.get(group, {}).values())
 
     def owner(self, group: str, queue: MessageQueue, now: float) -> str | None:
-        """Which client holds the queue, if any."""
+        """The client that has leased the queue, or None."""
         owner, renewed = self._leases.get(group, {}).get(queue, (None, now))
         return None if now - renewed > LEASE_SECONDS else owner

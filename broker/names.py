@@ -1,4 +1,4 @@
-"""Which names topics and groups may have (RocketMQ's TopicValidator)."""
+"""The rules for names of topics and groups (RocketMQ's TopicValidator)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 
 def name_fault(kind: str, name: str, characters_max: int) -> str | None:
-    """Tell what is wrong with the name of a `kind` of thing, if anything."""
+    """What is wrong with the name of a `kind`, such as a topic; None if the name is valid."""
     if not name:
         return f"a {kind} has a name"
     if len(name) > characters_max:

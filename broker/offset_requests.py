@@ -18,7 +18,7 @@ from .topics import TopicTable
 
 @attrs.define(eq=False, kw_only=True)
 class OffsetRequests:
-    """The handlers."""
+    """The handlers of offset requests."""
 
     store: MessageStore
     topics: TopicTable
@@ -27,7 +27,7 @@ class OffsetRequests:
     commits: Commits
 
     def register(self, dispatcher: Dispatcher) -> None:
-        """Enter the handlers."""
+        """Register the handlers."""
         dispatcher.register(RequestCode.QUERY_CONSUMER_OFFSET, self.query_offset)
         dispatcher.register(RequestCode.UPDATE_CONSUMER_OFFSET, self.commit_offset)
         dispatcher.register(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, self.search_offset)
@@ -39,7 +39,7 @@ class OffsetRequests:
         group, topic, queue_id = request.text("consumerGroup"), request.text("topic"), request.integer("queueId")
         offset = self.offsets.query(group, topic, queue_id)
         if offset is None:
-            # A new group on a young queue begins at its first message, whatever the consumer asks for.
+            # A new group begins at the first message of a young queue, whatever start the consumer has configured.
             store = self.store
             young = store.min_offset(topic, queue_id) <= 0 and (
                 store.unit(topic, queue_id, 0) is None or store.is_in_memory(topic, queue_id, 0)
@@ -79,7 +79,7 @@ class OffsetRequests:
         return request.response(ext={"offset": offset})
 
     def max_offset(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
-        self.store.catch_up()  # whoever has just sent a message finds it behind the end otherwise
+        self.store.catch_up()  # a client that has just sent a message must find it before the end
         offset = self.store.max_offset(request.text("topic"), request.integer("queueId"))
         return request.response(ext={"offset": offset})
 

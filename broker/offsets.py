@@ -1,6 +1,6 @@
-"""How far each group has consumed each queue (RocketMQ ConsumerOffsetManager).
+"""The committed offsets of each group on each queue (RocketMQ ConsumerOffsetManager).
 
-An offset is the next one to consume. It may legally move back: that is how offsets are reset. Pure.
+An offset is the next one to consume. It may move back, because that is how offsets are reset. Pure.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .json_values import table_of
 
 _SEPARATOR = "@"
 ENTRY_BYTES = 16
-"""Of one queue's number and offset in the table's JSON, and of what surrounds the key of a topic and a group."""
+"""The estimated size of a queue id and its offset in the table's JSON, and of the characters around a topic and a group."""
 
 
 @attrs.define(eq=False)
@@ -25,25 +25,25 @@ class ConsumerOffsets:
     """Committed offsets by topic, group and queue."""
 
     table: dict[tuple[str, str], dict[int, int]] = attrs.field(factory=dict[tuple[str, str], dict[int, int]])
-    """(topic, group) → queue → offset."""
+    """Offsets by (topic, group) and queue id."""
     resets: dict[tuple[str, str], dict[int, int]] = attrs.field(factory=dict[tuple[str, str], dict[int, int]])
-    """Offsets that consumers have to be told at their next pull, in the same shape (RocketMQ's resetOffsetTable)."""
+    """Reset offsets to send to consumers at their next pull, under the same keys (RocketMQ's resetOffsetTable)."""
     _groups: dict[str, set[str]] = attrs.field(factory=dict[str, set[str]])
-    """By topic, the groups in `table`; `_topics` is the same by group."""
+    """The groups in `table` by topic; `_topics` holds the topics by group."""
     _topics: dict[str, set[str]] = attrs.field(factory=dict[str, set[str]])
     version: DataVersion = attrs.field(factory=DataVersion)
     size: int = 0
-    """About how many bytes the table has as JSON: a slave's copy holds all of it in one frame."""
+    """The estimated size of the table as JSON in bytes; a slave copies all of it in one frame."""
     dirty: dict[tuple[str, str, int], None] | None = None
-    """Topic, group and queue of the commits since somebody took them from here; None while nobody does."""
+    """The topic, group and queue of each commit to append to the log; None while this node does not append them."""
     changes: int = 0
-    """Counts commits; the file is written when it has moved."""
+    """Counts changes of offsets; the file is written when the count has grown."""
 
     def load(self, stored: Any) -> None:
-        """Put the offsets of a file or a master over our own; what these lack stays.
+        """Overwrite offsets with those of a file or a master; offsets that these lack are kept.
 
         Raises:
-            TypeError, ValueError: no table of tables of numbers. Some of the offsets may have been taken.
+            TypeError, ValueError: the content is not a table of tables of numbers. Some offsets may have been overwritten.
         """
         for key, queues in table_of(table_of(stored, "the content").get("offsetTable"), "offsetTable").items():
             topic, separator, group = key.partition(_SEPARATOR)
@@ -55,14 +55,14 @@ class ConsumerOffsets:
         self.changes += 1
 
     def keep_inside(self, ends: Mapping[tuple[str, int], int]) -> dict[str, int]:
-        """Move groups back that are ahead of a queue's end, where they would pass over what comes there next.
+        """Move groups back whose offset is beyond a queue's end, because they would skip the messages that are stored next.
 
-        A power cut may take messages that were consumed already.
+        After a power failure the log may lack messages that were already consumed.
 
         Args:
-            ends: by topic and queue id; groups on other queues stay where they are.
+            ends: the ends of queues by topic and queue id; offsets on other queues do not change.
 
-        Returns, by `topic@group`, how many messages that was.
+        Returns: by how many messages each group was moved back, by `topic@group`.
         """
         moved: dict[str, int] = {}
         for (topic, group), queues in self.table.items():
@@ -75,7 +75,7 @@ class ConsumerOffsets:
         return moved
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Remember the next offset to consume; raises TableFull if there is no room for another queue."""
+        """Store the next offset to consume; raises TableFull if there is no room for another queue."""
         queues = self.table.get((topic, group))
         if queues is None or queue_id not in queues:
             if self.size >= TABLE_BYTES_MAX:
@@ -88,7 +88,7 @@ class ConsumerOffsets:
             self.dirty[topic, group, queue_id] = None
 
     def forget_queue(self, group: str, topic: str, queue_id: int) -> None:
-        """Forget a group's offset on one queue."""
+        """Remove a group's offset on one queue."""
         queues = self.table.get((topic, group), {})
         if queues.pop(queue_id, None) is not None:
             self.size -= ENTRY_BYTES
@@ -104,15 +104,15 @@ class ConsumerOffsets:
         return queues
 
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Move a group, whatever its members commit before they have heard of it at their next pull."""
+        """Set a group's offset, which overrides what its members commit until their pulls continue from it."""
         self.resets.setdefault((topic, group), {})[queue_id] = offset
         self.commit(group, topic, queue_id, offset)
 
     def reset_of(self, group: str, topic: str, queue_id: int, pulled: int) -> int | None:
-        """Where a pull at offset `pulled` has to be sent, if there was a reset.
+        """The offset from which a pull at `pulled` must continue after a reset; None if there is nothing to correct.
 
-        It stays until a pull asks for what comes there: only then has whoever reads the queue now heard of it. A pull may have
-        been sent by a member that has given the queue to another one since, and its answer reaches nobody.
+        The reset is kept until a pull asks for its offset, because only then the current reader of the queue knows it. An
+        earlier pull may come from a member that has since given the queue to another one and ignores the answer.
         """
         queues = self.resets.get((topic, group))
         offset = queues.get(queue_id) if queues is not None else None
@@ -179,7 +179,7 @@ class ConsumerOffsets:
                 del index[key]
 
     def to_json(self) -> dict[str, Any]:
-        """What `consumerOffset.json` gets: the tables themselves, to be encoded before they change."""
+        """The content of `consumerOffset.json`. It refers to the tables themselves, so encode it before they change."""
         return {
             "dataVersion": self.version.to_json(),
             "offsetTable": {f"{topic}{_SEPARATOR}{group}": queues for (topic, group), queues in self.table.items()},

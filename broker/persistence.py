@@ -1,7 +1,7 @@
-"""The tables' files under `config/`: read at the start, written when and as often as RocketMQ writes them.
+"""The tables' files under `config/`: read at the start, and written when and as often as RocketMQ writes them.
 
-Topics and groups are written as soon as they change (changes of one moment together), offsets at intervals, everything at a
-clean stop. A value is taken on the event loop, between two requests; only its writing runs on a worker.
+Topics and groups are written as soon as they change (simultaneous changes together), offsets at intervals, and everything at a
+clean stop. The content is taken on the event loop, between two requests; only writing it runs in a worker thread.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ log = get_logger(__name__)
 Read = TypeVar("Read")
 
 LOG_OFFSET_KEY = "logOffset"
-"""Key in a table's file, ours: the table contains the events of all control records before this physical offset of the log."""
+"""Our own key in a table's file: the table contains the events of all control records before this physical offset."""
 RETRY_SECONDS = 5.0
-"""Pause after a write that failed."""
+"""The pause after a failed write."""
 UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
-"""What a table raises that is JSON, but makes no sense; an infinite number overflows."""
+"""The exceptions of reading a table that is JSON but has wrong values; an infinite number raises OverflowError."""
 BREATHER, BREATHER_SECONDS_MAX = 20.0, 2.0
-"""Pause after a write, in lengths of that write; changes of that time are written together."""
+"""The pause after a write is `BREATHER` times the write's duration, but at most `BREATHER_SECONDS_MAX`; changes during the
+pause are written together."""
 
 
 @attrs.define(eq=False)
@@ -44,22 +45,22 @@ class Table:
     name: str
     file: JsonFile
     take: Callable[[], Any]
-    """Returns what is to be written."""
+    """Returns the content to write."""
     changes: Callable[[], int]
-    """Counts changes of the table."""
+    """Returns how often the table has changed."""
     interval_seconds: float
-    """0: written at every change, after `wake`."""
+    """How often the table is written; 0 if it is written at every change, after `wake`."""
     written: int = 0
-    """`changes` as of the last write."""
+    """The value of `changes` at the last write."""
     _wake: trio.Event = attrs.field(factory=trio.Event)
     _writing: trio.Lock = attrs.field(factory=trio.Lock)
-    """A stop writes while the table's own task may be at it: the older value must not end on top."""
+    """Held during a write: a stop and the table's own task may write at once, and the older value must not be the last one."""
 
     def wake(self) -> None:
         self._wake.set()
 
     async def keep(self, workers: Workers) -> None:
-        """Write the file whenever it must be, until cancelled."""
+        """Write the file at intervals or after changes, until cancelled."""
         while True:
             if self.interval_seconds:
                 await next_tick(self.interval_seconds)
@@ -70,11 +71,11 @@ class Table:
             if not await self.write(workers):
                 await trio.sleep(RETRY_SECONDS)
                 self._wake.set()
-            # A burst of changes to a large table must not keep the machine writing it.
+            # A burst of changes to a large table must not cause continuous writing.
             await trio.sleep(min((trio.current_time() - began) * BREATHER, BREATHER_SECONDS_MAX))
 
     async def write(self, workers: Workers) -> bool:
-        """Write the file if it is behind; False if the disk refused, or if the table could not be encoded."""
+        """Write the file if the table has changed; return False if the disk failed or the table could not be encoded."""
         async with self._writing:
             changes = self.changes()
             if changes == self.written:
@@ -106,17 +107,17 @@ class Persistence:
     _directory: str
     tables: dict[str, Table] = attrs.field(factory=dict[str, Table])
     log_offsets: dict[str, int] = attrs.field(factory=dict[str, int])
-    """By file name, what `LOG_OFFSET_KEY` said when it was loaded; missing in files of RocketMQ and of older versions."""
+    """`LOG_OFFSET_KEY` of each loaded file, by file name; files of RocketMQ and of older versions have none."""
 
     def load(self, name: str, read: Callable[[Any], Read], *, replaceable: bool = True) -> Read:
-        """Let `read` take what the file of a table holds; None if there is none.
+        """Call `read` with the content of a table's file, or with None if there is none; return its result.
 
         Args:
-            replaceable: a table that is broken or empty, as its `.bak` is, may begin anew.
+            replaceable: whether the table may begin empty if the file and its `.bak` are both broken or empty.
 
         Raises:
-            BadTable: it is broken and may not, or `read` could not make sense of it.
-            OSError: the file is there and cannot be read.
+            BadTable: the file is broken and not replaceable, or `read` refused its content.
+            OSError: the file exists and cannot be read.
         """
         file = self._file(name)
         stored = file.load()
@@ -130,7 +131,7 @@ class Persistence:
             raise BadTable(file.path, f"{type(error).__name__}: {error}") from error
 
     def keep(self, name: str, take: Callable[[], Any], changes: Callable[[], int], interval_seconds: float = 0.0) -> Table:
-        """Keep a file of this name from now on; what the table holds now counts as written."""
+        """Write a table to the file of this name from now on; its current content counts as written."""
         table = Table(name, self._file(name), take, changes, interval_seconds, changes())
         self.tables[name] = table
         return table
@@ -141,11 +142,11 @@ class Persistence:
             nursery.start_soon(keep_running, f"table {table.name}", partial(table.keep, self._workers))
 
     async def write(self, name: str) -> bool:
-        """Write one file if it is behind; False if the disk refused."""
+        """Write one file if its table has changed; return False if that failed."""
         return await self.tables[name].write(self._workers)
 
     async def write_all(self) -> None:
-        """Write every file that is behind."""
+        """Write the file of every table that has changed."""
         for table in self.tables.values():
             await table.write(self._workers)
 
@@ -154,5 +155,5 @@ class Persistence:
 
 
 def encoded(value: Any) -> orjson.Fragment:
-    """Encode a large table at once: fast, and a value that no later change reaches."""
+    """Encode a large table immediately, so that later changes do not affect the value."""
     return orjson.Fragment(orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS))

@@ -1,7 +1,7 @@
-"""Pulling: requests 11 and 361, their checks, their answers, and how they wait (RocketMQ PullMessageProcessor).
+"""Pulls: requests 11 and 361, their checks, their answers and how they wait (RocketMQ PullMessageProcessor).
 
-An answer's body is slices of the log, put together once; nothing is decoded. A pull that finds nothing new is held until a
-message arrives that it wants or its time is up, and is then answered whatever the second look brings.
+An answer's body consists of slices of the log, which are joined once and not decoded. A pull that finds nothing new is held
+until a matching message arrives or its deadline passes. It is then answered with whatever a second read returns.
 """
 
 from __future__ import annotations
@@ -38,13 +38,14 @@ from .topics import TopicTable
 log = get_logger(__name__)
 
 MESSAGES_MAX = 1024
-"""More are never given in one answer, whatever is asked."""
+"""The most messages in one answer, even if the pull asks for more."""
 WOKEN_PER_TURN_MAX = 64
-"""Held pulls answered in one turn of the event loop; a busy queue may have thousands of broadcasting readers."""
+"""The most held pulls answered in one turn of the event loop; the others are answered in later turns. A busy queue may have
+thousands of broadcasting readers."""
 _JAVA_INT_MAX = 0x7FFFFFFF
 
 _NOTHING_THERE = (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_OFFSET_MOVED)
-"""Codes of answers to pulls at the end of a queue and behind it."""
+"""The codes of answers to pulls at the end of a queue and beyond it."""
 _HEADER = answer_template(b'"maxOffset":"%d","minOffset":"%d","nextBeginOffset":"%d","suggestWhichBrokerId":"%d"', remark=True)
 
 _REMARKS = {status: status.name.encode() for status in GetStatus}
@@ -64,7 +65,7 @@ _CODES = {
 
 
 def code_of(status: GetStatus, offset: int) -> ResponseCode:
-    """The answer's code for what the store found at `offset`."""
+    """The answer's code for the status of a read at `offset`."""
     if offset != 0 and status in (GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSAGE_IN_QUEUE):
         return ResponseCode.PULL_OFFSET_MOVED
     return _CODES[status]
@@ -72,7 +73,7 @@ def code_of(status: GetStatus, offset: int) -> ResponseCode:
 
 @attrs.define(eq=False)
 class Pull:
-    """What a pull needs after its checks; this much is kept of one that is held."""
+    """A pull that has passed its checks; a held pull keeps only these fields."""
 
     connection: ServerConnection
     opaque: int
@@ -108,7 +109,7 @@ class PullService:
     _wake: trio.Event = attrs.field(factory=trio.Event)
 
     def register(self, dispatcher: Dispatcher) -> None:
-        """Enter the handlers, and follow arrivals, topics and the end of connections."""
+        """Register the handlers, and the callbacks for arrivals, changed topics and closed connections."""
         dispatcher.register(RequestCode.PULL_MESSAGE, self.handle)
         dispatcher.register(RequestCode.LITE_PULL_MESSAGE, self.handle)
         dispatcher.on_close.append(self.connection_closed)
@@ -116,7 +117,7 @@ class PullService:
         self.topics.on_change.append(self.topics_changed)
 
     def handle(self, connection: ServerConnection, request: RemotingCommand) -> None:
-        """Check a pull, commit what it carries, then answer it or hold it.
+        """Check a pull, commit the offset that it carries, then answer it or hold it.
 
         Raises:
             RequestRefused: with the code of the first check that failed.
@@ -129,7 +130,7 @@ class PullService:
         result = self._read(pull)
         code = code_of(result.status, pull.offset)
         if code in _NOTHING_THERE and not sys_flag & PULL_SUSPEND and self.store.dispatcher.behind_bytes:
-            self.store.catch_up()  # it will not wait, and may ask for what was acknowledged just now
+            self.store.catch_up()  # this pull does not wait, and may ask for a message that was just acknowledged
             result = self._read(pull)
             code = code_of(result.status, pull.offset)
         may_wait = code is ResponseCode.PULL_NOT_FOUND or (
@@ -227,19 +228,19 @@ class PullService:
         )
 
     def _is_alone(self, pull: Pull, result: GetResult) -> bool:
-        """Whether a slave without its master is asked for what only the master has given out.
+        """Whether a slave without its master is asked for an offset that only the master can have given out.
 
-        Told to ask again at once, as a slave with a master says, RocketMQ's clients would ask without end.
+        A slave with a master answers that the client should retry at once; here RocketMQ's clients would retry without end.
         """
         return self._may_be_behind and pull.offset > result.max_offset and not self.is_following()
 
     @property
     def _may_be_behind(self) -> bool:
-        """Whether this is a replica, which leaves it to its master to know what offsets are really wrong."""
+        """Whether this is a replica that leaves the check of offsets to its master, because it may be behind."""
         return self.role.is_replica and not self.config.now.offset_check_in_slave
 
     def _reset_of(self, pull: Pull) -> GetResult | None:
-        """What a pull is told whose group was reset, unless it asks for the right offset."""
+        """The result of a pull whose group was reset; None without a reset or if the pull asks for the reset offset."""
         store = self.store
         offset = self.offsets.reset_of(pull.group.group_name, pull.topic, pull.queue_id, pull.offset)
         if offset is None:
@@ -248,7 +249,7 @@ class PullService:
         return GetResult(GetStatus.OFFSET_RESET, offset, low, high)
 
     def group_reset(self, group: str, topic: str) -> None:
-        """Tell a group that was just reset, as far as its pulls are held."""
+        """Answer the held pulls of a group that was just reset."""
         held = self.holds.release(lambda pull: pull.topic == topic and pull.request.group.group_name == group)
         self._wake_all([each.request for each in held])
 
@@ -281,25 +282,25 @@ class PullService:
         self.holds.drop(connection)
 
     def arrived(self, records: list[Derivable]) -> None:
-        """Wake the pulls that new messages are for."""
+        """Wake the held pulls that match new messages."""
         woken = self.holds.arrived((record[0], record[1], record[2] + 1, record[5]) for record in records)
         if woken:
             self._wake_all([held.request for held in woken])
 
     def sweep(self, now: float) -> None:
-        """Answer the pulls whose time is up."""
+        """Answer the held pulls whose deadline has passed."""
         over = self.holds.due(now)
         if over:
             self._wake_all([held.request for held in over])
 
     def topics_changed(self, topics: list[str]) -> None:
-        """Answer the pulls of topics that are gone; whoever sent them learns by the next one."""
+        """Answer the held pulls of deleted topics; the next pull of each client is refused."""
         gone = {topic for topic in topics if topic not in self.topics.topics}
         if gone:
             self._wake_all([held.request for held in self.holds.release(lambda pull: pull.topic in gone)])
 
     def look_again(self) -> None:
-        """Answer all held pulls, as the role of the broker now allows."""
+        """Answer all held pulls according to the broker's new role."""
         self._wake_all([held.request for held in self.holds.release(lambda _: True)])
 
     def _wake_all(self, pulls: list[Pull]) -> None:
@@ -327,7 +328,7 @@ class PullService:
 
 
 def expression_refusal(subscription: Subscription) -> str:
-    """Why a filter that is no tag expression is refused."""
+    """The reason for refusing a filter that is not a tag expression."""
     return (
         f"this broker filters by tags only: the subscription to {subscription.topic} is of type "
         f"{subscription.expression_type} ({subscription.expression!r})"

@@ -15,7 +15,7 @@ def body_of(request: RemotingCommand) -> dict[str, Any]:
     """The JSON object that a request carries.
 
     Raises:
-        RequestRefused: the body is none.
+        RequestRefused: the body is not a JSON object.
     """
     try:
         body = loads(request.body, loose_bytes_max=OF_STRANGERS_BYTES_MAX)
