@@ -1,8 +1,8 @@
-"""How name servers come to know this broker (RocketMQ BrokerOuterAPI, registerBrokerAll).
+"""Registration of this broker with its name servers (RocketMQ BrokerOuterAPI, registerBrokerAll).
 
-One task per name server, so that a dead one delays nobody: register in full on connecting and every period, and the changed
-topics alone as soon as they change. A lost name server is tried again with growing pauses. What a name server answers (who the
-master is, which topics are ordered) is taken over.
+Each name server has its own task, so that a dead one delays no other. The task registers all topics when it connects and in
+every period, and changed topics as soon as they change. A lost name server is tried again with growing pauses. The answers give
+a replica the address of its master, and a master the list of ordered topics.
 """
 
 from __future__ import annotations
@@ -35,30 +35,34 @@ from .topics import TopicTable
 log = get_logger(__name__)
 
 PERIOD_MS_MIN, PERIOD_MS_MAX = 10_000, 60_000
+"""The bounds of `registerNameServerPeriod`; a value outside is replaced by the nearer one."""
 FIRST_PAUSE_SECONDS = 0.5
+"""The pause before a lost name server is tried again; it doubles up to the period."""
 CONNECT_SECONDS = 3.0
+"""How long opening a connection to a name server may take."""
 SEARCH_SECONDS = 1.0
+"""How often a replica registers while it does not know its master's address."""
 START_SECONDS = 1.0
-"""How long a start waits for the first registrations; name servers that are slower are registered with later."""
+"""The longest time that a start waits for the first registrations; with slower name servers the broker registers later."""
 STOP_SECONDS = 0.3
-"""How long a stop gives all name servers together to take the broker off their routes."""
+"""The longest time that a stop waits for all name servers together to unregister the broker."""
 _CRC_MASK = 0x7FFFFFFF
 REPLACED_ADDRESS = "replacedBrokerAddr"
-"""What our name servers answer with: the address that had our name and id until now."""
+"""The field in answers of our name servers with the address that was registered under this broker's name and id before."""
 
 
 @attrs.define(eq=False)
 class _Link:
-    """The way to one name server."""
+    """The connection to one name server, and what has to be registered there."""
 
     address: Address
     changed: set[str] = attrs.field(factory=set[str])
-    """Topics that it has not been told of."""
+    """Topics whose changes are not registered there yet."""
     asked_again: bool = False
-    """Whether it is to be registered with in full now, for what it answers."""
+    """Whether a full registration is requested, for the sake of its answer."""
     wake: trio.Event = attrs.field(factory=trio.Event)
     tried: trio.Event = attrs.field(factory=trio.Event)
-    """Set after the first attempt, however it went."""
+    """Set after the first attempt, whether it succeeded or not."""
     is_registered: bool = False
     channel: Channel | None = None
 
@@ -72,9 +76,9 @@ class Registration:
     role: LiveRole
     topics: TopicTable
     address: str
-    """Where clients reach this broker, `host:port`."""
+    """The address at which clients reach this broker, `host:port`."""
     ha_address: Callable[[], str]
-    """Where slaves fetch the log, `host:port`."""
+    """The address at which slaves fetch the log, `host:port`."""
     _links: list[_Link] = attrs.field(init=False)
     _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
 
@@ -83,19 +87,19 @@ class Registration:
         self.topics.on_change.append(self.topics_changed)
 
     def register(self, dispatcher: Dispatcher) -> None:
-        """Enter the handler."""
+        """Register the handler."""
         dispatcher.register(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, self.min_id_changed)
 
     def topics_changed(self, names: Iterable[str]) -> None:
-        """Tell every name server about these topics as soon as the event loop turns."""
+        """Register these topics with every name server in the next turn of the event loop."""
         for link in self._links:
             link.changed.update(names)
             link.wake.set()
 
     def min_id_changed(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
-        """905: a name server says that another broker of this name has the lowest id now.
+        """905: a name server reports that another broker of this name now has the lowest id.
 
-        Anybody could say so, and it matters to slaves alone: they ask their own name servers who the master is.
+        Any peer can send this, and only slaves act on it: they ask their own name servers for the master's address.
         """
         if self.role.is_replica and request.ext.get("brokerName") == self.config.now.broker_name:
             log.debug(
@@ -112,11 +116,11 @@ class Registration:
 
     @property
     def registered_with(self) -> list[Address]:
-        """Name servers that know this broker."""
+        """The name servers with which this broker is registered."""
         return [link.address for link in self._links if link.is_registered]
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Stay registered until cancelled; started once every name server has been tried, or `START_SECONDS` have passed."""
+        """Stay registered until cancelled; report the start once every name server was tried or `START_SECONDS` have passed."""
         with self._scope:
             async with trio.open_nursery() as nursery:
                 for link in self._links:
@@ -152,7 +156,7 @@ class Registration:
         return min(max(self.config.now.register_name_server_period, PERIOD_MS_MIN), PERIOD_MS_MAX) / 1000
 
     async def _serve(self, link: _Link, nursery: trio.Nursery) -> None:
-        """Stay registered over one connection; ends with the error that ends the connection."""
+        """Stay registered over one connection; raise the error that ends the connection."""
         channel = link.channel = await open_channel(
             link.address,
             network=self.network,
@@ -169,13 +173,13 @@ class Registration:
                     log.info("broker_registered", address=str(link.address), topics=len(self.topics.topics))
                 link.is_registered = accepted
             link.tried.set()
-            # A slave that nobody has told yet where its master is asks again soon: the master may be starting just now.
+            # A slave that does not know its master yet registers again soon, because the master may just be starting.
             searching = self.role.is_replica and not self.role.master_address
             with trio.move_on_after(SEARCH_SECONDS if searching else self.period_seconds):
                 await self._tell_changes(link, channel)
 
     async def _tell_changes(self, link: _Link, channel: Channel) -> None:
-        """Register changed topics as they change, until the whole table is asked for."""
+        """Register topics when they change, until a full registration is requested."""
         while True:
             await link.wake.wait()
             link.wake = trio.Event()
@@ -190,18 +194,18 @@ class Registration:
                     raise
 
     async def _is_outdated(self, channel: Channel) -> bool:
-        """Ask whether the name server needs the whole table again; asking keeps the broker alive there."""
+        """Ask whether the name server needs the whole table again; the request also counts as a heartbeat there."""
         if self.config.now.force_register or self.role.is_replica:
-            return True  # a slave lives on what a full registration answers
+            return True  # a slave needs the answer to a full registration
         body = orjson.dumps(self.topics.version.to_json())
         answer = await self._call(channel, RemotingCommand(RequestCode.QUERY_DATA_VERSION, self._identity(), body))
         return answer.code != ResponseCode.SUCCESS or answer.boolean("changed", default=True)
 
     async def _register(self, channel: Channel, names: Iterable[str] | None = None) -> bool:
-        """Register all topics, or some; if the name server does not take some, all. Returns whether it took them.
+        """Register all topics, or only `names`; if the name server refuses these, register all. Return whether it accepted.
 
         Raises:
-            RemotingError: no answer.
+            RemotingError: there was no answer.
         """
         body = b'{"filterServerList":[],"topicConfigSerializeWrapper":%b}' % self._wrapper(names)
         ext = {
@@ -221,7 +225,7 @@ class Registration:
             log.warning("registration_refused", address=str(channel.address), code=answer.code, remark=answer.remark)
             return False
         if (replaced := answer.ext.get(REPLACED_ADDRESS)) is not None:
-            # Either of the two has the other's name and id by mistake: clients are sent to whoever registered last.
+            # One of the two brokers has the other's name and id by mistake; clients are sent to the one that registered last.
             log.warning(
                 "other_broker_has_our_name",
                 broker=self.config.now.broker_name,
@@ -237,7 +241,7 @@ class Registration:
         topics, allowed = self.topics, self.config.now.broker_permission
         if allowed & PERM_READ_WRITE == PERM_READ_WRITE:
             return topics.wrapper(names)
-        # A broker that may not be read or written says so in every topic, so that clients leave it alone.
+        # If the broker may not be read or written, its topics are registered without that permission, so that clients avoid it.
         table = {
             name: attrs.evolve(topics.topics[name], perm=topics.topics[name].perm & (allowed | ~PERM_READ_WRITE)).to_json()
             for name in (topics.topics if names is None else names)
@@ -280,13 +284,13 @@ class Registration:
         return await channel.call(command, self.config.now.register_broker_timeout_mills / 1000)
 
     async def unregister(self) -> None:
-        """Stop registering, and take the broker off the routes of every name server that can be reached at once."""
+        """Stop registering, and unregister from every name server that answers within `STOP_SECONDS`."""
         with trio.move_on_after(STOP_SECONDS):
             async with trio.open_nursery() as nursery:
                 for link in self._links:
                     if link.is_registered and link.channel is not None:
                         nursery.start_soon(self._unregister_from, link.channel)
-        # Only now: a name server takes the end of the connection it registered on for the loss of the broker.
+        # Only now, because a name server treats the end of the connection that registered as the loss of the broker.
         self._scope.cancel()
 
     async def _unregister_from(self, channel: Channel) -> None:

@@ -1,8 +1,8 @@
-"""The tables of a DLedger group in its log: topics, groups, consumer offsets and the positions of delayed messages.
+"""Replication of a DLedger group's tables through its log: topics, groups, offsets, locks and positions of delayed messages.
 
-The leader appends what has changed as control records, and every other node applies them as it derives the log. So the next
-leader knows every topic and group that was answered, and forgets at most `GATHER_SECONDS` of commits. The JSON files are
-caches: each names the log offset up to which it contains the events, and a start applies those behind it.
+The leader appends changes as control records, and every other node applies them when it derives the log. So the next leader has
+every change of a topic or group that was acknowledged, and lacks at most the commits of the last `GATHER_SECONDS`. The JSON
+files are caches: each stores the log offset up to which it contains the events, and a start applies the later ones.
 """
 
 from __future__ import annotations
@@ -44,16 +44,17 @@ from .topics import TopicConfig, TopicTable
 log = get_logger(__name__)
 
 GATHER_SECONDS = 0.1
-"""Commits are gathered for so long before they are appended as one record."""
+"""Commits are collected for this long and then appended as one record."""
 OFFSETS_PER_RECORD_MAX = 5000
-"""More commits than this are divided among several records."""
+"""The most commits in one record; more are divided among several records."""
 SETTINGS_PER_RECORD_MAX = 1000
-"""More topics or groups than this are divided among several records, each of which must fit an entry of the log."""
+"""The most topics or groups in one record; more are divided among several records, because each record must fit an entry of
+the log."""
 
 
 @attrs.define(eq=False, kw_only=True)
 class ReplicatedTables:
-    """The tables of one node."""
+    """The replicated tables of one node."""
 
     store: MessageStore
     role: LiveRole
@@ -63,24 +64,24 @@ class ReplicatedTables:
     delay: DelayDelivery
     locks: QueueLocks
     changed_end: int = 0
-    """Behind the last change that this node has appended; what an answer has to wait for."""
+    """The end of the last change that this node has appended; answers wait until it is committed."""
     _derived_groups: dict[str, GroupConfig] = attrs.field(factory=dict[str, GroupConfig])
-    """The groups as the derived log has them."""
+    """The groups as they are in the derived part of the log."""
     _appended_groups: dict[str, GroupConfig] = attrs.field(factory=dict[str, GroupConfig])
     """The groups that this node has appended since it leads; another leader may still truncate them."""
     _forbidden: dict[str, dict[str, int]] = attrs.field(factory=dict[str, dict[str, int]])
-    """What groups are forbidden, as far as it is in the log or was appended by this node since it leads."""
+    """The forbidden bits of groups that are in the log or that this node has appended since it leads."""
     _unlogged_topics: set[str] = attrs.field(factory=set[str])
-    """Topics that were changed here, and whose change the log has not taken yet."""
+    """Topics whose changes on this node are not in the log yet."""
     _refusal: str = ""
-    """Why the log did not take a change; empty if it has taken all of them."""
+    """Why the log refused a change; empty if it accepted all of them."""
     _deliveries: int = 0
-    """`DelayDelivery.changes` when positions were last appended."""
+    """The value of `DelayDelivery.changes` when the positions were last appended."""
     _delivered: Mapping[str, int] = attrs.field(factory=dict[str, int])
-    """The positions of delayed messages as the derived log has them; what was delivered behind them may be truncated."""
+    """The positions of delayed messages in the derived part of the log; later deliveries may be truncated."""
 
     def observe(self) -> None:
-        """Append the leader's changes and apply those of other leaders from now on."""
+        """From now on, append changes while this node leads, and apply those of other leaders."""
         self._derived_groups, self._forbidden = dict(self.groups.groups), dict(self.groups.forbidden)
         self.topics.on_change.append(self._topics_changed)
         self.groups.on_change.append(self._groups_changed)
@@ -89,7 +90,7 @@ class ReplicatedTables:
     # ---------------------------------------------------------------- as the leader
 
     async def run(self) -> None:
-        """Append commits and deliveries as they gather, until cancelled."""
+        """Append commits, locks and deliveries every `GATHER_SECONDS`, until cancelled."""
         self.offsets.dirty, self.locks.dirty, self._deliveries = {}, {}, self.delay.changes
         self.locks.take_over(self.store.world.clock.monotonic())
         self._delivered = {str(level): offset for level, offset in self.delay.offsets().items()}
@@ -107,17 +108,17 @@ class ReplicatedTables:
             self._unlogged_topics.clear()
             self._appended_groups.clear()
             self._refusal = ""
-            # What was delivered since may be truncated, and would never be delivered again.
+            # Deliveries since then may be truncated, and would not be repeated from the newer positions.
             self.delay.load({"offsetTable": self._delivered})
 
     @property
     def _older_log(self) -> OlderLog | None:
-        """The classic log that this log continues, while it has files."""
+        """The classic log that this log continues, or None if it has no files any more."""
         commit_log = self.store.log
         return commit_log.older if isinstance(commit_log, DividedCommitLog) and not commit_log.older.expired else None
 
     def _carry_over(self) -> bool:
-        """Append all tables if the log continues an older one whose tables it does not contain; returns whether it does so."""
+        """Append all tables if the log continues an older one and does not contain its tables; return whether that is so."""
         older = self._older_log
         if older is None or older.tables_carried:
             return False
@@ -137,10 +138,10 @@ class ReplicatedTables:
         self._deliveries = -1
 
     def restate(self) -> int:
-        """Append all tables again, because the records that said so are about to expire; returns where the last one ends.
+        """Append all tables again, because the records that contain them are about to expire; return the end of the last one.
 
         Raises:
-            NotWritable: the log takes nothing now, or not all of it.
+            NotWritable: the log refuses the tables, or some of them.
         """
         if self.offsets.dirty is None:
             raise NotWritable("this node does not lead yet")
@@ -152,7 +153,7 @@ class ReplicatedTables:
         return self.changed_end
 
     def check_decides(self) -> None:
-        """Let no other node than the leader decide what all nodes must agree on.
+        """Refuse a decision that all nodes must agree on, unless this node leads.
 
         Raises:
             RequestRefused: this node does not lead. Nothing was changed.
@@ -161,17 +162,17 @@ class ReplicatedTables:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"nothing was changed: {self.role.refusal}")
 
     def check_leads(self) -> None:
-        """Let nobody change a table whose changes do not come into the log.
+        """Refuse a change of a table, unless its record can be appended to the log.
 
         Raises:
-            RequestRefused: this node does not lead, or its log takes nothing. Nothing was changed.
+            RequestRefused: this node does not lead, or its log is not writable. Nothing was changed.
         """
         refusal = self.store.writability.refusal
         if refusal is not None:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"nothing was changed: {refusal}")
 
     def check_current(self) -> None:
-        """Let nobody copy tables that may be older than the leader's.
+        """Refuse to give out tables that may be older than the leader's.
 
         Raises:
             RequestRefused: this node does not lead.
@@ -183,7 +184,7 @@ class ReplicatedTables:
         """Wait until the changes of topics, groups, offsets and locks so far are on a majority.
 
         Raises:
-            RequestRefused: they are in the tables of this node, but not as safe as the mode promises.
+            RequestRefused: the changes are in the tables of this node, but not as durable as the mode promises.
         """
         if self._refusal:
             self._append_changes()
@@ -207,7 +208,7 @@ class ReplicatedTables:
             self._append_changes()
 
     def _append_changes(self) -> None:
-        """Append what has changed of topics and groups and the log does not have yet."""
+        """Append the changes of topics and groups that are not in the log yet."""
         self._refusal = ""
         topics, groups = self.topics.topics, self.groups.groups
         self._unlogged_topics &= topics.keys()  # deletions are events of their own
@@ -231,7 +232,7 @@ class ReplicatedTables:
             self._forbidden.update(changed)
 
     def _append_gathered(self) -> None:
-        """Append commits, locks and positions of delayed messages, as far as they have changed since they were appended."""
+        """Append the commits, locks and positions of delayed messages that have changed since they were last appended."""
         offsets, locks, delay = self.offsets, self.locks, self.delay
         while offsets.dirty:
             taken = [offsets.dirty.popitem()[0] for _ in range(min(len(offsets.dirty), OFFSETS_PER_RECORD_MAX))]
@@ -253,7 +254,7 @@ class ReplicatedTables:
                 self._deliveries = changes
 
     def _append(self, control: Control) -> bool:
-        """Append an event; returns whether the log has taken it."""
+        """Append an event; return whether the log accepted it."""
         try:
             self.changed_end = self.store.append_event(control)
         except (NotWritable, OSError) as error:
@@ -275,7 +276,7 @@ class ReplicatedTables:
             self._note_groups(control)
 
     def apply(self, control: Control) -> None:
-        """Take over what an event says; one that cannot be read changes nothing."""
+        """Apply an event to the tables; one that cannot be read is logged."""
         try:
             self._apply(control)
         except (CorruptRecord, KeyError, TypeError, ValueError) as error:
@@ -312,7 +313,7 @@ class ReplicatedTables:
         return configs
 
     def events_between(self, start: int, end: int) -> Iterator[tuple[int, Control]]:
-        """The events of a stretch of the log that the tables' files do not contain, with their physical offsets."""
+        """The events in the log from `start` to `end`, with their physical offsets."""
         commit_log = self.store.log
         for _, parts in commit_log.records(start, end):
             if parts is not None and parts[6] == CONTROL_TOPIC:

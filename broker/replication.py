@@ -1,4 +1,4 @@
-"""What a broker has to do with the other nodes of its group: its node, and as a replica its copies of the master's tables."""
+"""Replication of a broker with the other nodes of its group: its node, and on a replica the copying of the master's tables."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Node = TypeVar("Node", bound=ReplicationNode)
 
 
 def ha_settings(config: BrokerConfig, port: int) -> HaSettings:
-    """What RocketMQ's keys say about replication; `port` is the one that clients are served on."""
+    """The settings of replication from RocketMQ's keys; clients are served on `port`."""
     return HaSettings(
         protocol=config.ha_protocol,
         secret=config.ha_secret.encode(),
@@ -57,12 +57,12 @@ def ha_settings(config: BrokerConfig, port: int) -> HaSettings:
 
 
 def first_role(config: BrokerConfig) -> RoleState:
-    """What a broker of the classic mode is until replication has started."""
+    """The role of a classic broker until replication has started."""
     return RoleState(Role.READ_ONLY, config.broker_id, "it is starting")
 
 
 def classic_node(config: BrokerConfig, world: World, port: int) -> ClassicNode:
-    """The node that RocketMQ's keys describe; `port` is the one that clients are served on."""
+    """The node that RocketMQ's keys describe; clients are served on `port`."""
     node = ClassicNode(world, ha_settings(config, port), config.broker_cluster_name, config.broker_name)
     if config.ha_master_address:
         node.set_master(Address.parse(config.ha_master_address))
@@ -71,7 +71,7 @@ def classic_node(config: BrokerConfig, world: World, port: int) -> ClassicNode:
 
 @attrs.define(eq=False, kw_only=True)
 class SlavesTables:
-    """The tables of a slave's broker, as they follow its master's."""
+    """The tables of a slave, which are updated from its master's."""
 
     store: MessageStore
     topics: TopicTable
@@ -112,10 +112,10 @@ class SlavesTables:
 
 @attrs.define(eq=False, kw_only=True)
 class Replication(Generic[Node]):
-    """Everything of one broker that has to do with the other nodes of its group, whatever the mode."""
+    """The replication of one broker, as far as all modes have it in common."""
 
     config: BrokerConfig
-    """As it was at the start; no setting of replication changes while the broker runs."""
+    """The configuration at the start; the settings of replication do not change while the broker runs."""
     node: Node
     store: MessageStore
     role: LiveRole
@@ -124,7 +124,7 @@ class Replication(Generic[Node]):
     clock: Clock
     secrets: Randomness
     sync: ConfigSync | None = None
-    """While it is a replica that runs."""
+    """Copies the master's tables while the broker is a replica; None otherwise."""
     _nursery: trio.Nursery = attrs.field(init=False)
     _sync_scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
 
@@ -132,27 +132,27 @@ class Replication(Generic[Node]):
         self.role.on_master.append(self._learn_master)
 
     async def start(self, nursery: trio.Nursery) -> None:
-        """Run the node in `nursery`, and let the broker take its first role; the steps of the role are named by then.
+        """Run the node in `nursery`, and give the broker its first role; the steps of the role are already registered.
 
         Raises:
-            OSError: a port is taken, or a file beside the log cannot be read.
+            OSError: a port is in use, or a file beside the log cannot be read.
         """
         self._nursery = nursery
         await nursery.start(self.node.run, self.store)
 
     async def stop_taking(self, _old: RoleState, _new: RoleState) -> None:
-        """In `Phase.STOP_TAKING`."""
+        """Do nothing in `Phase.STOP_TAKING`; modes may override this."""
 
     async def end_role(self, old: RoleState, new: RoleState) -> None:
-        """In `Phase.SETTLE`: end what the node does in the old role."""
+        """End the node's work in its old role; called in `Phase.SETTLE`."""
         if old.role.takes_puts and new.role is Role.READ_ONLY:
-            return  # its slaves may still lack something
+            return  # its slaves may still lack a part of the log
         self._sync_scope.cancel()
         self.sync = None
         await self.node.stop()
 
     async def begin_role(self, _old: RoleState, new: RoleState) -> None:
-        """In `Phase.REBUILD`: lead or follow the other nodes."""
+        """Lead or follow the other nodes; called in `Phase.REBUILD`."""
         if new.role.takes_puts:
             await self.node.prepare_to_lead()
             await self.store.become_writable()
@@ -166,15 +166,15 @@ class Replication(Generic[Node]):
             await self.node.follow(new.broker_id)
 
     async def serve(self, _old: RoleState, _new: RoleState) -> None:
-        """In `Phase.SERVE`."""
+        """Do nothing in `Phase.SERVE`; modes may override this."""
 
     @property
     def _secret(self) -> bytes:
-        """What proves to the master that it may be asked for its tables, and to us that it may be believed."""
+        """The secret by which master and slave authenticate each other when tables are copied; empty if they do not."""
         return self.config.ha_secret.encode() if self.config.ha_protocol == OURS else b""
 
     def _new_sync(self) -> ConfigSync:
-        """What copies the master's tables from now on."""
+        """Make the task that copies the master's tables from now on."""
         return ConfigSync(self.tables, self.network, secret=self._secret, secrets=self.secrets)
 
     async def _keep_tables(self, sync: ConfigSync, scope: trio.CancelScope) -> None:
@@ -182,7 +182,7 @@ class Replication(Generic[Node]):
             await keep_running("copying of the master's tables", sync.run)
 
     def _learn_master(self, address: str, ha_address: str) -> None:
-        """Take a name server's word for who is master; a configured `haMasterAddress` has priority over it."""
+        """Use the addresses of the master; a configured `haMasterAddress` has priority over `ha_address`."""
         if address and self.sync is not None:
             self.sync.follow(Address.parse(address))
         if ha_address and not self.config.ha_master_address:
@@ -190,12 +190,12 @@ class Replication(Generic[Node]):
 
     @abstractmethod
     def status(self) -> dict[str, Any]:
-        """How replication stands, as JSON (RocketMQ HARuntimeInfo)."""
+        """The state of replication as JSON (RocketMQ HARuntimeInfo)."""
 
 
 @attrs.define(eq=False, kw_only=True)
 class ClassicReplication(Replication[ClassicNode]):
-    """A master with slaves, or a slave."""
+    """The replication of a classic master or slave."""
 
     def _new_sync(self) -> ConfigSync:
         sync = super()._new_sync()
@@ -210,10 +210,10 @@ class ClassicReplication(Replication[ClassicNode]):
         await self.role.change(role, config.broker_id, "brokerRole", synchronous=synchronous)
 
     def status(self) -> dict[str, Any]:
-        """How replication stands (RocketMQ HARuntimeInfo); `brokerId`, `flushed` and the like are ours.
+        """The state of replication (RocketMQ HARuntimeInfo); keys such as `brokerId` and `flushed` are our own.
 
-        A slave's `masterFlushOffset` is -1, RocketMQ's word for unknown: no master says on the HA port how far it has
-        flushed. Ours says where its log ends, and `diff` tells how far that is away.
+        A slave's `masterFlushOffset` is -1, which means unknown in RocketMQ, because no master sends its flushed offset on
+        the HA port. Our masters send the end of their log, and `diff` is the number of bytes up to it.
         """
         service, end = self.node.service, self.store.log.max_offset
         slaves = service.slaves() if service is not None else []

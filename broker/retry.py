@@ -1,7 +1,7 @@
-"""Messages that a consumer could not handle: back to its retry topic, later, or to its dead letter topic for good.
+"""Messages that a consumer failed to process: they go to its retry topic for a later try, or to its dead letter topic.
 
-CONSUMER_SEND_MSG_BACK (36) copies the message (RocketMQ SendMessageProcessor). The copy is a delayed message: the level grows
-with the number of failures. Clients that send to the retry topic themselves are kept to the same rules by `divert`.
+CONSUMER_SEND_MSG_BACK (36) copies the message (RocketMQ SendMessageProcessor). The copy is a delayed message, whose level grows
+with the number of failures. `divert` applies the same rules to clients that send to the retry topic themselves.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from .stats import Stats
 from .topics import DLQ_QUEUES, TopicTable, dlq_topic, retry_topic
 
 FIRST_RETRY_LEVEL = 3
-"""Delay level after the first failure; each further one adds one."""
+"""The delay level after the first failure; each further failure adds one."""
 
 _MESSAGE_ID = re.compile(r"[0-9A-Fa-f]{32}")
-"""A unique key, or the address of a broker in IPv4 and an offset in its log."""
+"""Matches a unique key, or the IPv4 address of a broker with an offset in its log."""
 _STORED_CODES = {
     PutStatus.PUT_OK: ResponseCode.SUCCESS,
     PutStatus.FLUSH_DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,
@@ -52,7 +52,7 @@ _STORED_CODES = {
 
 
 def retries_max(group: GroupConfig, request: RemotingCommand) -> int:
-    """How often a message is tried again: the client's word if it is new enough to have one, else the group's."""
+    """How often a message is retried: as often as the client asks, if it is new enough to do so, else the group's setting."""
     asked = request.integer("maxReconsumeTimes", -1) if request.version >= VERSION_WITH_MAX_RECONSUME_TIMES else -1
     return asked if asked >= 0 else group.retry_max_times
 
@@ -70,14 +70,14 @@ class SendBack:
     randomness: Randomness
 
     def register(self, dispatcher: Dispatcher) -> None:
-        """Enter the handler."""
+        """Register the handler."""
         dispatcher.register(RequestCode.CONSUMER_SEND_MSG_BACK, self.handle)
 
     def handle(self, connection: ServerConnection, request: RemotingCommand) -> RemotingCommand | None:
-        """Copy a failed message to where it is tried again, or to where it is kept for people.
+        """Copy a failed message to the group's retry topic, or to its dead letter topic.
 
-        Durability: the answer comes when the copy is as safe as the broker's mode promises, for the consumer commits past the
-        original then.
+        Durability: the answer is sent when the copy is as durable as the broker's mode promises, because the consumer then
+        commits an offset after the original.
         """
         name = request.text("group")
         group = self.groups.find(name)
@@ -157,10 +157,10 @@ class SendBack:
 
 
 def _is_another(stored: StoredMessage, wanted: str) -> bool:
-    """Whether a consumer means another message than the one that was stored where it says.
+    """Whether a consumer means another message than the one that is stored at the offset in its request.
 
-    A new master may have other messages at the offsets at which the consumer read the failed one. Consumers name the failed one
-    by its unique key, or by address and offset.
+    A new master may have another message at the offset where the consumer read the failed one. Consumers identify the failed
+    one by its unique key, or by address and offset.
     """
     unique_key = stored.properties.get(UNIQUE_KEY)
     if unique_key is None or not _MESSAGE_ID.fullmatch(wanted):
@@ -170,7 +170,7 @@ def _is_another(stored: StoredMessage, wanted: str) -> bool:
 
 def _answer_later(connection: ServerConnection, request: RemotingCommand) -> Callable[[PutStatus], None]:
     def done(status: PutStatus) -> None:
-        # A consumer takes any code but SUCCESS for a failure and sends once more: a copy too many, never one too few.
+        # A consumer treats every code but SUCCESS as a failure and sends again, so there may be an extra copy, but never none.
         connection.answer(request, _STORED_CODES.get(status, ResponseCode.SYSTEM_ERROR), remark=status.name)
 
     return done

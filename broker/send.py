@@ -1,7 +1,7 @@
-"""The put path: SEND_MESSAGE, SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE, a whole receive's worth at once.
+"""The put path: SEND_MESSAGE, SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE, together for all requests of one receive.
 
-One run of send requests becomes one put and one write of answers. Where the mode waits (flush, slaves), the answers of the run
-wait together, in one callback. What is not an ordinary message (batches, delays, retries) takes the slower turn in `_admit`.
+One run of send requests becomes one put and one write of answers. If the mode waits for a flush or for slaves, the answers of
+the run wait together in one callback. Batches have a put of their own; delayed messages and retries take slower branches.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from .topics import NOT_FOR_CLIENTS, TopicConfig, TopicTable, topic_name_fault
 
 SEND_CODES = (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
 
-# SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE spell the fields with letters, SEND_MESSAGE in full.
+# SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE have single letters as field names, SEND_MESSAGE has full names.
 _LONG_NAMES = {
     "producerGroup": "a",
     "topic": "b",
@@ -84,19 +84,20 @@ _UNKNOWN_REMARK = "the log was truncated or closed while the message waited; whe
 
 
 def response_code(status: PutStatus) -> ResponseCode:
-    """What a producer is told of a put that ended so."""
+    """The response code for a put that ended with `status`."""
     return _CODES[status]
 
 
 BATCH_ITEMS_MAX = 16_384
-"""Messages of one batch, which is put in one turn of the event loop; 4 MiB of messages of 250 bytes."""
+"""The most messages of one batch, for example 4 MiB of messages of 250 bytes. A larger batch is refused, because a batch is
+put in one turn of the event loop."""
 
 _PUT_OK = PutStatus.PUT_OK
 _NO_WAIT_MARK = f"{WAIT}{NAME_END}false"
 _SEND_MESSAGE = int(RequestCode.SEND_MESSAGE)
 
 _Sent = tuple[RemotingCommand, int, int]
-"""A request, which message of the put is its, and the queue it asked for."""
+"""A request, the index of its message in the put, and its queue id."""
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -110,7 +111,7 @@ class SendHandler:
     stats: Stats
     randomness: Randomness
     orderly: Callable[[str], bool]
-    """Whether members of a group hold queues."""
+    """Whether members of a group have locked queues."""
     _cluster: str = attrs.field(init=False)
     _answers: SendAnswers = attrs.field(init=False)
 
@@ -119,11 +120,11 @@ class SendHandler:
         self._answers = SendAnswers(self.config.now.region_id, self.config.now.trace_on, self.store.store_host.hex().upper())
 
     def register(self, dispatcher: Dispatcher) -> None:
-        """Enter the handler."""
+        """Register the handler."""
         dispatcher.register_run(SEND_CODES, self.handle)
 
     def handle(self, connection: ServerConnection, requests: list[RemotingCommand]) -> None:
-        """Put what a run of requests brings, and answer each."""
+        """Put the messages of a run of requests, and answer each request."""
         messages: list[IncomingMessage] = []
         sent: list[_Sent] = []
         host = born_host(connection)
@@ -140,7 +141,7 @@ class SendHandler:
                 if ext.get("m") != "true":
                     sent.append((request, len(messages), admit(request, queue_nums, host, messages)))
                     continue
-                self._put(connection, messages, sent)  # first, to keep the order of what one client sends
+                self._put(connection, messages, sent)  # first, to keep the order of one client's messages
                 messages, sent = [], []
                 self._put_batch(connection, request, host)
             except RequestRefused as error:
@@ -152,28 +153,28 @@ class SendHandler:
         self._put(connection, messages, sent)
 
     def _plain_queue_nums(self, topic: str) -> int:
-        """Queues of a topic to which anybody may write; 0 where more has to be asked for each message."""
+        """The number of write queues of a topic that needs no further checks; 0 if each message must be checked."""
         config = self.topics.topics.get(topic)
         if config is None or topic.startswith(RETRY_PREFIX) or not self._takes_messages(config):
             return 0
         return config.write_queue_nums
 
     def _takes_messages(self, config: TopicConfig) -> bool:
-        """Whether a client may write to a topic, and another one read what it has written."""
+        """Whether clients may write to a topic, and the topic has queues from which messages can be read."""
         allowed = config.perm & self.config.now.broker_permission & PERM_WRITE
         return bool(allowed and config.read_queue_nums) and config.topic_name not in NOT_FOR_CLIENTS
 
     def _admit(self, request: RemotingCommand, queue_nums: int, host: bytes, messages: list[IncomingMessage]) -> int:
-        """Append the request's message to `messages`; returns the queue it asked for, or was given.
+        """Append the request's message to `messages`; return the queue that it asked for or that was chosen for it.
 
         Args:
-            queue_nums: what `_plain_queue_nums` says of its topic.
+            queue_nums: the result of `_plain_queue_nums` for its topic.
         """
         ext = request.ext
         topic, queue_id = ext["b"], int(ext["e"])
         if not 0 <= queue_id < queue_nums:
             queue_id = self._queue_for(request, topic)
-        # Between what the producer sent and ours a separator may be missing: Java 4.9 leaves the last one out.
+        # The separator between the producer's properties and ours may be missing, because Java 4.9 omits the last one.
         properties = ext.get("i") or ""
         properties += self._cluster if not properties or properties[-1] == PROPERTY_END else PROPERTY_END + self._cluster
         reconsume_times = ext.get("j")
@@ -191,7 +192,7 @@ class SendHandler:
         if not queue_nums and topic.startswith(RETRY_PREFIX):
             redirect_retry(message, request, self.topics, self.groups, self.orderly)
         if DELAY in properties or TRANSACTION_PREPARED in properties or TIMER_DELIVER_MS in properties:
-            self._admit_special(message)  # or not: other properties may hold these words
+            self._admit_special(message)  # it looks closer: other properties may contain these words
         messages.append(message)
         return queue_id
 
@@ -203,8 +204,8 @@ class SendHandler:
         if queue_id < 0:
             return self.randomness.randrange(max(config.write_queue_nums, 1))
         if queue_id >= config.write_queue_nums and queue_id >= config.read_queue_nums:
-            # Not RocketMQ's SYSTEM_ERROR: clients take this code for a refusal that stored nothing, ask for the route again,
-            # and try another queue, which is the cure where a topic has fewer queues than a moment ago.
+            # Not RocketMQ's SYSTEM_ERROR: clients treat this code as a refusal that stored nothing, fetch the route again and
+            # try another queue, which succeeds if the number of queues was just reduced.
             raise RequestRefused(
                 ResponseCode.NO_PERMISSION,
                 f"queue {queue_id} of topic {topic} does not exist: there are {config.write_queue_nums} to write and "
@@ -304,7 +305,7 @@ class SendHandler:
         if DELAY in decoded:
             divert_delayed(message, self.store.dispatcher.tags_codes.level_max)
         elif not decoded.keys().isdisjoint((TIMER_DELIVER_MS, TIMER_DELAY_SEC, TIMER_DELAY_MS)):
-            # Stored as an ordinary message it would be delivered at once: too early is worse than refused.
+            # An ordinary message would be delivered at once, and a delivery that is too early is worse than a refusal.
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR,
                 "timerWheelEnable is false: timer messages are not taken, use a delay level; the message was not stored",
@@ -339,7 +340,7 @@ class SendHandler:
             self.stats.topic_put(message.topic, int(status is _PUT_OK), size)
 
     def _answer_all(self, connection: ServerConnection, sent: list[_Sent], batch: PutBatch, status: PutStatus) -> None:
-        """Answer requests whose messages were appended with `status`, and the others with their own."""
+        """Answer the requests whose messages were appended with `status`, and the others with their own status."""
         code, stored, frame = int(response_code(status)), status.stored, self._answers.frame
         statuses, physical_offsets, queue_offsets = batch.statuses, batch.physical_offsets, batch.queue_offsets
         answers: list[bytes] = []
@@ -357,7 +358,7 @@ class SendHandler:
 
 
 def born_host(connection: ServerConnection) -> bytes:
-    """The address of the connection's peer, as messages carry it."""
+    """The address of the connection's peer, encoded as in messages."""
     host = connection.attachments.get("born_host")
     if host is None:
         host = connection.attachments["born_host"] = encode_host(connection.remote.host, connection.remote.port)

@@ -1,4 +1,4 @@
-"""Answers to sends, made from templates: one for JSON headers, and for binary ones one for each queue, made when needed."""
+"""Answers to sends, made from templates: one for JSON headers, and for binary headers one per queue, made when needed."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ _WIRE_JSON = Wire.JSON
 _OPAQUE = struct.Struct(">i")
 _pack_opaque = _OPAQUE.pack
 _TEMPLATES_MAX = 1024
+"""The most templates of binary headers; all are removed before another one is made."""
 
 _Template = tuple[bytes, int, int]
-"""Takes opaque, physical offset and queue offset; the range of queue offsets that have as many digits as it has room for."""
+"""A format for opaque, physical offset and queue offset, and the range of queue offsets with its number of digits."""
 _NO_TEMPLATE: _Template = (b"", 0, 0)
 
 
@@ -36,10 +37,10 @@ class SendAnswers:
     region: str
     trace_on: bool
     message_id_start: str
-    """What the ids of this broker's messages begin with: its address, in hexadecimal."""
+    """The beginning of this broker's message ids, which is its address in hexadecimal."""
     _json: bytes = attrs.field(init=False)
     _templates: dict[tuple[int, int], _Template] = attrs.field(factory=dict[tuple[int, int], _Template])
-    """Of binary headers, by code and queue id."""
+    """The templates of binary headers, by code and queue id."""
 
     def __attrs_post_init__(self) -> None:
         self._json = self._json_template()
@@ -53,7 +54,7 @@ class SendAnswers:
         )
 
     def _binary_template(self, code: int, queue_id: int, queue_offset: int) -> _Template:
-        """Make the template for a queue while its offsets have as many digits as `queue_offset`."""
+        """Make the template of a queue for offsets with as many digits as `queue_offset`."""
         digits = len(str(queue_offset))
         fields = wire_fields(self.fields(self.message_id(0), queue_id, "0" * digits))
         region, trace_on, message_id, queue, offset = (encode_field(name, value.encode()) for name, value in fields.items())

@@ -1,4 +1,4 @@
-"""What a master tells its slaves: topics, groups, offsets (RocketMQ AdminBrokerProcessor; codes 21, 43, 45, 201)."""
+"""The tables that a master gives its slaves: topics, groups, offsets (RocketMQ AdminBrokerProcessor; codes 21, 43, 45, 201)."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from .topics import TopicTable
 
 @attrs.define(eq=False, kw_only=True)
 class SlaveSync:
-    """Answers the slaves of one broker; whole tables, unpaged, which every version takes."""
+    """Answers the slaves of one broker with whole tables in one frame, which every version accepts."""
 
     topics: TopicTable
     groups: GroupTable
     offsets: ConsumerOffsets
     delay: DelayDelivery
     replicated: ReplicatedTables | None
-    """In DLedger mode, the tables' part in the log: only those of the leader are sure to be new."""
+    """In DLedger mode, the tables in the log, of which only the leader's are certainly current; otherwise None."""
     secret: bytes = attrs.field(repr=False)
-    """What slaves and master share; with it answers carry a proof for those that ask for one."""
+    """The secret of slaves and master, which is used for the proof in answers to slaves that ask for one."""
 
     def register(self, dispatcher: Dispatcher) -> None:
-        """Enter the handlers; whoever asks for tables `ofMaster` gets them from no other node."""
+        """Register the handlers. In a DLedger group, only the leader answers requests with `ofMaster`."""
         dispatcher.register(RequestCode.GET_ALL_TOPIC_CONFIG, self.show_topics)
         dispatcher.register_waiting(RequestCode.GET_ALL_CONSUMER_OFFSET, self.show_consumer_offsets)
         dispatcher.register(RequestCode.GET_ALL_DELAY_OFFSET, self.show_delay_offsets)
@@ -50,7 +50,7 @@ class SlaveSync:
         return self._proved(request, orjson.dumps(self.groups.to_json()))
 
     async def show_consumer_offsets(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
-        """43: all offsets; keys of queues are bare, as RocketMQ writes them, unless strict JSON is asked for."""
+        """43: all offsets; queue ids are unquoted keys, as RocketMQ writes them, unless strict JSON is requested."""
         self._check(request)
         quote = b'"' if request.boolean("acceptStandardJsonOnly") else b""
         entries: list[bytes] = []

@@ -1,9 +1,9 @@
-"""What was put and got, per topic and group, and how fast (RocketMQ BrokerStatsManager and StoreStatsService).
+"""Numbers and rates of puts and gets, per topic and group (RocketMQ BrokerStatsManager and StoreStatsService).
 
-Pure: time enters through `tick`, about once a second. The send and pull paths add once per BATCH: one or two dictionary
-look-ups and a few additions. A counter remembers what its totals were at the start of each slot in which something happened;
-as totals stand still in between, that tells the total at any slot start, and idle counters cost nothing at a tick.
-Invariant: the marks of a counter have rising slots and totals that never fall.
+Pure: `tick` sets the time, about once a second. The send and pull paths add once per BATCH, with one or two dictionary look-ups
+and a few additions. A counter stores its totals at the start of each slot in which something was added. Totals do not change
+between these slots, so the total at the start of any slot is known, and idle counters cost nothing at a tick.
+Invariant: the marks of a counter have rising slots and totals that never decrease.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ import attrs
 from ..message.numbers import int_of
 from ..store.config import SCHEDULE_TOPIC
 
-# RocketMQ's three windows: length of a slot, and how many whole slots lie in the window.
+# RocketMQ's three windows: the length of a slot, and the number of whole slots in the window.
 MINUTE_SLOT_MS, MINUTE_SLOTS = 10_000, 6
 HOUR_SLOT_MS, HOUR_SLOTS = 600_000, 6
 DAY_SLOT_MS, DAY_SLOTS = 3_600_000, 24
 DAY_MS = 86_400_000
 RATE_MS_MIN = 1_000
-"""A rate is never taken over less: one message in the first millisecond is not a thousand a second."""
+"""The shortest time over which a rate is computed, so that one message in the first millisecond is not 1000 per second."""
 
 TOTALS_KEPT = 601
-"""One a second: enough for the rates over 10, 60 and 600 seconds."""
+"""How many totals are kept, one per second: enough for the rates over 10, 60 and 600 seconds."""
 
 _Mark = tuple[int, int, int, int]  # slot, then calls, count and size at its start
 
 
 @attrs.frozen
 class StatsRate:
-    """What happened within one window."""
+    """The sum and the rates of one window."""
 
     sum: int
     tps: float
     avgpt: float
-    """Mean per call (RocketMQ's name: average per time)."""
+    """The mean per call (RocketMQ's name: average per time)."""
 
 
 NO_RATE = StatsRate(0, 0.0, 0.0)
@@ -59,7 +59,7 @@ class Counter:
     born_ms: int
     slot: int = -1
     position: int = 0
-    """Where the last get of a queue ended; unused elsewhere."""
+    """The offset at which the last get ended, in the counter of a queue; unused in other counters."""
     calls: int = 0
     count: int = 0
     size: int = 0
@@ -68,7 +68,7 @@ class Counter:
     _day: deque[_Mark] = attrs.field(factory=lambda: deque[_Mark](maxlen=DAY_SLOTS + 1))
 
     def roll(self, slot: int) -> None:
-        """Mark the totals as they stand at the start of `slot` (counted in ten seconds), before any addition in it."""
+        """Store the totals at the start of `slot`, which is ten seconds long, before anything is added in it."""
         self.slot = slot
         self._minute.append((slot, self.calls, self.count, self.size))
         for marks, slot_ms in ((self._hour, HOUR_SLOT_MS), (self._day, DAY_SLOT_MS)):
@@ -130,12 +130,12 @@ class Stats:
     _broker_get: Counter = attrs.field(init=False)
     _copies: int = attrs.field(init=False, default=0)
     _copies_size: int = attrs.field(init=False, default=0)
-    """Puts that are the store's and not the broker's; see `copy_put`."""
+    """The bytes of `_copies`, which count as puts of the store and not of the broker; see `copy_put`."""
     _put_failed: int = attrs.field(init=False, default=0)
     _missed: int = attrs.field(init=False, default=0)
     _totals: deque[Totals] = attrs.field(init=False, factory=lambda: deque[Totals](maxlen=TOTALS_KEPT))
     yesterday_morning: Totals = attrs.field(init=False)
-    """Totals at the last midnight but one (UTC); those of the start if it was later."""
+    """The totals at the last midnight but one (UTC), or at the start if that was later."""
     today_morning: Totals = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -147,16 +147,16 @@ class Stats:
         self._totals.append(Totals(self.started_ms))
 
     def topic_put(self, topic: str, count: int, size: int) -> None:
-        """Add one batch of `count` stored messages whose records have together `size` bytes; a count of 0 is nothing."""
+        """Add one batch of `count` stored messages whose records have `size` bytes together; a count of 0 adds nothing."""
         if count == 0:
             return
         self._add(self._put_of(topic), count, size)
         self._add(self._broker_put, count, size)
 
     def copy_put(self, topic: str, size: int) -> None:
-        """Add one stored copy of a message that a consumer gave back, where RocketMQ counts it.
+        """Add one stored copy of a message that a consumer sent back, as RocketMQ counts it.
 
-        That is among the puts of the store, and of its topic if it waits for its next try; never among the broker's puts.
+        It counts as a put of the store, and of its topic if that is the delay topic, but not as a put of the broker.
         """
         self._copies += 1
         self._copies_size += size
@@ -174,7 +174,7 @@ class Stats:
         self._put_failed += count
 
     def group_get(self, group: str, topic: str, queue_id: int, count: int, size: int, next_offset: int) -> None:
-        """Add one pull that brought `count` messages of together `size` bytes and ended before `next_offset`."""
+        """Add one pull that returned `count` messages with `size` bytes together and ended before `next_offset`."""
         try:
             counter = self._gets[topic][group][queue_id]
         except KeyError:
@@ -184,11 +184,11 @@ class Stats:
         self._add(self._broker_get, count, size)
 
     def get_missed(self) -> None:
-        """Add one pull that brought nothing."""
+        """Add one pull that found no messages."""
         self._missed += 1
 
     def send_back(self, group: str, topic: str, count: int = 1) -> None:
-        """Add messages that a consumer gave back, for a later try or for good."""
+        """Add messages that a consumer sent back, as retries or as dead letters."""
         self._add(self._of_pair(self._send_backs, topic, group), count, 0)
 
     def dead_letter_put(self, group: str, topic: str, count: int = 1) -> None:
@@ -209,7 +209,7 @@ class Stats:
         counter.size += size
 
     def tick(self, now_ms: int) -> None:
-        """Let time pass: about once a second. A wall clock that jumps back is waited for."""
+        """Set the time, about once a second. After the wall clock jumps back, nothing happens until it has caught up."""
         if now_ms <= self._now_ms:
             return
         before, self._now_ms = self._now_ms, now_ms
@@ -220,13 +220,13 @@ class Stats:
             self.yesterday_morning, self.today_morning = self.today_morning, totals
 
     def totals(self) -> Totals:
-        """Everything since the start."""
+        """The totals since the start."""
         put, get = self._broker_put, self._broker_get
         puts, put_size = put.count + self._copies, put.size + self._copies_size
         return Totals(self._now_ms, puts, put_size, self._put_failed, get.count, get.calls, self._missed)
 
     def per_second(self, what: Callable[[Totals], int], seconds: int) -> float:
-        """How fast a total rose over the last `seconds`, or since the start if that was later."""
+        """The growth of a total per second over the last `seconds`, or since the start if that was later."""
         last = self._totals[-1]
         first = self._totals[0]
         for earlier in reversed(self._totals):
@@ -237,21 +237,21 @@ class Stats:
         return (what(last) - what(first)) * 1000 / elapsed_ms if elapsed_ms else 0.0
 
     def topic_put_tps(self, topic: str) -> float:
-        """Messages a second put into a topic, over the last minute."""
+        """How many messages per second were put into a topic, over the last minute."""
         counter = self._puts.get(topic)
         return self._rate((counter,), _count, Counter.minute).tps if counter is not None else 0.0
 
     def group_get_tps(self, group: str, topic: str) -> float:
-        """Messages a second that a group got of a topic, over the last minute."""
+        """How many messages per second a group got from a topic, over the last minute."""
         return self._rate(self._gets.get(topic, {}).get(group, {}).values(), _count, Counter.minute).tps
 
     def got_to(self, group: str, topic: str, queue_id: int) -> int:
-        """Where the group's last pull of a queue ended; 0 if there was none since the start."""
+        """The offset at which the group's last pull of a queue ended; 0 if there was none since the start."""
         counter = self._gets.get(topic, {}).get(group, {}).get(queue_id)
         return counter.position if counter is not None else 0
 
     def view(self, stats_name: str, key: str) -> StatsView | None:
-        """One key of one of RocketMQ's statistics sets; None if the set is not kept or the key never counted anything.
+        """The rates of a key in one of RocketMQ's statistics sets; None if the set is not kept or has no counter for the key.
 
         Keys: a topic; `topic@group`; `topic@queueId@group` for queues; the cluster's name for the broker's own sets.
         """
@@ -280,7 +280,7 @@ class Stats:
         return StatsRate(total, total * 1000 / longest_ms, total / total_calls) if total_calls else NO_RATE
 
     def forget_topic(self, topic: str) -> None:
-        """Drop the counters of a deleted topic."""
+        """Remove the counters of a deleted topic."""
         self._puts.pop(topic, None)
         self._gets.pop(topic, None)
         for table in (self._send_backs, self._dead_letters):
@@ -288,7 +288,7 @@ class Stats:
                 del table[key]
 
     def forget_group(self, group: str) -> None:
-        """Drop the counters of a deleted group."""
+        """Remove the counters of a deleted group."""
         for groups in self._gets.values():
             groups.pop(group, None)
         for table in (self._send_backs, self._dead_letters):

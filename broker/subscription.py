@@ -1,6 +1,6 @@
-"""What a consumer wants of a topic: `*` or tags joined by `||` (RocketMQ SubscriptionData, FilterAPI).
+"""A consumer's subscription to a topic: `*` or tags joined by `||` (RocketMQ SubscriptionData, FilterAPI).
 
-The broker compares tag hashes (Java's `String.hashCode`), the client the tags themselves, so a collision is harmless. Pure.
+The broker compares hashes of tags (Java's `String.hashCode`) and the client the tags, so a collision is harmless. Pure.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class Subscription:
     version: int = 0
     tags: tuple[str, ...] = ()
     codes: frozenset[int] | None = None
-    """Hashes of the tags; None takes every message."""
+    """The hashes of the tags; None matches every message."""
 
     @property
     def size(self) -> int:
-        """The topic and its tags, counted."""
+        """How much the subscription counts towards `SUBSCRIBED_MAX`: the topic, its tags and their hashes."""
         return 1 + len(self.tags) + len(self.codes or ())
 
     @property
@@ -48,7 +48,7 @@ class Subscription:
         """Read an expression.
 
         Raises:
-            BadExpression: it consists of separators only.
+            BadExpression: the expression consists of separators only.
         """
         kind = expression_type or TAG
         if kind != TAG:
@@ -62,10 +62,10 @@ class Subscription:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """Read what a client's heartbeat says; its own hashes count, as in RocketMQ.
+        """Read a subscription in a client's heartbeat; the client's own hashes are used, as in RocketMQ.
 
         Raises:
-            KeyError, TypeError, ValueError: no topic, or hashes that are no numbers.
+            KeyError, TypeError, ValueError: there is no topic, or a hash is not a number.
         """
         codes = frozenset(int_of(code) for code in value.get("codeSet") or ())
         return cls(

@@ -1,4 +1,4 @@
-"""The files of a broker's tables: how a start reads them, and which changes have them written again."""
+"""The files of a broker's tables: how a start reads them, and which changes cause them to be written."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DELAYS_FILE = "delayOffset.json"
 
 @attrs.frozen(kw_only=True)
 class TableFiles:
-    """What the files are about; the tables of topics and groups are made from their files before."""
+    """The tables of the files; those of topics and groups have already been made from their files."""
 
     persistence: Persistence
     clock: Clock
@@ -38,13 +38,13 @@ class TableFiles:
     deletions: Deletions
 
     def load(self, config: BrokerConfig) -> None:
-        """Read the other tables, let all of them follow the log, and write every table that changes from now on.
+        """Read the other tables, apply the log's events to all of them, and write every table that changes from now on.
 
         Raises:
             BadTable: a file is damaged.
         """
         keep = self.persistence.keep
-        # Topics are found again by their messages; without offsets all groups would pass over what they have not consumed.
+        # Lost topics are adopted from their messages; without offsets all groups would skip what they have not consumed.
         self.persistence.load(OFFSETS_FILE, self.offsets.load, replaceable=False)
         self.persistence.load(DELAYS_FILE, self.delay.load)
         topics_file = keep(TOPICS_FILE, self._with_log_offset(self.topics.to_json), lambda: self.topics.version.counter)
@@ -65,5 +65,5 @@ class TableFiles:
         self.deletions.follow_log()
 
     def _with_log_offset(self, to_json: Callable[[], Mapping[str, Any]]) -> Callable[[], dict[str, Any]]:
-        """What the file of a table gets: the table, and up to where in the log it contains all events."""
+        """The content of a table's file: the table, and the log offset up to which it contains all events."""
         return lambda: {LOG_OFFSET_KEY: self.deletions.log_offset, **to_json()}

@@ -1,7 +1,7 @@
-"""The topic table: what topics exist here, with how many queues and which permissions (RocketMQ TopicConfigManager).
+"""The topic table: the topics of this broker with their queues and permissions (RocketMQ TopicConfigManager).
 
-Invariant: every change takes the next version and is told to `on_change` in the same call, so that files and name servers
-follow. The JSON of each topic is kept encoded, for registrations carry all of them. Pure but for the clock it is handed.
+Invariant: every change takes the next version and calls `on_change` at once, so that files and name servers are updated. The
+JSON of each topic is kept encoded, because registrations contain all of them. Pure except for the clock, which is an argument.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .json_values import object_of, table_of
 from .names import name_fault
 
 TEMPLATE_TOPIC = "TBW102"
-"""The template of topics that are created by the first send."""
+"""The template for topics that are created by the first send."""
 SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
 BENCHMARK_TOPIC = "BenchmarkTest"
 OFFSET_MOVED_TOPIC = "OFFSET_MOVED_EVENT"
@@ -43,16 +43,16 @@ NOT_FOR_CLIENTS = frozenset(
 _SYSTEM_TOPICS = NOT_FOR_CLIENTS | {TEMPLATE_TOPIC, BENCHMARK_TOPIC, TRACE_TOPIC}
 
 TOPIC_CHARACTERS_MAX = 127
-"""Also for retry and dead letter topics: the record format that every client reads has no room for more."""
+"""The longest name of a topic, also of retry and dead letter topics; the record format of all clients has no room for more."""
 
 SINGLE_TAG = "SINGLE_TAG"
 ADOPTED_QUEUES_MIN = 4
-"""What producers ask for when they create a topic by sending."""
+"""The fewest queues of an adopted topic: as many as producers ask for when they create a topic by sending."""
 DLQ_QUEUES = 1
 
 
 def topic_name_fault(topic: str) -> str | None:
-    """Tell what is wrong with the name of a topic, if anything."""
+    """What is wrong with the name of a topic, or None."""
     return name_fault("topic", topic, TOPIC_CHARACTERS_MAX)
 
 
@@ -91,10 +91,10 @@ class TopicConfig:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """Read a topic of a file or a peer; what is absent keeps RocketMQ's default.
+        """Read a topic from a file or a peer; absent settings get RocketMQ's defaults.
 
         Raises:
-            KeyError, TypeError, ValueError: no name, or a number that is none.
+            KeyError, TypeError, ValueError: there is no name, or a number is not one.
         """
         return cls(
             str(value["topicName"]),
@@ -144,7 +144,7 @@ class TopicTable:
 
     @classmethod
     def of(cls, config: BrokerConfig, now_ms: Callable[[], int], stored: Any = None) -> Self:
-        """Make the table of what `topics.json` held and the system topics, which are always there."""
+        """Make the table from the content of `topics.json` and the system topics, which always exist."""
         cluster, broker = config.broker_cluster_name, config.broker_name
         table = cls(now_ms, frozenset((cluster, broker, cluster + REPLY_TOPIC_SUFFIX)))
         table.version = DataVersion(0, now_ms())
@@ -159,7 +159,7 @@ class TopicTable:
         return table
 
     def load(self, stored: Mapping[str, Any]) -> None:
-        """Take over a whole table as a file or a master wrote it; topics that it lacks are dropped."""
+        """Replace the whole table with one that a file or a master gives; topics that it lacks are removed."""
         topics: dict[str, TopicConfig] = {}
         for name, value in table_of(stored.get("topicConfigTable"), "topicConfigTable").items():
             config = TopicConfig.from_json(table_of(value, name))
@@ -167,7 +167,7 @@ class TopicTable:
         self._replace(topics, {}, stored)
 
     async def load_in_slices(self, stored: Mapping[str, Any]) -> None:
-        """Do the same as `load`, with turns of the event loop in between; the table changes in the last one."""
+        """Do the same as `load` in several turns of the event loop; the table changes in the last one."""
         topics: dict[str, TopicConfig] = {}
         encoded: dict[str, tuple[TopicConfig, bytes]] = {}
         async for piece in in_slices(table_of(stored.get("topicConfigTable"), "topicConfigTable").items()):
@@ -182,10 +182,10 @@ class TopicTable:
     def _replace(
         self, topics: dict[str, TopicConfig], encoded: Mapping[str, tuple[TopicConfig, bytes]], stored: Mapping[str, Any]
     ) -> None:
-        """Take over a table, of which some entries have been encoded already."""
+        """Replace the table; the entries in `encoded` have been encoded already."""
         before, self.topics = self.topics, topics
         gone = before.keys() - topics.keys()
-        # A slave takes the whole table whenever one topic has changed; only what changed is encoded anew.
+        # A slave copies the whole table whenever one topic has changed; only changed topics are encoded again.
         changed = [config for name, config in topics.items() if before.get(name) is not config and before.get(name) != config]
         for name in gone:
             self._entries.forget(name)
@@ -201,7 +201,7 @@ class TopicTable:
         return self.topics.get(topic)
 
     def is_system(self, topic: str) -> bool:
-        """Whether the topic is the broker's own, not to be created or deleted by anyone."""
+        """Whether the topic belongs to the broker itself, so that no request may create or delete it."""
         return topic in _SYSTEM_TOPICS or topic in self._own_names or topic.startswith(SYSTEM_PREFIX)
 
     def put(self, *configs: TopicConfig) -> None:
@@ -212,7 +212,7 @@ class TopicTable:
         self._changed([config.topic_name for config in configs])
 
     def delete(self, topic: str) -> bool:
-        """Forget a topic; tell whether it was there."""
+        """Delete a topic; return whether it existed."""
         if self.topics.pop(topic, None) is None:
             return False
         self._entries.forget(topic)
@@ -220,10 +220,10 @@ class TopicTable:
         return True
 
     def create_by_send(self, topic: str, template: str, queue_nums: int, sys_flag: int = 0) -> TopicConfig | None:
-        """Find the topic of a send, or create it after `template` if that passes its permissions on.
+        """Find the topic of a send, or create it from the topic `template` if that one has the permission to be inherited.
 
         Args:
-            queue_nums: what the producer wants; the template's number bounds it.
+            queue_nums: how many queues the producer asks for; the topic gets at most as many as the template has.
         """
         config = self.topics.get(topic)
         if config is not None:
@@ -245,13 +245,13 @@ class TopicTable:
         return config
 
     def adopt(self, queue_nums: Mapping[str, int]) -> list[str]:
-        """Take up topics whose messages are in the store, though the table does not know them; return which.
+        """Add topics that have messages in the store but are not in the table; return their names.
 
-        A broker that was killed may have acknowledged messages of a topic that no file told of yet: without it nobody could
-        read them.
+        A broker that was killed may have acknowledged messages of a topic that was not in the file yet. Without an entry in
+        the table, no consumer could read them.
 
         Args:
-            queue_nums: queues of each topic of the store.
+            queue_nums: the number of queues of each topic in the store.
         """
         adopted: list[TopicConfig] = []
         for topic in sorted(queue_nums.keys() - self.topics.keys()):
@@ -264,7 +264,7 @@ class TopicTable:
         return [config.topic_name for config in adopted]
 
     def mark_ordered(self, ordered: Iterable[str]) -> None:
-        """Take the name server's word for which topics are ordered; the others are not."""
+        """Mark the topics in a name server's list as ordered, and all others as not ordered."""
         names = set(ordered)
         changed = [
             attrs.evolve(config, order=not config.order)
@@ -275,20 +275,20 @@ class TopicTable:
             self.put(*changed)
 
     def encoded(self, names: Iterable[str] | None = None) -> bytes:
-        """The JSON of `topicConfigTable`: of all topics, or of those of `names` that exist."""
+        """The JSON of `topicConfigTable` with all topics, or with those in `names` that exist."""
         return self._entries.joined(names)
 
     def wrapper(self, names: Iterable[str] | None = None) -> bytes:
-        """The JSON that registrations, slaves and `topics.json` carry: version and table."""
+        """The JSON of version and table, as in registrations, slaves' copies and `topics.json`."""
         version = orjson.dumps(self.version.to_json())
         return b'{"dataVersion":%b,"topicConfigTable":%b}' % (version, self.encoded(names))
 
     def touch(self) -> None:
-        """Take the next version though no topic has changed, so that everybody looks again."""
+        """Take the next version although no topic has changed, so that name servers accept the table again."""
         self._changed(list(self.topics))
 
     def to_json(self) -> dict[str, Any]:
-        """What `topics.json` gets; the table is encoded already."""
+        """The content of `topics.json`; the table is already encoded."""
         return {"dataVersion": self.version.to_json(), "topicConfigTable": orjson.Fragment(self.encoded())}
 
     def _changed(self, names: list[str]) -> None:
