@@ -1,8 +1,8 @@
-"""A commit log of two spans: an older one in classic segments, and behind it the log that takes the puts now.
+"""A commit log of two spans: an older log in classic segments, and behind it the newer log, which receives the puts.
 
 A store keeps its messages when its mode changes: below the divided offset the older segments are read, from there on the newer
 log with its own framing. Physical offsets never overlap, so an offset names its span. Invariant: the newer log begins where the
-last older file ends; the older log loses its files before the newer one loses any.
+last older file ends; all files of the older log expire before any of the newer one.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class DividedCommitLog(WrappingCommitLog[CommitLog]):
     continue_from: Callable[[int], None]
     """Lets the newer log, which has no record yet, begin at a position; blocks."""
     divided_offset: int
-    """Where the newer log begins; until recovery has sealed the older log, where that ends at most."""
+    """The offset at which the newer log begins. Until recovery has sealed the older log, its end may be before this."""
     sealed: bool
-    """The newer log has had a record, so the older one takes nothing any more and its end is known."""
+    """Whether the newer log has had a record: then nothing is appended to the older one, and its end is known."""
 
     @property
     def empty(self) -> bool:

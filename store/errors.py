@@ -1,19 +1,19 @@
 """Errors of the store.
 
 StoreError
-├── StoreInUse           another broker holds the directory
+├── StoreInUse           another broker has the directory open
 ├── WrongSegmentSize     a file is not as long as the configuration says
-├── MissingLog           not one file of the log is where it had been
+├── MissingLog           no file of the log is left in its directory
 ├── MissingSegment       a file of the log is missing before or between others
 ├── LogOfOtherMode       the messages of the store are in a log that the configured mode does not read
 ├── LinkInStore          a symbolic link where only files and directories of the store may be
 ├── ForeignQueues        consume queues of a kind that only RocketMQ reads
 ├── DamagedLog           a record that was safely on the medium is no longer whole
 ├── BadQueueName         a queue of a record or a request that can have no files
-├── NotWritable          the log takes nothing now; says why
+├── NotWritable          the log accepts no appends now; its text says why
 ├── AppendUnclear        an append failed, and what it wrote could not be taken back (an OSError too)
 ├── NoSuchOffset         a physical offset that the log does not have
-└── OffsetGap            raw bytes do not join the end of the log
+└── OffsetGap            raw bytes do not begin at the end of the log
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .statuses import PutStatus
 
 
 def cut_command(log_directory: str, offset: int) -> str:
-    """The command that gives up what is in a log from `offset` on."""
+    """The command that cuts off a log at `offset`."""
     root, _, name = log_directory.rpartition("/")
     if name == "commitlog":
         return f"ledgermq store cut {shlex.quote(root or '.')} --at {offset}"
@@ -32,7 +32,7 @@ def cut_command(log_directory: str, offset: int) -> str:
 
 
 class StoreError(Exception):
-    """Base of all."""
+    """Base class of all errors of the store."""
 
 
 class StoreInUse(StoreError):
@@ -47,7 +47,7 @@ class StoreInUse(StoreError):
 
 
 class WrongSegmentSize(StoreError):
-    """The file `path` has `found` bytes where all of its kind have `expected`."""
+    """The file `path` has `found` bytes instead of the configured `expected`."""
 
     def __init__(self, path: str, expected: int, found: int) -> None:
         super().__init__(
@@ -143,18 +143,18 @@ class BadQueueName(StoreError):
 
 
 class NotWritable(StoreError):
-    """The log takes nothing now. Nothing was appended."""
+    """The log accepts no appends now. Nothing was appended."""
 
     status = PutStatus.SERVICE_NOT_AVAILABLE
-    """What the producer is told."""
+    """The status that the producer gets."""
 
 
 class AppendUnclear(StoreError, OSError):
-    """The disk refused an append and then refused to have it undone: after a crash now, the records may turn up."""
+    """The disk refused an append and then also its removal: after a crash, the records may be in the log."""
 
 
 class OffsetGap(StoreError):
-    """Raw bytes for `offset` do not join the log, which ends at `expected`. Nothing was appended."""
+    """Raw bytes for `offset` do not continue the log, which ends at `expected`. Nothing was appended."""
 
     def __init__(self, offset: int, expected: int) -> None:
         super().__init__(f"bytes for physical offset {offset} do not join the log, which ends at {expected}")

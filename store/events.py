@@ -2,10 +2,10 @@
 
 Invariant: what an event changes in the store follows from the log alone, so every node that derives the same log has the same
 queues. The dispatcher calls `LogEvents.apply` between the records before and behind an event. Tables outside the store (topics,
-groups, offsets) follow through `on_event`; events that recovery met wait in `recovered` until those tables are loaded.
+groups, offsets) follow through `on_event`; events that recovery found wait in `recovered` until they are loaded.
 
-A deletion leaves the units of deleted messages in the queue's files and only says from which queue offset on they count. An end
-of a queue says where its offsets go on for a node that has no message of it. Both are kept in `deletedQueues.json`, which is
+A deletion leaves the units of deleted messages in the queue's files; it only sets the queue offset from which on units count. A
+queue end gives the next offset of a queue to a node that has no message of it. Both are kept in `deletedQueues.json`, which is
 written before the recovery mark passes the event. A deletion counts as long as its control record is in the log.
 """
 
@@ -31,27 +31,27 @@ log = get_logger(__name__)
 
 OnEvent = Callable[[Control], None]
 _Table = dict[str, dict[str, list[Row]]]
-"""By topic and queue id, what the file says about control records."""
+"""Rows of control records in the file, by topic and queue id."""
 
 
 @attrs.define(eq=False)
 class LogEvents:
-    """Applies events to the queues of one store, and tells others of them."""
+    """Applies events to the queues of one store, and notifies listeners of them."""
 
     log: CommitLog
     queues: ConsumeQueues
     on_event: list[OnEvent] = attrs.field(factory=list[OnEvent])
     """Called with each event once the store is open."""
     recovered: list[tuple[int, Control]] = attrs.field(factory=list[tuple[int, Control]])
-    """Physical offsets and contents of the events that recovery met, in log order."""
+    """Physical offsets and contents of the events that recovery found, in log order."""
     recovering: bool = True
     deletions: dict[tuple[str, int], list[Deletion]] = attrs.field(factory=dict[tuple[str, int], list[Deletion]])
     """By topic and queue id, the deletions whose messages are still in the log, in log order; the last one counts."""
     unsaved_end: int = 0
-    """Behind the last control record about queues that is applied and not in the file yet; 0 if the file has all."""
+    """The end of the last control record about queues that is applied and not in the file yet; 0 if the file has all."""
 
     def apply(self, physical_offset: int, size: int) -> None:
-        """Carry out the event whose control record lies there; one that cannot be read, or is unknown, changes nothing.
+        """Apply the event whose control record is at `physical_offset`; one that is unreadable or unknown changes nothing.
 
         Raises:
             OSError: the disk refused. The event may be applied again.
@@ -77,7 +77,7 @@ class LogEvents:
             if fault := queue_fault(topic, queue_id) or queue_offset_fault(offset):
                 raise CorruptRecord(fault)
         for queue_id in self.queues.ids(topic):
-            # A log that is derived again for the index only meets the event when its queues are far beyond it.
+            # If the log is derived again for the index only, the queues may already be far beyond the event.
             next_offsets.setdefault(queue_id, self.queues.table[topic, queue_id].end_before(physical_offset))
         for queue_id, offset in next_offsets.items():
             if offset > 0:
@@ -100,7 +100,7 @@ class LogEvents:
         """Read the deletions of a store that is being opened; those that the log no longer has do not count.
 
         Raises:
-            OSError: the file is there and cannot be read.
+            OSError: the file exists and cannot be read.
         """
         kept = file.load()
         if kept is None and file.exists:
@@ -111,7 +111,7 @@ class LogEvents:
         named: dict[int, Collection[tuple[str, int, int]]] = {}
         for topic, queue_id, end in ends_of(kept):
             at = end.physical_offset
-            if at >= self.log.min_offset:  # a record that has expired cannot be asked any more
+            if at >= self.log.min_offset:  # an expired record cannot be checked any more
                 if at not in named:
                     named[at] = self._ended_queues(end)
                 if (topic, queue_id, end.queue_offset) not in named[at]:
@@ -133,7 +133,7 @@ class LogEvents:
             return False
 
     def _ended_queues(self, end: QueueEnd) -> Collection[tuple[str, int, int]]:
-        """What the control record says that a row of the file is about; nothing if it is not in the log."""
+        """The queue ends in the control record that a row of the file names; none if the record is not in the log."""
         record = self.log.record(end.physical_offset, end.size)
         try:
             return frozenset(ended_queues_of(decode_control(record))) if record is not None else ()
@@ -141,7 +141,7 @@ class LogEvents:
             return ()
 
     def to_json(self) -> dict[str, Any]:
-        """What the file is to hold."""
+        """The content to be written to the file."""
         low, ended = self.log.min_offset, _Table()
         for (topic, queue_id), queue in self.queues.table.items():
             if rows := [row_of(end) for end in queue.ends if not isinstance(end, Deletion) or end.physical_offset < low]:
@@ -157,16 +157,16 @@ class LogEvents:
 
     @property
     def crc(self) -> int:
-        """A checksum of the deletions that the file is to hold. Lost ends are noticed by the number of units."""
+        """A checksum of the deletions to be written to the file. Lost queue ends are noticed by the number of units."""
         return crc32(dumps({"deletedQueues": self._deleted()}))
 
     def clear(self) -> None:
-        """Forget all deletions: the log has begun anew."""
+        """Forget all deletions, because the log begins anew."""
         self.deletions.clear()
-        self.unsaved_end = 1  # the file must not tell the next start of another log
+        self.unsaved_end = 1  # the file is about another log and must be written again
 
     def cut(self, physical_offset: int) -> None:
-        """Forget the deletions at or behind `physical_offset`: the log has been cut there, and nothing was deleted there."""
+        """Forget the deletions at or behind `physical_offset`, because the log was cut there."""
         self.unsaved_end = min(self.unsaved_end, physical_offset)
         for key, deletions in list(self.deletions.items()):
             left = [deletion for deletion in deletions if deletion.physical_end <= physical_offset]

@@ -1,8 +1,8 @@
-"""Files that find messages by key: a table of slots, and chains of entries behind it (RocketMQ IndexService).
+"""Files that find messages by key: each is a table of slots, and chains of entries behind it (RocketMQ IndexService).
 
 The index is derived from the commit log and kept on disk alone: what was given to `put_batch` is found by the next `query`,
 because the file's map shows every byte written. After a power cut a file counts only as far as the recovery mark says that it
-was forced. Entries are found by hash: a caller compares topic and key of the messages itself.
+was synced. Entries are found by hash: the caller must compare topic and key of the messages.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NAME_DIGITS = 17
 
 
 class IndexFiles:
-    """The run of index files, oldest first. One task writes and reads; `sync_full` may run elsewhere."""
+    """The run of index files, oldest first. One task writes and reads; `sync_full` may run in another thread."""
 
     def __init__(
         self, disk: Disk, directory: str, clock: Clock, *, slot_count: int = 5_000_000, entry_count: int = 20_000_000
@@ -50,7 +50,7 @@ class IndexFiles:
 
     @property
     def end_physical_offset(self) -> int:
-        """The last record indexed; 0 if there is none."""
+        """The physical offset of the last record indexed; 0 if there is none."""
         return self.files[-1].end_physical_offset if self.files else 0
 
     def load(self, *, kept_all: bool, forced_offset: int, partial: PartialIndex | None = None) -> int | None:
@@ -58,12 +58,12 @@ class IndexFiles:
 
         Args:
             kept_all: every byte that was written is known to be there.
-            forced_offset: `forced_offset` when it was last written down. Files that are not full or end behind it may, unless
-                `kept_all`, miss bytes of any kind: they are deleted, and with them all that follow.
-            partial: of one of them a part is on the medium; it goes on there instead of being deleted.
+            forced_offset: `forced_offset` as the recovery mark has it. Unless `kept_all`, files that are not full or end behind
+                it may lack any bytes: they and all later files are deleted.
+            partial: how much of one of these files is on the medium; it is continued there instead of deleted.
 
         Returns:
-            The physical offset from which on records have to be indexed anew; None if none have.
+            The physical offset from which on records have to be indexed again; None if none have.
         """
         lost, restored = False, None
         for name in self.disk.list_directory(self.directory):
@@ -74,7 +74,7 @@ class IndexFiles:
                 continue
             size = self.disk.size(path)
             if size not in (0, self.file_size):
-                # Perhaps of another configuration: it is neither read nor lost.
+                # It may belong to another configuration, so it is neither read nor deleted.
                 log.warning("index_file_ignored", path=path, size=size, expected=self.file_size)
                 continue
             index = IndexFile(name, self.disk.open(path), self.slot_count, self.entry_count) if size else None
@@ -109,7 +109,7 @@ class IndexFiles:
 
     @property
     def full_files(self) -> int:
-        """Files that are full and on the medium."""
+        """How many files, from the oldest on, are full and on the medium."""
         forced = (index.room == 0 and index.synced_entry == index.next_entry for index in self.files)
         return sum(1 for _ in takewhile(bool, forced))
 
@@ -161,9 +161,9 @@ class IndexFiles:
         return name
 
     def query(self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int) -> list[int]:
-        """Physical offsets, ascending, of up to `count_max` newest records whose key hashes alike, stored in that time.
+        """Physical offsets, ascending, of the up to `count_max` newest records stored in that time whose key has the same hash.
 
-        Times are as exact as the file keeps them: a record of the second of `begin_ms` is found even if it is earlier.
+        Times are exact to the second: a record that was stored in the second of `begin_ms`, but earlier, is found too.
         """
         wanted = key_hash(topic, key)
         found: list[int] = []
@@ -188,7 +188,7 @@ class IndexFiles:
         self.disk.remove(f"{self.directory}/{index.name}")
 
     def _forced(self) -> IndexFile | None:
-        """The newest file that is on the medium like all before it."""
+        """The newest file that is on the medium together with all earlier ones."""
         forced = None
         for index in self.files:
             if index.synced_entry != index.next_entry:
@@ -198,41 +198,41 @@ class IndexFiles:
 
     @property
     def forced_offset(self) -> int:
-        """The last record indexed in files that are on the medium, for the recovery mark; -1 if there are none."""
+        """The physical offset of the last record in files that are on the medium, for the recovery mark; -1 if none are."""
         forced = self._forced()
         return forced.end_physical_offset if forced else -1
 
     @property
     def forced_timestamp(self) -> int:
-        """Its store time, for the checkpoint; 0 if there is none."""
+        """The store time of the last record in files that are on the medium, for the checkpoint; 0 if there are none."""
         forced = self._forced()
         return forced.end_timestamp if forced else 0
 
     @property
     def gathered(self) -> int:
-        """Changes of slots that are in memory only."""
+        """How many changes of slots are in memory only."""
         return self.files[-1].gathered if self.files else 0
 
     def flush(self, pages_max: int | None = None) -> bool:
-        """Write what has gathered in memory, at most `pages_max` pages of it; tells whether that was all.
+        """Write what has gathered in memory, at most `pages_max` pages of it; returns whether that was all.
 
         Raises:
-            OSError: the disk refused; the rest stays to be written.
+            OSError: the disk refused; a later call writes the rest.
         """
         return not self.files or self.files[-1].flush(pages_max)
 
     def partial(self, position: int) -> PartialIndex | None:
-        """What `sync_partial` will have put on the medium; everything must have been flushed and indexed up to `position`."""
+        """How much `sync_partial` will sync, if everything is flushed and indexed up to `position`; None if nothing."""
         if not self.files or self.files[-1].next_entry == 1 or self.files[-1].sync_failed:
             return None
         last = self.files[-1]
         return PartialIndex(int(last.name), last.next_entry, last.end_physical_offset, position)
 
     def sync_partial(self) -> None:
-        """Force what has been written of the last file; may run beside one that writes.
+        """Sync what has been written of the last file; may run while another task writes.
 
         Raises:
-            OSError: it is not forced, and never will be.
+            OSError: the file is not synced, and will not be tried again.
         """
         last = self.files[-1]
         try:
@@ -243,10 +243,10 @@ class IndexFiles:
         self.disk.sync_directory(self.directory)
 
     def sync_full(self, flushed_offset: int) -> None:
-        """Force files that are full, as far as the log is forced: the index must not know more than the log after a crash.
+        """Sync full files whose records are all flushed: after a crash, the index must not have records that the log lacks.
 
         Raises:
-            OSError: a file could not be forced; it is tried again next time.
+            OSError: a file could not be written or synced; only a failed write is tried again.
         """
         for index in self.files[:-1]:
             if index.end_physical_offset >= flushed_offset:
@@ -256,10 +256,10 @@ class IndexFiles:
                 self.disk.sync_directory(self.directory)
 
     def sync(self) -> None:
-        """Force everything, at shutdown.
+        """Sync everything, at shutdown.
 
         Raises:
-            OSError: something is not forced.
+            OSError: something is not synced.
         """
         for index in self.files:
             if index.synced_entry != index.next_entry and not index.sync_failed:
@@ -268,9 +268,9 @@ class IndexFiles:
             self.disk.sync_directory(self.directory)
 
     def cut(self, physical_offset: int) -> None:
-        """The log was cut there: what comes next at these offsets is not indexed yet.
+        """Let records from `physical_offset` on be indexed again, because the log was cut there.
 
-        Entries of records that are gone stay in a file that has others too; readers find no such message where they point.
+        Entries of removed records stay in a file that has others too; readers check the record that an entry points to.
 
         Raises:
             OSError: some files still end behind `physical_offset`.

@@ -36,7 +36,7 @@ ENTRY = Layout(
 assert ENTRY.size == 20
 
 _HASH_OF_ENTRY = Struct(">i16x")
-"""An entry of which only the hash is read."""
+"""The layout of an entry of which only the hash is read."""
 assert _HASH_OF_ENTRY.size == ENTRY.size
 
 _SECONDS_MAX = 0x7FFFFFFF
@@ -46,8 +46,8 @@ class IndexFile:
     """One file: header, slots, entries.
 
     Entries are written at once. Changed slots gather in memory, by pages, and the header, which says how many entries count,
-    is written when no changed slot is left (`flush`): so a file that was not flushed before a crash is one of an earlier time,
-    and whoever recovers indexes again what came after it. After a failed write nothing counts that did not before.
+    is written when no changed slot is left (`flush`): so a file that was not flushed before a crash is in an earlier state,
+    and recovery indexes again what came after it. After a failed write, no entry counts that did not count before.
     """
 
     def __init__(self, name: str, file: DiskFile, slot_count: int, entry_count: int, *, created: bool = False) -> None:
@@ -65,17 +65,17 @@ class IndexFile:
         self.slots_in_use: int = fields["slots_in_use"]
         self.next_entry: int = fields["next_entry"] or 1
         self.synced_entry = 0
-        """`next_entry` when the file was last forced."""
+        """The value of `next_entry` when the file was last synced."""
         self._created = created
         self._slots: SlotTable | None = None
-        """Once entries have been appended."""
+        """The slot table, once entries have been appended."""
         self._flushed_entry = self.next_entry
         self.sync_failed = False
-        """A sync has failed: another one proves nothing, so after a power cut the file does not count."""
+        """Whether a sync has failed. A later one would prove nothing, so after a power cut the file does not count."""
 
     @property
     def sound(self) -> bool:
-        """Whether the header can be that of a file of this size."""
+        """Whether the header is possible for a file of this size."""
         return 1 <= self.next_entry <= self.entry_count and 0 <= self.slots_in_use <= self.slot_count
 
     @property
@@ -96,10 +96,10 @@ class IndexFile:
         return self._counted(SLOT.unpack_from(self.view, HEADER.size + slot * SLOT.size)[0])
 
     def _counted(self, entry: int) -> int:
-        """The newest of a chain's entries from `entry` on that counts, or 0.
+        """The newest valid entry of the chain that begins at `entry`, or 0 if there is none.
 
-        A slot may name an entry that the header does not count: not all that had changed was written. That entry, if written at
-        all, names what was there before.
+        A slot may name an entry that the header does not count, because a flush was not completed. That entry, if it was
+        written at all, names the one before it.
         """
         while entry >= self.next_entry:
             if entry >= self.entry_count:
@@ -143,7 +143,7 @@ class IndexFile:
         return self._slots.gathered if self._slots is not None else 0
 
     def flush(self, pages_max: int | None = None) -> bool:
-        """Write changed slots, of at most `pages_max` pages, and when none is left the header; tells whether all is written.
+        """Write at most `pages_max` pages of changed slots, and the header when none is left; returns whether all is written.
 
         Raises:
             OSError: the disk refused; what is not written stays to be written.
@@ -164,7 +164,7 @@ class IndexFile:
         return True
 
     def complete(self) -> None:
-        """Write what has gathered of a full file, and let go of the memory.
+        """Write what has gathered of a full file, and free the memory.
 
         Raises:
             OSError: the disk refused; what is not written stays to be written.
@@ -173,7 +173,7 @@ class IndexFile:
         self._slots = None
 
     def meets(self, begin_ms: int, end_ms: int) -> bool:
-        """Whether records of that time may be in here."""
+        """Whether the file may have records of that time."""
         return self.begin_timestamp <= end_ms and self.end_timestamp >= begin_ms
 
     def collect(self, wanted: int, count_max: int, begin_ms: int, end_ms: int, found: list[int]) -> None:
@@ -182,7 +182,7 @@ class IndexFile:
         number = self.newest_entry(wanted % self.slot_count)
         while number > 0 and len(found) < count_max:
             value, offset, seconds, previous = unpack_entry(view, self.entries_at + number * ENTRY.size)
-            # Seconds were rounded down: a record of this entry lies within the second from `earliest` on.
+            # Seconds were rounded down: the record of this entry was stored in the second from `earliest` on.
             earliest = self.begin_timestamp + seconds * 1000
             if seconds < 0 or earliest + 999 < begin_ms:
                 return
@@ -193,9 +193,9 @@ class IndexFile:
             number = previous
 
     def rewind(self, next_entry: int) -> None:
-        """Let the entries before `next_entry` count, which are on the medium, and none behind them.
+        """Let only the entries before `next_entry` count, which are on the medium.
 
-        After a power cut a slot may be newer than they are, and lead to an entry that was lost; so all slots are made anew.
+        After a power cut a slot may name a later entry, which was lost; so all slots are built again.
 
         Raises:
             OSError: the disk refused; the file must not be used.
@@ -212,14 +212,14 @@ class IndexFile:
         self.flush()
 
     def is_at(self, partial: PartialIndex) -> bool:
-        """Whether its last entry of those that `partial` counts is the one that `partial` says."""
+        """Whether the last entry that `partial` counts belongs to the record that `partial` names."""
         if not self.sound or not 1 < partial.next_entry <= self.entry_count:
             return False
         _, offset, _, _ = ENTRY.codec.unpack_from(self.view, self.entries_at + (partial.next_entry - 1) * ENTRY.size)
         return bool(offset == partial.end_physical_offset)
 
     def cut(self, physical_offset: int) -> None:
-        """End before `physical_offset`."""
+        """Let the file end before `physical_offset`; later records are indexed again."""
         self.end_physical_offset = physical_offset
         self._flushed_entry = self.synced_entry = 0
         self.flush()

@@ -1,8 +1,9 @@
-"""What the key index makes of keys: Java's hash of topic#key, for a batch of keys at once.
+"""The hash of a key in the key index: Java's hash of topic#key, computed for a batch of keys at once.
 
-Client-made unique keys of one producer differ in their last 8 characters only (milliseconds and a counter). So a hash is had in
-two steps: a remembered state for what stands before, and a tail of eight units; the tails of a batch are taken together.
-That takes 0.5 us for each key instead of 2.9 us, a sixth of what a broker takes for a send (`bench/shortcuts.py`).
+Client-made unique keys of one producer differ in their last 8 characters only (milliseconds and a counter). So a hash is
+computed in two steps: the prefix gives a state, which is remembered, and the tail of eight units is added to it, for all tails
+of a batch together. That takes 0.5 us for each key instead of 2.9 us, a sixth of what a broker takes for a send
+(`bench/shortcuts.py`).
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ from ..message.strings import hash_units
 _TAIL = 8
 _MASK = 0xFFFFFFFF
 _ONWARD = pow(31, _TAIL, 1 << 32)
-"""Eight units more multiply a hash by this."""
+"""Eight more units multiply a hash by this factor."""
 _BACKWARD = pow(31, -1, 1 << 32)
 _NO_TAIL = "\0" * _TAIL
 _PREFIXES_MAX = 4096
-"""Remembered prefixes of one topic; a producer starts a new one every 65 seconds, and the table is emptied when full."""
+"""How many prefixes of one topic are remembered; a full table is emptied. A producer starts a new prefix every 65 seconds."""
 _TOPICS_MAX = 1024
 _TAILS_AT_ONCE = 1024
 
-# Tails stand side by side in one long number, eight bytes each. Three steps, each for all tails, join neighbours of 8, 16 and
-# 32 bits: the former times 31, 31^2 or 31^4, and the latter. No sum outgrows its place.
+# One long integer holds all tails side by side, eight bytes each. Three steps, each for all tails, join neighbouring fields of
+# 8, 16 and 32 bits: the first times 31, 31^2 or 31^4, plus the second. No sum overflows its field.
 _JOINED = tuple(
     (int.from_bytes((b"\xff" * size + bytes(size)) * (_TAIL // (2 * size) * _TAILS_AT_ONCE), "little"), 8 * size, 31**size)
     for size in (1, 2, 4)
@@ -59,7 +60,7 @@ def _hashes_of(tails: bytes) -> Iterable[int]:
 
 @attrs.define(eq=False)
 class KeyBatch:
-    """What a batch of records gives to be written, as parallel lists: one item per key."""
+    """The keys of a batch of records, as parallel lists with one item per key."""
 
     states: list[int] = attrs.field(factory=list[int])
     tails: list[str] = attrs.field(factory=list[str])
@@ -91,7 +92,7 @@ class KeyHashes:
         self.topics: dict[str, dict[str, int]] = {}
 
     def prefixes_of(self, topic: str) -> dict[str, int]:
-        """The remembered prefixes of a topic, "" never among them."""
+        """The remembered prefixes of a topic; "" is never one of them."""
         prefixes = self.topics.get(topic)
         if prefixes is None:
             if len(self.topics) >= _TOPICS_MAX:
@@ -100,7 +101,7 @@ class KeyHashes:
         return prefixes
 
     def split(self, topic: str, key: str) -> tuple[int, str]:
-        """State and tail of `key`, remembering its prefix if it has one worth that."""
+        """The state and the tail of `key`; a non-empty prefix is remembered."""
         tail = key[-_TAIL:]
         if not tail.isascii():
             whole = hash_units(f"{topic}#{key}")

@@ -1,7 +1,7 @@
-"""The slot table of an index file that is appended to: the newest entry of each slot, in memory, written by pages.
+"""The slot table of an index file that is appended to: the newest entry of each slot, in memory, written page by page.
 
-What a process does not change it does not write: a page of a file that was there before is read when it is first needed. The
-table is native integers, so that a slot is read and set without any coding; a page is coded as a whole when it is written.
+Unchanged pages are not written, and a page of an existing file is read when it is first needed. The table has native integers,
+so that a slot is read and set without conversion; a page is converted as a whole when it is written.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SLOT = struct.Struct(">i")
 PAGE_SLOTS = 1024
 _PAGE_SIZE = PAGE_SLOTS * SLOT.size
 _PAGES_AT_ONCE = 32
-"""Neighbours are written together: of a busy index nearly all pages have changed."""
+"""How many neighbouring pages are written together at most; in a busy index nearly all pages have changed."""
 _CHANGED_MAX = 1 << 16
 
 
@@ -26,10 +26,10 @@ class SlotTable:
     """Slots of one file.
 
     Args:
-        at: where in the file the first slot is.
+        at: position of the first slot in the file.
         count: how many there are.
         next_entry: entries from this number on do not count yet; None if nothing was ever written to the file.
-        counted: for an entry that a slot of the file names, the newest one of its chain that counts, or 0.
+        counted: returns the newest valid entry of the chain that begins at an entry which a slot of the file names, or 0.
     """
 
     def __init__(self, file: DiskFile, at: int, count: int, next_entry: int | None, counted: Callable[[int], int]) -> None:
@@ -41,12 +41,12 @@ class SlotTable:
         self._counted = counted
         self._next_entry = next_entry or 0
         self._unread = set(range(-(-count // PAGE_SLOTS))) if next_entry is not None else set[int]()
-        """Pages that only the file knows yet."""
+        """Pages that were not read from the file yet."""
         self._changed: list[int] = []
-        """Slots that have changed since they were last looked through."""
+        """Slots that have changed since `_look_through` was last called."""
         self._changed_pages: set[int] = set()
         self.gathered = 0
-        """Changes since all was written."""
+        """How many changes there were since all was written."""
 
     def newest(self, slot: int) -> int:
         """The newest entry of a slot, or 0."""
@@ -55,7 +55,7 @@ class SlotTable:
         return self._entries[slot]
 
     def push(self, slots: list[int], first: int) -> list[int]:
-        """Make the entries from the number `first` on the newest ones of these slots; returns for each the one before it."""
+        """Make entries, numbered from `first` on, the newest ones of these slots; returns the previous entry of each slot."""
         if self._unread:
             self._read(slots)
         entries = self._entries
@@ -75,7 +75,7 @@ class SlotTable:
             self._entries[slot] = entry
 
     def flush(self, pages_max: int | None = None) -> bool:
-        """Write changed pages, at most `pages_max` of them; tells whether that was all.
+        """Write changed pages, at most `pages_max` of them; returns whether that was all.
 
         Raises:
             OSError: the disk refused; what is not written stays to be written.
@@ -107,7 +107,7 @@ class SlotTable:
         for page in self._unread.intersection([slot // PAGE_SLOTS for slot in slots]):
             at = page * _PAGE_SIZE
             words = _words(self.file.read(self._at + at, min(_PAGE_SIZE, self._size - at)))
-            if max(words) >= self._next_entry:  # seldom: a flush was cut short, or the file is damaged
+            if max(words) >= self._next_entry:  # rare: a flush was not completed, or the file is damaged
                 words = array("I", map(self._counted, words))
             self._bytes[at : at + len(words) * SLOT.size] = memoryview(words).cast("B")
             self._unread.discard(page)

@@ -1,7 +1,7 @@
 """One JSON file of the `config` directory, replaced as a whole (RocketMQ ConfigManager).
 
-At every moment, a power cut included, the main file or its `.bak` holds a whole earlier value. Both are read as loosely as
-fastjson writes: integer keys may stand without quotes, and come as text.
+At every moment, a power cut included, the main file or its `.bak` holds a whole earlier value. Both are read as leniently
+as fastjson writes: integer keys may have no quotes, and become strings.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ log = get_logger(__name__)
 
 @attrs.define(eq=False)
 class JsonFile:
-    """A value and the file that keeps it."""
+    """The file of one value."""
 
     disk: Disk
     path: str
@@ -30,10 +30,10 @@ class JsonFile:
         return f"{self.path}.bak"
 
     def load(self) -> Any | None:
-        """The value of the file, or of its `.bak` when the file is missing, empty or broken; None if neither helps.
+        """The value of the file, or of its `.bak` when the file is missing, empty or broken; None if neither can be read.
 
         Raises:
-            OSError: a file is there and cannot be read.
+            OSError: a file exists and cannot be read.
         """
         value = self._read(self.path)
         if value is None:
@@ -68,7 +68,7 @@ class JsonFile:
             return None
 
     def save(self, value: Any) -> None:
-        """Make `value` what the file holds; what it held before becomes its `.bak`.
+        """Write `value` to the file; its previous content becomes the `.bak`.
 
         Raises:
             OSError: the file or its `.bak` still holds the old value.
@@ -86,7 +86,7 @@ class JsonFile:
             file.sync()
         finally:
             file.close()
-        # Only a main file that can be read may become the backup: a broken one must not push out the last good value.
+        # Only a main file that can be read may become the backup: a broken one must not replace the last good value.
         if self._read(self.path) is not None:
             self.disk.replace(self.path, self.backup_path)
         self.disk.replace(new_path, self.path)

@@ -2,7 +2,7 @@
 
 Invariant: `flushed_offset <= max_offset`; a record never spans two segments and never touches the last 8 bytes of one, which
 hold the filler. This module decides when fsync is called, in `run` (RocketMQ GroupCommitService). A sync that fails stops the
-log: it takes nothing until `heal` has read the unsynced bytes back, found them whole, and written and synced them again.
+log: it accepts no appends until `heal` has read the unsynced bytes back, found them whole, and written and synced them again.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from .statuses import PutStatus
 log = get_logger(__name__)
 
 HEAL_SECONDS = 1.0
-"""Pause between attempts to bring a log back whose disk failed."""
+"""Pause between attempts to heal a log after a failed sync, in seconds."""
 
 
 @attrs.define(eq=False)
@@ -61,7 +61,7 @@ class LocalCommitLog:
     flushed_offset: int = 0
     max_offset: int = 0
     failure: str | None = None
-    """Why the log takes nothing, after a failed sync."""
+    """Why the log accepts no appends, after a failed sync."""
     on_syncing: list[Callable[[], None]] = attrs.field(factory=list[Callable[[], None]])
     on_readable: list[Callable[[], None]] = attrs.field(factory=list[Callable[[], None]])
     on_truncated: list[Callable[[int], None]] = attrs.field(factory=list[Callable[[int], None]])
@@ -73,14 +73,14 @@ class LocalCommitLog:
     """Unflushed bytes before this position were written by a process that was killed. A sync of theirs may have failed, so the
     next flush writes them again before it syncs."""
     readable_limit: int | None = None
-    """On a slave: up to where its master lets consumers see, at most `max_offset`. A power cut may still take the bytes behind
-    it from the master, which then gives their offset to another message. None where no other node has a say."""
+    """On a slave: the offset up to which its master lets consumers read, at most `max_offset`. The master may still lose the
+    bytes behind it in a power cut, and then reuse their offsets. None if no other node sets a limit."""
     _unclear: bool = False
-    """A failed append has left bytes behind the end."""
+    """Whether a failed append has left bytes behind the end of the log."""
     _withdrawn: list[Segment] = attrs.field(factory=list[Segment])
-    """Segments that a failed append has created."""
+    """Segments that a failed append has created, until they are removed."""
     _raw: bool = False
-    """The log follows a master: appended bytes need not end with a record."""
+    """Whether the log follows a master, so that appended bytes need not end with a record."""
 
     def __attrs_post_init__(self) -> None:
         self._expiry = Expiry(self._pending.__len__, self._pending.expire, self._clock)
@@ -143,7 +143,7 @@ class LocalCommitLog:
         return Appended(start, offsets, self.max_offset)
 
     def _check_fit(self, size: int) -> None:
-        # Before anything is written: a filler taken back again may outlast a power cut and hide the records written over it.
+        # Checked before anything is written: a withdrawn filler may return in a power cut and hide the records written over it.
         room = self.segments.segment_size - BLANK.size
         if size > room:
             raise NotWritable(f"{size} bytes do not fit a segment of {self.segments.segment_size}")
@@ -179,12 +179,12 @@ class LocalCommitLog:
         return self.segments.last()
 
     def _withdraw(self, end: int, reason: BaseException) -> None:
-        """Take back what a failed append has written behind `end`.
+        """Remove what a failed append has written behind `end`.
 
-        It may be whole records: a restart would find them, although their producer was told that they were not stored.
+        There may be whole records, which a restart would find, although their producer got the answer that nothing was stored.
 
         Raises:
-            AppendUnclear: the disk does not let it be taken back now; the next append tries again first.
+            AppendUnclear: the disk refused to remove it; the next append first tries again.
         """
         files = self.segments.files
         while files and files[-1].start > end:
@@ -215,7 +215,7 @@ class LocalCommitLog:
         if self.segments.files and offset != self.max_offset:
             if self.max_offset > self.min_offset:
                 raise OffsetGap(offset, self.max_offset)
-            # Not one record came before the process ended, and the master has deleted that segment since.
+            # The process ended before a record was received, and the master has deleted that segment since.
             self.segments.clear()
         self._raw = True
         empty = not self.segments.files
@@ -331,10 +331,10 @@ class LocalCommitLog:
         return torn
 
     def _make_durable(self, read_from: int, evidence: Evidence) -> None:
-        """Bring what was read back to the medium: it may be in the page cache only, written by a process that was killed.
+        """Sync what was read back, because a process that was killed may have left it in the page cache only.
 
-        If a sync of that process had failed, another one would not help: what is not known to be on the medium is written
-        again. Where nobody was promised more than the page cache, and that is intact, it is left to the next flush.
+        If a sync of that process had failed, another one would not help, so what is not known to be on the medium is written
+        again. With asynchronous flush, and if the page cache is intact, that is left to the next flush.
         """
         end = self.max_offset
         if evidence.verified_offset < 0:
@@ -395,17 +395,17 @@ class LocalCommitLog:
 
     def _stop(self, reason: str) -> None:
         # What the failed sync covered may or may not be on the medium, and a second sync of the same pages can succeed
-        # without having written them: nobody waiting may be told PUT_OK on the strength of it.
+        # without having written them. So it is no reason to answer PUT_OK to waiting puts.
         log.error("log_sync_failed", reason=reason, flushed_offset=self.flushed_offset, max_offset=self.max_offset)
         self.failure = reason
         self._pending.fail(PutStatus.FLUSH_DISK_TIMEOUT)
         self._wake.set()
 
     async def heal(self) -> None:
-        """Bring a log back whose sync failed: verify the unsynced bytes, write and sync them anew.
+        """Make the log writable again after a failed sync: verify the unsynced bytes, then write and sync them again.
 
-        Of a slave's log, a last record that has come in part only is dropped: nothing could tell whether it is damaged, and the
-        master sends it again.
+        In a slave's log, an incomplete last record is dropped: whether it is damaged cannot be known, and the master sends it
+        again.
         """
         async with self._sync_lock:
             start, end = self.flushed_offset, self.max_offset
@@ -424,7 +424,7 @@ class LocalCommitLog:
             self._reach(end)
 
     def rewrite(self, start: int, end: int) -> None:
-        """Write [start, end) anew and sync it: after a failed sync, syncing alone would leave it off the medium; blocks.
+        """Write [start, end) again and sync it, because after a failed sync another sync alone would not write it; blocks.
 
         The caller has read these bytes back and found them whole.
 
@@ -436,12 +436,12 @@ class LocalCommitLog:
         self.segments.sync(start, end)
 
     def _whole_until(self, start: int, end: int) -> int:
-        """Read [start, end) back; returns where its last whole record ends: before `end` on a slave only.
+        """Read [start, end) back; returns the end of its last whole record, which is before `end` only on a slave.
 
         Raises:
             OSError: a record is damaged.
         """
-        # What a slave receives and flushes does not keep to records; the next border known for certain is that of a segment.
+        # A slave's `flushed_offset` may be inside a record; the nearest certain border of a record is the start of the segment.
         position = start - start % self.segments.segment_size if self._raw else start
         while position < end:
             segment = self.segments.find(position)
@@ -462,7 +462,7 @@ class LocalCommitLog:
 
 
 def _is_beginning(view: memoryview) -> bool:
-    """Whether this may be what has come so far of a longer record or of a filler."""
+    """Whether these bytes may be the beginning of a longer record or of a filler."""
     if len(view) < BLANK.size:
         return True
     size, magic = BLANK.codec.unpack_from(view)
@@ -470,7 +470,7 @@ def _is_beginning(view: memoryview) -> bool:
 
 
 def open_local_commit_log(world: World, config: StoreConfig) -> LocalCommitLog:
-    """Load the segments of `config.commit_log_directory`; every byte counts as written until recovery has ended the log.
+    """Load the segments of `config.commit_log_directory`; every byte counts as written until recovery has found the end.
 
     Raises:
         WrongSegmentSize: a file has another size. Nothing stays open.

@@ -1,7 +1,7 @@
-"""What the local commit log believes of its own bytes after a crash: which records belong to it, and where it ends.
+"""What the local commit log trusts of its own bytes after a crash: which records belong to it, and where it ends.
 
-Neither the size nor the CRC of a record proves it whole: the CRC covers the body only, and a power cut may take any unsynced
-sector, leave what an older log had written there, or bring a filler back. Blocking; used before anybody else uses the log.
+Neither the size nor the CRC of a record proves it whole: the CRC covers the body only, and a power cut may lose any unsynced
+sector, leave what an older log had written there, or bring a filler back. Blocking; used before anything else uses the log.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .segments import Segments
 log = get_logger(__name__)
 
 SECTOR = 512
-"""What the medium writes whole or not at all, in bytes; most media write a multiple of it."""
+"""How many bytes the medium writes atomically; for most media it is a multiple of this."""
 LEFTOVER_BYTES = 64 * 1024
 """How far behind the end of the log recovery looks for bytes that are not zero."""
 
@@ -51,7 +51,7 @@ def belonging(
     """The part of a walk that belongs to this log and is whole."""
     for position, parts in walk:
         if parts is None:
-            # A filler leads on only if a file follows it; otherwise the log ends where the filler begins.
+            # A filler counts only if a file follows it; otherwise the log ends where the filler begins.
             if segments.find(position) is None:
                 return
         elif not _belongs(segments, parts, position, evidence):
@@ -61,7 +61,7 @@ def belonging(
 
 def _belongs(segments: Segments, parts: DerivedParts, position: int, evidence: Evidence) -> bool:
     size, offset = parts[0], parts[3]
-    if offset != position - size:  # its own offset names another place: it is left over from another log
+    if offset != position - size:  # its physical offset is wrong: it is left over from another log
         return False
     if position <= evidence.verified_offset:
         return True
@@ -93,7 +93,7 @@ def _ends_early(segments: Segments, offset: int, size: int) -> bool:
 
 
 def _lacks_a_sector(segments: Segments, offset: int, size: int) -> bool:
-    """Whether a sector of the record's end reads as zeros: a power cut took it, and the CRC covers the body only."""
+    """Whether a sector of the record's end reads as zeros: a power cut lost it, and the CRC covers the body only."""
     segment, view = segments.find(offset), _record(segments, offset, size)
     span = span_of(view, 0, size) if view is not None else None
     if segment is None or view is None or span is None:
@@ -152,6 +152,6 @@ def _damaged_at(segments: Segments, end: int, synced: int) -> bool:
     if segment is None:
         return True
     size, magic = BLANK.codec.unpack_from(segment.view, end - segment.start)
-    if magic == MAGIC_BLANK:  # it leads on to a file that was not made yet
+    if magic == MAGIC_BLANK:  # a filler, whose next file was not created yet
         return bool(synced - end > size)
     return bool(magic not in (MAGIC_V1, MAGIC_V2) or size <= synced - end)

@@ -1,7 +1,7 @@
 """The message store: one log and what is derived from it (RocketMQ DefaultMessageStore).
 
-`put_side` writes, `read_side` reads; here is what concerns both: following another broker's log, and the queues as a whole.
-Everything runs on the event loop; only syncing and recovery run on worker threads.
+`put_side` writes, `read_side` reads; this module has what concerns both: following another broker's log, and the queues as a
+whole. Everything runs on the event loop; only syncing and recovery run on worker threads.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .put_side import PutSide
 
 
 class Checkpoints(Protocol):
-    """What a store tells the keeper of its checkpoint (`CheckpointKeeper`)."""
+    """What a store needs of the keeper of its checkpoint (`CheckpointKeeper`)."""
 
     async def begin_cut(self, *, everything: bool) -> None: ...
 
@@ -35,11 +35,11 @@ class MessageStore(PutSide):
     cleaner: Cleaner | None = None
     """Carries out retention while the store is open."""
     checkpoints: Checkpoints | None = None
-    """Says what is on the medium while the store is open; nothing, while the log is cut."""
+    """Records what is on the medium while the store is open, except while the log is being cut."""
     on_queues_cut: list[Callable[[Mapping[tuple[str, int], int]], None]] = attrs.field(
         factory=list[Callable[[Mapping[tuple[str, int], int]], None]]
     )
-    """Called with the new ends of queues, by topic and queue id, that have lost messages."""
+    """Called with the new ends of the queues that have lost messages, by topic and queue id."""
 
     # ---------------------------------------------------------------- following a master
 
@@ -78,7 +78,7 @@ class MessageStore(PutSide):
             tell(ends)
 
     async def begin_cut(self, *, everything: bool = False) -> None:
-        """Let no start trust what the checkpoint says about a part of the log that is about to go; see `CheckpointKeeper`.
+        """Erase the mark and the note before a part of the log is dropped, so that no start uses them; see `CheckpointKeeper`.
 
         Raises:
             OSError: the disk refused. Nothing may be cut.
@@ -91,12 +91,12 @@ class MessageStore(PutSide):
             self.checkpoints.end_cut()
 
     async def become_writable(self) -> None:
-        """Derive all that may be read, drop a record that came in part only, and take up the queue offsets from there.
+        """Derive everything that is readable, drop an incomplete last record, and continue the queue offsets from there.
 
         All messages of the log must be readable, and none may be appended meanwhile.
 
         Raises:
-            OSError: the disk refused; the store may be asked again.
+            OSError: the disk refused; the call may be repeated.
         """
         while self.dispatcher.behind_bytes and self.dispatcher.round():
             await trio.lowlevel.checkpoint()
@@ -111,16 +111,16 @@ class MessageStore(PutSide):
         self.last_timestamp = max(self.last_timestamp, self.dispatcher.last_store_timestamp)
 
     def take_up_next_offsets(self) -> None:
-        """Let queues go on behind their last message, or where a deletion says that they go on without any."""
+        """Let queues continue behind their last message, or at the offset of their last deletion if they have no later one."""
         self.next_offsets.clear()
         self.next_offsets.update({key: found[-1].queue_offset for key, found in self.events.deletions.items() if found})
         for key, end in queue_offsets_of(self.queues.table.values()).items():
             self.next_offsets[key] = max(end, self.next_offsets.get(key, 0))
 
     def drop_everything_derived(self) -> None:
-        """Forget what was derived from a log that has begun anew elsewhere; its records are derived as they come.
+        """Drop what was derived from a log that now begins elsewhere; its new records are derived as they arrive.
 
-        `begin_cut` came before it, so that a start after a crash does the same.
+        `begin_cut` must come before it, so that a start after a crash does the same.
 
         Raises:
             OSError: the disk refused; the call may be repeated.
@@ -166,7 +166,7 @@ class MessageStore(PutSide):
 
     @property
     def dispatch_behind_bytes(self) -> int:
-        """Bytes of the log that consumers are not shown yet: not derived, not flushed, or not yet allowed to a slave."""
+        """How many bytes of the log consumers cannot read yet: not derived, not flushed, or beyond a slave's readable limit."""
         return max(self.log.max_offset - self.dispatcher.dispatched_offset, 0)
 
     def close_files(self) -> None:
@@ -182,5 +182,5 @@ class MessageStore(PutSide):
 
 
 def queue_offsets_of(queues: Iterable[ConsumeQueue]) -> dict[tuple[str, int], int]:
-    """The queue offset table as the queues have it."""
+    """The next offset of each queue, by topic and queue id, as the queues have it."""
     return {(queue.topic, queue.queue_id): queue.max_offset for queue in queues}

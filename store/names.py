@@ -7,7 +7,7 @@ as names of directories, so a topic is checked before any path is made of it: wh
 from __future__ import annotations
 
 TOPIC_PATH_BYTES_MAX = 255
-"""The longest name of a directory on the file systems that stores lie on."""
+"""The longest name of a directory on the file systems of stores."""
 QUEUE_ID_MAX = 0x7FFFFFFF
 """Queue ids are Java ints."""
 QUEUE_OFFSET_MAX = (1 << 56) - 1
@@ -16,7 +16,7 @@ queue reaches it after two thousand years."""
 
 
 def queue_fault(topic: str, queue_id: int) -> str | None:
-    """Tell why a queue cannot have files of its own, or return None if it can."""
+    """Return why a queue cannot have files of its own, or None if it can."""
     if not 0 <= queue_id <= QUEUE_ID_MAX:
         return f"queue ids go from 0 to {QUEUE_ID_MAX} (got {queue_id})"
     if topic in ("", ".", "..") or "/" in topic or "\0" in topic:
@@ -27,12 +27,12 @@ def queue_fault(topic: str, queue_id: int) -> str | None:
 
 
 def queue_offset_fault(offset: int) -> str | None:
-    """Tell why no message can have this queue offset, or return None if one can."""
+    """Return why no message can have this queue offset, or None if one can."""
     return None if 0 <= offset <= QUEUE_OFFSET_MAX else f"queue offsets go from 0 to {QUEUE_OFFSET_MAX} (got {offset})"
 
 
 def queue_id_of(name: str) -> int | None:
-    """The queue that a directory of this name holds; None if it holds none.
+    """The id of the queue in a directory of this name; None if it is not the name of a queue.
 
     Only the name that the store itself would give is read: `٣` and `007` are digits too, but no queue's.
     """

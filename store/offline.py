@@ -1,7 +1,7 @@
-"""A store's files read without a broker: what is in them, and whether they agree.
+"""Reading a store's files without a broker: what is in them, and whether they agree.
 
 The files are opened read-only and no lock is taken, so a broker may run meanwhile; then the end of the log is a snapshot. Files
-are RocketMQ's: `commitlog/`, `consumequeue/TOPIC/QUEUE/`. How records are framed in a file is its log's business (`Look`).
+are RocketMQ's: `commitlog/`, `consumequeue/TOPIC/QUEUE/`. A `Look` decodes how a log frames its records.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from ..world.disk import Disk
 from .consumequeue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE
 
 PROBLEMS_MAX = 100
-"""Problems that are described; more are only counted."""
+"""How many problems are described; further ones are only counted."""
 
 NAME_DIGITS = 20
 
 Look = Callable[["LogFile", int], tuple[Check, RecordSpan | None, int]]
 """Takes a file and a position in it; returns what is there, the record if it is one, and the position of what follows."""
 Advance = Callable[[int], None]
-"""Told how many bytes of the log have been looked at since the last call."""
+"""Called with the number of log bytes that were read since the last call."""
 
 
 def look_at_record(file: LogFile, position: int) -> tuple[Check, RecordSpan | None, int]:
@@ -43,7 +43,7 @@ class LogFile:
     start: int
     view: memoryview
     look: Look = look_at_record
-    """Knows how records are framed in it."""
+    """Decodes what is at a position of the file."""
 
 
 @attrs.frozen
@@ -74,7 +74,7 @@ class Report:
     records: int = 0
     queues: int = 0
     units_missing: int = 0
-    """Records without their queue entry; a broker derives it again when it starts."""
+    """How many records have no queue entry; a broker derives it again when it starts."""
     problem_count: int = 0
     problems: list[str] = attrs.field(factory=list[str])
 
@@ -97,8 +97,8 @@ def files_in(disk: Disk, directory: str, look: Look) -> list[LogFile]:
     """The files of a log, in order; none if there is no log.
 
     Args:
-        directory: of the log.
-        look: knows how records are framed in it.
+        directory: the directory of the log.
+        look: decodes what is at a position of a file.
 
     Raises:
         OSError: one cannot be read.
@@ -128,7 +128,7 @@ def read_log(
 ) -> Iterator[LogRecord]:
     """The sound records from the first one at or behind `begin`, in order, up to the end of good data.
 
-    What is unsound before the last file's zeros goes into `report`.
+    Unsound data before the zeros of the last file is added to `report`.
     """
     expected = files[0].start if files else 0
     for file in files:
@@ -187,13 +187,13 @@ def read_queue(disk: Disk, root: str, topic: str, queue_id: int) -> Iterator[tup
 def verify(disk: Disk, root: str, advance: Advance = lambda _: None, files: list[LogFile] | None = None) -> Report:
     """Read the whole log and compare it with the queues.
 
-    Every record must be sound and lie where it says; offsets of a queue must be dense and given once; every entry of a queue
-    must lead to its record.
+    Every record must be sound and at the physical offset that it has; offsets of a queue must be dense and used once; every
+    entry of a queue must lead to its record.
 
     Args:
-        root: the store.
-        advance: see there.
-        files: of its log; those of a classic log if None.
+        root: the directory of the store.
+        advance: see `Advance`.
+        files: the files of its log; those of a classic log if None.
 
     Raises:
         OSError: a file cannot be read.
@@ -205,7 +205,7 @@ def verify(disk: Disk, root: str, advance: Advance = lambda _: None, files: list
         report.records += 1
         report.end = record.offset + record.span.size
         if record.span.sys_flag & TRANSACTION_MASK not in (0, TRANSACTION_COMMIT):
-            # Half messages and rollbacks have no place in a queue.
+            # Half messages and rollbacks are in no queue.
             if is_control(record.topic, record.span.sys_flag):
                 _end_topic(record, checks, report)
             continue
@@ -273,7 +273,7 @@ class _QueueCheck:
         return self._waiting
 
     def finish(self, report: Report) -> None:
-        """Judge what the end of the log has left over."""
+        """Report an entry that is left at the end of the log, and add the missing entries."""
         entry = self._next(report.begin)
         if entry is not None:
             report.problem(

@@ -27,12 +27,12 @@ COMPARED_BYTES = 64 * 1024
 
 @attrs.frozen
 class OlderEnd:
-    """What tells copies of an older log apart that do not hold the same messages."""
+    """The end of an older log, which distinguishes copies with different messages."""
 
     divided_offset: int
     """End of its last file: the log that continues it begins there."""
     end: int
-    """Behind its last record."""
+    """The end of its last record."""
     crc: int
     """CRC-32 of its last bytes before `end`, at most `COMPARED_BYTES` and of one file."""
 
@@ -47,9 +47,9 @@ class OlderLog:
     end: OlderEnd | None = None
     """None before it is sealed."""
     tables_carried: bool = False
-    """The newer log has an event that says that it contains the tables of the older one."""
+    """Whether the newer log has the event which says that it contains the tables of the older one."""
     _saved: bool = False
-    """`tables_carried` as the file has it."""
+    """The value of `tables_carried` in the file."""
 
     @property
     def expired(self) -> bool:
@@ -63,10 +63,10 @@ class OlderLog:
         return last.start + last.size
 
     def load(self) -> None:
-        """Take up what `dividedLog.json` says of this log; blocks.
+        """Read `dividedLog.json`, and use it if it belongs to this log; blocks.
 
         Raises:
-            OSError: the file is there and cannot be read.
+            OSError: the file exists and cannot be read.
         """
         kept: Any = self.file.load()
         if not isinstance(kept, dict):
@@ -81,7 +81,7 @@ class OlderLog:
         """Write `dividedLog.json`; blocks.
 
         Raises:
-            OSError: the file still says what it said before.
+            OSError: the file keeps its previous content.
         """
         if self.end is not None:
             found = {"dividedOffset": self.end.divided_offset, "end": self.end.end, "crc": self.end.crc}
@@ -95,7 +95,7 @@ class OlderLog:
         return self.local.records(start, end)
 
     def read_back(self, start: int, evidence: Evidence) -> Iterator[tuple[int, DerivedParts | None]]:
-        """Walk from `start` to the end of what is whole; of a sealed log, over the filler that ends it too."""
+        """Walk from `start` to the end of the whole records; in a sealed log, over the filler at its end too."""
         position = start
         for position, parts in self.local.read_back(start, evidence):
             yield position, parts
@@ -125,14 +125,14 @@ class OlderLog:
     # ---------------------------------------------------------------- sealing
 
     def recover_end(self, end: int, read_from: int, evidence: Evidence) -> bool:
-        """Let a log that nothing continues yet end at `end`, and seal it; blocks.
+        """End a log, which no other log continues yet, at `end`, and seal it; blocks.
 
         Returns, raises: as `CommitLog.end_at`.
         """
         torn = False
         segment = self.local.segments.find(end)
         if segment is not None and end < self.files_end and self._sealed_at(end):
-            # Sealed by a start after which nothing was appended: the filler is no torn record.
+            # An earlier start sealed the log, and nothing was appended since: the filler is no torn record.
             local_recovery.check_heads(self.local.segments, evidence)
             self.local.rewrite(min(read_from, end), end)
         else:
@@ -142,7 +142,7 @@ class OlderLog:
         return torn
 
     def _seal(self, end: int) -> None:
-        """End the last segment with a filler, synced: what follows lies in another log."""
+        """End the last segment with a filler and sync it: what follows is in another log."""
         segments = self.local.segments
         last = segments.files[-1]
         if end < self.files_end:
@@ -182,7 +182,7 @@ class OlderLog:
         """Delete the oldest file, which may be the last one: the log that continues this one goes on.
 
         Raises:
-            OSError: the disk refused; the file may be tried again.
+            OSError: the disk refused; the call may be repeated.
         """
         await self.local.remove_oldest()
 

@@ -64,7 +64,7 @@ async def open_message_store(
 
     Raises:
         StoreInUse: another broker has it open. Nothing was changed.
-        WrongSegmentSize, DamagedLog: see there. Nothing was truncated.
+        WrongSegmentSize, DamagedLog: see these classes. Nothing was truncated.
         OSError: the disk refused.
     Durability: on leaving, everything appended is synced and the next start has nothing to recover.
     Cancellation: leaves the store as a clean exit does.
@@ -108,7 +108,7 @@ async def open_message_store(
 
 
 def _create_abort_file(world: World, root: str) -> None:
-    """Create the abort file on the medium: without it, a power cut would pass for a clean exit."""
+    """Create the abort file on the medium: without it, a power cut would look like a clean exit."""
     if not world.disk.exists(f"{root}/abort"):
         world.disk.open(f"{root}/abort", create_size=0).close()
     world.disk.sync_directory(root)
@@ -193,7 +193,7 @@ def _open(world: World, config: StoreConfig, store_host: tuple[str, int], open_c
 
 
 def _drop_derived(disk: Disk, root: str, queues: ConsumeQueues) -> None:
-    """Remove what a log that was being replaced may have left behind; everything is derived from the log that is there."""
+    """Remove what was derived from a log that was being replaced; everything is derived again from the existing log."""
     log.warning("derived_files_dropped", path=root, reason="the last run ended while the log was being replaced")
     queues.clear()
     deletions = deletions_file(disk, root)
@@ -204,7 +204,7 @@ def _drop_derived(disk: Disk, root: str, queues: ConsumeQueues) -> None:
 
 
 def _lost_deletions(mark: RecoveryMark, store: MessageStore) -> bool:
-    """Whether other deletions were read than the mark says: they are found again by deriving the whole log."""
+    """Whether the deletions that were read differ from the mark's; deriving the whole log finds the right ones again."""
     if mark.deletions_crc < 0 or store.log.min_offset != mark.log_min_offset or store.events.crc == mark.deletions_crc:
         return False
     log.error("deletions_lost", path=deletions_file(store.world.disk, store.config.store_path_root_dir).path)
@@ -212,9 +212,9 @@ def _lost_deletions(mark: RecoveryMark, store: MessageStore) -> bool:
 
 
 def _limit_readable(commit_log: CommitLog, readable: int, checkpoint: Checkpoint) -> None:
-    """Let consumers see what is before `readable`, as far as recovery has found it.
+    """Let consumers read what is before `readable`, as far as recovery has found it.
 
-    Another node may send other bytes for what was not found. No later start may take those for what was readable.
+    In place of what was not found, another node may send other bytes, which no later start may count as readable.
     """
     commit_log.limit_readable(min(readable, commit_log.max_offset))
     limit = commit_log.readable_limit

@@ -21,7 +21,7 @@ class PendingPuts:
     """Waiting puts, oldest first."""
 
     timeout_status: PutStatus
-    """What a put is told when its deadline passes."""
+    """The status of a put whose deadline has passed."""
     _waiting: deque[tuple[int, float, Done]] = attrs.field(factory=deque[tuple[int, float, Done]])
 
     def __len__(self) -> int:
@@ -32,19 +32,19 @@ class PendingPuts:
         self._waiting.append((end, deadline, done))
 
     def reach(self, position: int) -> None:
-        """Complete whoever waits for `position` or less."""
+        """Answer the puts that wait for `position` or less with PUT_OK."""
         waiting = self._waiting
         while waiting and waiting[0][0] <= position:
             waiting.popleft()[2](PutStatus.PUT_OK)
 
     def expire(self, now: float) -> None:
-        """Tell whoever has waited past the deadline."""
+        """Answer the puts whose deadline has passed."""
         waiting = self._waiting
         while waiting and waiting[0][1] <= now:
             waiting.popleft()[2](self.timeout_status)
 
     def fail(self, status: PutStatus) -> None:
-        """Tell all that there is nothing to wait for."""
+        """Answer all waiting puts with `status`."""
         waiting, self._waiting = self._waiting, deque()
         for _, _, done in waiting:
             done(status)

@@ -1,7 +1,7 @@
 """Putting messages and events into the log (RocketMQ DefaultMessageStore putMessage).
 
-Invariant: a queue's offsets are given out in log order, without gaps, and only to records that are in the log. `put` is
-synchronous, so nothing can come between giving out an offset and appending its record.
+Invariant: a queue's offsets are assigned in log order, without gaps, and only to records that are in the log. `put` is
+synchronous, so nothing can come between assigning an offset and appending its record.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from .statuses import PutStatus
 log = get_logger(__name__)
 
 _SHORT_PROPERTIES = PROPERTIES_BYTES_MAX // 4
-"""Characters that stay inside the limit however many bytes each takes."""
+"""Properties of up to this many characters are within the limit, however many bytes each character takes."""
 _LOST_SECTOR = "\0" * SECTOR
 LIGHT_QUEUES_MARK = "INNER_MULTI_DISPATCH\x01"
-"""Property of a message that is to come into light message queues too (RocketMQ LMQ)."""
+"""The property of a message that is to be put into light message queues too (RocketMQ LMQ)."""
 DERIVED_POLL_SECONDS = 0.005
-"""How often an event that has been stored looks whether it has been applied; a disk that refuses queues may delay it."""
+"""Polling interval for whether a stored event has been applied, in seconds; a failure to write queues may delay that."""
 INNER_BATCH_BITS = NEED_UNWRAP | INNER_BATCH
 
 
@@ -49,11 +49,11 @@ class PutBatch:
     queue_offsets: list[int]
     physical_offsets: list[int]
     sizes: list[int]
-    """Of the records; 0 where there is none."""
+    """The sizes of the records; 0 for a message that was not appended."""
     end: int = 0
-    """What the messages that were appended wait for; 0 if none were."""
+    """The position that the appended messages wait for; 0 if none were appended."""
     remark: str = ""
-    """Why, where a status is not PUT_OK."""
+    """The reason, if a status is not PUT_OK."""
 
 
 @attrs.frozen
@@ -68,11 +68,11 @@ class PutResult:
 
 @attrs.define(eq=False)
 class Writability:
-    """Why the store takes no messages, if it does not (RocketMQ's running flags)."""
+    """Whether the store accepts messages, and if not, why (RocketMQ's running flags)."""
 
     shut_down: bool = False
     role_refusal: str | None = None
-    """Why the broker's role takes no messages, if it does not."""
+    """Why the broker's role accepts no messages; None if it does."""
     disk_full: bool = False
     queue_error: str | None = None
 
@@ -83,12 +83,12 @@ class Writability:
 
     @property
     def refusal(self) -> str | None:
-        """The reason, for the producer; None when puts are welcome."""
+        """The reason, for the producer; None if puts are accepted."""
         return self.hard_refusal or self.disk_refusal
 
     @property
     def disk_refusal(self) -> str | None:
-        """The reason if the disk keeps the store from taking puts; else None."""
+        """The reason if the disk prevents puts; else None."""
         if self.disk_full:
             return "the disk is full beyond diskSpaceWarningLevelRatio; messages are taken again when space has been freed"
         if self.queue_error is not None:
@@ -98,12 +98,12 @@ class Writability:
 
 @attrs.define(eq=False, kw_only=True)
 class PutSide(ReadSide):
-    """What of a message store writes."""
+    """The part of a message store that writes."""
 
     store_host: bytes
     writability: Writability = attrs.field(factory=Writability)
     last_timestamp: int = 0
-    """Store timestamp of the last record: they never decrease along the log, whatever the clock does."""
+    """Store timestamp of the last record. Timestamps never decrease along the log, even if the clock goes back."""
     queue_ends: QueueEnds = attrs.field(init=False)
     _topic_fields: dict[str, bytes] = attrs.field(factory=dict[str, bytes])
 
@@ -111,7 +111,7 @@ class PutSide(ReadSide):
         self.queue_ends = QueueEnds(self)
 
     def put(self, messages: Sequence[IncomingMessage], *, together: bool = False) -> PutBatch:
-        """Append messages in order, as far as each is legal.
+        """Append the legal ones of the messages, in order.
 
         Args:
             together: all or none, in one segment, as the items of a client's batch.
@@ -128,7 +128,7 @@ class PutSide(ReadSide):
             return self._put_legal(messages, self._check(messages, batch), batch, together=together)
         try:
             self._append(messages, batch, together=together)
-        except (struct.error, UnicodeEncodeError):  # seldom enough to be looked for only now
+        except (struct.error, UnicodeEncodeError):  # rare, so it is not looked for before
             return self._put_legal(messages, self._encodable(messages, range(len(messages)), batch), batch, together=together)
         return batch
 
@@ -180,7 +180,7 @@ class PutSide(ReadSide):
             elif LIGHT_QUEUES_MARK in message.properties:
                 batch.remark = "a message for light queues, which are not here (INNER_MULTI_DISPATCH); it was not stored"
             elif message.properties.endswith("\0") or _LOST_SECTOR in message.properties:
-                # Recovery would take the record for one of which a power cut took a sector, and end the log with it.
+                # Recovery would conclude that a power cut lost a sector of the record, and end the log before it.
                 batch.remark = f"the properties end with U+0000 or hold {SECTOR} of them in a row; the message was not stored"
             elif message.topic not in topics and not self._encode_topic(message.topic):
                 batch.remark = (
@@ -231,7 +231,7 @@ class PutSide(ReadSide):
             topic, properties, tags_code = message.topic, message.properties, 0
             if topic == SCHEDULE_TOPIC or TAGS_MARK in properties:
                 delay = find_marked(properties, DELAY_MARK) if topic == SCHEDULE_TOPIC else ""
-                # A delayed message waits from now on, also while timestamps stand still because the clock went back.
+                # The delay counts from now on, even while store timestamps do not advance because the clock went back.
                 tags_code = tags_code_of(topic, find_marked(properties, TAGS_MARK), delay, clock_ms)
             derivables.append(
                 (
@@ -250,10 +250,10 @@ class PutSide(ReadSide):
         self.dispatcher.offer(appended.start, appended.end, derivables)
 
     def _encode(self, messages: Sequence[IncomingMessage], now: int) -> tuple[list[bytes], list[int]]:
-        """Give out queue offsets and encode the records.
+        """Assign queue offsets and encode the records.
 
         Raises:
-            struct.error, UnicodeEncodeError: a number or text of a message that no record can hold. Nothing was given out.
+            struct.error, UnicodeEncodeError: a number or text of a message that no record can hold. No offset was assigned.
         """
         next_offsets = self.next_offsets
         queue_offsets: list[int] = []
@@ -272,7 +272,7 @@ class PutSide(ReadSide):
             raise
 
     def _take_back(self, messages: Sequence[IncomingMessage], queue_offsets: Sequence[int]) -> None:
-        """Give the queue offsets of messages that did not come into the log to the next ones."""
+        """Take back the queue offsets of messages that were not appended; the next messages get them."""
         for message, queue_offset in zip(reversed(messages), reversed(queue_offsets), strict=True):
             if not message.sys_flag & TRANSACTION_PREPARED:
                 self.next_offsets[message.topic, message.queue_id] = queue_offset
@@ -332,20 +332,20 @@ class PutSide(ReadSide):
         self.log.when_stored(self.log.max_offset, done)
 
     def next_offsets_of(self, topic: str) -> dict[int, int]:
-        """What the next message of each queue of a topic gets; queues that never had a message are left out."""
+        """The next offset of each queue of a topic; queues that never had a message are left out."""
         return {queue_id: offset for (name, queue_id), offset in self.next_offsets.items() if name == topic and offset}
 
     def append_event(self, control: Control, *, on_full_disk: bool = False) -> int:
         """Append an event to the log; it is applied in its turn, here and wherever this log is derived.
 
         Args:
-            on_full_disk: the event is needed before anything can be deleted, so a nearly full disk takes it too.
+            on_full_disk: the event is needed before anything can be deleted, so it is appended even if the disk is nearly full.
 
         Returns:
             The position that `event_done` waits for.
 
         Raises:
-            NotWritable: the log takes nothing now; see its text. Nothing was appended.
+            NotWritable: the log accepts no appends now; see its text. Nothing was appended.
             OSError: the disk refused. Nothing was appended.
         """
         refusal = self.writability.hard_refusal if on_full_disk else self.writability.refusal

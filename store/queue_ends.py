@@ -1,8 +1,8 @@
-"""Saying in the log where queues go on, before the messages that said so expire.
+"""Keeping the next offsets of queues in the log when the messages that determine them expire.
 
-Invariant: on a node that takes messages and owes nothing, the log behind its beginning says for every queue which offset comes
-next: by a message, by a deletion or by a `QUEUES_END` event. So a node that is filled from this log gives out no queue offset a
-second time. A replica expires its log as it likes; what the log lacks then is said when the replica becomes master.
+Invariant: on a node that accepts messages and owes nothing, the log determines the next offset of every queue: by a message, by
+a deletion or by a `QUEUES_END` event. So a node that is filled from this log assigns no queue offset a second time. A replica
+expires its log independently; when it becomes master, it appends what its log then lacks.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _Writability(Protocol):
 
 
 class EventLog(Protocol):
-    """What of a store this needs (`PutSide`)."""
+    """What `QueueEnds` needs of a store (`PutSide`)."""
 
     @property
     def log(self) -> CommitLog: ...
@@ -54,23 +54,23 @@ class EventLog(Protocol):
 
 @attrs.define(eq=False)
 class QueueEnds:
-    """What one store's log says about the ends of queues."""
+    """Keeps the next offsets of queues in the log of one store."""
 
     store: EventLog
     filled_from: Callable[[], int] = attrs.field(init=False)
-    """Physical offset from which on a node gets the log that has nothing yet: the beginning of what other nodes are sent."""
+    """Returns the physical offset from which on a node with an empty log is filled by this one."""
     owed: bool = False
-    """The log from there on may lack the record that says where some queue goes on."""
+    """Whether the log from `filled_from` on may lack the record that determines the next offset of some queue."""
 
     restate: list[Callable[[], int]] = attrs.field(factory=list[Callable[[], int]])
-    """Append other things that a node must know whose log begins there. Each returns the end of what it has appended, and
-    raises NotWritable if the log does not take it."""
+    """Functions that append what else a node needs whose log begins there. Each returns the end of what it has appended, and
+    raises NotWritable if the log does not accept it."""
 
     def __attrs_post_init__(self) -> None:
         self.filled_from = lambda: self.store.log.min_offset
 
     def unsaid(self, offset: int) -> list[tuple[str, int, int]]:
-        """Topic, queue id and next offset of the queues of which no record behind `offset` says where they go on."""
+        """Topic, queue id and next offset of the queues whose next offset is determined by no record behind `offset`."""
         table = self.store.queues.table
         return [
             (topic, queue_id, next_offset)
@@ -79,9 +79,9 @@ class QueueEnds:
         ]
 
     async def say(self, offset: int) -> bool:
-        """Append events for the queues that a log would not tell of if it began at `offset`; returns whether it now does.
+        """Append the next offsets that a log would lack if it began at `offset`; returns whether it now has them.
 
-        The events have been applied when this returns True. On a broker that takes no messages nothing is appended.
+        The events have been applied when this returns True. On a broker that accepts no messages nothing is appended.
         """
         end, store = 0, self.store
         unsaid = self.unsaid(offset)
@@ -101,6 +101,6 @@ class QueueEnds:
         return True
 
     async def pay(self) -> None:
-        """Say what is owed; if that fails, it is owed still."""
+        """Append what is owed; if that fails, it stays owed."""
         if self.owed and self.store.writability.hard_refusal is None and await self.say(self.filled_from()):
             self.owed = False

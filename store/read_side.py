@@ -18,7 +18,7 @@ from .index import IndexFiles
 from .statuses import GetStatus
 
 WHOLE_RECORD_EXTRA = 65_536
-"""A record may be longer than `max_message_size` by this: topic, properties and the fixed part."""
+"""A record may be longer than `max_message_size` by this many bytes, for topic, properties and the fixed part."""
 
 
 @attrs.define(eq=False)
@@ -45,7 +45,7 @@ class QueryResult:
 
 @attrs.define(eq=False, kw_only=True)
 class ReadSide:
-    """What of a message store reads."""
+    """The part of a message store that reads."""
 
     config: StoreConfig
     world: World
@@ -54,9 +54,9 @@ class ReadSide:
     queues: ConsumeQueues
     index: IndexFiles | None
     is_replica: bool = False
-    """What the log holds comes from another broker, which may have more, and may truncate it."""
+    """Whether the log is copied from another broker, which may have more, and may truncate this one."""
     next_offsets: dict[tuple[str, int], int] = attrs.field(factory=dict[tuple[str, int], int])
-    """The queue offset table: what the next message of each queue gets."""
+    """The queue offset table: the offset of the next message of each queue."""
 
     def get(
         self,
@@ -72,12 +72,12 @@ class ReadSide:
 
         Args:
             tags: hashes of wanted tags; None wants all.
-            max_bytes: of records; the first record is always given, however large.
+            max_bytes: the most bytes of records; the first record is always returned, however large.
         """
         self.dispatcher.reads += 1
         queue = self.queues.table.get((topic, queue_id))
         if offset > (queue.max_offset if queue is not None else 0):
-            # A slave may have derived what is not derived here yet, and shown it: that its reader is ahead is no mistake.
+            # A slave may have derived and exposed what is not derived here yet: a consumer that is ahead is no error.
             self.dispatcher.catch_up()
             queue = self.queues.table.get((topic, queue_id))
         if queue is None or queue.max_offset == 0:
@@ -141,7 +141,7 @@ class ReadSide:
         return result
 
     def _corrected(self, asked: int, right: int) -> int:
-        # A replica may be behind its master: it does not correct a consumer that knows more.
+        # A replica may be behind its master, so it does not correct a consumer that is ahead.
         return asked if self.is_replica and not self.config.offset_check_in_slave else right
 
     def min_offset(self, topic: str, queue_id: int) -> int:
@@ -155,7 +155,7 @@ class ReadSide:
         return queue.max_offset if queue else 0
 
     def next_offset(self, topic: str, queue_id: int) -> int:
-        """What the next message of a queue gets; 0 for an unknown queue."""
+        """The offset of the next message of a queue; 0 for an unknown queue."""
         return self.next_offsets.get((topic, queue_id), 0)
 
     def unit(self, topic: str, queue_id: int, offset: int) -> Unit | None:
@@ -176,7 +176,7 @@ class ReadSide:
             return None
         view = self.log.slice_from(physical_offset, self.config.max_message_size + WHOLE_RECORD_EXTRA)
         span = span_of(view, 0, len(view))
-        # A number made up by a client may point into a body that looks like a record.
+        # An offset that a client made up may point into a body that looks like a record.
         if span is None or span.physical_offset != physical_offset:
             return None
         if span.sys_flag & TRANSACTION_MASK in (0, TRANSACTION_COMMIT):

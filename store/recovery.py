@@ -5,11 +5,11 @@
    the medium; it counts only if the record it names is still there, whole. Otherwise RocketMQ's rule applies: the newest
    segment whose first record is sound and old enough for the checkpoint (after a crash) or held by the queues (after a clean
    stop). Until the machine restarts, a note takes the mark's place: it says the same of what was written, synced or not.
-3. Queues forget whatever is at or behind the start: it is derived again, not trusted.
-4. The log is read back from the start; every record that it vouches for is derived, as far as consumers may see it.
+3. Queues drop the units of all records at or behind the start: these are derived again, not trusted.
+4. The log is read back from the start; every record that it accepts as whole is derived, as far as consumers may read it.
 5. The log ends behind the last such record (`CommitLog.end_at`); what follows is truncated.
 
-What makes a record whole, and how a log is truncated, is decided by the log. This runs on a worker thread, before anybody else
+What makes a record whole, and how a log is truncated, is decided by the log. This runs on a worker thread, before anything else
 uses the store.
 """
 
@@ -27,7 +27,7 @@ from .errors import MissingLog, MissingSegment
 from .recovery_mark import RecoveryMark
 
 DERIVE_AT_ONCE = 4096
-"""Records that are derived together while the log is read back."""
+"""How many records are derived together while the log is read back."""
 
 
 @attrs.frozen
@@ -60,7 +60,7 @@ def recover(
 
     Args:
         page_cache_intact: no written byte can have been lost, and no older state of one can have come back.
-        note: what had been written, as far as it was noted; counts only if the page cache is intact.
+        note: the note of what had been written; counts only if the page cache is intact.
         index_lost_from: records from there on have to be indexed again.
         derived_damaged: queues have lost units, so everything is derived from the whole log.
 
@@ -81,7 +81,7 @@ def recover(
     trusted = mark if mark is not None and not derived_damaged and _is_there(log, mark, queues) else None
     synced = mark.flushed_offset if mark is not None else -1
     if page_cache_intact and mark is not None:
-        # What queues have was in the log before, and no process that ends takes written bytes with it.
+        # What queues have was written to the log before, and the end of a process loses no written bytes.
         synced = max(synced, _queues_end(queues))
     evidence = Evidence(
         clean_exit=clean_exit,
@@ -92,7 +92,7 @@ def recover(
     )
     start = _start(log, queues, checkpoint, trusted, clean_exit=clean_exit)
     if mark is not None and start < mark.dispatched_offset:
-        # The mark does not hold, or no longer will: a crash during what follows must not find it.
+        # The mark is not valid, or soon will not be: a start after a crash during what follows must not use it.
         checkpoint.forget()
     if page_cache_intact and trusted is not None and note is not None and _is_there(log, note, queues):
         start = max(start, note.start)
@@ -119,7 +119,7 @@ def recover(
 
 def _forget_derived(log: CommitLog, queues: list[ConsumeQueue], checkpoint: Checkpoint) -> int:
     """Let all queues be derived anew from the whole log; returns where it begins."""
-    # A crash during what follows must not find anything to start from but the whole log.
+    # A start after a crash during what follows must read back the whole log.
     checkpoint.physical_timestamp = checkpoint.logical_timestamp = 0
     checkpoint.forget()
     for queue in queues:
@@ -130,14 +130,14 @@ def _forget_derived(log: CommitLog, queues: list[ConsumeQueue], checkpoint: Chec
 
 def _forget_from(log: CommitLog, queue: ConsumeQueue, start: int) -> None:
     queue.truncate(start)
-    # A unit may span two sectors of which a power cut took one: then its offset is anything, and no search by it holds.
+    # If a power cut lost one of two sectors of a unit, the offset in it is arbitrary and misleads searches by offset.
     while queue.max_offset > queue.min_offset and not _points_to_its_record(log, queue):
         queue.drop_last()
         queue.truncate(start)
 
 
 def _points_to_its_record(log: CommitLog, queue: ConsumeQueue) -> bool:
-    """Whether the last unit of a queue is what it must be, as far as the log still tells."""
+    """Whether the last unit of a queue is right, as far as the log still has its record."""
     number = queue.max_offset - 1
     unit, before = queue.unit(number), queue.unit(number - 1)
     if unit is None or unit[1] == PRE_BLANK_SIZE:
@@ -188,7 +188,7 @@ def _is_there(log: CommitLog, mark: RecoveryMark, queues: list[ConsumeQueue]) ->
     if mark.record_offset < 0 or not mark.record_offset + mark.record_size <= mark.start:
         return False
     if _queues_end(queues) < mark.record_offset + mark.record_size:
-        return False  # somebody took the queues away to have them built again
+        return False  # an operator removed the queues to have them built again
     view = log.slice_from(mark.record_offset, mark.record_size)
     check, span = check_record(view, 0, len(view))
     return (
@@ -201,14 +201,14 @@ def _is_there(log: CommitLog, mark: RecoveryMark, queues: list[ConsumeQueue]) ->
 
 @attrs.define(eq=False)
 class _Order:
-    """What each queue expects next, to notice where the log jumps.
+    """The next offset that each queue expects, to notice where the log lacks records.
 
     A filler may be withdrawn and overwritten by records: then a power cut may bring the filler back, and behind it what came
-    after those records. Only the queue offsets that are left out distinguish that from a log as it should be.
+    after those records. Only the missing queue offsets distinguish that from a sound log.
     """
 
     synced: int
-    """Before it, what is read is what was written."""
+    """Before this position, the bytes that are read are those that were written."""
     queues: list[ConsumeQueue]
     _next: dict[tuple[str, int], int] = attrs.field(factory=dict[tuple[str, int], int])
 

@@ -39,14 +39,14 @@ _CRC_AT = MARK.offsets["crc"]
 
 @attrs.frozen
 class PartialIndex:
-    """How much of the last file, which is not full, is on the medium; in the recovery mark."""
+    """How much of the last index file, which is not full, is on the medium; a part of the recovery mark."""
 
     name: int
-    """Of the file, as a number."""
+    """The name of the file, as a number."""
     next_entry: int
     """The entries before it are on the medium."""
     end_physical_offset: int
-    """Where the record of the last of them is."""
+    """The physical offset of the record of the last of these entries."""
     position: int
     """The records before this physical offset are in the index."""
 
@@ -62,7 +62,7 @@ class RecoveryMark:
     record_store_timestamp: int
     indexed_offset: int
     boot_id: str
-    """While the machine has not been started anew, whatever was written is still there, synced or not."""
+    """The boot of the machine. Until the next one, everything that was written is still there, synced or not."""
     log_min_offset: int = 0
     queue_begins: int = -1
     queue_ends: int = 0
@@ -82,7 +82,7 @@ class RecoveryMark:
         return PartialIndex(self.partial_name, self.partial_entries, self.partial_end_offset, self.partial_position)
 
     def with_partial(self, partial: PartialIndex | None) -> RecoveryMark:
-        """The mark with another such part."""
+        """The mark with `partial` in place of its own partial index."""
         if partial is None:
             return attrs.evolve(self, partial_name=0, partial_entries=0, partial_end_offset=-1, partial_position=-1)
         return attrs.evolve(

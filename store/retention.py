@@ -1,6 +1,6 @@
 """What may be deleted, and when the disk counts as full: decisions only (RocketMQ CleanCommitLogService).
 
-Callers bring sizes, times and the disk's use; nothing here touches a file. The last file of a run is never chosen.
+Callers supply sizes, times and the disk's use; nothing here touches a file. The last file of a run is never chosen.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _RATIO_FORCIBLY_RANGE = (0.30, 0.85)
 _RATIO_WARNING_RANGE = (0.35, 0.90)
 _PERCENT_RANGE = (10, 95)
 MANUAL_ROUNDS = 20
-"""Rounds of deletion that one request of an operator starts."""
+"""How many rounds of deletion one request of an operator starts."""
 
 
 @attrs.frozen
@@ -32,7 +32,7 @@ class FileAge:
 
 @attrs.frozen
 class RetentionRules:
-    """When files go; see RocketMQ's keys of the same names."""
+    """When files are deleted; see RocketMQ's keys of the same names."""
 
     reserved_hours: int = 72
     delete_hours: tuple[int, ...] = (4,)
@@ -45,7 +45,7 @@ class RetentionRules:
 
     @classmethod
     def of(cls, config: StoreConfig) -> RetentionRules:
-        """Take the configured values, drawn into the ranges that RocketMQ allows.
+        """Take the configured values, limited to the ranges that RocketMQ allows.
 
         Raises:
             ValueError: `delete_when` is not a list of hours.
@@ -68,7 +68,7 @@ class Reason(Enum):
     SPACE = "space"
     MANUAL = "manual"
     FORCED = "forced"
-    """The disk is nearly full: files go before they have expired."""
+    """The disk is nearly full: files are deleted before they have expired."""
 
 
 @attrs.frozen
@@ -83,7 +83,7 @@ def parse_hours(text: str) -> tuple[int, ...]:
     """Read `deleteWhen`: hours 0..23 separated by `;`.
 
     Raises:
-        ValueError: something else.
+        ValueError: the text is something else.
     """
     hours = tuple(int(item) for item in text.split(";") if item.strip())
     if not hours or any(not 0 <= hour <= 23 for hour in hours):
@@ -105,8 +105,8 @@ def due(
         now_ms: by the wall clock that the files' times come from.
         local_hour: hour of the day by the wall clock.
         disk_ratio: used share of the disk, 0..1.
-        rules: when files go.
-        manual: an operator asked.
+        rules: when files are deleted.
+        manual: whether an operator has requested the deletion.
     """
     if rules.forcibly and disk_ratio > min(rules.forcibly_ratio, rules.warning_ratio):
         return Deletion(tuple(file.name for file in files[:-1][: rules.batch_max]), Reason.FORCED)
@@ -121,7 +121,7 @@ def due(
     names: list[str] = []
     for file in files[:-1][: rules.batch_max]:
         if file.modified_ms + rules.reserved_hours * _HOUR_MS > now_ms:
-            break  # files behind it are younger: deleting one of them would tear a hole into the log
+            break  # later files are younger: deleting one of them would leave a gap in the log
         names.append(file.name)
     return Deletion(tuple(names), reason)
 

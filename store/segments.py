@@ -18,8 +18,8 @@ from .errors import LinkInStore, WrongSegmentSize
 NAME_DIGITS = 20
 
 PREPARED_BYTES = 512 * 1024
-"""Some groups' worth: with less, each group finds unprepared ground; with more, one of them waits for megabytes of zeros, and
-copying these drives everything else out of the processor's cache."""
+"""How many zeros are written at a time, enough for some groups of puts. With fewer, each group would have to prepare; with
+more, one group would wait for megabytes of zeros, and copying these would evict everything else from the processor's cache."""
 _ZEROS = bytes(PREPARED_BYTES)
 
 
@@ -34,9 +34,9 @@ class Segment:
     wrote: int = 0
     """Next byte to write, counted inside the file."""
     reserved: int = 0
-    """Bytes before it have been given a place on the medium ahead of time, as far as the disk does that."""
+    """Space on the medium was reserved for the bytes before this position, as far as the disk does that."""
     _prepared: int = 0
-    """Bytes before it were written once, if only as zeros."""
+    """All bytes before this position were written once, if only as zeros."""
     _view: memoryview | None = None
 
     @property
@@ -52,11 +52,11 @@ class Segment:
         return self._view
 
     def prepare(self, size: int) -> None:
-        """Write zeros where the next `size` bytes and those after them will come, unless that has been done.
+        """Write zeros where the next `size` bytes and those after them will be written, unless that has been done.
 
-        In a sparse file every sync of new bytes also waits for the file system to note where they are, and for what others have
-        changed in its journal; a sync of bytes that replace others does not. Nothing is promised: a disk that refuses the zeros
-        will say so when the bytes themselves are written.
+        In a sparse file every sync of new bytes also waits until the file system has recorded where they are, and for other
+        changes in its journal; a sync of overwritten bytes does not. A failure is ignored here, because the write of the
+        bytes themselves reports it.
         """
         if self.wrote + size > self._prepared and size < PREPARED_BYTES:
             start = max(self._prepared, self.wrote)
@@ -65,7 +65,7 @@ class Segment:
                 self.file.write(memoryview(_ZEROS)[: self._prepared - start], start)
 
     def append(self, buffer: Buffer) -> None:
-        """Write at the end; the caller has seen to it that there is room."""
+        """Write at the end; the caller has checked that there is room."""
         self.file.write(buffer, self.wrote)
         self.wrote += len(buffer)
 
@@ -82,17 +82,17 @@ class Segment:
 
 @attrs.define(eq=False)
 class Segments:
-    """The run."""
+    """The run of files."""
 
     disk: Disk
     directory: str
     segment_size: int
     files: list[Segment] = attrs.field(factory=list[Segment])
     created: bool = False
-    """A file was made since the directory was last synced."""
+    """Whether a file was created since the directory was last synced."""
 
     def load(self) -> None:
-        """Open what is there; every file counts as full until recovery has looked at it.
+        """Open the existing files; every file counts as full until recovery has checked it.
 
         Raises:
             WrongSegmentSize: a file has another size than configured. Nothing stays open.
@@ -106,7 +106,7 @@ class Segments:
                 found = self.disk.size(path)
                 if found != self.segment_size:
                     if found == 0 and name == names[-1]:
-                        self.disk.remove(path)  # made, but the crash came before it got its size
+                        self.disk.remove(path)  # a crash came between its creation and the setting of its size
                         break
                     raise WrongSegmentSize(path, self.segment_size, found)  # noqa: TRY301
                 self.files.append(Segment(path, int(name), self.segment_size, self.disk.open(path), wrote=self.segment_size))
@@ -116,7 +116,7 @@ class Segments:
 
     @property
     def gap(self) -> int | None:
-        """Where a file is missing between two others; None if the run is continuous."""
+        """The offset at which a file is missing between two others; None if the run is continuous."""
         for before, after in pairwise(self.files):
             if before.start + self.segment_size != after.start:
                 return before.start + self.segment_size
@@ -138,10 +138,10 @@ class Segments:
         return self.files[index] if 0 <= index < len(self.files) else None
 
     def create(self, start: int) -> Segment:
-        """Make the file that begins at `start`, a multiple of the segment size behind the last one.
+        """Create the file that begins at `start`, a multiple of the segment size behind the last one.
 
         Raises:
-            OSError: the disk refused. Nothing was made.
+            OSError: the disk refused. Nothing was created.
         """
         self.disk.make_directories(self.directory)
         path = f"{self.directory}/{start:020d}"
@@ -166,22 +166,22 @@ class Segments:
         return last is not None and last.reserved <= last.wrote < last.size
 
     def reserve(self, end: int) -> None:
-        """Reserve place on the medium for what is known to come, up to `end` and of the last file only; blocks.
+        """Reserve space on the medium for bytes that will be appended, up to `end` and in the last file only; blocks.
 
-        Else the file system chooses places when a sync or its own writing back gets to the new bytes, and lets no write to the
-        file pass meanwhile, which may be long on a busy medium. Nothing is promised: a disk without place says so when the
-        bytes themselves are written.
+        Otherwise the file system allocates space when a sync or its own write-back reaches the new bytes, and blocks writes to
+        the file meanwhile, which may take long on a busy medium. A failure is ignored here, because the write of the bytes
+        themselves reports it.
         """
         last = self.files[-1]
         last.reserved = max(min(end - last.start, last.size), last.wrote)
         size = last.reserved - last.wrote
         with contextlib.suppress(OSError):
-            # Of a disk that is nearly full nothing is taken early: queues and checkpoints need to grow too.
+            # On a nearly full disk nothing is reserved, because queues and checkpoints need to grow too.
             if 0 < size <= self.disk.usage(self.directory).free // 2:
                 last.file.reserve(last.wrote, size)
 
     def truncate(self, offset: int) -> None:
-        """Cut the run at `offset`: later files go, the one that holds it reads as zeros from there on."""
+        """Cut the run at `offset`: later files are deleted, and the one that holds it reads as zeros from there on."""
         while self.files and self.files[-1].start >= offset and len(self.files) > 1:
             self.remove(self.files[-1])
         if self.files:
@@ -190,7 +190,7 @@ class Segments:
             self.disk.sync_directory(self.directory)
 
     def clear(self) -> None:
-        """Delete all files, the last one first: what a crash leaves of them is a beginning of the run."""
+        """Delete all files, the last one first, so that a crash leaves a beginning of the run."""
         for segment in reversed(list(self.files)):
             self.remove(segment)
         self.disk.sync_directory(self.directory)
@@ -202,7 +202,7 @@ class Segments:
         self.disk.remove(segment.path)
 
     def sync(self, start: int, end: int) -> None:
-        """Force the bytes of [start, end) to the medium, and the directory if files were made.
+        """Sync the bytes of [start, end), and the directory if files were created.
 
         Raises:
             OSError: as `DiskFile.sync`.

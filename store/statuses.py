@@ -44,4 +44,4 @@ class GetStatus(Enum):
     NO_MATCHED_LOGIC_QUEUE = auto()
     NO_MESSAGE_IN_QUEUE = auto()
     OFFSET_RESET = auto()
-    """The group was moved by an administrator, and hears of it now; the store itself never says so."""
+    """An administrator has reset the offset of the group, which this answer reports; the store itself never returns it."""
