@@ -1,1 +1,1 @@
-"""How a broker's log gets onto other nodes: classic master and slaves (RocketMQ HAService)."""
+"""The replication of a broker's log to other nodes: classic master and slaves (RocketMQ HAService), and DLedger groups."""

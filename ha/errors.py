@@ -6,10 +6,10 @@ HaError
 ├── HaRefused           one node refuses to replicate with the other; the message says what to do
 ├── CorruptEpochs       the epoch file is inconsistent
 ├── WrongHaSetting      a configuration key has a value that is not allowed
-├── WrongRaftDialect    a peer on the Raft port speaks the other dialect; says which key to set
-├── CorruptLedger       the files of a ledger are not what they were when they were synced
-├── NoSuchNode          a store has no ledger of the node that is meant
-├── CorruptHardState    term and vote of a node cannot be read
+├── WrongRaftDialect    a peer on the Raft port speaks the other dialect; the message names the key to set
+├── CorruptLedger       the files of a ledger differ from what was synced
+├── NoSuchNode          a store has no ledger of the requested node
+├── CorruptHardState    the term and vote of a node cannot be read
 ├── LeadershipLost      this node stopped leading before it could answer
 ├── LedgerGap           entries do not continue a ledger
 └── CommittedEntries    a truncation would remove committed entries
@@ -26,7 +26,7 @@ from ..store.statuses import PutStatus
 
 
 class HaError(Exception):
-    """Base of all."""
+    """Base of all errors of replication."""
 
 
 class HaProtocolError(HaError):
@@ -66,7 +66,7 @@ class WrongRaftDialect(HaError):
 
 
 class CorruptLedger(HaError):
-    """The files in `path` are not what they were when they were synced; `found` says where and what. Nothing was changed."""
+    """The files in `path` differ from what was synced; `found` says where and how. Nothing was changed."""
 
     def __init__(self, path: str, found: str) -> None:
         super().__init__(
@@ -77,7 +77,7 @@ class CorruptLedger(HaError):
 
 
 class NoSuchNode(HaError):
-    """A store has no ledger of the node that is meant. Nothing was changed."""
+    """A store has no ledger of the requested node. Nothing was changed."""
 
 
 class CorruptHardState(HaError):
@@ -85,7 +85,7 @@ class CorruptHardState(HaError):
 
 
 class LeadershipLost(HaError):
-    """The node stopped leading, or following its leader, before it could answer. What was begun may have been done or not."""
+    """The node stopped leading, or following its leader, before it could answer. The outcome of the request is unknown."""
 
     def __init__(self) -> None:
         super().__init__("leadership of the group changed before this could be answered; ask the new leader")
@@ -96,7 +96,7 @@ class LedgerGap(HaError):
 
 
 class CommittedEntries(HaError):
-    """A cut at the entry `index` would take entries away that are committed up to `committed_index`. Nothing was cut."""
+    """A truncation at the entry `index` would remove entries, which are committed up to `committed_index`. Nothing was cut."""
 
     def __init__(self, index: int, committed_index: int) -> None:
         super().__init__(
@@ -109,7 +109,7 @@ class CommittedEntries(HaError):
 
 
 class InSyncReplicasNotEnough(NotWritable):
-    """`found` copies are within reach where `minInSyncReplicas` asks for `least`. Nothing was appended."""
+    """`found` copies are in sync, but `minInSyncReplicas` requires `least`. Nothing was appended."""
 
     status = PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH
 

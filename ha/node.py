@@ -1,6 +1,6 @@
 """The interface of a replication mode to the broker: one node of its group.
 
-A classic node takes the role that the broker gives it; a DLedger node takes part in elections and reports its role.
+The broker sets the role of a classic node; a DLedger node takes part in elections and reports its role.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class ReplicationNode(Protocol):
         ...
 
     def open_commit_log(self, world: World, config: StoreConfig) -> CommitLog:
-        """Open the log of the store; blocks."""
+        """Open the log of the store. Blocks."""
         ...
 
     async def run(self, store: MessageStore, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:

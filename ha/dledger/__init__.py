@@ -1,1 +1,1 @@
-"""DLedger mode: a commit log that a Raft group keeps on every node, in the files of DLedger 0.3.1.2."""
+"""DLedger mode: a commit log that a Raft group replicates to every node, in the file format of DLedger 0.3.1.2."""

@@ -1,8 +1,8 @@
-"""What was committed and what was synced when the checkpoint of a ledger was last written.
+"""The checkpoint file of a ledger: what was committed and what was synced when it was last written.
 
-Java writes `committedIndex` and `endIndex` and reads the first of them as a hint. Our own keys beside them name the last entry
-that was known to be on the medium, data and index, with everything before it: recovery reads from there on only. A Java node
-that takes the store over writes the file without them, and then nothing is trusted.
+Java writes `committedIndex` and `endIndex` and reads the first of them as a hint. Our additional keys name the last entry that
+was known to be durable, in data and index files, with everything before it; recovery reads only what follows. A Java node that
+takes over the store writes the file without our keys, and recovery then reads everything.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ...world.files import read_file, replace_file
 from .layout import NO_INDEX, NO_TERM
 
 FILE_BYTES_MAX = 1024 * 1024
-"""Bytes of the file that are read; configurations of a group take a few hundred each."""
+"""The most bytes of the file that are read; a configuration of the group takes a few hundred."""
 _NUMBER_MAX = (1 << 63) - 1
 _KEYS = {
     "committed_index": "committedIndex",
@@ -31,31 +31,31 @@ _CONFIGURATIONS = "configurations"
 
 @attrs.frozen(kw_only=True)
 class Checkpoint:
-    """The content of the file; a key that is absent has the value of "nothing"."""
+    """The content of the file; an absent key has the default value, which means no entry."""
 
     committed_index: int = NO_INDEX
     end_index: int = NO_INDEX
     begin_index: int = NO_INDEX
     before_term: int = NO_TERM
-    """Term of the entry before the first one, which expiry has taken away."""
+    """The term of the entry before the first one, which has expired."""
     synced_index: int = NO_INDEX
-    """Last entry that is known to be on the medium with everything before it, in data and index files."""
+    """The last entry known to be durable with everything before it, in data and index files."""
     synced_term: int = NO_TERM
     synced_position: int = 0
-    """Where that entry ends; without an entry, where the first one will begin."""
+    """The position where that entry ends; without an entry, where the first one will begin."""
     configurations: tuple[tuple[int, bytes], ...] = ()
-    """Index and body of the entries up to the synced one that carry a configuration, and of the last one before the first."""
+    """The index and body of each configuration entry up to the synced entry, and of the last one before the first entry."""
 
 
 def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
-    """The text of the file."""
+    """Encode the text of the file."""
     entries = {key: str(getattr(checkpoint, name)) for name, key in _KEYS.items()}
     entries[_CONFIGURATIONS] = ";".join(f"{index}:{body.hex()}" for index, body in checkpoint.configurations)
     return write_properties(entries).encode()
 
 
 def decode_checkpoint(encoded: bytes) -> Checkpoint:
-    """Read the text of the file; what cannot be read counts as absent, for all of it is only a hint that is verified."""
+    """Decode the text of the file; an unreadable one counts as absent, because all of it is only a hint that is verified."""
     try:
         entries = read_properties(encoded.decode())
         values = {name: int(entries[key]) for name, key in _KEYS.items() if key in entries}
@@ -70,7 +70,7 @@ def decode_checkpoint(encoded: bytes) -> Checkpoint:
 
 @attrs.define(eq=False)
 class CheckpointFile:
-    """The file of one node."""
+    """The checkpoint file of one node."""
 
     disk: Disk
     directory: str
@@ -80,10 +80,10 @@ class CheckpointFile:
         return f"{self.directory}/checkpoint"
 
     def load(self) -> Checkpoint:
-        """What the file says; nothing where there is none.
+        """Return the content of the file, or the default checkpoint if there is no file.
 
         Raises:
-            OSError: the disk refused.
+            OSError: the file cannot be read.
         """
         if not self.disk.exists(self.path):
             return Checkpoint()
@@ -93,6 +93,6 @@ class CheckpointFile:
         """Replace the file.
 
         Raises:
-            OSError: the old file is there still.
+            OSError: the write failed; the old file is kept.
         """
         replace_file(self.disk, self.path, encode_checkpoint(checkpoint))

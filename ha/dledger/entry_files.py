@@ -1,7 +1,7 @@
-"""The data and index files of a ledger, as far as writing at their end goes: entries, blank blocks, index records.
+"""Writing at the end of a ledger's data and index files: entries, blank blocks, index records.
 
-A failed append leaves nothing: what it wrote is cleared, or nothing more is written until it could be. Otherwise a restart
-might find entries that nobody knows of.
+The bytes of a failed append are cleared, and no further append is accepted until that has succeeded. Otherwise a restart might
+find entries that were never reported as appended.
 """
 
 from __future__ import annotations
@@ -35,39 +35,39 @@ _ZEROS = bytes(1024 * 1024)
 
 @attrs.frozen
 class Stamp:
-    """What all entries of one append have in common."""
+    """The header fields that all entries of one append share."""
 
     first_index: int
     term: int
     channel: int
     patch: bool
-    """The bodies are messages, and each one's physical offset is written into it."""
+    """Whether the bodies are messages, into each of which its physical offset is written."""
 
 
 @attrs.define(eq=False)
 class EntryFiles:
-    """Both runs of files."""
+    """The data files and the index files of one ledger."""
 
     data: Segments
     index: Segments
     syncs: bool = True
-    """Every append will be synced soon; the files are prepared for that."""
+    """Whether every append is synced soon after; the files are then prepared for it."""
     unclear: bool = False
-    """A failed append has left bytes behind the end."""
+    """Whether a failed append has left bytes after the end."""
     _withdrawn: list[Segment] = attrs.field(factory=list[Segment])
-    """Files that a failed append has made."""
+    """The files that a failed append has created."""
 
     def write_entries(self, end: int, stamp: Stamp, records: Sequence[Buffer], sizes: list[int]) -> list[int]:
-        """Write one entry for each record, and their index records; returns the physical offset of each record.
+        """Write one entry and one index record for each record; return the physical offset of each record.
 
         Args:
             end: position where the log ends.
-            stamp: what the headers say.
+            stamp: the header fields that the entries share.
             records: the bodies.
-            sizes: of the entries.
+            sizes: sizes of the entries in bytes, headers included.
 
         Raises:
-            OSError: the disk refused; the caller calls `withdraw`.
+            OSError: the write failed; the caller calls `withdraw`.
         """
         segment = self.data.last(end)
         offsets, index_records = list[int](), bytearray(INDEX_SIZE * len(sizes))
@@ -93,7 +93,7 @@ class EntryFiles:
         offsets: list[int],
         index_records: bytearray,
     ) -> None:
-        """Write the entries of `numbers` into one file, in one call."""
+        """Write the entries numbered `numbers` into one file with one write."""
         parts: list[Buffer] = []
         for number in numbers:
             parts += (_NO_HEADER, records[number])
@@ -116,10 +116,10 @@ class EntryFiles:
         segment.append(buffer)
 
     def write_raw(self, end: int, position: int, entries: Buffer, first_index: int, index_records: Buffer) -> None:
-        """Write whole entries at `position`, which is where the log ends or where the file behind it begins.
+        """Write complete entries at `position`, which is the end of the log or the beginning of the next file.
 
         Raises:
-            OSError: the disk refused; the caller calls `withdraw`.
+            OSError: the write failed; the caller calls `withdraw`.
         """
         segment = self.data.last(end)
         if position != segment.start + segment.wrote:
@@ -130,14 +130,14 @@ class EntryFiles:
         self.write_index(first_index, index_records)
 
     def roll(self, segment: Segment) -> Segment:
-        """End a file with a blank block, and begin the next one."""
+        """End a file with a blank block, and create the next one."""
         remaining = segment.size - segment.wrote
         segment.file.write(BLANK.codec.pack(MAGIC_BLANK, remaining), segment.wrote)
         segment.wrote = segment.size
         return self.data.last()
 
     def write_index(self, first_index: int, records: Buffer) -> None:
-        """Write index records at their place, which is the end of the index."""
+        """Write index records at the end of the index, which is their place."""
         at, start = 0, first_index * INDEX_SIZE
         with memoryview(records) as view:
             while at < len(records):
@@ -148,10 +148,10 @@ class EntryFiles:
                 at += size
 
     def withdraw(self, end_position: int, end_index: int, reason: BaseException) -> None:
-        """Take back what a failed append has written behind the end.
+        """Clear the bytes that a failed append has written after the end.
 
         Raises:
-            AppendUnclear: the disk does not let it be taken back now; `clear_withdrawn` tries again.
+            AppendUnclear: they could not be cleared now; `clear_withdrawn` tries again.
         """
         for run, end in ((self.data, end_position), (self.index, (end_index + 1) * INDEX_SIZE)):
             while run.files and run.files[-1].start >= max(end, 1):
@@ -165,10 +165,10 @@ class EntryFiles:
             raise AppendUnclear(error.errno, error.strerror) from reason
 
     def clear_withdrawn(self) -> None:
-        """Clear what failed appends have left.
+        """Clear the bytes and delete the files that failed appends have left.
 
         Raises:
-            OSError: the disk refused.
+            OSError: the disk failed; the next call tries again.
         """
         while self._withdrawn:
             segment = self._withdrawn[-1]
@@ -181,10 +181,10 @@ class EntryFiles:
         self.unclear = False
 
     def overwrite(self, position: int, end: int, index: int, end_index: int) -> None:
-        """Write zeros where entries and index records are to be cut, whatever is there, in the file that is to be the last.
+        """Overwrite entries and index records that are to be truncated with zeros, in the file that will be the last.
 
         Raises:
-            OSError: the disk refused.
+            OSError: the write failed.
         """
         for run, start, stop in ((self.data, position, end), (self.index, index * INDEX_SIZE, (end_index + 1) * INDEX_SIZE)):
             segment = run.find(start)

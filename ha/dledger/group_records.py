@@ -1,6 +1,6 @@
-"""What a group of our own nodes writes into its log for itself: the barrier of a term, and who belongs to the group.
+"""The control records of a Raft group of our own nodes: the barrier of a term, and the group's configuration.
 
-Both are control records (`message/control.py`), so that a Java broker and every reader of messages pass over them.
+They have the form of `message/control.py`, so that a Java broker and every reader of messages skips them.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from ..raft.quorum import Configuration
 from ..raft.units import PeerId
 
 BARRIER = "raft_barrier"
-"""The first entry of a term, which changes nothing: entries of earlier terms are committed through it."""
+"""The kind of the first record of a term. It changes nothing, but entries of earlier terms are committed with it."""
 CONFIGURATION = "raft_configuration"
-"""Voters, outgoing voters and learners of the group from here on, with their addresses."""
+"""The kind of the record with the voters, outgoing voters and learners of the group from here on, and their addresses."""
 PEERS_MAX = 64
-"""Members of one configuration."""
-_HOST = encode_host("0.0.0.0", 0)  # the node's address is not known where records are made, and nobody reads it
+"""The most voters, outgoing voters, learners or addresses in one configuration; a record with more is refused."""
+_HOST = encode_host("0.0.0.0", 0)  # the node's address is not known here, and no reader uses the field
 
 
 @attrs.frozen
@@ -36,12 +36,12 @@ class GroupConfiguration:
 
 
 def barrier_record(wall_ms: int) -> bytes:
-    """The record of a barrier, whose place is not known yet."""
+    """Encode the record of a barrier, whose physical offset is not known yet."""
     return _record(Control(BARRIER, {}), wall_ms)
 
 
 def configuration_record(group: GroupConfiguration, wall_ms: int) -> bytes:
-    """The record of a configuration, whose place is not known yet."""
+    """Encode the record of a configuration, whose physical offset is not known yet."""
     configuration = group.configuration
     content = {
         "voters": list(configuration.voters),
@@ -58,10 +58,10 @@ def _record(control: Control, wall_ms: int) -> bytes:
 
 
 def read_configuration(body: bytes) -> GroupConfiguration:
-    """Read the record of a configuration.
+    """Decode the record of a configuration.
 
     Raises:
-        HaProtocolError: it is none.
+        HaProtocolError: the body is not one.
     """
     try:
         control = decode_control(body)

@@ -1,8 +1,8 @@
-"""Term and vote of one node, in DLedger's file `currterm` (MemberState.persistTerm).
+"""The term and vote of one node, in DLedger's file `currterm` (MemberState.persistTerm).
 
-No answer that rests on a term or a vote may leave before `save` has returned. Java writes a `.tmp` without syncing it, copies
-the file to `.bak`, deletes it and renames the `.tmp`: a crash can leave the `.tmp` and the `.bak` alone, which Java then never
-looks at. We replace the file atomically and synced, and read whichever of the three is newest.
+No answer that depends on a term or a vote may be sent before `save` has returned. Java writes a `.tmp` without syncing it,
+copies the file to `.bak`, deletes it and renames the `.tmp`: a crash can leave only the `.tmp` and the `.bak`, which Java never
+reads. We replace the file atomically and sync it, and read the newest of the three.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ _TERM_MAX = (1 << 63) - 1
 
 @attrs.frozen
 class TermAndVote:
-    """What a node must never forget."""
+    """The state that a node must never lose."""
 
     term: int = 0
     vote: str = ""
-    """Id of the node that got this node's vote in `term`; empty for none."""
+    """The id of the node that this node voted for in `term`; empty if it has not voted."""
 
 
 def encode_term_and_vote(state: TermAndVote) -> bytes:
-    """The text of the file."""
+    """Encode the text of the file."""
     return write_properties({"voteLeader": state.vote, "currTerm": str(state.term)}).encode()
 
 
 def decode_term_and_vote(encoded: bytes) -> TermAndVote | None:
-    """Read the text of the file; None if it does not say what it must."""
+    """Decode the text of the file; None if it has no valid term."""
     try:
         entries = read_properties(encoded.decode())
         term = int(entries["currTerm"])
@@ -44,7 +44,7 @@ def decode_term_and_vote(encoded: bytes) -> TermAndVote | None:
 
 @attrs.define(eq=False)
 class HardStateFile:
-    """The file of one node."""
+    """The hard-state file of one node."""
 
     disk: Disk
     directory: str
@@ -54,15 +54,15 @@ class HardStateFile:
         return f"{self.directory}/currterm"
 
     def load(self) -> TermAndVote | None:
-        """The newest state that the file, its backup or an unfinished replacement holds; None if there is none of the three.
+        """Return the newest state in the file, its backup or an unfinished replacement; None if none of the three exists.
 
         Raises:
-            CorruptHardState: there are files, and not one of them can be read.
-            OSError: the disk refused.
+            CorruptHardState: the file is unreadable, or it is missing and only an unreadable backup is left.
+            OSError: a file could not be accessed.
         """
         kept, fresh, backup = (self._read(path) for path in (self.path, f"{self.path}.tmp", f"{self.path}.bak"))
-        # An unreadable replacement was never finished, so nothing was answered by it. The backup is older than the file, and
-        # only as good as it where a Java node has deleted the file to replace it.
+        # An unreadable replacement was never finished, so no answer depended on it. The backup is older than the file, and
+        # equals it only if a Java node has deleted the file to replace it.
         if isinstance(kept, str) or (kept is None and isinstance(backup, str) and not isinstance(fresh, TermAndVote)):
             raise CorruptHardState(
                 f"{kept or backup}: no term can be read, so this node might vote twice in one. Nothing was changed. Put a "
@@ -71,11 +71,11 @@ class HardStateFile:
             )
         candidates = (kept, fresh) if kept is not None else (fresh, backup)
         found = [state for state in candidates if isinstance(state, TermAndVote)]
-        # With one term, the file that knows of a vote is the newer one.
+        # If the terms are equal, the file with a vote is the newer one.
         return max(found, key=lambda state: (state.term, bool(state.vote))) if found else None
 
     def _read(self, path: str) -> TermAndVote | str | None:
-        """What a file says: its path if it says nothing, None if there is no such file."""
+        """Return the state in a file, its path if it is unreadable, or None if it does not exist."""
         if not self.disk.exists(path):
             return None
         return decode_term_and_vote(read_file(self.disk, path)[:FILE_BYTES_MAX]) or path
@@ -84,7 +84,7 @@ class HardStateFile:
         """Replace the file.
 
         Raises:
-            OSError: the new state may not survive a crash; nothing that rests on it may be answered.
-        Durability: on return the new state survives a power cut; a crash before leaves the old or the new one, whole.
+            OSError: the new state may not survive a crash; no answer may depend on it.
+        Durability: on return the new state survives a power cut; an earlier crash leaves the old or the new one, complete.
         """
         replace_file(self.disk, self.path, encode_term_and_vote(state))

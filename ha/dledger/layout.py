@@ -1,8 +1,8 @@
 """The entry and the index record of a ledger, byte for byte (DLedgerEntryCoder, DLedgerMmapFileStore of DLedger 0.3.1.2).
 
-An entry is a header of 48 bytes and its body, which is one message record. The header names the entry's own index, term and
-position, so that a walk over headers can tell an entry from anything else. Java leaves both CRC fields 0 and never looks at
-them; ours writes the CRC-32 of the body into one of them and verifies it wherever it is not 0.
+An entry is a header of 48 bytes and its body, which is one message record. The header has the entry's own index, term and
+position, so that a walk over headers can distinguish an entry from other bytes. Java leaves both CRC fields 0 and never reads
+them; we write the CRC-32 of the body into one of them and verify it where it is not 0.
 """
 
 from __future__ import annotations
@@ -45,25 +45,25 @@ BLANK = Layout(
 HEADER_SIZE = ENTRY.size
 INDEX_SIZE = INDEX.size
 BLANK_SIZE = BLANK.size
-"""Bytes at the end of a data file that no entry ever touches, so that a blank block always fits."""
+"""How many bytes at the end of a data file no entry uses, so that a blank block always fits."""
 
 MAGIC_ENTRY = 1
 MAGIC_BLANK = -1
 CHANNEL_MESSAGE, CHANNEL_CONFIGURATION = 0, 1
 NO_INDEX = -1
-"""The index of no entry: what an empty log ends with."""
+"""The index that means no entry; it is the last index of an empty log."""
 NO_TERM = -1
-"""The term of no entry, as DLedger has it in votes."""
+"""The term that means no entry; DLedger uses it in votes."""
 
 ENTRY_SIZE_MAX = 4 * 1024 * 1024
-"""Java encodes an entry in a buffer of this size; a larger one cannot be appended there."""
+"""The most bytes of an entry. Java encodes entries in a buffer of this size and cannot append a larger one."""
 BODY_SIZE_MAX = ENTRY_SIZE_MAX - HEADER_SIZE
 
 DATA_FILE_SIZE = 1024 * 1024 * 1024
 INDEX_FILE_SIZE = 5 * 1024 * 1024 * INDEX_SIZE
 
 PATCH_AT = HEADER_SIZE + PHYSICAL_OFFSET_AT
-"""Where, counted from an entry's beginning, the physical offset of the message record in its body lies."""
+"""The place of the message record's physical offset, in bytes from the beginning of its entry."""
 
 assert HEADER_SIZE == 48
 assert INDEX_SIZE == 32

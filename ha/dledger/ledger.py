@@ -1,10 +1,10 @@
-"""The entries of one node of a DLedger group, in DLedger's files: data, index, and what both say (DLedgerMmapFileStore).
+"""The entries of one node of a DLedger group, in DLedger's data and index files (DLedgerMmapFileStore).
 
-An entry never touches the last 8 bytes of a data file, and a file that the next entry does not fit ends with a blank block.
-Positions are those of the data files all together; `places.py` says how an index leads to one. Invariant: `begin_index <=
-committed_index + 1` and `synced_index, committed_index <= end_index`; what lies behind the end reads as zeros, so that no later
-scan takes old bytes for entries. Nothing here waits: the calls that reach for the medium (`force`, `truncate`, `heal`) block
-and belong on a worker.
+An entry never uses the last 8 bytes of a data file, and a file that has no room for the next entry ends with a blank block.
+Positions count through all data files; `places.py` maps an index to a position. Invariant: `begin_index <= committed_index + 1`
+and `synced_index, committed_index <= end_index`. The bytes after the end are zeros, so that no later scan reads old bytes as
+entries. No call is asynchronous: those that access the disk (`force`, `truncate`, `heal`) block and must run on a worker
+thread.
 """
 
 from __future__ import annotations
@@ -43,45 +43,45 @@ _unpack_index = INDEX.codec.unpack_from
 
 @attrs.define(eq=False)
 class Placed:
-    """Where an append put its records."""
+    """The place of the appended records."""
 
     first_index: int
     last_index: int
     start: int
-    """End of the ledger before the append; a blank block may lie between it and the first entry."""
+    """The end of the ledger before the append; a blank block may be between it and the first entry."""
     offsets: list[int]
-    """Physical offset of each record: 48 bytes behind the position of its entry."""
+    """The physical offset of each record: 48 bytes after the position of its entry."""
     end: int
-    """End of the ledger after it."""
+    """The end of the ledger after the append."""
 
 
 @attrs.define(eq=False)
 class Ledger(Places):
-    """One node's entries; `recovery.open_ledger` makes it."""
+    """The entries of one node; `recovery.open_ledger` creates it."""
 
     synced_index: int = -1
-    """Entries up to here are on the medium."""
+    """The last entry up to which all are durable."""
     synced_position: int = 0
     committed_index: int = -1
     committed_position: int = 0
-    """End of what is committed: readers see nothing behind it."""
+    """The end of the last committed entry; readers see nothing after it."""
     configurations: list[tuple[int, bytes]] = attrs.field(factory=list[tuple[int, bytes]])
-    """Index and body of the entries that carry a configuration of the group, and of the newest one before the beginning."""
+    """The index and body of each configuration entry, and of the newest one before the ledger's beginning."""
     failure: str | None = None
-    """Why the ledger takes nothing, after a failed sync."""
+    """Why the ledger refuses appends, after a failed sync or truncation; None while it accepts them."""
     indexed_until: int = -1
-    """Index records up to that of this entry are on the medium."""
+    """The last entry up to which all index records are durable."""
     _cut_failed: bool = False
-    """The last attempt to cut has failed, so `failure` is set until another one succeeds."""
+    """Whether the last truncation failed; `failure` is then set until another one succeeds."""
     _index_unsure: bool = True
-    """A sync of the index may have failed, in an earlier process too."""
+    """Whether a sync of the index may have failed, in this process or an earlier one."""
     _forgotten: list[Segment] = attrs.field(factory=list[Segment])
-    """Expired files that are still to be deleted."""
+    """The expired files that are not deleted yet."""
     checkpoint: Checkpoint = attrs.field(factory=Checkpoint)
-    """What the checkpoint file says."""
+    """The content of the checkpoint file."""
 
     def commit(self, index: int) -> None:
-        """Let readers see the entries up to `index`, at most all there are; the mark never goes back."""
+        """Make the entries up to `index` readable, at most all that exist; the committed index never decreases."""
         index = min(index, self.end_index)
         if index > self.committed_index and index >= self.begin_index:
             self.committed_index = index
@@ -95,12 +95,12 @@ class Ledger(Places):
         Args:
             term: at least that of the last entry.
             records: at least one.
-            patch: the records are messages, and each one's physical offset is written into it.
-            channel: of all these entries.
+            patch: whether the records are messages, into each of which its physical offset is written.
+            channel: the channel of all these entries.
 
         Raises:
             NotWritable: a record is too large for an entry or a file, or the ledger has failed. Nothing was appended.
-            OSError: the disk refused. Nothing was appended; bytes behind the end do not count.
+            OSError: the write failed. Nothing was appended; bytes after the end are ignored.
         Durability: none before `force` has returned.
         """
         self._check_writable()
@@ -132,16 +132,16 @@ class Ledger(Places):
             raise NotWritable(f"an entry of {size} bytes is larger than the {room} that a file of the ledger takes")
 
     def append_walked(self, walked: Walked, entries: Buffer, first_index: int | None = None) -> None:
-        """Append entries of another ledger of the group as they lie there, from `first_index` on.
+        """Append entries of another ledger of the group unchanged, from `first_index` on.
 
         Args:
-            walked: what `walk_entries` found in `entries`, which were whole. The position of the first one to append is the end
-                of this ledger, or the beginning of the next file, if a blank block rightly ends the last file before it.
+            walked: the result of `walk_entries` over `entries`, without a fault. The position of the first entry to append is
+                the end of this ledger, or the beginning of the next file if the entry does not fit into the last one.
 
         Raises:
-            LedgerGap: they do not continue this ledger. Nothing was appended.
+            LedgerGap: the entries do not continue this ledger. Nothing was appended.
             NotWritable: the ledger has failed. Nothing was appended.
-            OSError: the disk refused. Nothing was appended; bytes behind the end do not count.
+            OSError: the write failed. Nothing was appended; bytes after the end are ignored.
         Durability: none before `force` has returned.
         """
         self._check_writable()
@@ -171,7 +171,7 @@ class Ledger(Places):
         self.end_index, self.end_position = walked.next_index - 1, walked.position
 
     def note(self, walked: Walked, entries: Buffer, first: int) -> None:
-        """Note terms and configurations of entries that were walked over, from `first` on."""
+        """Record the terms and configurations of walked entries, from the index `first` on."""
         for (index, term), (next_run, _) in zip(walked.runs, [*walked.runs[1:], (walked.next_index, 0)], strict=True):
             if next_run > first:
                 self.terms.add(max(index, first), term)
@@ -181,7 +181,7 @@ class Ledger(Places):
                 self.configurations.append((index, bytes(memoryview(entries)[at + HEADER_SIZE : at + size])))
 
     def next_position(self, size: int) -> int:
-        """Where the next entry lies if it has `size` bytes: at the end, or in the next file if it does not fit the last one."""
+        """The position of the next entry if it has `size` bytes: the end, or the next file if it does not fit into the last."""
         end, file_size = self.end_position, self.data.segment_size
         file_end = end - end % file_size + file_size
         return file_end if end % file_size and size + BLANK_SIZE > file_end - end else end
@@ -197,11 +197,11 @@ class Ledger(Places):
             raise LedgerGap(f"{size} bytes at position {position} do not fit a file of {file_size} bytes")
 
     def truncate(self, index: int) -> None:
-        """Drop the entries from `index` on; what is cut reads as zeros and is synced before this returns. Blocks.
+        """Remove the entries from `index` on. Their bytes become zeros, which are durable when this returns. Blocks.
 
         Raises:
-            CommittedEntries: some of them are committed. Nothing was cut.
-            OSError: the disk refused; the ledger takes nothing until it is reopened.
+            CommittedEntries: some of these entries are committed. Nothing was removed.
+            OSError: the disk failed; the ledger refuses appends until a later truncation succeeds.
         """
         if index > self.end_index:
             return
@@ -210,12 +210,12 @@ class Ledger(Places):
         end = self.end_of(index - 1)
         try:
             if index <= self.checkpoint.synced_index:
-                # Otherwise the next start would take what is cut for damage.
+                # Otherwise the next start would report the removed entries as damage.
                 self._save_checkpoint(index - 1, end)
             if self._cut_failed:
-                # Zeros whose sync has failed look as if they were there, and another sync alone would pass over them.
+                # Zeros whose sync has failed are in the page cache but may be marked clean, so another sync would skip them.
                 self.files.overwrite(end, self.end_position, index, self.end_index)
-            # The index first: a record without its entry is rebuilt, an entry that came back would be believed.
+            # The index is cut first: a missing index record is rebuilt, but an entry that reappeared would be accepted.
             self.index.truncate(index * INDEX_SIZE)
             self.data.truncate(end)
             if self._cut_failed:
@@ -238,14 +238,14 @@ class Ledger(Places):
             self.synced_index, self.synced_position = index - 1, end
 
     def clear(self, begin_index: int, position: int, before_term: int) -> None:
-        """Drop everything and begin anew with the entry `begin_index` at `position`, the beginning of a file. Blocks.
+        """Remove all entries and begin again with the entry `begin_index` at `position`, the beginning of a file. Blocks.
 
         Raises:
-            OSError: the disk refused; the ledger takes nothing until it is reopened.
+            OSError: the disk failed; the ledger refuses appends until a later call succeeds or it is reopened.
         """
         try:
-            # The checkpoint first: it must not call for entries that are gone. The entries of a clearing that was cut short are
-            # a beginning of the old log.
+            # The checkpoint is replaced first: it must not name entries that are removed. If a crash interrupts the removal,
+            # the remaining entries are a prefix of the old log.
             fresh = Checkpoint(
                 begin_index=begin_index, before_term=before_term, synced_index=begin_index - 1, synced_position=position
             )
@@ -260,7 +260,7 @@ class Ledger(Places):
         self.begin_at(begin_index, position, before_term)
 
     def begin_at(self, begin_index: int, position: int, before_term: int) -> None:
-        """Set a ledger without files to its beginning."""
+        """Set the beginning of a ledger that has no files."""
         self.first_position = self.end_position = self.synced_position = self.committed_position = position
         self.begin_index = begin_index
         self.end_index = self.synced_index = self.committed_index = self.indexed_until = begin_index - 1
@@ -268,10 +268,10 @@ class Ledger(Places):
         self.configurations.clear()
 
     def continue_from(self, position: int) -> None:
-        """Let the first entry lie at `position`, the end of an older log; the ledger has never had one. Blocks.
+        """Set the first entry's position to `position`, the end of an older log; the ledger must be empty. Blocks.
 
         Raises:
-            OSError: the disk refused to remove an empty file.
+            OSError: an empty file could not be removed.
         """
         assert self.empty
         assert self.begin_index == 0
@@ -281,7 +281,7 @@ class Ledger(Places):
         self.begin_at(0, position, self.terms.before)
 
     def begin_after(self, position: int) -> int | None:
-        """The index that the ledger would begin with after `forget_before(position)`; None if nothing would be forgotten."""
+        """The first index of the ledger after `forget_before(position)`; None if that would remove nothing."""
         kept = len(self._expired(position))
         return _unpack_header(self.data.files[kept].view, 0)[2] if kept else None
 
@@ -290,11 +290,11 @@ class Ledger(Places):
         return [file for file, after in pairwise(self.data.files) if after.start <= stop]
 
     def forget_before(self, position: int) -> int:
-        """Begin behind the files that lie wholly before `position`, but never behind the last one.
+        """Begin the ledger after the files that end at or before `position`; the last file is always kept.
 
-        What is not committed, or not on this medium yet although others have committed it, stays.
+        Entries that are not committed or not durable on this node are kept too, even if other nodes have committed them.
 
-        Returns: how many data files can be deleted; `delete_forgotten` does it.
+        Returns: how many data files can be deleted; `delete_forgotten` deletes them.
         """
         expired, begin = self._expired(position), self.begin_after(position)
         if begin is None:
@@ -310,12 +310,12 @@ class Ledger(Places):
         return len(expired)
 
     def delete_forgotten(self) -> None:
-        """Delete the files that `forget_before` has left behind; blocks.
+        """Delete the files that `forget_before` has removed from the ledger. Blocks.
 
         Raises:
-            OSError: the disk refused; the next call goes on.
+            OSError: a file could not be deleted; the next call continues with it.
         """
-        self.write_checkpoint()  # or nobody would know the term before the first entry any more
+        self.write_checkpoint()  # otherwise the term before the first entry would be lost with the files
         while self._forgotten:
             self._forgotten[0].close()
             self.data.disk.remove(self._forgotten[0].path)
@@ -324,32 +324,32 @@ class Ledger(Places):
     # ------------------------------------------------------------------------------------------------------------------ syncing
 
     def force(self, start: int, end: int) -> None:
-        """Force the data of [start, end) to the medium; blocks. The caller passes `end.position` and notes it with `reached`.
+        """Sync the data of [start, end). Blocks. The caller passes `end.position` and reports success with `reached`.
 
         Raises:
-            OSError: nothing may be assumed about these bytes; the caller notes it with `failed`.
+            OSError: these bytes may or may not be durable; the caller reports it with `failed`.
         """
         self.data.sync(start, end)
 
     def reached(self, end: LedgerEnd) -> None:
-        """Note that everything before `end` is on the medium; what was cut meanwhile does not count."""
+        """Note that everything before `end` is durable, except what was truncated in the meantime."""
         if end.position <= self.end_position and end.index <= self.end_index and end.index > self.synced_index:
             self.synced_index, self.synced_position = end.index, end.position
 
     def failed(self, error: OSError) -> None:
-        """Note that a sync failed: what is not synced may or may not be on the medium, and another sync would not tell."""
+        """Note that a sync failed: unsynced entries may or may not be durable, and a later successful sync proves nothing."""
         self.failure = f"the disk failed to sync positions from {self.synced_position} on: {error.strerror or error}"
 
     def write_checkpoint(self) -> None:
-        """Note what is on the medium, so that the next recovery reads only what comes after it; blocks.
+        """Write what is durable to the checkpoint, so that the next recovery reads only later entries. Blocks.
 
         Raises:
-            OSError: the disk refused; the old checkpoint is there still.
+            OSError: the disk failed; the old checkpoint is kept.
         """
         index, position = self.synced_index, self.synced_position
         start, end = max(self.indexed_until + 1, self.begin_index) * INDEX_SIZE, (index + 1) * INDEX_SIZE
         if self._index_unsure:
-            self.index.rewrite(start, end)  # after a failed sync, another one alone might pass over what it lost
+            self.index.rewrite(start, end)  # after a failed sync, another one may skip the pages that were lost
         self._index_unsure = True
         self.index.sync(start, end)
         self._index_unsure, self.indexed_until = False, max(self.indexed_until, index)
@@ -370,10 +370,10 @@ class Ledger(Places):
         self.checkpoint = checkpoint
 
     def heal(self) -> None:
-        """Read the unsynced entries back, verify them, write and sync them anew; blocks.
+        """Read the unsynced entries back, verify them, and write and sync them again. Blocks.
 
         Raises:
-            OSError: the disk refused, or an entry reads back damaged.
+            OSError: the disk failed, or an entry reads back damaged.
         """
         if self.files.unclear:
             self.files.clear_withdrawn()
@@ -406,7 +406,7 @@ class Ledger(Places):
         return segment.size - at >= BLANK_SIZE and BLANK.codec.unpack_from(segment.view, at) == (MAGIC_BLANK, segment.size - at)
 
     def close(self) -> None:
-        """Close the files; views that were handed out stay readable."""
+        """Close the files; views of entries that were returned remain readable."""
         self.data.close()
         self.index.close()
 

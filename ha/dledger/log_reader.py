@@ -1,4 +1,4 @@
-"""The ledger as the Raft core sees it: batches cut out of the files, and a new beginning for a peer that is too far behind."""
+"""The ledger as the Raft core reads it: batches as slices of the files, and a snapshot for a peer that is too far behind."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ def _always() -> bool:
 
 @attrs.define(eq=False)
 class LedgerReader:
-    """Satisfies the core's `LogReader`."""
+    """Implements the core's `LogReader` for a ledger."""
 
     ledger: Ledger
     initial: GroupConfiguration
-    """What the group began with, before any entry."""
+    """The configuration of the group before its first entry."""
     wall_ms: Callable[[], int]
     may_fill: Callable[[], bool] = _always
-    """Whether the log says everything that a node needs that begins anew with this node's first entry."""
+    """Whether a node that begins with this node's first entry finds all it needs in the log."""
 
     def state(self) -> LogState:
-        """The log as the core finds it when it starts."""
+        """The state of the log for the start of the core."""
         ledger = self.ledger
         runs = tuple(TermRun(index, term) for index, term in ledger.terms.runs(ledger.begin_index, ledger.end_index))
         return LogState(ledger.begin_index - 1, ledger.terms.before, ledger.end_index, runs, self.configurations())
 
     def configurations(self) -> tuple[tuple[LogIndex, Configuration], ...]:
-        """The newest configuration at or before the beginning of the log, and all behind it."""
+        """The newest configuration at or before the beginning of the log, and all later ones."""
         entries = [(index, read_configuration(body).configuration) for index, body in self.ledger.configurations]
         if not entries or entries[0][0] >= self.ledger.begin_index:
             entries.insert(0, (NO_INDEX, self.initial.configuration))
@@ -52,7 +52,7 @@ class LedgerReader:
         return read_configuration(configurations[-1][1]) if configurations else self.initial
 
     def batch(self, first_index: LogIndex, last_index: LogIndex, bytes_max: int) -> Batch:
-        """Entries as they lie in the leader's file."""
+        """Return entries as they are in the leader's file."""
         piece = self.ledger.slice_from(first_index, bytes_max, last_index)
         runs = tuple(TermRun(index, term) for index, term in self.ledger.terms.runs(first_index, piece.last_index))
         configurations: tuple[tuple[LogIndex, Configuration], ...] = ()
@@ -65,7 +65,7 @@ class LedgerReader:
         return Batch(first_index, piece.last_index, runs, len(piece.entries), piece, configurations)
 
     def snapshot(self, peer: PeerId) -> Snapshot | None:
-        """Where a peer begins anew that lacks expired entries; None while the log says too little for such a peer."""
+        """Return the beginning of this log for a peer that lacks expired entries; None while `may_fill` forbids that."""
         del peer
         if not self.may_fill():
             return None
@@ -88,7 +88,7 @@ def write_slice(ledger: Ledger, piece: Slice) -> None:
     received = piece.batch.payload
     assert isinstance(received, ReceivedEntries)
     walked = received.walked
-    if piece.last_index < piece.batch.last_index:  # the end of the batch was cut off again before it was written
+    if piece.last_index < piece.batch.last_index:  # the end of the batch was truncated before it was written
         number = piece.last_index - walked.first_index
         _, position, size, *_ = INDEX.codec.unpack_from(walked.index_records, INDEX_SIZE * number)
         end = walked.at - (walked.position - position) + size
@@ -109,16 +109,16 @@ def write_slice(ledger: Ledger, piece: Slice) -> None:
 
 @attrs.define(eq=False)
 class JavaEntryReader:
-    """What the core of the java dialect reads: entries one by one."""
+    """Reads single entries for the core of the java dialect."""
 
     ledger: Ledger
 
     def entry(self, index: LogIndex) -> memoryview:
-        """One entry with its header."""
+        """Return one entry with its header."""
         return self.ledger.entry(index)
 
     def entries(self, first: LogIndex, last: LogIndex, bytes_max: int) -> Sequence[memoryview]:
-        """Entries from `first` on, at most to `last`; more than one only while they stay within `bytes_max`."""
+        """Return entries from `first` on, at most to `last`; at least one, and more only within `bytes_max`."""
         piece = self.ledger.slice_from(first, bytes_max, last)
         found, at = list[memoryview](), 0
         while at < len(piece.entries):
@@ -128,6 +128,6 @@ class JavaEntryReader:
         return found
 
     def fits(self, position: int, size: int) -> bool:
-        """Whether the next entry, of `size` bytes, belongs at `position`."""
+        """Whether `position` is the right place for a next entry of `size` bytes."""
         ledger = self.ledger
         return size <= ledger.data.segment_size - BLANK_SIZE and position == ledger.next_position(size)

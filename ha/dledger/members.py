@@ -13,28 +13,28 @@ from .group_records import GroupConfiguration, configuration_record
 from .replica import Replica
 
 CATCH_UP_SECONDS = 0.1
-"""How often a leader that adds a voter looks whether it has caught up."""
+"""Interval, in seconds, at which a leader that adds a voter checks whether it has caught up."""
 
 
 async def change_members(
     replica: Replica, voters: Sequence[PeerId], learners: Sequence[PeerId], addresses: dict[PeerId, Address]
 ) -> None:
-    """Let the group become `voters` and `learners`, and wait until that is committed.
+    """Change the group's members to `voters` and `learners`, and wait until that is committed.
 
     Raises:
-        NotLeader, ChangeRefused (Refused), LeadershipLost: the present step failed; earlier ones stand.
+        NotLeader, ChangeRefused (Refused), LeadershipLost: the current step failed; earlier ones remain in effect.
     """
     present = replica.core.configuration
     fresh = [peer for peer in voters if not present.votes(peer) and peer not in present.learners]
     if fresh:
         await _change(replica, present.voters, (*present.learners, *fresh), addresses)
-    while not _caught_up(replica, voters):  # noqa: ASYNC110 - nothing tells of it
+    while not _caught_up(replica, voters):  # noqa: ASYNC110 - no event reports it
         await trio.sleep(CATCH_UP_SECONDS)
     await _change(replica, voters, learners, addresses)
 
 
 def _caught_up(replica: Replica, voters: Sequence[PeerId]) -> bool:
-    """Whether the voters to be have nearly everything; without leadership, the next step is refused, and says so."""
+    """Whether the new voters have nearly all entries; also true without leadership, because the next step then raises."""
     core = replica.core
     if core.leadership is None:
         return True

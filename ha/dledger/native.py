@@ -1,7 +1,7 @@
-"""The native dialect: messages of the Raft core as frames, and frames as messages; pure.
+"""The native dialect: encodes messages of the Raft core as frames and decodes them, without I/O.
 
-A push of entries is a slice of the leader's data file behind a short head. The follower walks once over the headers in it,
-which gives the core what it must know, the index its records, and the ledger bytes that it can append as they are.
+An Append is a short head and a slice of the leader's data file. The follower reads the headers in it once, which yields the
+indexes and terms for the core and the records for the index; the bytes are appended to the ledger unchanged.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from .walk import Walked, walk_entries
 
 Parts = Sequence[bytes | memoryview]
 ReadConfiguration = Callable[[bytes], Configuration]
-"""Reads the body of a configuration entry; HaProtocolError if it is none."""
+"""Decodes the body of a configuration entry; raises HaProtocolError if it is not one."""
 
 RECEIVE_BYTES = 64 * 1024
 
@@ -61,7 +61,7 @@ _PLAIN: tuple[tuple[int, type, Layout], ...] = (
     (14, TermQuery, wire.TERM_QUERY),
     (15, TermAnswer, wire.TERM_ANSWER),
 )
-"""Messages whose fields are those of their layout, with sender and receiver, which the connection knows, before them."""
+"""Messages whose fields are those of their layout, after the sender and receiver, which the connection determines."""
 KIND_READ_INDEX_RESPONSE, KIND_APPEND_RESPONSE, KIND_APPEND, KIND_INSTALL_SNAPSHOT = 10, 11, 12, 13
 
 _KIND_OF = {message: (kind, layout) for kind, message, layout in _PLAIN}
@@ -72,7 +72,7 @@ _unpack_header = ENTRY.codec.unpack_from
 
 @attrs.frozen(eq=False)
 class ReceivedEntries:
-    """The payload of a batch that a leader has sent."""
+    """The payload of a batch received from a leader."""
 
     walked: Walked
     entries: memoryview
@@ -80,7 +80,7 @@ class ReceivedEntries:
 
 @attrs.frozen
 class BeginAnew:
-    """The payload of a snapshot: where the ledger begins, and the configuration there."""
+    """The payload of a snapshot: the position where the ledger begins, and the configuration there."""
 
     position: int
     configuration_index: LogIndex
@@ -88,7 +88,7 @@ class BeginAnew:
 
 
 def lane_of(message: Message) -> int:
-    """The lane a message travels on: entries, and what must stay in order with them, have one of their own."""
+    """The lane of a message: entries, and messages that must stay in order with them, have a separate one."""
     return LANE_ENTRIES if isinstance(message, Append | InstallSnapshot) else wire.LANE_CONTROL
 
 
@@ -96,7 +96,7 @@ def lane_of(message: Message) -> int:
 
 
 def encode_message(message: Message) -> Parts:
-    """The parts of a frame, to be sent one behind the other; entries are views of the leader's file."""
+    """Return the parts of a frame, to be sent in order; entries are views of the leader's file."""
     if isinstance(message, Append):
         position, entries = 0, memoryview(b"")
         if message.batch is not None:
@@ -154,14 +154,14 @@ def _frame(kind: int, fields: bytes, body: memoryview = _NO_BYTES) -> Parts:
 
 @attrs.define(eq=False)
 class FrameReader:
-    """Cuts what comes on one connection into frames.
+    """Splits the received bytes of one connection into frames.
 
-    The shell receives into `room()` and reports with `received`. A long frame gets memory of its own, into which the rest of it
-    is received, so that its entries lie in one piece and stay where they are.
+    The shell receives into `room()` and reports with `received`. A long frame gets a buffer of its own, into which the rest of
+    it is received, so that its entries are contiguous and need no further copy.
     """
 
     frame_max: int
-    """Largest `size` of a frame on this lane."""
+    """The largest `size` of a frame on this lane; a larger one raises HaProtocolError."""
     _small: bytearray = attrs.field(factory=lambda: bytearray(RECEIVE_BYTES))
     _filled: int = 0
     _long: bytearray | None = None
@@ -173,13 +173,13 @@ class FrameReader:
         return cls(ENTRIES_FRAME_MAX if lane == LANE_ENTRIES else CONTROL_FRAME_MAX)
 
     def room(self) -> memoryview:
-        """Where the next bytes are to be received; never empty."""
+        """The buffer into which the next bytes are received; never empty."""
         if self._long is not None:
             return memoryview(self._long)[self._long_filled :]
         return memoryview(self._small)[self._filled :]
 
     def feed(self, data: bytes) -> list[tuple[int, memoryview]]:
-        """Take bytes that were received elsewhere; returns the frames that are whole now."""
+        """Copy bytes that were received elsewhere; return the kind and content of each frame that is now complete."""
         frames: list[tuple[int, memoryview]] = []
         view = memoryview(data)
         while view:
@@ -192,10 +192,10 @@ class FrameReader:
         return frames
 
     def received(self, count: int) -> list[tuple[int, memoryview]]:
-        """Note that `count` bytes were received into `room()`; returns kind and content of each frame that is whole now.
+        """Note that `count` bytes were received into `room()`; return kind and content of each frame that is now complete.
 
         Raises:
-            HaProtocolError: a length beyond its bound, or a damaged frame. The connection is of no further use.
+            HaProtocolError: a length is beyond its bound, or a frame is damaged. The connection must be closed.
         """
         frames: list[tuple[int, memoryview]] = []
         if self._long is not None:
@@ -240,10 +240,10 @@ def _checked(kind: int, crc: int, content: memoryview) -> tuple[int, memoryview]
 def decode_message(
     kind: int, content: memoryview, sender: PeerId, to: PeerId, read_configuration: ReadConfiguration
 ) -> Message:
-    """Read the content of a frame that `sender` has sent.
+    """Decode the content of a frame from `sender`.
 
     Raises:
-        HaProtocolError: it is no message, or its entries are not what entries must be.
+        HaProtocolError: the content is not a message, or its entries are not well formed.
     """
     try:
         if kind in _PLAIN_OF:

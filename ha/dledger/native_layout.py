@@ -1,7 +1,7 @@
-"""What travels on the Raft port in the native dialect, byte for byte: a handshake, then frames.
+"""The bytes on the Raft port in the native dialect: a handshake, then frames.
 
-The handshake is that of `haProtocol = ledgermq`: both sides prove that they know the secret, over nonces that neither can
-choose alone. Every frame has a checksum. No length is believed before it was compared with its bound.
+The handshake is that of `haProtocol = ledgermq`: both sides prove that they know the secret, with a nonce from each side.
+Every frame has a checksum. Every length is compared with its bound before it is used.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from ...message.fields import Field, Layout
 from .layout import ENTRY_SIZE_MAX
 
 TAG = b"\x89LMQRF\r\x01"
-"""First bytes of either side; the last one is the version. A remoting peer takes them for a frame of 2.3 GB."""
+"""The first bytes that each side sends; the last byte is the version. A remoting peer reads them as a frame of 2.3 GB."""
 NONCE_SIZE = 32
 MAC_SIZE = 32
 NODE_SIZE = 16
 NAME_BYTES_MAX = 255
 HANDSHAKE_PART_MAX = 4096
-"""Bytes that an envelope may announce."""
+"""The most bytes that may follow an envelope; a larger size ends the connection."""
 
 ENVELOPE = Layout(
     "Raft handshake envelope",
@@ -57,9 +57,9 @@ FRAME = Layout(
     ),
 )
 CONTROL_FRAME_MAX = 4096
-"""Bytes of a frame without entries."""
+"""The most bytes of a frame without entries; a larger size ends the connection."""
 ENTRIES_FRAME_MAX = 2 * ENTRY_SIZE_MAX
-"""Bytes of a frame with entries: a batch, or one entry that is larger."""
+"""The most bytes of a frame with entries, a batch or one larger entry; a larger size ends the connection."""
 
 _TERM = Field("term", "q", "the sender's current term")
 

@@ -1,6 +1,6 @@
-"""Where the entries of a ledger lie, and reading them: from an index to a position and back, slices, entries, message records.
+"""The read side of a ledger: maps indexes to positions and back, and returns slices, entries and message records.
 
-Data files hold entries back to back, index files one record of 32 bytes per entry, so an index leads to a position at once.
+Data files hold consecutive entries, index files one record of 32 bytes per entry, so the position of an index is one lookup.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _unpack_index = INDEX.codec.unpack_from
 
 @attrs.frozen
 class LedgerSlice:
-    """Whole entries as they lie in one data file."""
+    """Complete entries as they are in one data file."""
 
     first_index: int
     last_index: int
@@ -33,7 +33,7 @@ class LedgerSlice:
 
 @attrs.frozen
 class LedgerEnd:
-    """How far a ledger went at some moment."""
+    """The end of a ledger at some moment."""
 
     index: int
     position: int
@@ -46,10 +46,10 @@ class Places:
     files: EntryFiles
     checkpoint_file: CheckpointFile
     first_position: int = 0
-    """Where the first entry lies while there is none: an older log, which the ledger continues, ends there."""
+    """The position of the first entry while the ledger has none; the older log that the ledger continues ends there."""
     begin_index: int = 0
     end_index: int = -1
-    """Index of the last entry; `begin_index - 1` while there is none."""
+    """The index of the last entry; `begin_index - 1` while there is none."""
     end_position: int = 0
     terms: Terms = attrs.field(factory=Terms)
 
@@ -69,7 +69,7 @@ class Places:
 
     @property
     def end_term(self) -> int:
-        """Term of the last entry."""
+        """The term of the last entry."""
         return self.terms.last
 
     @property
@@ -78,17 +78,17 @@ class Places:
 
     @property
     def begin_position(self) -> int:
-        """Where the first data file begins."""
+        """The position where the first data file begins."""
         return self.data.min_offset if self.data.files else self.first_position
 
     def term_of(self, index: int) -> int | None:
-        """Term of an entry, the one before the first included; None where the ledger cannot say it."""
+        """The term of an entry or of the one before the first; None if the ledger does not know it."""
         if not self.begin_index - 1 <= index <= self.end_index:
             return None
         return self.terms.term_of(index)
 
     def place_of(self, index: int) -> tuple[int, int]:
-        """Position and size of an entry, which must be in the ledger.
+        """Return the position and size of an entry, which must be in the ledger.
 
         Raises:
             CorruptLedger: the index record is not that of this entry.
@@ -106,14 +106,14 @@ class Places:
         )
 
     def end_of(self, index: int) -> int:
-        """Where the bytes of an entry end; for `begin_index - 1`, where the first entry begins."""
+        """The position where an entry ends; for `begin_index - 1`, where the first entry begins."""
         if index < self.begin_index:
             return self.begin_position
         position, size = self.place_of(index)
         return position + size
 
     def index_at(self, position: int) -> int:
-        """Index of the last entry that begins at or before `position`; `begin_index - 1` if none does."""
+        """The index of the last entry that begins at or before `position`; `begin_index - 1` if none does."""
         low, high = self.begin_index, self.end_index + 1
         while low < high:
             middle = (low + high) // 2
@@ -124,12 +124,12 @@ class Places:
         return low - 1
 
     def slice_from(self, index: int, size_max: int, last_max: int | None = None) -> LedgerSlice:
-        """Whole entries from `index` on as they lie in one data file, at most `size_max` bytes, but at least one entry.
+        """Return complete entries from `index` on as they are in one data file, at least one.
 
         Args:
-            index: of the first one.
-            size_max: of all together.
-            last_max: index of the last one at most.
+            index: index of the first entry.
+            size_max: the most bytes of all entries together; a larger first entry is returned alone.
+            last_max: the largest index that the last entry may have.
         """
         position, size = self.place_of(index)
         segment = self.data.find(position)
@@ -147,15 +147,15 @@ class Places:
         return LedgerSlice(index, last, position, segment.view[position - segment.start : end - segment.start])
 
     def entry(self, index: int) -> memoryview:
-        """The bytes of one entry, header included."""
+        """Return the bytes of one entry, header included."""
         return self.slice_from(index, 0).entries
 
     def body(self, index: int) -> memoryview:
-        """The body of one entry."""
+        """Return the body of one entry."""
         return self.slice_from(index, 0).entries[HEADER_SIZE:]
 
     def record(self, offset: int, size: int) -> memoryview | None:
-        """`size` bytes at the physical offset `offset`, or None if the ledger does not have them (any more)."""
+        """Return `size` bytes at the physical offset `offset`, or None if the ledger does not have them or no longer does."""
         segment = self.data.find(offset)
         if segment is None:
             return None
@@ -163,10 +163,10 @@ class Places:
         return segment.view[at : at + size] if at + size <= segment.wrote else None
 
     def records(self, start: int, end: int) -> Iterator[tuple[int, int, memoryview]]:
-        """The message records between two positions that are ends of entries; blank blocks and other entries are passed over.
+        """Yield the message records between two positions that are ends of entries; blank blocks and other entries are skipped.
 
         Yields:
-            Where the entry ends, the physical offset of the record in it, and the record.
+            The position where the entry ends, the physical offset of the record in it, and the record.
         """
         position = max(start, self.begin_position)
         while position < end:

@@ -1,16 +1,16 @@
-"""Opening a ledger after any kind of exit, in numbered passes; nothing is trusted that cannot be checked.
+"""Opening a ledger after any kind of exit, in numbered passes; everything that is relied on is verified.
 
-1. The files: of one size each, consecutive, data and index.
-2. The start: the checkpoint names the last entry that was on the medium with everything before it. It counts only if that entry
-   is still there, whole and as named. Otherwise, as where a Java node used the files last, everything is read.
-3. The walk: entry after entry, header and body; the first unsound one is the end. An end before what the checkpoint says is
-   damage, never a torn tail, and stops the start: a node that quietly lost entries that it had acknowledged could elect a
-   leader that lacks them too.
-4. The index records of all entries walked over are written anew where they differ.
-5. What lies behind the end is cut, so that it reads as zeros. What was walked over may be in the page cache only, left by a
-   process whose sync failed, so it is written again and synced.
+1. The files are checked: data files have one size and are consecutive, and so are index files.
+2. The starting point is found: the checkpoint names an entry that was durable with everything before it. It is used only if
+   that entry is still there and unchanged. Otherwise, for example after a Java node used the files, everything is read.
+3. The entries after it are read one by one, header and body; the first invalid one is the end. An end before the checkpoint's
+   entry is damage, never a torn tail, and the start fails: a node that silently lost acknowledged entries could elect a leader
+   that lacks them too.
+4. The index records of all entries that were read are rewritten where they differ.
+5. Everything after the end is truncated, so that it reads as zeros. The entries that were read may be in the page cache only,
+   left by a process whose sync failed, so they are written again and synced.
 
-It blocks, so it runs on a worker thread, before anybody else uses the ledger.
+Recovery blocks, so it runs on a worker thread, before any task uses the ledger.
 """
 
 from __future__ import annotations
@@ -44,23 +44,23 @@ from .walk import walk_entries
 log = get_logger(__name__)
 
 WALK_BYTES = 2 * ENTRY_SIZE_MAX
-"""How much is walked over before its index records are compared, which bounds the memory they take. One entry always fits."""
+"""How many bytes are walked before their index records are compared, which bounds the records' memory. Any entry fits."""
 LEFTOVER_BYTES = 64 * 1024
-"""How far behind the end is looked for something that was cut off."""
+"""How many bytes after the end are searched for remains of a torn tail; if there are any, a warning is logged."""
 
 
 @attrs.frozen
 class LedgerFiles:
-    """Where the files of one node are and how large."""
+    """The directories and file sizes of one node's ledger."""
 
     directory: str
     """`dledger-ID` below the store's root."""
     data_file_size: int = DATA_FILE_SIZE
     index_file_size: int = INDEX_FILE_SIZE
     data_directory: str = ""
-    """Elsewhere, if set (storePathDLedgerCommitLog)."""
+    """The directory of the data files if they are not in `directory` (storePathDLedgerCommitLog)."""
     first_position: int = 0
-    """Where the first entry of a new ledger lies."""
+    """The position of the first entry of a new ledger."""
 
     @property
     def data(self) -> str:
@@ -72,12 +72,12 @@ class LedgerFiles:
 
 
 def open_ledger(disk: Disk, files: LedgerFiles) -> Ledger:
-    """Load and recover the ledger of `files`, or begin a new one.
+    """Load and recover the ledger of `files`, or create a new one.
 
     Raises:
         WrongSegmentSize: a file has another size than configured.
-        CorruptLedger: the files are not what they were when they were synced. Nothing was changed.
-        OSError: the disk refused.
+        CorruptLedger: the files differ from what was synced. Nothing was changed.
+        OSError: the disk failed.
     """
     data = Segments(disk, files.data, files.data_file_size)
     index = Segments(disk, files.index, files.index_file_size)
@@ -103,7 +103,7 @@ def _make_directories(disk: Disk, files: LedgerFiles) -> None:
     for directory in (files.data, files.index):
         if not disk.is_directory(directory):
             disk.make_directories(directory)
-            # Up to the store's root: what is synced into a directory is worth nothing if a power cut takes the directory.
+            # Every directory up to the store's root is synced: otherwise a power cut could remove it with the files in it.
             parent = posixpath.dirname(directory)
             disk.sync_directory(parent)
             disk.sync_directory(posixpath.dirname(parent) or ".")
@@ -142,7 +142,7 @@ def _recover(ledger: Ledger, checkpoint: Checkpoint) -> None:
 
 
 def _finish_expiry(ledger: Ledger, checkpoint: Checkpoint) -> None:
-    """Delete files that had expired when the checkpoint was written, if a power cut has brought them back."""
+    """Delete files that had expired when the checkpoint was written and reappeared after a power cut."""
     files = ledger.data.files
     firsts = [_first_index_of(file) for file in files]
     if checkpoint.begin_index <= 0 or checkpoint.begin_index not in firsts[1:]:
@@ -155,7 +155,7 @@ def _finish_expiry(ledger: Ledger, checkpoint: Checkpoint) -> None:
 
 
 def _begin(ledger: Ledger, checkpoint: Checkpoint) -> None:
-    """Begin without a file: as a new node, or where the leader told this one to begin before anything was written."""
+    """Begin without files: as a new node, or where a leader's snapshot made this node begin before anything was written."""
     begin = max(checkpoint.begin_index, 0)
     known = max(checkpoint.synced_index, checkpoint.committed_index)
     if known >= begin:
@@ -163,11 +163,11 @@ def _begin(ledger: Ledger, checkpoint: Checkpoint) -> None:
     ledger.index.clear()
     ledger.begin_at(begin, checkpoint.synced_position if begin else ledger.first_position, checkpoint.before_term)
     ledger.configurations = list(checkpoint.configurations)
-    ledger.write_checkpoint()  # it says that this ledger is ours from its first entry on
+    ledger.write_checkpoint()  # it marks all entries of this ledger as written by our own nodes
 
 
 def _check_end(ledger: Ledger, checkpoint: Checkpoint) -> None:
-    """Refuse an end that cannot be that of a torn tail."""
+    """Raise CorruptLedger if the end cannot be that of a torn tail."""
     where = f"entry {ledger.end_index + 1} at position {ledger.end_position} is not whole"
     if ledger.end_index < checkpoint.synced_index:
         raise CorruptLedger(
@@ -176,18 +176,18 @@ def _check_end(ledger: Ledger, checkpoint: Checkpoint) -> None:
             "been synced",
         )
     last = ledger.data.files[-1]
-    # A Java node does not say what it has synced. Of ours, all that lies behind the checkpoint may be torn, in several files.
+    # A Java node does not record what it has synced. On our nodes the torn tail after the checkpoint may span several files.
     far = last.start - ledger.end_position > last.size or (ledger.empty and last.start > ledger.end_position)
     if checkpoint.begin_index < 0 and far:
         raise CorruptLedger(ledger.data.directory, f"{where}, although files follow up to {last.path}")
 
 
 def _is_there(ledger: Ledger, checkpoint: Checkpoint) -> bool:
-    """Whether the entry that the checkpoint names is where it says, whole, and its index record too."""
+    """Whether the checkpoint's entry and its index record are complete and where the checkpoint names them."""
     index, end = checkpoint.synced_index, checkpoint.synced_position
     begin = _first_index(ledger)
     if index < 0 or begin is None or not begin == checkpoint.begin_index <= index:
-        return False  # also where files have come back that had expired: nobody has synced what leads to their entries
+        return False  # also if expired files have reappeared: their index records were never synced
     record = ledger.index.find(index * INDEX_SIZE)
     if record is None or ledger.index.find(begin * INDEX_SIZE) is None:
         return False
@@ -203,7 +203,7 @@ def _is_there(ledger: Ledger, checkpoint: Checkpoint) -> bool:
 
 
 def _first_index(ledger: Ledger) -> int | None:
-    """Index of the entry that the first file begins with."""
+    """The index of the first entry of the first file."""
     return _first_index_of(ledger.data.files[0])
 
 
@@ -213,7 +213,7 @@ def _first_index_of(first: Segment) -> int | None:
 
 
 def _start(ledger: Ledger, checkpoint: Checkpoint, *, trusted: bool) -> None:
-    """Set the ledger to the end of what needs no reading, or to its beginning."""
+    """Set the ledger's end to the checkpoint's entry if that is trusted, else to the ledger's beginning."""
     begin = _first_index(ledger)
     ledger.begin_index = 0 if begin is None else begin
     ledger.terms.begin = ledger.begin_index
@@ -228,8 +228,8 @@ def _start(ledger: Ledger, checkpoint: Checkpoint, *, trusted: bool) -> None:
 
 
 def _read_terms(ledger: Ledger, first: int, last: int) -> None:
-    """Read from the index where the term changes between two entries: terms ascend, so a search by halves finds each place."""
-    ledger.end_index = last  # what may be asked for
+    """Find in the index where the term changes; terms ascend, so a binary search finds each place."""
+    ledger.end_index = last  # `place_of` accepts no later index
     while first <= last:
         term = _term_in_index(ledger, first)
         ledger.terms.add(first, term)
@@ -253,7 +253,7 @@ def _term_in_index(ledger: Ledger, index: int) -> int:
 
 
 def _walk(ledger: Ledger) -> None:
-    """Walk from the end of what is known to the end of the last sound entry, mending the index on the way."""
+    """Walk from the ledger's present end to the end of the last valid entry, and repair the index on the way."""
     while (segment := ledger.data.find(ledger.end_position)) is not None:
         at = ledger.end_position - segment.start
         limit = min(at + WALK_BYTES, segment.size)
@@ -279,7 +279,7 @@ def _is_blank(view: memoryview, at: int, file_size: int) -> bool:
 
 
 def _goes_on(ledger: Ledger, position: int) -> bool:
-    """Whether the next file begins with the next entry; if not, the blank block before it ends the log and is cut too."""
+    """Whether the next file begins with the next entry; if not, the log ends before the blank block, which is truncated."""
     segment = ledger.data.find(position)
     if segment is None:
         return False
@@ -313,7 +313,7 @@ def _mend_index(ledger: Ledger, first_index: int, records: bytearray) -> None:
 
 
 def _cut(ledger: Ledger) -> None:
-    """Cut data and index behind the end; what is cut reads as zeros."""
+    """Truncate data and index after the end; the truncated bytes read as zeros."""
     end, data = ledger.end_position, ledger.data
     segment = data.find(end)
     if segment is not None:

@@ -1,8 +1,8 @@
-"""One walk over the headers of a stretch of entries, which finds out how far it is what it should be; pure.
+"""A walk over the headers of consecutive entries, which finds how far they are valid; it does no I/O.
 
-The follower walks over what a leader sends and recovery over what the files hold. An entry belongs if its header names the
-position where it lies, the index that comes next and a term that does not go back, and its sizes agree. The walk makes the
-index records and the changes of term on its way; nothing is made per entry but its index record.
+The follower walks over what a leader sends, recovery over the files. An entry is valid if its header has the position where it
+is, the next index and a term that does not decrease, and if its sizes agree. The walk also produces the index records and the
+changes of term; for speed it creates nothing else per entry.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ _SIZE_AND_MAGIC = struct.Struct(">ii")
 
 @attrs.define(eq=False)
 class Walked:
-    """What a walk has found."""
+    """The result of a walk."""
 
     at: int
-    """Where in the buffer the first byte lies that belongs to no sound entry."""
+    """The place in the buffer where the last valid entry ends."""
     position: int
-    """The same as a position in the data files."""
+    """The same place as a position in the data files."""
     first_index: int
     next_index: int
     index_records: bytearray
-    """The index records of all sound entries, in order."""
+    """The index records of all valid entries, in order."""
     runs: list[tuple[int, int]]
     """The first index of each run of entries of one term, with the term."""
     configurations: list[int]
-    """Where in the buffer entries begin that carry a configuration of the group."""
+    """The places in the buffer where configuration entries begin."""
     fault: str | None
     """What is wrong with the entry at `at`; None if the walk came to the end of the buffer."""
 
@@ -47,10 +47,10 @@ def walk_entries(
     """Walk over the entries of `buffer` from `at` to `limit`.
 
     Args:
-        position: place of the byte `at` in the data files.
+        position: position of the byte `at` in the data files.
         next_index: index that the first entry must have.
-        term: term of the entry before; no later one may have a smaller term.
-        check_bodies: verify each body by its CRC, or where a Java node left that 0, by the CRC of the message in it.
+        term: term of the previous entry; no later one may have a smaller term.
+        check_bodies: whether each body is verified by its CRC, or if a Java node left that 0, by the CRC of its message.
     """
     view = memoryview(buffer)
     first_index, run_term = next_index, -2
@@ -87,14 +87,14 @@ def walk_entries(
 
 
 def body_is_sound(body: memoryview, crc: int) -> bool:
-    """Whether a body has the CRC of its header; of one without, whether the message in it, if it is one, has its own."""
+    """Whether a body has the CRC of its header. If that is 0, whether the message in the body, if any, has its own CRC."""
     if crc:
         return crc32(body) == crc
     return not is_message(body) or check_record(body, 0, len(body))[0] is Check.RECORD
 
 
 def is_message(body: memoryview) -> bool:
-    """Whether an entry's body claims to be one message record."""
+    """Whether an entry's body begins like a message record of the same size."""
     if len(body) < _SIZE_AND_MAGIC.size:
         return False
     size, magic = _SIZE_AND_MAGIC.unpack_from(body)

@@ -16,8 +16,7 @@ class Settings:
     election_ticks_min: int = 15
     """A node that heard from a leader less than this long ago grants no vote to another node (leader stickiness)."""
     election_ticks_max: int = 30
-    """Election and vote time-outs are random numbers in [min, max]. A leader that hears from no majority for this long steps
-    down."""
+    """Election and vote time-outs are random numbers in [min, max]. A leader without a majority for this long steps down."""
     turn_ticks: int = 3
     """When the connection from the leader has ended, the voters campaign one after another, this many ticks apart."""
     lease_ticks: int = 12
@@ -42,12 +41,10 @@ class Settings:
     caught_up_entries: int = 1000
     """A learner or transfer target that lacks at most this many entries counts as caught up."""
     pending_reads_max: int = 10_000
-    """How many reads may wait for the confirmation of the leader; further ones are answered without an
-    index and must be tried again."""
+    """How many reads may wait for the leader to be confirmed; further ones get no index and must be tried again."""
     trust_regressed: bool = False
-    """Whether a follower that lost acknowledged entries is sent them again. It is only for groups that do not sync. In other
-    groups such a follower has lost its disk and perhaps its votes, and counts for nothing until it is removed and added
-    again."""
+    """Whether a follower that lost acknowledged entries is sent them again; only for groups that do not sync. In other groups
+    it has lost its disk and perhaps its votes, and counts for nothing until it is removed and added again."""
     preferred: frozenset[PeerId] = frozenset()
     """Nodes that should lead if they can (RocketMQ `preferredLeaderId`)."""
 
