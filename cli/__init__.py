@@ -1,1 +1,1 @@
-"""The command `ledgermq`."""
+"""The command line: the command `ledgermq` and its subcommands."""

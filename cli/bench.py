@@ -1,4 +1,4 @@
-"""`ledgermq bench`: how fast this cluster takes and gives messages, with our own client."""
+"""`ledgermq bench`: measure how fast a cluster stores and delivers messages, with our own client."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from .reasons import SuggestingGroup
 REPORT_SECONDS = 1.0
 MESSAGES_PER_GET = 1024
 IN_FLIGHT_MAX = 4096
-"""What one process can keep an eye on."""
+"""The largest `--in-flight`: one process cannot serve more concurrent sends."""
 
 
 @attrs.define(eq=False)
 class Tally:
-    """What happened so far."""
+    """The counts and latencies of a run so far."""
 
     count: int = 0
     size: int = 0
     failed: int = 0
     latencies: list[float] = attrs.field(factory=list[float])
-    """Seconds of each call; bounded by the run itself, at 8 bytes and a float each."""
+    """The duration of each call in seconds; the length of the run limits their number."""
     started: float = attrs.field(factory=time.monotonic)
 
     def summary(self) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def command() -> None:
 async def produce(topic: str, size: int, in_flight: int, batch: int, seconds: float, namesrv: str, as_json: bool) -> None:
     """Send as fast as the brokers acknowledge."""
     tally = Tally()
-    # Letters that hardly compress, so that what is measured is what was asked for.
+    # Bytes that hardly compress, so that stored sizes are as requested.
     message = Message(topic, bytes((at * 197 + at // 7 * 31) & 0xFF for at in range(size)))
     async with open_producer(namesrv, "ledgermq-bench", compression=None, tls=chosen_tls()) as producer:
         await producer.send(message)
@@ -99,7 +99,7 @@ async def _send_on(producer: Producer, message: Message, batch: int, tally: Tall
             else:
                 await producer.send_batch(messages)
         except InvalidArgument:
-            raise  # it would be refused each time, without ever asking a broker
+            raise  # every further send would be refused too, before a request
         except ClientError:
             tally.failed += batch
             continue
@@ -117,10 +117,10 @@ async def _send_on(producer: Producer, message: Message, batch: int, tally: Tall
 @json_option
 @talks_to_cluster
 async def consume(topic: str, group: str, seconds: float, count_max: int | None, namesrv: str, as_json: bool) -> None:
-    """Take what is there as fast as it comes."""
+    """Receive the messages of a topic as fast as they come."""
     async with open_admin(namesrv, tls=chosen_tls()) as admin:
-        await admin.topic_route(topic)  # where there is no topic, nothing would be measured
-    tally = Tally()  # joining the group included, since the first messages come with it and may be all there is
+        await admin.topic_route(topic)  # raises if there is no topic, because nothing could be measured
+    tally = Tally()  # includes joining the group, which may bring all messages there are
     last = tally.started
     async with (
         open_consumer(namesrv, group, topic, consume_from=ConsumeFrom.FIRST, tls=chosen_tls()) as consumer,
@@ -136,7 +136,7 @@ async def consume(topic: str, group: str, seconds: float, count_max: int | None,
                 if count_max is not None:
                     wanted = min(MESSAGES_PER_GET, count_max - tally.count)
         nursery.cancel_scope.cancel()
-    # What was waited for at the end is not part of the rate.
+    # The wait after the last message is not part of the rate.
     tally.started += time.monotonic() - last
     _finish(tally, as_json)
 

@@ -24,11 +24,11 @@ from .serving import properties_of, serve
 log = get_logger(__name__)
 
 _NAMES = {**KEYS, **{key: re.sub(r"\.|(?=[A-Z])", "_", key).lower() for key in TLS_KEYS}}
-"""Every key and the name of its parameter."""
+"""The parameter name of every configuration key."""
 
 
 def _key_options(function: Callable[..., None]) -> Callable[..., None]:
-    """Make every key of broker.conf a flag, as RocketMQ spells it and in dashes; the help names the file instead."""
+    """Make every key of broker.conf a flag, in RocketMQ's spelling and in dashes; help does not list them."""
     for key, name in _NAMES.items():
         dashed = "--" + re.sub("_+", "-", name)
         spellings = [f"--{key}"] if f"--{key}" == dashed else [f"--{key}", dashed]
@@ -49,12 +49,13 @@ def command(
 ) -> None:
     """Run a broker until Ctrl-C or SIGTERM.
 
-    SIGHUP reads the file again and takes over what may change while a broker runs; the log names what needs a restart.
+    SIGHUP reads the file again and applies the keys that may change while a broker runs; the log names those that need a
+    restart.
 
     Every key of broker.conf is a flag too, in RocketMQ's spelling (--listenPort 10911) or in dashes (--listen-port 10911);
-    -p shows all keys. A flag wins over the file, and the file over $LEDGERMQ_NAMESRV.
+    -p shows all keys. A flag has priority over the file, and the file over $LEDGERMQ_NAMESRV.
     """
-    log_to_stderr(log_level, log_format)  # first: a warning of the configuration must not stand in what -p prints
+    log_to_stderr(log_level, log_format)  # first, so that a warning about the configuration is not in the output of -p
     given = {name.removeprefix("key_"): value for name, value in keys.items() if value is not None}
     config = _config(file, namesrv, given)
     if print_config:
@@ -85,7 +86,7 @@ def command(
 
 
 def _warn(config: BrokerConfig) -> None:
-    """Log what a broker can run with, but hardly anybody wants."""
+    """Warn about a configuration that works but is most likely a mistake."""
     if not config.namesrv_addr:
         log.warning("name_server_not_set", reason="no client finds this broker: set namesrvAddr, or give -n HOST:PORT")
         if config.is_slave and not config.ha_master_address:

@@ -1,4 +1,4 @@
-"""What all commands that talk to a cluster share: where it is, how to print, how to end, and what went wrong in words."""
+"""The common part of all commands that talk to a cluster: options, time formats, signals, and explanations of errors."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _TLS = "ledgermq.tls"
 if TYPE_CHECKING:
     _ParamType = click.ParamType[int]
 else:
-    _ParamType = click.ParamType  # older versions of click know no type arguments
+    _ParamType = click.ParamType  # in older versions of click the class is not generic
 
 _OTHER_SERVERS = "Give others with --namesrv or $LEDGERMQ_NAMESRV, or start a cluster on this machine with `ledgermq up`."
 
@@ -50,7 +50,7 @@ _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def namesrv_option(function: Callable[P, T]) -> Callable[P, T]:
-    """Let a command be told where the cluster is, and whether it is spoken to in TLS; `chosen_tls` tells the command."""
+    """Add the options for the name servers and for TLS; the command reads the latter by `chosen_tls`."""
     tls_config = click.option(
         "--tls-config",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -84,7 +84,7 @@ def _remember_tls(context: click.Context, _parameter: click.Parameter, value: Pa
 
 
 def chosen_tls() -> bool | ClientTls:
-    """What the running command was told about TLS."""
+    """The TLS settings from the options of the running command."""
     context = click.get_current_context(silent=True)
     chosen: bool | ClientTls = context.meta.get(_TLS, False) if context is not None else False
     return chosen
@@ -94,7 +94,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 
 
 def talks_to_cluster(function: Callable[P, Awaitable[None]]) -> Callable[P, None]:
-    """Let an async function be the body of a command that has the option `--namesrv`."""
+    """Run an async function as the body of a command that has the option `--namesrv`, and explain its errors."""
 
     @functools.wraps(function)
     def command(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -109,7 +109,7 @@ def talks_to_cluster(function: Callable[P, Awaitable[None]]) -> Callable[P, None
             if isinstance(reason, ClientError):
                 raise click.ClickException(explain(reason, namesrv)) from error
             if isinstance(error, BaseExceptionGroup):
-                # click knows what to do with its own errors, Ctrl-C and a reader of ours that went away.
+                # click handles its own errors, Ctrl-C and a broken pipe.
                 raise reason from error
             raise
 
@@ -117,8 +117,8 @@ def talks_to_cluster(function: Callable[P, Awaitable[None]]) -> Callable[P, None
 
 
 async def _ended_by_sigterm_too(function: Callable[[], Awaitable[None]], heed_interrupts: bool) -> None:
-    """Take SIGTERM as Ctrl-C: a consumer that is asked to end still commits what it has printed."""
-    interrupt = signal.getsignal(signal.SIGINT)  # trio's, which lets it come where it does no harm
+    """Handle SIGTERM as Ctrl-C, so that a terminated consumer still commits what it has printed."""
+    interrupt = signal.getsignal(signal.SIGINT)  # trio's handler, which raises KeyboardInterrupt only where that is safe
     assert callable(interrupt)
     before = signal.signal(signal.SIGTERM, lambda _, frame: interrupt(signal.SIGINT, frame))
     if not heed_interrupts:
@@ -131,12 +131,12 @@ async def _ended_by_sigterm_too(function: Callable[[], Awaitable[None]], heed_in
 
 
 def _run(function: Callable[[], Awaitable[None]]) -> None:
-    """Run a command to its end; one that a script has put into the background ignores Ctrl-C, and heeds SIGTERM."""
+    """Run a command to its end. If SIGINT is ignored, as in the background of a script, only SIGTERM interrupts it."""
     before = signal.getsignal(signal.SIGINT)
     if before is not signal.SIG_IGN:
         trio.run(_ended_by_sigterm_too, function, True)
         return
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # else trio would handle none
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # otherwise trio would install no handler
     try:
         trio.run(_ended_by_sigterm_too, function, False)
     finally:
@@ -144,7 +144,7 @@ def _run(function: Callable[[], Awaitable[None]]) -> None:
 
 
 def explain(error: ClientError, namesrv: str) -> str:
-    """Say what went wrong, and what may help."""
+    """The text of an error, with a suggestion of what may help."""
     servers = [str(address) for address in parse_name_servers(namesrv)]
     if isinstance(error, NoRoute) and error.reason is NoRouteReason.NAME_SERVER_UNREACHABLE:
         return f"{error}\n{_tls_hint(error)}Asked: {'; '.join(servers)}. {_OTHER_SERVERS}"
@@ -169,7 +169,7 @@ def explain(error: ClientError, namesrv: str) -> str:
 
 
 def _tls_hint(error: ClientError) -> str:
-    """What a server does that takes TLS alone, when it is spoken to without: it closes the connection."""
+    """A hint if the server closed a plain connection, as one that requires TLS does; otherwise empty."""
     closed = "closed by the server" in str(error) and not chosen_tls()
     return (
         "A server that takes TLS alone closes plain connections: for such a one give --tls or --tls-config.\n" if closed else ""
@@ -177,10 +177,10 @@ def _tls_hint(error: ClientError) -> str:
 
 
 def moment(text: str) -> int:
-    """Milliseconds of `earliest`, `latest`, `10m` (ago), an ISO date or a number of milliseconds.
+    """The time in ms for `earliest`, `latest`, `10m` (ago), an ISO date or a number of ms.
 
     Raises:
-        click.BadParameter: none of these.
+        click.BadParameter: `text` is none of these.
     """
     if text in ("earliest", "latest"):
         return EARLIEST_MS if text == "earliest" else LATEST_MS
@@ -191,7 +191,7 @@ def moment(text: str) -> int:
             found = int(text) if text.isdigit() else round(datetime.fromisoformat(text).timestamp() * 1000)
     except (ValueError, OverflowError):
         found = LATEST_MS
-    if not 0 <= found < 1 << 63:  # below 0 are signs of the protocol, not times
+    if not 0 <= found < 1 << 63:  # the protocol uses negative numbers as markers
         raise click.BadParameter(
             f"a time is earliest, latest, 10m (or s, h, d) for so long ago, 2026-01-31T12:00, or milliseconds (got {text!r})"
         )
@@ -199,7 +199,7 @@ def moment(text: str) -> int:
 
 
 class Moment(_ParamType):
-    """A point in time as people write it; see `moment`."""
+    """A point in time on the command line; see `moment`."""
 
     name = "time"
 
@@ -209,14 +209,14 @@ class Moment(_ParamType):
 
 
 class Seconds(click.FloatRange):
-    """A time to wait, above 0 and at most a day."""
+    """A number of seconds, above 0 and at most a day."""
 
     def __init__(self) -> None:
         super().__init__(min=0, min_open=True, max=24 * 3600)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         seconds: float = super().convert(value, param, ctx)
-        if seconds != seconds:  # noqa: PLR0124 - NaN, which lies in every range of click's
+        if seconds != seconds:  # noqa: PLR0124 - NaN, which click accepts in every range
             self.fail(f"{value!r} is not a number of seconds", param, ctx)
         return seconds
 
@@ -225,7 +225,7 @@ def pairs(items: tuple[str, ...], option: str) -> dict[str, str]:
     """Read NAME=VALUE options.
 
     Raises:
-        click.BadParameter: one without `=` or without a name.
+        click.BadParameter: an item has no `=` or no name.
     """
     entries: dict[str, str] = {}
     for item in items:

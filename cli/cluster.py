@@ -1,4 +1,4 @@
-"""`ledgermq cluster`: brokers, what they do, how their slaves follow."""
+"""`ledgermq cluster`: the brokers of a cluster, their state and their replication."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from .output import number_or_text, print_rows, snake, snaked
 from .reasons import SuggestingGroup
 
 _STATE = ("version", "in_tps", "out_tps", "disk_percent", "log_end", "replication", "runtime", "ha", "error")
-"""What `status` adds to a broker; None is printed where the broker does not tell."""
+"""The columns that `status` adds to a broker; None if the broker does not report one."""
 
 
 @click.group("cluster", cls=SuggestingGroup)
 def command() -> None:
-    """Brokers and how they are."""
+    """Brokers and their state."""
 
 
 @command.command("list")
@@ -26,7 +26,7 @@ def command() -> None:
 @json_option
 @talks_to_cluster
 async def list_brokers(namesrv: str, as_json: bool) -> None:
-    """All brokers that the name server knows."""
+    """List all brokers that the name server knows."""
     async with open_admin(namesrv, tls=chosen_tls()) as admin:
         rows = await _members(admin)
     print_rows(rows, ("cluster", "broker", "id", "role", "address"), as_json=as_json, nothing="the name server knows no broker")
@@ -37,7 +37,7 @@ async def list_brokers(namesrv: str, as_json: bool) -> None:
 @json_option
 @talks_to_cluster
 async def status(namesrv: str, as_json: bool) -> None:
-    """Version, load, disk and replication of every broker; one that does not answer says why."""
+    """Show version, load, disk and replication of every broker, or why it does not answer."""
     async with open_admin(namesrv, tls=chosen_tls()) as admin:
         rows = [{**row, **dict.fromkeys(_STATE)} for row in await _members(admin)]
         for row in rows:
@@ -90,7 +90,7 @@ def _first_number(text: str | None) -> float:
 
 
 def _replication(ha: dict[str, Any]) -> str | None:
-    """One line of what a broker says about its replication."""
+    """Summarise the replication of a broker, from its HA status, in one line."""
     if group := ha.get("dledger"):
         return _of_group(group)
     if ha.get("master"):
@@ -108,7 +108,7 @@ def _replication(ha: dict[str, Any]) -> str | None:
 
 
 def _of_group(group: dict[str, Any]) -> str:
-    """One line of what a node says about its DLedger group."""
+    """Summarise the state of a node of a DLedger group in one line."""
     if group.get("failure"):
         return str(group["failure"])
     role, term, leader = group.get("role"), group.get("term"), group.get("leaderId")

@@ -1,4 +1,4 @@
-"""`ledgermq completion`: what a shell must evaluate to complete our commands."""
+"""`ledgermq completion`: the script that a shell evaluates to complete our commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ledgermq consume`: print messages, looking on or as a member of a group."""
+"""`ledgermq consume`: print messages, as a member of a group or without one."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ LOOKING_GROUP = "TOOLS_CONSUMER"
 MESSAGES_PER_GET = 256
 SILENCE_SECONDS = 2.0
 STALL_SECONDS = 15.0
-"""Where every message is wanted, silence before the end is no end: a broker may be busy for so long."""
+"""Without a tag filter, a poll that gets nothing for this time before the end of the queues is an error."""
 LOOK_SECONDS = 0.1
-"""How often a member looks whether it has read everything."""
+"""The interval in seconds at which a member checks whether it has read everything."""
 
 
 @click.command("consume")
@@ -55,9 +55,9 @@ async def command(
 ) -> None:
     """Print the bodies of messages, one a line.
 
-    Without --group nobody's position changes: it waits for new messages, or with --from-beginning or --since prints what is
-    there and ends, unless --follow. With --group messages are shared with its other members and acknowledged once printed; it
-    ends when the queues that fell to this member are read up to where they ended when it came, unless --follow.
+    Without --group no offsets are committed: the command waits for new messages, or with --from-beginning or --since prints
+    the stored ones and ends, unless --follow. With --group messages are shared with its other members and acknowledged once
+    printed; the command ends when this member's queues are read up to their ends at the start, unless --follow.
     """
     if group is not None and since is not None:
         raise click.UsageError("--since is for looking on; move a group with `ledgermq group reset`")
@@ -73,7 +73,7 @@ async def command(
 
 @attrs.define(eq=False)
 class Sink:
-    """Prints messages until there have been enough."""
+    """Prints messages up to a maximal number."""
 
     left: int | None
     verbose: bool
@@ -81,11 +81,11 @@ class Sink:
     shown: int = 0
 
     def show(self, messages: Sequence[ReceivedMessage]) -> None:
-        """Print and acknowledge messages, no more than are wanted."""
+        """Print and acknowledge messages, at most as many as are left to print."""
         wanted = messages if self.left is None else messages[: self.left]
         for message in wanted:
             _print(message, self.verbose, self.as_json)
-        # Acknowledged only once a broken pipe has had its chance to say that nobody reads.
+        # Flushed before acknowledging: a broken pipe raises here, and the messages stay unacknowledged.
         sys.stdout.flush()
         for message in wanted:
             message.ack_now()
@@ -102,8 +102,8 @@ async def _take(namesrv: str, group: str, topic: str, tag: str, from_beginning: 
     first = ConsumeFrom.FIRST if from_beginning else ConsumeFrom.LAST
     tls = chosen_tls()
     async with open_admin(namesrv, tls=tls) as admin, AsyncExitStack() as stack:
-        # Without a topic nothing would ever come. The ends are asked for before the first pull: a pull that is held because of
-        # its tag would not notice other messages that came after it, and would seem to be behind them.
+        # This raises for an unknown topic, for which no message would come. The ends are read before the first pull, because a
+        # pull that is held for its tag does not return for other messages that come later, and would seem to be behind them.
         queues = (await admin.topic_route(topic)).subscribe_queues()
         ends = {queue: (await admin.queue_range(queue))[1] for queue in queues}
         consumer = await stack.enter_async_context(
@@ -113,7 +113,7 @@ async def _take(namesrv: str, group: str, topic: str, tag: str, from_beginning: 
             sink.show(await consumer.get_many(MESSAGES_PER_GET, LOOK_SECONDS))
             if not follow:
                 for queue in consumer.queues:
-                    if queue not in ends:  # one of its retry topic, or of a topic that has got more queues
+                    if queue not in ends:  # a queue of the retry topic, or a new one of the topic
                         ends[queue] = (await admin.queue_range(queue))[1]
                 if all(source.assigned.committable >= ends.get(queue, inf) for queue, source in consumer.sources.items()):
                     break
@@ -140,7 +140,7 @@ async def _look(namesrv: str, topic: str, tag: str, start_ms: int | None, follow
         if follow and not unread:
             click.echo(f"Waiting for messages of {topic}; Ctrl-C ends.", err=True)
         while not sink.full and (follow or unread):
-            # Where tags are filtered, the end of a queue may hold nothing for us; then silence says that it is over.
+            # With a tag filter, no message at the end of a queue may match, so silence means that all was read.
             silence = STALL_SECONDS if tag == "*" else SILENCE_SECONDS
             messages = await consumer.poll(MESSAGES_PER_GET, None if follow else silence)
             if not messages and tag == "*":

@@ -1,4 +1,4 @@
-"""`ledgermq dledger`: groups of brokers that elect their master, and their members."""
+"""`ledgermq dledger`: show DLedger groups, and change their leader and members."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _COLUMNS = ("broker", "node", "role", "term", "leader", "address", "committed", 
 
 @click.group("dledger", cls=SuggestingGroup)
 def command() -> None:
-    """DLedger groups: who leads, how far the others are, and who belongs to them."""
+    """DLedger groups: their leaders, the lag of their nodes, and their members."""
 
 
 @command.command("status")
@@ -25,7 +25,7 @@ def command() -> None:
 @json_option
 @talks_to_cluster
 async def status(namesrv: str, as_json: bool) -> None:
-    """Every node as it sees its group: role, term, what is committed, and what is wrong."""
+    """Show every node with its view of the group: role, term, committed index and problems."""
     async with open_admin(namesrv, tls=chosen_tls()) as admin:
         found = await _nodes(admin)
     members = {node["group"]: {*node["voters"], *node["learners"]} for node in found if node.get("role") == "leader"}
@@ -47,7 +47,7 @@ async def _nodes(admin: Admin) -> list[dict[str, Any]]:
 
 
 def _row(node: dict[str, Any], members: dict[str, set[str]]) -> dict[str, Any]:
-    """One line about a node; `members` are those of each group by its leader's word."""
+    """The row of a node; `members` are the members of each group as its leader reports them."""
     peers: list[dict[str, Any]] = node.get("peers") or []
     lags = [f"{peer['id']} {peer['lagEntries']}" for peer in peers if peer.get("lagEntries") is not None]
     refusals = [f"{peer['id']}: {peer['refusal']}" for peer in peers if peer.get("refusal")]
@@ -72,7 +72,7 @@ def _row(node: dict[str, Any], members: dict[str, set[str]]) -> dict[str, Any]:
 
 
 def _without_majority(node: dict[str, Any], silent: list[str]) -> str:
-    """What to do where so many nodes are silent that nobody can lead; empty otherwise."""
+    """What to do if too many voters are silent for an election; empty otherwise."""
     voters: list[str] = node.get("voters") or []
     lost = [name for name in voters if name in silent]
     if node.get("leaderId") is not None or 2 * (len(voters) - len(lost)) > len(voters):
@@ -89,7 +89,7 @@ def _without_majority(node: dict[str, Any], silent: list[str]) -> str:
 @namesrv_option
 @talks_to_cluster
 async def transfer(namesrv: str, node: str, broker: str | None) -> None:
-    """Let NODE, such as n1, lead its group."""
+    """Make NODE, such as n1, the leader of its group."""
     await _change(namesrv, broker, "transfer", node, "")
     click.echo(f"{node} leads")
 
@@ -101,7 +101,7 @@ async def transfer(namesrv: str, node: str, broker: str | None) -> None:
 @namesrv_option
 @talks_to_cluster
 async def add(namesrv: str, node: str, address: str, broker: str | None) -> None:
-    """Let NODE, which listens for the others at ADDRESS, become a member that votes."""
+    """Add NODE, which listens for its peers at ADDRESS, to the group as a voter."""
     await _change(namesrv, broker, "add", node, address)
     click.echo(f"{node} votes")
 
@@ -113,7 +113,7 @@ async def add(namesrv: str, node: str, address: str, broker: str | None) -> None
 @namesrv_option
 @talks_to_cluster
 async def learner(namesrv: str, node: str, address: str, broker: str | None) -> None:
-    """Let NODE, which listens for the others at ADDRESS, receive the log without a vote."""
+    """Add NODE, which listens for its peers at ADDRESS, to the group as a learner, which has no vote."""
     await _change(namesrv, broker, "learner", node, address)
     click.echo(f"{node} learns")
 
@@ -124,7 +124,7 @@ async def learner(namesrv: str, node: str, address: str, broker: str | None) -> 
 @namesrv_option
 @talks_to_cluster
 async def remove(namesrv: str, node: str, broker: str | None) -> None:
-    """Let NODE belong to its group no longer."""
+    """Remove NODE from its group."""
     await _change(namesrv, broker, "remove", node, "")
     click.echo(f"{node} is no member any more")
 

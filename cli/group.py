@@ -1,4 +1,4 @@
-"""`ledgermq group`: consumer groups, where they stand, and setting them elsewhere."""
+"""`ledgermq group`: consumer groups, their settings and their offsets."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SYSTEM_GROUPS = frozenset(
         "CID_RMQ_SYS_TRANS",
     )
 )
-"""Groups that every broker of RocketMQ's kind has."""
+"""The groups that every RocketMQ broker has."""
 
 
 @click.group("group", cls=SuggestingGroup)
@@ -42,7 +42,7 @@ def command() -> None:
 @json_option
 @talks_to_cluster
 async def list_groups(everything: bool, namesrv: str, as_json: bool) -> None:
-    """All consumer groups."""
+    """List all consumer groups."""
     async with open_admin(namesrv, tls=chosen_tls()) as admin:
         groups = await admin.groups()
     rows = [_settings_row(name, settings) for name, settings in groups.items() if everything or name not in SYSTEM_GROUPS]
@@ -65,7 +65,7 @@ def _settings_row(group: str, settings: Mapping[str, Any]) -> dict[str, Any]:
 @json_option
 @talks_to_cluster
 async def show(group: str, topic: str | None, namesrv: str, as_json: bool) -> None:
-    """The offsets of a group in each queue, how far behind it is, and its members."""
+    """Show the offsets and the lag of a group in each queue, and its members."""
     async with open_admin(namesrv, tls=chosen_tls()) as admin:
         stats = await admin.group_stats(group, topic)
         if not stats and group not in await admin.groups():
@@ -113,7 +113,7 @@ async def show(group: str, topic: str | None, namesrv: str, as_json: bool) -> No
 @json_option
 @talks_to_cluster
 async def reset(group: str, topic: str, timestamp_ms: int, namesrv: str, as_json: bool) -> None:
-    """Let a group go on elsewhere in a topic; members that are online are told."""
+    """Move a group to a point in time in a topic; online members are notified."""
     async with open_admin(namesrv, tls=chosen_tls()) as admin:
         offsets = await admin.reset_offsets(group, topic, timestamp_ms)
     rows = [
@@ -132,7 +132,7 @@ _SETTINGS = {
     "broadcast": "consumeBroadcastEnable",
     "enable": "consumeEnable",
 }
-"""Each option and RocketMQ's name of what it sets."""
+"""RocketMQ's name of the setting of each option."""
 
 
 def _setting_options(function: Callable[..., None]) -> Callable[..., None]:
@@ -158,7 +158,7 @@ def _setting_options(function: Callable[..., None]) -> Callable[..., None]:
 async def create(group: str, namesrv: str, as_json: bool, cluster: str | None, broker: str | None, **options: Any) -> None:
     """Create a consumer group.
 
-    A group that is there with these settings is left alone; with others it is an error, and nothing is changed.
+    A group that exists with these settings is left as it is; with other settings it is an error, and nothing is changed.
     """
     try:
         async with open_admin(namesrv, tls=chosen_tls()) as admin:
@@ -173,7 +173,7 @@ async def create(group: str, namesrv: str, as_json: bool, cluster: str | None, b
 @_setting_options
 @talks_to_cluster
 async def update(group: str, namesrv: str, as_json: bool, cluster: str | None, broker: str | None, **options: Any) -> None:
-    """Change what is given of a consumer group; the rest stays as it is."""
+    """Change the given settings of a consumer group; the others stay as they are."""
     if not (given := _given(options)):
         raise click.UsageError("say what to change, for example --retries 3")
     async with open_admin(namesrv, tls=chosen_tls()) as admin:
@@ -211,7 +211,7 @@ async def delete(group: str, keep_offsets: bool, yes: bool, namesrv: str, as_jso
         click.confirm(f"Delete the group {group}{'' if keep_offsets else ' and its positions'}?", abort=True, err=True)
     async with open_admin(namesrv, tls=chosen_tls()) as admin:
         there = group in await admin.groups()
-        await admin.delete_group(group, remove_offsets=not keep_offsets)  # in any case: there may be positions without it
+        await admin.delete_group(group, remove_offsets=not keep_offsets)  # always, because offsets may exist without the group
     if not there:
         raise click.ClickException(f"there is no group {group!r}")
     if as_json:

@@ -1,4 +1,4 @@
-"""How commands and servers print what is logged: one line of text or one JSON object for each event, on standard error."""
+"""How commands and servers print log events: one line of text or one JSON object for each, on standard error."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _PLAIN = "\x1b[0m"
 
 
 def log_options(level: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Let a server be told what it logs, by default from `level` on, and how."""
+    """Add the options for the log level, by default `level`, and for the log format."""
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         log_format = click.option(
@@ -41,7 +41,7 @@ def log_options(level: str) -> Callable[[Callable[..., None]], Callable[..., Non
 
 
 def log_to_stderr(level: str, log_format: LogFormat | None = None) -> None:
-    """Print events of at least `level` to standard error, in place of what an earlier call has set up.
+    """Print events of at least `level` to standard error; replaces the handler of an earlier call.
 
     Args:
         level: one of `LOG_LEVELS`.
@@ -59,9 +59,9 @@ def log_to_stderr(level: str, log_format: LogFormat | None = None) -> None:
 
 
 class _StderrHandler(logging.Handler):
-    """Prints to whatever standard error is now, and drops what cannot be written.
+    """Prints to the current standard error, and drops lines that cannot be written.
 
-    A full disk under a log file must not end the server that reports it.
+    A full disk under the log file must not end the server.
     """
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ def _event_of(record: logging.LogRecord) -> str:
 
 
 def _fields_of(record: logging.LogRecord) -> dict[str, Any]:
-    """The fields of an event, bounded and escaped; `not_logged` is how many of its lines before it were left out."""
+    """The fields of an event, shortened and escaped; `not_logged` is how many events of this name were dropped before it."""
     fields = readable(getattr(record, "fields", {}))
     left_out: int | None = getattr(record, "not_logged", None)
     return fields if left_out is None else {**fields, "not_logged": left_out}
@@ -97,7 +97,7 @@ def _time_of(record: logging.LogRecord) -> datetime:
 
 
 class TextFormatter(logging.Formatter):
-    """One line an event for people: local time, level, name, fields; the trace of an error follows, one place a line."""
+    """One line per event: local time, level, name and fields; the trace of an error follows, one frame per line."""
 
     def __init__(self, *, coloured: bool) -> None:
         super().__init__()
@@ -119,7 +119,7 @@ def _is_plain(value: object) -> bool:
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object an event for programs: its fields, `event`, `level` and `timestamp` (UTC)."""
+    """One JSON object per event: its fields, `event`, `level` and `timestamp` (UTC)."""
 
     def format(self, record: logging.LogRecord) -> str:
         time = _time_of(record).isoformat().replace("+00:00", "Z")

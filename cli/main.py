@@ -1,4 +1,4 @@
-"""The root of the command `ledgermq`; each group of commands is imported only when it is asked for."""
+"""The root of the command `ledgermq`; each command is imported only when it is run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
 
 class LazyCommand(NamedTuple):
-    """A command by name: where it is defined, and what the overview says about it."""
+    """The module of a command, and its summary in the overview."""
 
     module: str
     summary: str
@@ -63,7 +63,7 @@ class LazyGroup(SuggestingGroup):
         try:
             return super().invoke(ctx)
         except OSError as error:
-            # A reader of ours that went away is click's to deal with; files and disks are the user's.
+            # click handles a broken pipe; other errors, of files and disks, are explained to the user.
             if error.errno == errno.EPIPE:
                 raise
             raise click.ClickException(_why_nothing_can_be_printed() or reason_of(error)) from error
@@ -82,10 +82,10 @@ class LazyGroup(SuggestingGroup):
 
 
 def _open_closed_streams() -> None:
-    """Give the standard streams that a shell has closed to nobody, before a socket gets their number."""
+    """Open closed standard streams on the null device, before a socket gets their descriptor number."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - as long as the process
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - open until the process ends
 
 
 def _why_nothing_can_be_printed() -> str | None:
@@ -97,14 +97,14 @@ def _why_nothing_can_be_printed() -> str | None:
 
 
 def _import_quickly(module: str) -> ModuleType:
-    """Import a module in two thirds of the time: without the collector, which finds nothing in what imports make."""
+    """Import a module without garbage collection, which would find nothing; this saves a third of the time."""
     if module in sys.modules or not gc.isenabled():
         return import_module(module)
     gc.disable()
     try:
         return import_module(module)
     finally:
-        gc.freeze()  # else the collector looks at all of it as soon as it may
+        gc.freeze()  # otherwise the next collection would traverse all these objects
         gc.enable()
 
 

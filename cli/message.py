@@ -1,4 +1,4 @@
-"""`ledgermq message`: find single messages and show all about them."""
+"""`ledgermq message`: find single messages and show all their fields."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .reasons import SuggestingGroup
 FIND_GROUP = "TOOLS_CONSUMER"
 LOOK_SECONDS = 0.2
 SILENCE_SECONDS = 30.0
-"""A search that hears nothing for so long ends with an error: what it has not seen may match."""
+"""A search that gets no message for this time ends with an error, because an unread message may match."""
 COLUMNS = ("message_id", "queue_id", "queue_offset", "stored", "tag", "keys", "body")
 
 
@@ -87,7 +87,7 @@ async def by_offset(topic: str, offset: int, queue_id: int, broker: str | None, 
 async def find(
     topic: str, since: int, until: int, tag: str | None, contains: str | None, count_max: int, namesrv: str, as_json: bool
 ) -> None:
-    """Look through the messages of a time, without an index."""
+    """Search all messages of a period of time, without an index."""
     wanted = contains.encode() if contains else b""
     found: list[StoredMessage] = []
     async with (
@@ -112,7 +112,7 @@ async def find(
                 for message in messages
                 if message.queue_offset < ends[message.queue] and wanted in message.body
             ]
-            # A tag may match nothing up to the end, and then no message says so.
+            # A tag may match nothing up to the end of a queue, so messages alone do not show that it was read.
             read = {queue for queue in open_queues if consumer.is_read_to(queue, ends[queue])}
             open_queues -= read
             if messages or read:

@@ -1,4 +1,4 @@
-"""What commands print: aligned tables for people, JSON for programs."""
+"""The output of commands: aligned tables for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def print_json(value: Any) -> None:
 
 
 def print_rows(rows: Iterable[Mapping[str, Any]], columns: Sequence[str], *, as_json: bool, nothing: str = "") -> None:
-    """Print rows as a table of `columns`, or as one JSON array with all that the rows hold.
+    """Print rows as a table of `columns`, or as one JSON array with all keys of the rows.
 
     Args:
         rows: one mapping per row.
         columns: keys to show in the table, in order.
-        as_json: whether a program reads.
-        nothing: what to tell a person on standard error when there are no rows.
+        as_json: whether to print JSON.
+        nothing: the text for standard error if there are no rows; not printed with `as_json`.
     """
     found = list(rows)
     if as_json:
@@ -38,7 +38,7 @@ def print_rows(rows: Iterable[Mapping[str, Any]], columns: Sequence[str], *, as_
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Align rows under their keys; numbers to the right."""
+    """Align rows under their keys, and numbers to the right."""
     names = list(rows[0])
     cells = [[_cell(row[name]) for name in names] for row in rows]
     widths = [max(len(name), *(len(line[at]) for line in cells)) for at, name in enumerate(names)]
@@ -67,24 +67,24 @@ def _cell(value: Any) -> str:
 
 
 def one_line(text: str) -> str:
-    r"""Write what a message brought so that it stays in its line and tells the terminal nothing: a line feed as `\n`."""
+    r"""Escape unprintable characters, so that a text stays on one line and cannot control the terminal: a line feed is `\n`."""
     return text if text.isprintable() else "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
 
 
 def moment_or_none(timestamp_ms: int) -> int | None:
-    """A broker's milliseconds for programs: None where there is no time, which brokers write as 0 or -1."""
+    """A timestamp of a broker for programs; None if there is none, for which brokers send 0 or -1."""
     return timestamp_ms if timestamp_ms > 0 else None
 
 
 def when(timestamp_ms: int | None) -> str:
-    """A broker's milliseconds as local time; `-` for none."""
+    """A timestamp of a broker in ms as local time; `-` if there is none."""
     if timestamp_ms is None or timestamp_ms <= 0:
         return "-"
     return datetime.fromtimestamp(timestamp_ms / 1000, UTC).astimezone().isoformat(" ", "milliseconds")
 
 
 def text_or_hex(body: bytes) -> str:
-    """A body for people: its text, or its bytes in hex if it is none."""
+    """A body for people: its text, or its bytes in hex if it is not UTF-8."""
     try:
         return body.decode()
     except UnicodeDecodeError:
@@ -92,7 +92,7 @@ def text_or_hex(body: bytes) -> str:
 
 
 def body_fields(body: bytes) -> dict[str, str | None]:
-    """A body for programs: `body` if it is text, else `body_hex`; the other one is None."""
+    """A body for programs: `body` if it is UTF-8, else `body_hex`; the other one is None."""
     try:
         return {"body": body.decode(), "body_hex": None}
     except UnicodeDecodeError:
@@ -108,12 +108,12 @@ def _is_list(value: object) -> TypeGuard[list[Any]]:
 
 
 def snake(name: str) -> str:
-    """A name of RocketMQ's in our spelling: `retryMaxTimes` is `retry_max_times`."""
+    """A name of RocketMQ in snake case: `retryMaxTimes` becomes `retry_max_times`."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
 
 
 def snaked(value: Any) -> Any:
-    """JSON of RocketMQ's with its names in our spelling, at every depth."""
+    """A JSON value of RocketMQ with all names in snake case, at every depth."""
     if _is_table(value):
         return {snake(str(name)): snaked(each) for name, each in value.items()}
     if _is_list(value):
@@ -122,7 +122,7 @@ def snaked(value: Any) -> Any:
 
 
 def number_or_text(text: str | None) -> int | float | str | None:
-    """A value of RocketMQ's tables of texts: the number that it is, else itself."""
+    """A text value of RocketMQ as a number if it is one, else unchanged."""
     for kind in (int, float):
         with suppress(ValueError, TypeError):
             return kind(text or "")
@@ -130,13 +130,13 @@ def number_or_text(text: str | None) -> int | float | str | None:
 
 
 def warn_without_master(brokers: Sequence[str]) -> None:
-    """Say on standard error which brokers were left out."""
+    """Print on standard error which brokers were left out because they have no master."""
     if brokers:
         click.echo(f"Left out, because they have no master now: {', '.join(brokers)}", err=True)
 
 
 def stored_fields(message: StoredMessage) -> dict[str, Any]:
-    """A stored message for programs."""
+    """The fields of a stored message for programs."""
     return {
         "topic": message.topic,
         "queue_id": message.queue_id,

@@ -1,6 +1,6 @@
-"""Brokers of `ledgermq up` as processes of their own: one of them can be killed, and is started again after a moment.
+"""Brokers of `ledgermq up` as separate processes: one that is killed is started again after `RESTART_SECONDS`.
 
-They end with the process that started them, however that ends.
+They end when the process that started them ends, even if that is killed (on Linux).
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from ..world.events import get_logger
 log = get_logger(__name__)
 
 RESTART_SECONDS = 3.0
-"""Pause before a broker that has ended is started again: long enough to see another node lead meanwhile."""
+"""The pause before a broker that has ended is started again: long enough for the election of another node."""
 STOP_SECONDS = 10.0
-"""How long a stop waits for a broker to end in order."""
+"""How long a stop waits for a broker to end before it is killed."""
 _ANNOUNCEMENT_MAX = 4096
-"""Bytes of the line with which a broker says that it is ready."""
-_PR_SET_PDEATHSIG = 1  # of linux/prctl.h
+"""The longest line by which a broker announces that it is ready; no more bytes are read."""
+_PR_SET_PDEATHSIG = 1  # from linux/prctl.h
 
 _prctl = getattr(ctypes.CDLL(None), "prctl", None) if sys.platform == "linux" else None
 
@@ -41,15 +41,15 @@ def _end_with_parent() -> None:
 
 @attrs.define(eq=False)
 class BrokerProcess:
-    """One broker, through all its processes."""
+    """One broker, across restarts of its process."""
 
     config: BrokerConfig
     directory: Path
-    """Where its configuration file is written; nobody else may read it."""
+    """The directory of its configuration file, which only this user may read."""
     options: Sequence[str]
-    """Of the command `ledgermq broker`, beside its file."""
+    """Further options of the command `ledgermq broker`."""
     address: str = ""
-    """Where clients reach it, once it has been ready."""
+    """The address for clients, set when it is first ready."""
     _process: subprocess.Popen[bytes] | None = None
     _stopping: bool = False
 
@@ -61,7 +61,7 @@ class BrokerProcess:
         """Keep the broker running, until cancelled; reports when it is ready for the first time.
 
         Raises:
-            click.ClickException: it did not start; its own words on standard error say why.
+            click.ClickException: it did not start; its standard error contains the reason.
         """
         try:
             if not await self._start():
@@ -87,7 +87,7 @@ class BrokerProcess:
                 await self._stop()
 
     async def _start(self) -> bool:
-        """Start a process and wait until it is ready; returns whether it is."""
+        """Start a process and wait until it is ready; returns False if it ended before."""
         file = self.directory / f"{self.config.broker_name}-{self.config.dleger_self_id or self.config.broker_id}.conf"
         _write_privately(file, {**self.config.entries(), "haSecret": self.config.ha_secret})
         self._process = _spawn(["-m", "ledgermq.cli.main", "broker", "-c", str(file), *self.options])
@@ -101,11 +101,11 @@ class BrokerProcess:
                 said += received
         self.address = said.decode().partition("]")[0].rpartition(" ")[2]
         port = int(self.address.rpartition(":")[2])
-        self.config = attrs.evolve(self.config, listen_port=port)  # a free port stays its own over restarts
+        self.config = attrs.evolve(self.config, listen_port=port)  # a free port is kept across restarts
         return True
 
     async def _ended(self) -> int:
-        """Wait for the process to end; returns its exit status, negative for the signal that has killed it."""
+        """Wait for the process to end; returns its exit status, or the negative number of the signal that killed it."""
         assert self._process is not None
         descriptor = os.pidfd_open(self._process.pid)
         try:
@@ -134,7 +134,7 @@ class BrokerProcess:
 
 
 def _spawn(arguments: Sequence[str]) -> subprocess.Popen[bytes]:
-    """Start a Python process in a session of its own: Ctrl-C reaches its parent only, which stops all in order."""
+    """Start a Python process in a session of its own, so that Ctrl-C reaches only its parent, which stops all brokers."""
     return subprocess.Popen(  # noqa: S603 - this interpreter, with arguments of ours
         [sys.executable, *arguments],
         stdin=subprocess.DEVNULL,

@@ -1,4 +1,4 @@
-"""What went wrong, in words; imported by every command, so it imports nothing that costs."""
+"""Error texts for the command line. Every command imports this module, so it imports nothing that is slow."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import click
 
 
 class SuggestingGroup(click.Group):
-    """A group of commands that knows what a misspelt one was most likely meant to be."""
+    """A group of commands that suggests the right name for a misspelt command."""
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            from difflib import get_close_matches  # noqa: PLC0415 - only a mistake pays for it
+            from difflib import get_close_matches  # noqa: PLC0415 - needed only after a mistake
 
             near = get_close_matches(args[0], self.list_commands(ctx))
             if not near:
@@ -25,13 +25,13 @@ class SuggestingGroup(click.Group):
 
 
 def reason_of(error: OSError) -> str:
-    """What the system says, and about which file, without its number."""
+    """The system's text of an error, with the file but without the error number."""
     said = error.strerror or str(error)
     return f"{error.filename}: {said}" if isinstance(error.filename, str) and error.filename else said
 
 
 def output_lost(error: OSError) -> str:
-    """Say that standard output takes no more, and let Python end without trying once again."""
+    """The text for output that cannot be written; redirects standard output, so that Python does not flush it again at exit."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, sys.stdout.fileno())
     os.close(null)

@@ -1,4 +1,4 @@
-"""`ledgermq store reset-peers`: let one node of a DLedger group go on alone, when the others are lost for good."""
+"""`ledgermq store reset-peers`: make one node of a DLedger group the only voter, when the others are lost for good."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def _address(_context: click.Context, _parameter: click.Parameter, text: str) ->
 @click.option("--data", default="", help="storePathDLedgerCommitLog, if that is set.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def command(store: str, address: Address, node: str | None, data: str, yes: bool) -> None:
-    """Let a node of a DLedger group go on as the only voter, when the disks of a majority are lost for good.
+    """Make a node of a DLedger group the only voter, when the disks of a majority are lost for good.
 
-    Do this on one node only: the one of those left whose log ends last. Entries that only lost nodes had are given up. The
-    others join it again as new nodes, with empty stores; none of them may ever come back as it was.
+    Do this on one node only: of the remaining nodes, the one whose log ends last. Entries that only lost nodes had are given
+    up. The others join it again as new nodes with empty stores; none of them may ever start again with its old store.
     """
     world, root = real_world(), store.rstrip("/")
     try:

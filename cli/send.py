@@ -1,8 +1,8 @@
-"""`ledgermq send`: messages from arguments, or from standard input line by line.
+"""`ledgermq send`: send messages from arguments, or from the lines of standard input.
 
-What standard input has at one time goes out together, and what comes later when all of it has been answered. So the lines
-of one queue are stored in their order. A message that cannot be stored leaves the others alone; when the cluster fails one,
-nothing more is sent.
+The lines that standard input has at one time are sent together, and later ones after these are acknowledged. So the lines
+of one queue are stored in order. A message that cannot be stored does not affect the others; when the cluster fails to
+store one, no more are sent.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from .output import print_json
 
 READ_BYTES = 64 * 1024
 TOGETHER_BYTES = 256 * 1024
-"""How much of standard input goes out together: enough to keep a broker busy, and little enough to lose with a Ctrl-C."""
+"""How many bytes of standard input are sent together: enough to keep a broker busy, and few enough to lose on Ctrl-C."""
 
 END_SECONDS = 0.05
-"""How long the end of the input is waited for when nothing more is sent; a longer input counts as one that has more."""
+"""After a failure, how long we wait for the end of the input; without it the input counts as having more."""
 
 NUMBERS_SHOWN = 10
-"""Of messages that failed for one reason, so many are named one by one."""
+"""How many messages that failed for one reason are listed by number; the rest are only counted."""
 
 
 @attrs.frozen
 class Failure:
-    """Messages of one request that nobody acknowledged; the first message of the input has the number 1."""
+    """Messages of one request that were not acknowledged; the first message of the input has the number 1."""
 
     numbers: range
     error: ClientError
 
     @property
     def concerns_others(self) -> bool:
-        """Whether the messages after these would hardly fare better."""
+        """Whether later messages would most likely fail too."""
         if isinstance(self.error, MessageTooLarge):
             return self.error.part == "properties"  # all messages of a command have the same
         return not isinstance(self.error, MessageIllegal)
@@ -54,7 +54,7 @@ class Failure:
 
 @attrs.define(eq=False)
 class Progress:
-    """What has become of the messages so far, and how it is shown."""
+    """The results of the messages so far, which it also prints."""
 
     as_json: bool
     verbose: bool
@@ -64,7 +64,7 @@ class Progress:
     stopped: bool = False
     """Whether the cluster has failed a message, so that no further one is sent."""
     more: bool = False
-    """Whether there was more to send when it stopped."""
+    """Whether there were more messages to send when it stopped."""
     unreadable: Exception | None = None
     """Why the rest of the input was not read."""
 
@@ -106,11 +106,11 @@ class Progress:
                 )
 
     def conclude(self, namesrv: str) -> None:
-        """End the command as its messages ended.
+        """Raise an error if not all messages were stored as requested.
 
         Raises:
-            ClientError: there was one message, or whatever was asked for cannot be.
-            click.ClickException: not every message is stored as asked.
+            ClientError: there was only one message, or the options are invalid for all.
+            click.ClickException: some messages are not stored as requested.
         """
         for failure in self.failures:
             wrong_options = isinstance(failure.error, InvalidArgument) and failure.concerns_others
@@ -176,16 +176,16 @@ async def command(
     namesrv: str,
     as_json: bool,
 ) -> None:
-    """Send messages: each TEXT is one, without TEXT each line of standard input.
+    """Send messages: each TEXT is one; without TEXT, each line of standard input is one.
 
     \b
         ledgermq send orders "first" "second" --tag new
         seq 1000 | ledgermq send numbers --batch 50
 
-    Lines that go to one queue are stored in their order. A message that cannot be stored, such as one that is too large, leaves
-    the others alone. When the cluster fails one, nothing more is sent. What is not acknowledged is counted, with the reason;
-    then the exit status is 1.
-    """  # noqa: D301 - click knows the character as what keeps lines apart, not its spelling
+    Lines that go to one queue are stored in order. A message that cannot be stored, such as one that is too large, does not
+    affect the others. When the cluster fails to store one, no more are sent. Messages that are not acknowledged are counted,
+    with the reason; the exit status is then 1.
+    """  # noqa: D301 - click needs the character itself, not an escaped spelling, to keep lines apart
     if batch > 1 and (delay_level or order_key):
         raise click.UsageError("a batch has neither a delay nor an order key")
     if file is not None and bodies:
@@ -212,12 +212,12 @@ async def command(
 
 
 async def _given(bodies: tuple[str, ...], file: Any) -> AsyncGenerator[list[bytes]]:
-    # Arguments are bytes, whatever the terminal meant by them.
+    # The bytes of arguments are sent unchanged, in any encoding.
     yield [file.read()] if file is not None else [os.fsencode(body) for body in bodies]
 
 
 async def _lines() -> AsyncGenerator[list[bytes]]:
-    """Lines of standard input without their ends, as many as are there at one time.
+    """The lines of standard input without their line ends, in lists of those available at one time.
 
     No thread waits for them, so that Ctrl-C ends the command at once.
     """
@@ -251,7 +251,7 @@ async def _lines() -> AsyncGenerator[list[bytes]]:
 
 
 class TooLongLine(click.UsageError):
-    """A line that no message can carry; `before` are the lines that come before it."""
+    """A line that is too long for a message; `before` are the lines before it that were not sent yet."""
 
     def __init__(self, before: list[bytes]) -> None:
         super().__init__(f"a line of standard input passes the limit of {MESSAGE_BYTES_MAX} bytes of a message")
@@ -266,12 +266,12 @@ async def send_all(
     order_key: str | None,
     progress: Progress,
 ) -> None:
-    """Send what `source` gives and tell `progress` of it, until the cluster fails a message or the input cannot be read on."""
+    """Send the bodies from `source` and record the results in `progress`, until the cluster or the input fails."""
     begun = 0
     waiting: list[Message] = []
 
     async def send(count: int) -> None:
-        """Send the first `count` messages that wait."""
+        """Send the first `count` waiting messages."""
         nonlocal begun
         together, waiting[:] = waiting[:count], waiting[count:]
         numbers = range(begun + 1, begun + 1 + len(together))
@@ -306,7 +306,7 @@ async def send_all(
 
 
 async def _has_more(source: AsyncGenerator[list[bytes]]) -> bool:
-    """Whether an input that is not read on has more, as far as that shows at once."""
+    """Whether the rest of the input has lines; True if it does not end within `END_SECONDS`."""
     with trio.move_on_after(END_SECONDS):
         try:
             await anext(source)

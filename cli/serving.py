@@ -1,4 +1,4 @@
-"""Running servers from the command line: signals, limits of the process, and the line that says they are ready."""
+"""Running servers from the command line: signals, limits of the process, and the line that announces readiness."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from ..world.memory import bound_freed_memory
 from .reasons import output_lost, reason_of
 
 COLLECT_AFTER = 50_000
-"""New container objects before the collector looks at them: a few MiB."""
+"""The garbage collector runs after this many new container objects, a few MiB."""
 SWITCH_SECONDS = 0.0001
-"""How long a worker waits at most for the interpreter, to begin a sync or to tell of its end; Python's default is longer than
-most syncs."""
+"""The thread switch interval: how long a worker may wait for the interpreter before it starts a sync or reports its end.
+Python's default is longer than most syncs."""
 
 Server = TypeVar("Server")
 
 
 def text_of(file: Path) -> str:
-    """A configuration file's text, whatever the locale is.
+    """The text of a configuration file in UTF-8, independent of the locale.
 
     Raises:
-        click.UsageError: it is not UTF-8.
+        click.UsageError: the file is not UTF-8.
     """
     try:
         return file.read_text("utf-8-sig")
@@ -47,7 +47,7 @@ def properties_of(file: Path) -> dict[str, str]:
     """The entries of a configuration file.
 
     Raises:
-        click.UsageError: it is not UTF-8, or no properties.
+        click.UsageError: the file is not UTF-8, or not in the properties format.
     """
     try:
         return read_properties(text_of(file))
@@ -62,17 +62,17 @@ def serve(
     port_options: str = "",
     on_hangup: Callable[[Server], None] | None = None,
 ) -> None:
-    """Run a server until SIGTERM or SIGINT, then let it stop in order.
+    """Run a server until SIGTERM or SIGINT, then stop it in order; a second signal stops it at once.
 
     Args:
-        opened: the server.
-        announce: makes the text that says that it is ready.
-        expected: errors that are told in a line, beside OSErrors.
-        port_options: the options by which another port is chosen.
-        on_hangup: called on SIGHUP, which otherwise stops the server like the two others: then its terminal was closed.
+        opened: the context manager that opens the server.
+        announce: makes the text that is printed when the server is ready.
+        expected: errors that are printed as one line, like OSErrors.
+        port_options: the options that choose another port, for the error text.
+        on_hangup: called on SIGHUP; without it SIGHUP, which means that the terminal was closed, stops the server too.
 
     Raises:
-        click.ClickException: it could not start or go on, for one of the `expected` reasons or an OSError.
+        click.ClickException: the server could not start or continue because of an `expected` error or an OSError.
     """
     reasons: tuple[type[Exception], ...] = (click.ClickException, OSError, *expected)
     _take_all_descriptors()
@@ -82,15 +82,15 @@ def serve(
     except reasons as error:
         raise _explained(error, port_options) from error
     except BaseExceptionGroup as group:
-        # Not except*: that would wrap what is raised here in a group again, which click shows as a traceback.
+        # Not except*, which would wrap the exception raised here in a group again, and click would print a traceback.
         if group.split(reasons)[1] is not None:
             raise
         raise _explained(first_of(group), port_options) from group
 
 
 def _take_all_descriptors() -> None:
-    """Every queue and every connection takes a descriptor: raise this process's limit to what the system allows it."""
-    import resource  # noqa: PLC0415 - commands that are no servers run on Windows too, which has none
+    """Raise this process's limit of descriptors to the hard limit, because every queue and every connection needs one."""
+    import resource  # noqa: PLC0415 - other commands run on Windows too, which lacks this module
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
@@ -98,17 +98,17 @@ def _take_all_descriptors() -> None:
 
 
 def _collect_rarely() -> None:
-    """Let the garbage collector look at new objects in large helpings, and never again at those of the start.
+    """Make the garbage collector run rarely, and never traverse the objects of the start again.
 
-    A message makes a handful of containers, none of them in a cycle: at Python's default the collector would run for every
-    hundred messages and find nothing.
+    A message creates a few containers, none of them in a cycle: with Python's defaults the collector would run every hundred
+    messages and find nothing.
     """
     gc.freeze()
     gc.set_threshold(COLLECT_AFTER, 20, 50)
 
 
 def first_of(error: BaseException) -> BaseException:
-    """The innermost error of nested groups."""
+    """The first error that is not a group in nested exception groups."""
     while isinstance(error, BaseExceptionGroup):
         error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
     return error
@@ -145,7 +145,7 @@ async def _serve(
 ) -> None:
     stop = trio.Event()
     taken = [signal.SIGTERM, signal.SIGINT]
-    if on_hangup is not None or signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup has it ignored
+    if on_hangup is not None or signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
         taken.append(signal.SIGHUP)
     with trio.open_signal_receiver(*taken) as signals:
         async with trio.open_nursery() as nursery:
@@ -154,7 +154,7 @@ async def _serve(
             def hangup() -> bool:
                 if on_hangup is None:
                     return False
-                for server in servers:  # none while it starts, when the file has just been read
+                for server in servers:  # empty during the start, when the file has just been read
                     on_hangup(server)
                 return True
 
@@ -182,6 +182,6 @@ async def _stop_on_signal(
     async for number in signals:
         if number == signal.SIGHUP and hangup():
             continue
-        if stop.is_set():  # asked twice: do not wait for order
+        if stop.is_set():  # a second signal: do not wait for an orderly stop
             scope.cancel()
         stop.set()

@@ -1,4 +1,4 @@
-"""`ledgermq store`: look into a store's files without a broker."""
+"""`ledgermq store`: inspect and repair the files of a store without a broker."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def command() -> None:
 
 
 def _log_of(store: str) -> list[LogFile]:
-    """The files of the store's log.
+    """The files of a store's log.
 
     Raises:
-        click.ClickException: there are none; says what was most likely meant.
+        click.ClickException: there are none; the text suggests the right directory.
     """
     disk = real_world().disk
     files = all_log_files(disk, store)
@@ -58,7 +58,7 @@ def _log_of(store: str) -> list[LogFile]:
 @click.option("--max", "count_max", type=click.IntRange(min=1), help="End after so many.")
 @json_option
 def dump(store: str, topic: str | None, queue_id: int | None, begin: int, count_max: int | None, as_json: bool) -> None:
-    """Print the records of the log, one a line, in the order in which they were stored."""
+    """Print the records of the log, one per line, in the order in which they were stored."""
     if queue_id is not None and topic is None:
         raise click.UsageError("--queue needs its --topic")
     files = _log_of(store)
@@ -92,7 +92,7 @@ def _of_queue(store: str, topic: str, queue_id: int, records: Iterator[LogRecord
 def verify_store(store: str, as_json: bool) -> None:
     """Check every record, and that log and queues agree; exit status 1 if they do not.
 
-    STORE may also be the directory of `ledgermq up --store`: then each broker's store in it is checked.
+    STORE may also be the directory of `ledgermq up --store`; then the store of each broker in it is checked.
     """
     disk = real_world().disk
     several = [] if disk.is_directory(f"{store}/commitlog") else stores_below(disk, store)
@@ -134,10 +134,10 @@ def _print_report(report: Report) -> None:
 @click.option("--commitlog", type=click.Path(exists=True, file_okay=False), help="The log, as storePathCommitLog says.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def cut(store: str, offset: int | None, missing: bool, commitlog: str | None, yes: bool) -> None:
-    """Give up everything from a physical offset on; what is cut is moved aside.
+    """Cut the log at a physical offset and give up all that follows; the files are moved aside as they were.
 
-    For a broker that refuses to start because the record there is damaged, when neither a slave nor a backup has it; and for a
-    slave that has more than its master, whose loss is accepted. What would be lost is listed first.
+    Use it for a broker that refuses to start because the record there is damaged, when neither a slave nor a backup has it,
+    and for a slave that has more than its master, if that may be lost. The messages that would be lost are listed first.
     """
     if commitlog is None and any(file.look is look_at_entry for file in _log_of(store)):
         raise click.ClickException(

@@ -1,4 +1,4 @@
-"""`ledgermq topic`: list, create, change, delete, look at."""
+"""`ledgermq topic`: list, create, change, delete and show topics."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .reasons import SuggestingGroup
 
 QUEUE_COUNT = click.IntRange(0, QUEUES_MAX)
 NEW_QUEUE_COUNT = click.IntRange(1, QUEUES_MAX)
-"""A topic without any queue is of no use to anybody; one that is being closed may have none left to write."""
+"""A new topic needs a queue; an existing one that is being closed may have none left to write."""
 PERMISSIONS = {"rw": PERM_READ_WRITE, "r": PERM_READ, "w": PERM_WRITE}
 SYSTEM_TOPICS = frozenset(
     ("TBW102", "SELF_TEST_TOPIC", "BenchmarkTest", "OFFSET_MOVED_EVENT", "SCHEDULE_TOPIC_XXXX", "TRANS_CHECK_MAX_TIME_TOPIC")
@@ -41,7 +41,7 @@ def command() -> None:
 @json_option
 @talks_to_cluster
 async def list_topics(everything: bool, cluster: str | None, namesrv: str, as_json: bool) -> None:
-    """Names of all topics."""
+    """List the names of all topics."""
     async with open_admin(namesrv, tls=chosen_tls()) as admin:
         if cluster is not None and cluster not in (known := {broker.cluster for broker in (await admin.cluster()).brokers}):
             raise click.ClickException(f"there is no cluster {cluster!r}: known are {', '.join(sorted(known)) or 'none'}")
@@ -59,7 +59,7 @@ async def list_topics(everything: bool, cluster: str | None, namesrv: str, as_js
 
 
 def _setting_options(*, creating: bool) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """The settings of a topic; a topic that is created has defaults, and one that is changed keeps what is not given."""
+    """Add the options for a topic's settings; when creating they have defaults, otherwise missing ones stay unchanged."""
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         for option in (
@@ -95,7 +95,7 @@ def _setting_options(*, creating: bool) -> Callable[[Callable[..., None]], Calla
 async def create(topic: str, namesrv: str, as_json: bool, **options: Any) -> None:
     """Create a topic on every master.
 
-    A topic that is there with these settings is left alone; with others it is an error, and nothing is changed.
+    A topic that exists with these settings is left as it is; with other settings it is an error, and nothing is changed.
     """
     try:
         async with open_admin(namesrv, tls=chosen_tls()) as admin:
@@ -111,7 +111,7 @@ async def create(topic: str, namesrv: str, as_json: bool, **options: Any) -> Non
 @click.option("--force", is_flag=True, help="Take queues away although messages in them cannot be read any more.")
 @talks_to_cluster
 async def update(topic: str, force: bool, namesrv: str, as_json: bool, **options: Any) -> None:
-    """Change what is given of a topic, on every master that has it; the rest stays as it is."""
+    """Change the given settings of a topic on every master that has it; the others stay as they are."""
     given = _settings(options)
     if all(given[name] in (None, {}) for name in given if name not in ("cluster", "broker")):
         raise click.UsageError("say what to change, for example --queues 16")
@@ -160,7 +160,7 @@ async def delete(topic: str, cluster: str | None, yes: bool, namesrv: str, as_js
         click.confirm(f"Delete the topic {topic} with all its messages?", abort=True, err=True)
     async with open_admin(namesrv, tls=chosen_tls()) as admin:
         there = topic in await admin.topics(cluster=cluster)
-        await admin.delete_topic(topic, cluster=cluster)  # in any case: a broker may hold what the name server has forgotten
+        await admin.delete_topic(topic, cluster=cluster)  # even if it is not listed, because a broker may still have it
     if not there:
         raise click.ClickException(f"there is no topic {topic!r}")
     if as_json:
@@ -175,7 +175,7 @@ async def delete(topic: str, cluster: str | None, yes: bool, namesrv: str, as_js
 @json_option
 @talks_to_cluster
 async def show(topic: str, namesrv: str, as_json: bool) -> None:
-    """What each queue of a topic holds, and which groups read it."""
+    """Show the offsets of each queue of a topic, and the groups that read it."""
     async with open_admin(namesrv, tls=chosen_tls()) as admin:
         stats = await admin.topic_stats(topic)
         groups = await admin.topic_groups(topic)
@@ -206,7 +206,7 @@ async def show(topic: str, namesrv: str, as_json: bool) -> None:
 @json_option
 @talks_to_cluster
 async def route(topic: str, namesrv: str, as_json: bool) -> None:
-    """What clients are told about a topic."""
+    """Show the route of a topic, as clients get it."""
     async with open_admin(namesrv, tls=chosen_tls()) as admin:
         found = await admin.topic_route(topic)
     members = {broker.name: broker for broker in found.brokers}

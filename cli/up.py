@@ -1,7 +1,7 @@
-"""`ledgermq up`: a name server and brokers, for a laptop and for trying things out.
+"""`ledgermq up`: run a name server and brokers on one machine, for development and trials.
 
-They run in one process, except the nodes of DLedger groups: each of these is a process of its own, so that one can be killed
-while the others elect the next master.
+They run in one process, except the nodes of DLedger groups: each of these is a separate process, so that one can be killed
+and the others elect the next master.
 """
 
 from __future__ import annotations
@@ -43,37 +43,37 @@ from .serving import serve
 log = get_logger(__name__)
 
 PORTS_PER_BROKER = 10
-"""A broker takes its port, the next one for slaves, and the last but one before it for clients of the VIP channel."""
+"""The distance of brokers' ports: a broker uses its port, the next one for slaves, and the one 2 below for the VIP channel."""
 
 RAFT_PORT_DISTANCE = 30_000
 PORT_MAX = 65_535
 TEMPORARY_PREFIX = "ledgermq-up-"
 WAIT_SECONDS = 0.05
-"""How often the name server is asked whether new groups have elected a master."""
+"""The interval in seconds at which the name server is asked whether new groups have elected a master."""
 ELECTION_SECONDS = 10.0
-"""After this long without a master we say where the reason is found, and go on waiting."""
+"""After this time without a master a warning names the command that shows the reason; we continue to wait."""
 EVERYWHERE = ("", "0.0.0.0", "::")
 
 
 @attrs.frozen
 class Plan:
-    """What is to run, and where."""
+    """The servers to run, their ports and their store."""
 
     mode: str
     nodes: int
-    """Brokers; with the modes `ha` and `dledger` those of each broker name, its master among them."""
+    """How many brokers to run; with the modes `ha` and `dledger` for each broker name, including its master."""
     masters: int
-    """Broker names with the modes `ha` and `dledger`."""
+    """How many broker names there are with the modes `ha` and `dledger`."""
     host: str
     port: int
     broker_port: int
     store: str
     secret: str = attrs.field(repr=False)
-    """What the nodes of this cluster, and nobody else, know."""
+    """The secret by which the nodes of this cluster authenticate each other."""
     kept: bool
-    """Whether the store outlives the cluster."""
+    """Whether the store is kept when the cluster ends."""
     raft_ports: tuple[int, ...] = ()
-    """With mode `dledger`, where the nodes listen for each other."""
+    """With mode `dledger`, the ports at which the nodes listen for each other."""
 
     def brokers(self, namesrv: str) -> list[BrokerConfig]:
         """The configuration of each broker."""
@@ -97,14 +97,14 @@ class Plan:
                 "namesrvAddr": namesrv,
                 "haSecret": self.secret,
                 "storePathRootDir": f"{self.store}/{name}{f'-{number}' if replicated else ''}",
-                # A laptop's disk is often fuller than a server's.
+                # The disk of a laptop is often fuller than that of a server.
                 "diskMaxUsedSpaceRatio": "95",
                 **self._group(group, number),
             }
         )
 
     def _group(self, group: int, number: int) -> dict[str, str]:
-        """The keys of a node of a DLedger group."""
+        """The configuration keys of a node of a DLedger group; none in other modes."""
         if self.mode != "dledger":
             return {}
         first = group * self.nodes
@@ -120,12 +120,12 @@ class Shown:
     role: str
     address: str
     process_id: int | None = None
-    """Of a broker that is a process of its own."""
+    """The process id of a broker that is a separate process."""
 
 
 @attrs.frozen
 class Cluster:
-    """What runs."""
+    """A running cluster."""
 
     plan: Plan
     namesrv: Namesrv
@@ -204,7 +204,7 @@ def command(
 
 
 def _raft_ports(host: str, broker_port: int, count: int) -> tuple[int, ...]:
-    """Where the nodes of DLedger groups listen for each other: 30000 above their brokers, as RocketMQ's examples have it."""
+    """The ports at which nodes of DLedger groups listen: 30000 above their brokers' as in RocketMQ's examples, or free ones."""
     if broker_port and broker_port + RAFT_PORT_DISTANCE + PORTS_PER_BROKER * count <= PORT_MAX:
         return tuple(broker_port + RAFT_PORT_DISTANCE + PORTS_PER_BROKER * at for at in range(count))
     return tuple(free_ports(host, count))
@@ -212,7 +212,7 @@ def _raft_ports(host: str, broker_port: int, count: int) -> tuple[int, ...]:
 
 @contextmanager
 def _temporary_folder() -> Generator[str]:
-    """A folder that goes with the cluster; those that killed clusters of this user have left go first."""
+    """A folder that is removed with the cluster; folders that killed clusters of this user left behind are removed first."""
     for left in Path(tempfile.gettempdir()).glob(f"{TEMPORARY_PREFIX}*"):
         with suppress(OSError), _locked(left):
             shutil.rmtree(left, ignore_errors=True)
@@ -222,10 +222,10 @@ def _temporary_folder() -> Generator[str]:
 
 @contextmanager
 def _locked(folder: Path) -> Generator[None]:
-    """Hold the lock of a cluster's folder, which ends with its process.
+    """Hold the lock of a cluster's folder, which the system releases when the process ends.
 
     Raises:
-        BlockingIOError: a running cluster holds it. PermissionError: it is somebody else's.
+        BlockingIOError: a running cluster holds it. PermissionError: it belongs to another user.
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -240,7 +240,7 @@ async def _open_cluster(plan: Plan, options: Sequence[str], world: World) -> Asy
     """Run the name server and the brokers.
 
     Args:
-        options: of the command `ledgermq broker`, for brokers that are processes of their own.
+        options: the options of the command `ledgermq broker`, for brokers that are separate processes.
     """
     kept = f"{plan.store}/namesrv/kvConfig.json"
     config = NamesrvConfig(listen_port=plan.port, bind_address=plan.host, kv_config_path=kept)
@@ -261,7 +261,7 @@ async def _open_cluster(plan: Plan, options: Sequence[str], world: World) -> Asy
 
 
 def _shown(broker: Broker) -> Shown:
-    """A broker of this process. Its role is the configured one: puts of an asynchronous master wait for nobody."""
+    """A broker of this process. Its role is the configured one; puts of an asynchronous master do not wait for slaves."""
     config = broker.config
     return Shown(config.broker_name, config.broker_role.replace("_", " ").lower(), broker.address)
 
