@@ -1,4 +1,4 @@
-"""What clients of DLedger itself may ask a node for: who leads, one committed entry, and to append one."""
+"""The requests of DLedger's own clients: for the leader, for one committed entry, and to append one."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from .settings import ReplicaSettings
 from .waiters import CODE_OF_OUTCOME, Done, code_of_refusal
 
 CLIENT_WAIT_SECONDS = 2.5
-"""How long such a client waits for a majority (maxWaitAckTimeMs)."""
+"""How long an append of such a client waits for a majority (maxWaitAckTimeMs); then it gets WAIT_QUORUM_ACK_TIMEOUT."""
 
 
 class Propose(Protocol):
-    """Appends bodies as a leader; raises as `Replica.propose`."""
+    """Appends bodies as the leader; raises as `Replica.propose`."""
 
     def __call__(self, records: Sequence[Buffer], *, patch: bool) -> Placed: ...
 
@@ -37,7 +37,7 @@ def foreign_clients(
     propose: Propose,
     when_committed: Callable[[LogIndex, float, Done], None],
 ) -> ForeignClients:
-    """Answers from what a node knows and holds."""
+    """Return the handler of these requests for one node and its ledger."""
 
     def committed_entry(index: LogIndex) -> memoryview | None:
         return ledger.entry(index) if ledger.begin_index <= index <= ledger.committed_index else None

@@ -1,9 +1,8 @@
 """The commit log of DLedger mode: message records as entries of a replicated ledger (RocketMQ DLedgerCommitLog).
 
-Invariant: readers see nothing behind the committed position, and a put is answered PUT_OK only when a majority has its entries
-on the medium. Each record is one entry, whose header takes 48 bytes before it; a physical offset points behind the header.
-Entries that are no message, and the blank blocks that end files, are passed over here. Who leads, what is truncated and what is
-sent is decided by the replica.
+Invariant: readers see nothing after the committed position, and a put is answered PUT_OK only when its entries are durable on a
+majority. Each record is the body of one entry, after a header of 48 bytes; a physical offset is the position after the header.
+This class skips blank blocks and entries that are not messages. The replica decides about leadership, truncation and sending.
 """
 
 from __future__ import annotations
@@ -35,17 +34,17 @@ STATUSES = {
     Outcome.TERM_CHANGED: PutStatus.UNKNOWN_ERROR,
     Outcome.TIMED_OUT: PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH,
 }
-"""What a put is answered, as RocketMQ 5 maps DLedger's codes 200, 501 and 502. No failure may look like a success: the entry
-may still commit, or be replaced by another leader's."""
+"""The status of a put by outcome, as RocketMQ 5 maps DLedger's codes 200, 501 and 502. The two failures leave the outcome
+unknown: the entry may still be committed, or be replaced by another leader's."""
 
 
 @attrs.define(eq=False)
 class DLedgerCommitLog:
-    """Implements `CommitLog`."""
+    """Implements `CommitLog` by a replicated ledger."""
 
     replica: Replica
     timeout_seconds: float = 5.0
-    """How long a put waits for a majority (syncFlushTimeout)."""
+    """How long a put waits for a majority (syncFlushTimeout); then it is answered IN_SYNC_REPLICAS_NOT_ENOUGH."""
     on_readable: list[Callable[[], None]] = attrs.field(factory=list[Callable[[], None]])
     on_truncated: list[Callable[[int], None]] = attrs.field(factory=list[Callable[[int], None]])
 
@@ -97,10 +96,10 @@ class DLedgerCommitLog:
         return self.replica.ledger.committed_position
 
     def limit_readable(self, offset: int) -> None:
-        """The ledger knows itself what is committed."""
+        """Do nothing, because the ledger itself limits reads to committed entries."""
 
-    def append(self, records: Sequence[bytes], *, together: bool = False) -> Appended:  # noqa: ARG002 - entries stand alone
-        """See `CommitLog.append`. Records of one batch may get into two files: all nodes, Java's too, must place them alike."""
+    def append(self, records: Sequence[bytes], *, together: bool = False) -> Appended:  # noqa: ARG002 - never together
+        """See `CommitLog.append`. A batch may span two files, because all nodes, Java's too, must place entries alike."""
         try:
             placed = self.replica.propose(records)
         except Refused as error:
@@ -157,7 +156,7 @@ class DLedgerCommitLog:
                 body_at, at = at + HEADER_SIZE, at + size
                 parts = derived_parts(view, body_at, at) if is_message(view[body_at:at]) else None
                 yield base + at, parts
-            # What follows the last entry of a file is a blank block; the end of the last file is the end of the log.
+            # A blank block follows the last entry of each file but the last, whose end is the end of the log.
             position = base + segment.size
             if base + at == segment.end or position > end:
                 return
@@ -200,7 +199,7 @@ class DLedgerCommitLog:
         await self.replica.expire_oldest()
 
     async def truncate(self, offset: int) -> None:
-        """Refuse: only the leader of the group has entries truncated, and never committed ones.
+        """Refuse, because only the group's leader causes truncations, and never of committed entries.
 
         Raises:
             NotWritable: always. Nothing was truncated.

@@ -1,7 +1,7 @@
-"""What a node does with its disk beside appending: group commit, mending after a failed sync, checkpoints, hard state.
+"""The disk operations of a node other than appends: group commit, repair after a failed sync, checkpoints, hard state.
 
-One lock orders whatever changes or syncs the ledger's files on a worker. Entries are appended meanwhile on the event loop; a
-sync covers what was written before it began.
+One lock serialises the worker jobs that change or sync the ledger's files. In the meantime entries are appended on the event
+loop; a sync covers what was written before it began.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from .ledger import Ledger
 log = get_logger(__name__)
 
 RETRY_SECONDS = 1.0
-"""Pause after the disk refused something that has to be done."""
+"""Pause in seconds before a failed disk operation is tried again."""
 
 
 @attrs.define(eq=False)
 class DiskTasks:
-    """The disk of one node."""
+    """The disk operations of one node."""
 
     ledger: Ledger
     core: Raft | JavaCore
     hard_state_file: HardStateFile
     workers: Workers
     sync: bool
-    """Entries count as durable when they are on the medium, not when they are written."""
+    """Whether entries count as durable only when they are synced; otherwise they do as soon as they are written."""
     flush_seconds: float
     checkpoint_seconds: float
     on_durable: Callable[[], None]
@@ -46,13 +46,13 @@ class DiskTasks:
     _grown: trio.Event = attrs.field(factory=trio.Event)
 
     def written(self) -> None:
-        """More of the log has been written."""
+        """Note that more of the log has been written."""
         if not self.sync:
             self.core.persisted(self.core.sync_point())
         self._grown.set()
 
     async def save(self, state: HardState) -> None:
-        """Make term and vote durable, however long that takes: until then the node says nothing."""
+        """Make term and vote durable, with retries until that succeeds; until then the node sends no message."""
         while True:
             try:
                 await self.workers.run(self.hard_state_file.save, TermAndVote(state.term, state.vote or ""))
@@ -63,12 +63,12 @@ class DiskTasks:
                 return
 
     async def change(self, change: Callable[[], object]) -> None:
-        """Run what changes the ledger's files on a worker, while nothing is synced."""
+        """Run a change of the ledger's files on a worker, while no sync runs."""
         async with self.lock:
             await self.workers.run(change)
 
     async def sync_forever(self) -> None:
-        """Group commit: one sync after another, each for all that was written before it began."""
+        """Run one sync after another; each covers all that was written before it began (group commit)."""
         while True:
             await self._grown.wait()
             if not self.sync:
@@ -80,7 +80,7 @@ class DiskTasks:
                 await self._heal()
 
     async def sync_written(self) -> None:
-        """Sync what has been written; a disk that refuses fails the ledger, which says so."""
+        """Sync what has been written; if the disk fails, set the ledger's `failure`, which refuses appends."""
         ledger = self.ledger
         async with self.lock:
             point, start, end = self.core.sync_point(), ledger.synced_position, ledger.end
@@ -113,13 +113,13 @@ class DiskTasks:
         self.on_durable()
 
     async def checkpoint_forever(self) -> None:
-        """Note from time to time what is on the medium, while that changes."""
+        """Write the checkpoint at intervals of `checkpoint_seconds`."""
         while True:
             await trio.sleep(self.checkpoint_seconds)
             await self.checkpoint()
 
     async def checkpoint(self) -> None:
-        """Write the checkpoint, if it would say something new; a disk that refuses is asked again next time."""
+        """Write the checkpoint if it has changed; if the disk fails, the next call tries again."""
         ledger = self.ledger
         async with self.lock:
             present = ledger.checkpoint

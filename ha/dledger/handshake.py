@@ -1,8 +1,8 @@
-"""How two nodes of a group get to know each other before the first frame; pure, both sides.
+"""The handshake between two nodes of a group before the first frame, for both sides; it does no I/O.
 
-Dialler: TAG. Listener: challenge. Dialler: hello with MAC. Listener: welcome with MAC, or a refusal that says what to do. From
-then on frames go from the dialler to the listener only; each node dials every other. A stranger who does not know the secret
-gets nothing in, so it can neither vote, nor push entries, nor acknowledge any.
+Dialler: TAG. Listener: challenge. Dialler: hello with MAC. Listener: welcome with MAC, or a refusal that says what to do. After
+that, frames go from the dialler to the listener only; each node dials every other. No frame of a peer that does not know the
+secret is accepted, so it can neither vote, nor send entries, nor acknowledge any.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ from .native_layout import (
 
 _AS_DIALLER, _AS_LISTENER, _AS_REFUSAL = b"ledgermq raft dialler", b"ledgermq raft listener", b"ledgermq raft refusal"
 NOT_BEGUN, EXPIRED = -1, -2
-"""Instead of the position of entry 0: the ledger has no entry yet, or this one is no longer there."""
+"""Values in place of the position of entry 0: the ledger has no entry yet, or entry 0 has expired."""
 NO_OLDER_LOG = -1
 REMOTING_FRAME_MAX = 16 * 1024 * 1024
-"""A remoting frame begins with a length up to this; so does a DLedger node in Java."""
+"""The largest length at the beginning of a remoting frame, by which a Java node of DLedger is recognised."""
 
 
 @attrs.frozen
 class LogBeginning:
-    """Where a node's ledger begins, and the classic log that it continues."""
+    """The beginning of a node's ledger, and the end of the classic log that it continues."""
 
     position: int = NOT_BEGUN
-    """Where entry 0 lies, or `NOT_BEGUN` or `EXPIRED`."""
+    """The position of entry 0, or `NOT_BEGUN` or `EXPIRED`."""
     older_end: int = NO_OLDER_LOG
-    """Behind the last record of the older log, or `NO_OLDER_LOG`."""
+    """The end of the last record of the older log, or `NO_OLDER_LOG`."""
     older_crc: int = 0
     """CRC-32 of the older log's last bytes."""
 
@@ -59,22 +59,22 @@ class LogBeginning:
 
 @attrs.frozen
 class NodeCard:
-    """Who a node is."""
+    """The identity of a node, and the properties that must match those of its peers."""
 
     group: str
     peer: str
     """Its id in the group, for example `n0`."""
     node: bytes
-    """16 random bytes, kept with its store."""
+    """16 random bytes, stored with its ledger."""
     data_file_size: int
     beginning: LogBeginning = LogBeginning()
     serves: str = ""
-    """Where its broker serves clients, if it is one of a broker."""
+    """The address where its broker serves clients; empty if the node has no broker."""
 
 
 @attrs.frozen
 class Hello:
-    """What a dialler says of itself."""
+    """The dialler's part of the handshake."""
 
     card: NodeCard
     lane: int
@@ -91,7 +91,7 @@ def _envelope(kind: int, body: bytes) -> bytes:
 
 
 def _next_part(inbox: bytearray) -> tuple[int, bytes] | None:
-    """Take the next part of the handshake out of `inbox`; None while it is not whole."""
+    """Remove the next part of the handshake from `inbox` and return it; None while it is incomplete."""
     if len(inbox) < ENVELOPE.size:
         if not TAG.startswith(bytes(inbox[: len(TAG)])):
             raise _stranger(bytes(inbox))
@@ -109,7 +109,7 @@ def _next_part(inbox: bytearray) -> tuple[int, bytes] | None:
 
 
 def _stranger(received: bytes) -> Exception:
-    """What kind of peer begins with these bytes."""
+    """The error for a peer that begins with these bytes."""
     if received[:7] == TAG[:7] and len(received) >= len(TAG):
         return HaProtocolError(f"version {received[7]} of the native Raft dialect; this node speaks version {TAG[7]}")
     if len(received) >= 4 and 0 < int.from_bytes(received[:4], "big") <= REMOTING_FRAME_MAX:
@@ -118,7 +118,7 @@ def _stranger(received: bytes) -> Exception:
 
 
 def encode_hello(hello: Hello) -> bytes:
-    """The body of a hello, without its MAC."""
+    """Encode the body of a hello, without its MAC."""
     card = hello.card
     group, own, to, serves = card.group.encode(), card.peer.encode(), hello.to.encode(), card.serves.encode()
     head = HELLO.pack(
@@ -138,10 +138,10 @@ def encode_hello(hello: Hello) -> bytes:
 
 
 def decode_hello(body: bytes) -> Hello:
-    """Read the body of a hello.
+    """Decode the body of a hello.
 
     Raises:
-        HaProtocolError: it does not add up.
+        HaProtocolError: the body is not a valid hello.
     """
     try:
         head = HELLO.unpack(body)
@@ -163,7 +163,7 @@ def decode_hello(body: bytes) -> Hello:
 
 @attrs.define(eq=False)
 class Dialler:
-    """The side that connects, and sends the frames."""
+    """The side that connects and later sends the frames."""
 
     hello: Hello
     secret: bytes
@@ -173,14 +173,14 @@ class Dialler:
     _inbox: bytearray = attrs.field(factory=bytearray)
 
     def opening(self) -> bytes:
-        """What is sent first."""
+        """Return the bytes to send first."""
         return TAG
 
     def receive(self, received: bytes) -> bytes:
-        """Take what came; returns what is to be sent.
+        """Process received bytes and return the bytes to send.
 
         Raises:
-            HaProtocolError, HaRefused, WrongRaftDialect: the connection is of no use.
+            HaProtocolError, HaRefused, WrongRaftDialect: the connection must be closed.
         """
         self._inbox += received
         answer = b""
@@ -196,7 +196,7 @@ class Dialler:
         text, proof = body[:-MAC_SIZE], body[-MAC_SIZE:]
         nonces = (self.hello.nonce, self._their_nonce)
         if kind == KIND_REFUSAL:
-            # Without a valid signature the text may be anybody's, but it is shown to people only.
+            # The signature of the text is not verified, because the text is only logged for the operator.
             raise HaRefused(text.decode("utf-8", "replace"))
         if kind != KIND_WELCOME or len(text) != WELCOME.size or not self._their_nonce:
             raise HaProtocolError(f"part {kind} of the handshake, where a welcome must come")
@@ -209,28 +209,28 @@ class Dialler:
 
 @attrs.define(eq=False)
 class Listener:
-    """The side that accepts, and receives the frames."""
+    """The side that accepts the connection and later receives the frames."""
 
     card: NodeCard
     secret: bytes
     nonce: bytes
-    """32 unpredictable bytes, never used before."""
+    """32 unpredictable bytes, different for each connection."""
     judge: Callable[[Hello], str | None]
-    """Says why a dialler that knows the secret is refused, or None."""
+    """Returns why a dialler that knows the secret is refused, or None if it is accepted."""
     peer: Hello | None = None
-    """Who dials, once it has proved that it knows the secret and is welcome."""
+    """The hello of the dialler, once it has proved that it knows the secret and was accepted."""
     rest: bytes = b""
-    """What came behind the handshake: the beginning of the first frame."""
+    """The bytes received after the handshake: the beginning of the first frame."""
     farewell: bytes = b""
-    """What is to be sent before a refused connection is closed."""
+    """The bytes to send before a refused connection is closed."""
     _greeted: bool = False
     _inbox: bytearray = attrs.field(factory=bytearray)
 
     def receive(self, received: bytes) -> bytes:
-        """Take what came; returns what is to be sent.
+        """Process received bytes and return the bytes to send.
 
         Raises:
-            HaProtocolError, HaRefused, WrongRaftDialect: the connection is closed, after `farewell` was sent.
+            HaProtocolError, HaRefused, WrongRaftDialect: the connection must be closed after sending `farewell`.
         """
         self._inbox += received
         answer = b""
@@ -297,7 +297,7 @@ class Listener:
 
 
 def _older_mismatch(own: NodeCard, theirs: NodeCard) -> str | None:
-    """Why two ledgers cannot continue the same classic log."""
+    """Return why two ledgers do not continue the same classic log, or None if they do."""
     first, second = own.beginning, theirs.beginning
     if first.has_older_log and second.has_older_log and first != second:
         return (

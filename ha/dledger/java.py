@@ -1,7 +1,7 @@
-"""DLedger 0.3.1.2's requests and answers as the JSON bodies of remoting frames, byte for byte as fastjson writes them; pure.
+"""DLedger 0.3.1.2's requests and answers as JSON bodies of remoting frames, in the exact bytes that fastjson writes.
 
-Keys are sorted and absent ones left out; bodies of entries are base64. The result of a request is the `code` in its body; the
-remoting code is 200 for whatever reached the handler.
+Keys are sorted and absent ones are omitted; bodies of entries are base64. The result of a request is the `code` in its body;
+the remoting code is 200 for every request that reached the handler. This module does no I/O.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ METADATA, APPEND_ENTRY, GET = 50000, 50001, 50002
 VOTE, HEART_BEAT, PULL, PUSH, LEADERSHIP_TRANSFER = 51001, 51002, 51003, 51004, 51005
 
 BODY_BYTES_MAX = 16 * 1024 * 1024
-"""Of one request: no remoting frame is longer."""
+"""The most bytes of a request body, which is also the largest remoting frame; a larger one is refused."""
 ENTRIES_MAX = 4096
-"""Entries of one push."""
+"""The most entries of one push; a push with more raises HaProtocolError."""
 NAME_CHARACTERS_MAX = 255
 
 _unpack_header = ENTRY.codec.unpack_from
 
 
 def code_of(request: Request) -> int:
-    """The remoting code of a request."""
+    """Return the remoting code of a request."""
     if isinstance(request, VoteRequest):
         return VOTE
     if isinstance(request, HeartBeat):
@@ -66,7 +66,7 @@ def _base(group: str, request: Request) -> dict[str, Any]:
 
 
 def encode_request(group: str, request: Request) -> bytes:
-    """The body of a request."""
+    """Encode the body of a request."""
     fields = _base(group, request)
     if isinstance(request, VoteRequest):
         fields |= {"ledgerEndIndex": request.end_index, "ledgerEndTerm": request.end_term}
@@ -105,7 +105,7 @@ def _push_fields(push: Push) -> dict[str, Any]:
 
 
 def entry_fields(entry: memoryview) -> dict[str, Any]:
-    """One entry as an object."""
+    """Encode one entry as a JSON object."""
     magic, size, index, term, position, channel, chain_crc, crc, _ = _unpack_header(entry)
     return {
         "body": b64encode(entry[HEADER_SIZE:]).decode(),
@@ -121,10 +121,10 @@ def entry_fields(entry: memoryview) -> dict[str, Any]:
 
 
 def read_entry(fields: Any) -> memoryview:
-    """The bytes of an entry.
+    """Decode an entry from its JSON object, and return its bytes.
 
     Raises:
-        HaProtocolError: it is none.
+        HaProtocolError: the object is not an entry.
     """
     try:
         text = fields.get("body") or ""
@@ -151,10 +151,10 @@ def read_entry(fields: Any) -> memoryview:
 
 
 def read_object(body: bytes) -> Mapping[str, Any]:
-    """The JSON object of a body.
+    """Decode the JSON object of a body.
 
     Raises:
-        HaProtocolError: it is none.
+        HaProtocolError: the body is not a JSON object.
     """
     try:
         found: Any = loads(body)
@@ -175,14 +175,14 @@ def _text(fields: Mapping[str, Any], key: str) -> str:
 
 
 def read_request(code: int, fields: Mapping[str, Any], own: PeerId, token: Any) -> Request:
-    """The request of a peer.
+    """Decode a request of a peer.
 
     Raises:
-        HaProtocolError: it is none.
+        HaProtocolError: the fields are not a request.
     """
     try:
         term = long_of(fields.get("term", NO_INDEX))
-        # Before 0.3.0 neither pushes nor votes said who sends them, only who leads or wants to.
+        # Before 0.3.0, pushes and votes do not name their sender, only the leader or the candidate.
         leader = PeerId(_text(fields, "leaderId"))
         if code == VOTE:
             return VoteRequest(
@@ -237,7 +237,7 @@ def _read_push(fields: Mapping[str, Any], leader: PeerId, own: PeerId, term: int
 
 
 def encode_reply(group: str, reply: Reply) -> bytes:
-    """The body of an answer."""
+    """Encode the body of an answer."""
     request = reply.request
     fields: dict[str, Any] = {"code": int(reply.code), "term": reply.term}
     if isinstance(request, VoteRequest):
@@ -253,10 +253,10 @@ def encode_reply(group: str, reply: Reply) -> bytes:
 
 
 def read_answer(body: bytes) -> Answer:
-    """What a peer has answered.
+    """Decode the answer of a peer.
 
     Raises:
-        HaProtocolError: it is no answer.
+        HaProtocolError: the body is not an answer.
     """
     fields = read_object(body)
     try:
@@ -277,5 +277,5 @@ _NUMBERS = (
 
 
 def encode_fields(fields: Mapping[str, Any]) -> bytes:
-    """The body of an answer with these fields."""
+    """Encode the body of an answer with these fields."""
     return dumps(dict(sorted(fields.items())))

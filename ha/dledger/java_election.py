@@ -1,8 +1,8 @@
-"""Elections as DLedger 0.3.1.2 holds them (DLedgerLeaderElector): rounds of votes, heartbeats, taking over; pure.
+"""Elections as in DLedger 0.3.1.2 (DLedgerLeaderElector): rounds of votes, heartbeats, transfers; it does no I/O.
 
-A candidate asks in its present term as long as a round is not lost clearly, which keeps the term of a node without a majority
-where it is: DLedger's substitute for a pre-vote. The order of the checks and the words of the answers are Java's, for its
-candidates count on them.
+A candidate repeats its current term until a round is clearly lost, so a node that reaches no majority does not raise its term;
+this is DLedger's substitute for a pre-vote. The order of the checks and the result codes are those of Java, because Java
+candidates depend on them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .java_state import JavaState
 
 
 def tick_candidate(state: JavaState) -> None:
-    """Begin a round of votes, or end one that took too long."""
+    """Begin a round of votes if one is due, or end one that timed out."""
     if state.round_until_ms is not None:
         if state.now_ms >= state.round_until_ms:
             _end_round(state)
@@ -45,7 +45,7 @@ def _begin_round(state: JavaState) -> None:
 
 
 def count_self_vote(state: JavaState) -> None:
-    """The vote of this node for itself is on the medium now."""
+    """Count this node's vote for itself, which is now durable."""
     if state.self_vote_due:
         state.self_vote_due = False
         if state.role is Role.CANDIDATE and state.round_until_ms is not None and state.vote == state.id:
@@ -54,7 +54,7 @@ def count_self_vote(state: JavaState) -> None:
 
 
 def on_vote_answer(state: JavaState, request: VoteRequest, answer: Answer | None) -> None:
-    """A peer has answered, or not."""
+    """Record a peer's answer to a vote request; None if it did not answer in time."""
     if state.role is not Role.CANDIDATE or state.round_until_ms is None or request.term != state.term:
         return
     state.results[request.to] = (answer.result, answer.term) if answer is not None else (Vote.UNKNOWN, -1)
@@ -70,7 +70,7 @@ def _end_round_if_decided(state: JavaState) -> None:
 
 
 def _end_round(state: JavaState) -> None:
-    """Parse the round as DLedger does, in this order."""
+    """Evaluate the results of the round in the same order as DLedger."""
     results = list(state.results.values())
     words = [result for result, _ in results]
     accepted, not_ready = words.count(Vote.ACCEPT), words.count(Vote.TERM_NOT_READY)
@@ -99,7 +99,7 @@ def _end_round(state: JavaState) -> None:
 
 
 def become_leader(state: JavaState) -> None:
-    """Lead the present term (changeRoleToLeader)."""
+    """Become the leader of the current term (changeRoleToLeader)."""
     begin_leading(state)
     tick_heartbeats(state)
     if state.taking is not None:
@@ -108,7 +108,7 @@ def become_leader(state: JavaState) -> None:
 
 
 def on_vote(state: JavaState, request: VoteRequest) -> None:
-    """Answer a candidate; the log comes before the term, as in DLedger (handleVote)."""
+    """Answer a candidate; its log is checked before its term, as in DLedger (handleVote)."""
     state.send(Reply(request=request, result=_judge(state, request), term=_term_for(state, request), leader=request.sender))
 
 
@@ -130,7 +130,7 @@ def _judge(state: JavaState, request: VoteRequest) -> str:
     if request.term == state.term and state.vote not in (None, request.sender):
         return Vote.ALREADY_HAS_LEADER if state.leader is not None else Vote.ALREADY_VOTED
     if request.term > state.term:
-        # Java refuses once and raises its term a moment later; a vote at once is as good, once it is on the medium.
+        # Java refuses once and raises its term a moment later; voting at once is as safe, once the vote is durable.
         state.adopt_term(request.term)
     if request.term < state.end_term:
         return Vote.TERM_SMALL_THAN_LEDGER
@@ -144,7 +144,7 @@ def _judge(state: JavaState, request: VoteRequest) -> str:
 
 
 def on_heartbeat(state: JavaState, beat: HeartBeat) -> None:
-    """Follow the leader that shows itself, and take over its term (handleHeartBeat)."""
+    """Follow the sender of a heartbeat as leader, and adopt its term (handleHeartBeat)."""
     if beat.sender not in state.configuration.voters:
         code = Code.UNKNOWN_MEMBER
     elif beat.sender == state.id:
@@ -158,21 +158,21 @@ def on_heartbeat(state: JavaState, beat: HeartBeat) -> None:
         if beat.term > state.term:
             state.adopt_term(beat.term)
         state.become_follower(beat.sender)
-        if state.taking is not None:  # another node leads after all
+        if state.taking is not None:  # another node became the leader instead
             _refuse_to_take(state, state.taking)
             state.taking = None
     state.send(Reply(request=beat, code=code, term=state.term, leader=state.leader))
 
 
 def tick_follower(state: JavaState) -> None:
-    """Look for another leader when this one is silent."""
+    """Become a candidate when the leader has sent no heartbeat for too long."""
     if state.now_ms - state.heard_ms > state.settings.heartbeat_ms * state.settings.heartbeat_leak:
         state.become_candidate(state.term)
         state.next_vote_ms = state.now_ms + state.draw(0, state.settings.vote_interval_min_ms)
 
 
 def tick_heartbeats(state: JavaState) -> None:
-    """Send heartbeats, and give up a leadership that no majority confirms."""
+    """Send heartbeats, and step down if no majority answers them."""
     led, settings = state.leadership, state.settings
     assert led is not None
     if state.now_ms - led.success_ms > settings.heartbeat_ms * settings.heartbeat_leak:
@@ -191,7 +191,7 @@ def tick_heartbeats(state: JavaState) -> None:
 
 
 def on_heartbeat_answer(state: JavaState, beat: HeartBeat, answer: Answer | None) -> None:
-    """A follower confirms this leader, or knows of a larger term."""
+    """Handle a follower's answer to a heartbeat: it confirms this leader or has a higher term."""
     led = state.leadership
     if led is None or beat.term != state.term or answer is None:
         return
@@ -207,7 +207,7 @@ def on_heartbeat_answer(state: JavaState, beat: HeartBeat, answer: Answer | None
         if len(led.beat_ok) >= state.quorum:
             led.success_ms = state.now_ms
     elif answer.code == Code.TERM_NOT_READY:
-        # The follower raises its term and takes the next heartbeat, which need not wait for its time.
+        # The follower raises its term and accepts the next heartbeat, which is therefore sent at once.
         state.send(HeartBeat(sender=state.id, to=beat.to, term=state.term, round=beat.round))
     elif answer.code == Code.EXPIRED_TERM and answer.term > state.term:
         state.adopt_term(answer.term)
@@ -221,7 +221,7 @@ def on_heartbeat_answer(state: JavaState, beat: HeartBeat, answer: Answer | None
 
 
 def on_transfer(state: JavaState, request: Transfer) -> None:
-    """Hand over to another node, or take over from the leader (handleLeadershipTransfer)."""
+    """Transfer leadership to another node, or take it over from the leader (handleLeadershipTransfer)."""
     led = state.leadership
     code: int = Code.SUCCESS
     if request.transferee == state.id and request.sender == state.leader and request.term == state.term:
@@ -249,7 +249,7 @@ def on_transfer(state: JavaState, request: Transfer) -> None:
 
 
 def tick_taking(state: JavaState) -> None:
-    """Take over leadership once this log has everything that the leader asked for, or refuse when time is up."""
+    """Take over leadership once this log has the entries that the leader named, or refuse after the time-out."""
     if state.asked_to_take is None:
         return
     request, until_ms = state.asked_to_take
@@ -266,7 +266,7 @@ def tick_taking(state: JavaState) -> None:
 
 
 def start_transfer(state: JavaState, target: PeerId, request: Transfer | None = None) -> None:
-    """Take no more entries until `target` leads, or time is up."""
+    """Refuse new entries until `target` leads or the transfer times out."""
     led = state.leadership
     assert led is not None
     led.transfer_to, led.transfer_sent = target, False
@@ -274,7 +274,7 @@ def start_transfer(state: JavaState, target: PeerId, request: Transfer | None = 
 
 
 def tick_transfer(state: JavaState) -> None:
-    """Let the target take over once it has everything, and give up when time is up."""
+    """Ask the target to take over once it has the whole log, and abort the transfer after its time-out."""
     led = state.leadership
     if led is None or led.transfer_to is None:
         return
@@ -296,14 +296,14 @@ def tick_transfer(state: JavaState) -> None:
 
 
 def on_transfer_answer(state: JavaState, answered: Answered) -> None:
-    """The target leads, or could not take over."""
+    """End the transfer: the target has become the leader, or could not."""
     answer = answered.answer
     succeeded = answer is not None and answer.code == Code.SUCCESS
     end_transfer(state, Code.SUCCESS if succeeded else Code.TAKE_LEADERSHIP_FAILED)
 
 
 def end_transfer(state: JavaState, code: int) -> None:
-    """Answer the one who asked for it, and take entries again if this node still leads."""
+    """Answer the request for the transfer, and accept entries again if this node still leads."""
     if state.handing_over is not None:
         state.send(Reply(request=state.handing_over, code=code, term=state.term, leader=state.leader))
     state.handing_over = None

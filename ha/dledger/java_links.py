@@ -1,4 +1,4 @@
-"""Connections of the java dialect: remoting requests to peers and from them, and DLedger's requests of foreign clients."""
+"""Connections of the java dialect: remoting requests to and from peers, and requests of DLedger's own clients."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from .java_messages import Answer, Answered, Code, HeartBeat, Message, Push, Rep
 log = get_logger(__name__)
 
 CALL_SECONDS = 3.0
-"""DLedger waits so long for every answer."""
+"""How long a request waits for its answer, as in DLedger; then the core gets no answer."""
 RETRY_SECONDS = 0.2
-"""Pause before a peer is dialled again."""
+"""Pause before a peer is dialled again, in seconds."""
 
 
 @attrs.define(eq=False)
 class JavaLink:
-    """What goes to one peer: one connection for votes and heartbeats, one for entries."""
+    """The connections to one peer: one for votes and heartbeats, one for entries."""
 
     links: JavaLinks
     peer: PeerId
@@ -48,7 +48,7 @@ class JavaLink:
         return self.channel is not None
 
     async def run(self) -> None:
-        """Keep both connections until the scope is cancelled."""
+        """Keep both connections open until the scope is cancelled."""
         with self.scope:
             while True:
                 try:
@@ -57,7 +57,7 @@ class JavaLink:
                         connected(self.address, network=self.links.network) as self.bulk,
                     ):
                         log.info("raft_peer_connected", peer=self.peer, address=str(self.address), lane=0)
-                        while not self.channel.closed and not self.bulk.closed:  # noqa: ASYNC110 - nothing tells of it
+                        while not self.channel.closed and not self.bulk.closed:  # noqa: ASYNC110 - no event reports it
                             await trio.sleep(RETRY_SECONDS)
                 except* (RemotingError, OSError):
                     pass
@@ -66,14 +66,14 @@ class JavaLink:
                 await trio.sleep(RETRY_SECONDS)
 
     async def ask(self, request: Request) -> None:
-        """Send a request and hand its end to the node."""
+        """Send a request and deliver its answer, or the lack of one, to the node."""
         answer: Answer | None = None
         channel = self.bulk if isinstance(request, Push) else self.channel
         try:
             if channel is not None:
                 command = RemotingCommand(java.code_of(request), body=java.encode_request(self.links.group, request))
                 received = await channel.call(command, CALL_SECONDS)
-                if received.body:  # without one, the handler was not reached or has thrown
+                if received.body:  # without a body, the handler was not reached or has failed
                     answer = java.read_answer(received.body)
                     self._note(answer)
         except (RemotingError, HaProtocolError) as error:
@@ -103,14 +103,14 @@ class JavaLinks:
     network: Network
     clock: Clock
     deliver: Callable[[Message], None]
-    """Takes each message that came."""
+    """Called with each received message."""
     clients: ForeignClients | None = None
     """Answers METADATA, APPEND and GET."""
     outgoing: dict[tuple[PeerId, int], JavaLink] = attrs.field(factory=dict[tuple[PeerId, int], JavaLink])
     _nursery: trio.Nursery | None = None
 
     def follow_members(self, addresses: Mapping[PeerId, Address]) -> None:
-        """Dial these peers, and no others."""
+        """Keep connections to these peers, and close those to others."""
         for key, link in list(self.outgoing.items()):
             if addresses.get(key[0]) != link.address:
                 link.scope.cancel()
@@ -122,7 +122,7 @@ class JavaLinks:
                     self._nursery.start_soon(link.run)
 
     def send(self, message: Message) -> None:
-        """Send a request to its receiver, or an answer to where the request came from."""
+        """Send a request to its receiver, or an answer on the connection of its request."""
         if isinstance(message, Reply):
             connection, command = message.request.token
             connection.push(encode_frame(command.response(200, body=java.encode_reply(self.group, message))))
@@ -132,10 +132,10 @@ class JavaLinks:
                 self._nursery.start_soon(link.ask, message)
 
     async def run(self, host: str, port: int, *, task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED) -> None:
-        """Listen and dial until cancelled; reports the port.
+        """Listen and dial until cancelled; `started` returns the port.
 
         Raises:
-            OSError: the port is taken.
+            OSError: the port is in use.
         """
         listeners = list(await self.network.open_listeners(host, port))
         dispatcher = Dispatcher()
@@ -152,7 +152,7 @@ class JavaLinks:
             task_status.started(self.network.listener_port(listeners[0]))
 
     def _take(self, connection: ServerConnection, command: RemotingCommand) -> RemotingCommand | None:
-        """A request of a peer."""
+        """Deliver a request of a peer to the node, unless it is refused."""
         fields = java.read_object(command.body)
         refused = self._refused(command, fields)
         if refused is not None:
@@ -161,7 +161,7 @@ class JavaLinks:
         return None
 
     def _refused(self, command: RemotingCommand, fields: Mapping[str, Any]) -> RemotingCommand | None:
-        """What every handler of DLedger looks at first."""
+        """Refuse a request for another node or group, which every handler of DLedger checks first."""
         if fields.get("remoteId") != self.own:
             code = Code.UNKNOWN_MEMBER
         elif fields.get("group") != self.group:
@@ -191,27 +191,27 @@ class JavaLinks:
 
 @attrs.define(eq=False)
 class ForeignClients:
-    """What clients of DLedger itself may ask: who leads, one entry, and to append one."""
+    """Answers the requests of DLedger's own clients: for the leader, for one entry, and to append one."""
 
     group: str
     own: PeerId
     leader: Callable[[], PeerId | None]
     addresses: Callable[[], Mapping[PeerId, Address]]
     entry: Callable[[LogIndex], memoryview | None]
-    """A committed entry, or None."""
+    """Returns the committed entry of an index, or None."""
     propose: Callable[[bytes, Callable[[int, LogIndex, int], None]], None]
-    """Append a body; the answer gets a code, an index and a position."""
+    """Appends a body; the callback gets a code, an index and a position."""
 
     def _base(self, code: int) -> dict[str, Any]:
         base = {"code": int(code), "group": self.group, "localId": self.own, "term": -1}
         return base | ({"leaderId": leader} if (leader := self.leader()) is not None else {})
 
     def metadata(self) -> dict[str, Any]:
-        """Who belongs to the group, and who leads."""
+        """Return the members of the group and its leader."""
         return self._base(Code.SUCCESS) | {"peers": {peer: str(address) for peer, address in self.addresses().items()}}
 
     def get(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """One committed entry, from the leader only; Java gives any that it has."""
+        """Return one committed entry, as the leader only; a Java node returns any entry that it has."""
         if self.leader() != self.own:
             return self._base(Code.NOT_LEADER) | {"entries": []}
         try:
@@ -223,7 +223,7 @@ class ForeignClients:
         return self._base(Code.SUCCESS) | {"entries": [java.entry_fields(entry)]}
 
     def append(self, fields: Mapping[str, Any], answer: Callable[[Mapping[str, Any]], None]) -> None:
-        """Append one body; the answer follows when a majority has it."""
+        """Append one body and answer when a majority has it."""
         try:
             body = b64decode(fields.get("body") or "", validate=True)
         except (TypeError, ValueError) as error:

@@ -1,8 +1,8 @@
-"""Replication as DLedger 0.3.1.2 does it (DLedgerEntryPusher): COMPARE, TRUNCATE, APPEND and COMMIT; pure, both sides.
+"""Replication as in DLedger 0.3.1.2 (DLedgerEntryPusher) by COMPARE, TRUNCATE, APPEND and COMMIT, both sides, without I/O.
 
-The leader finds by COMPARE where the logs agree, lets the follower cut what lies behind by TRUNCATE, then appends. The wire has
-no index and term of the entry before, so a follower remembers what was compared with the leader of this term, and takes nothing
-that does not join that.
+The leader finds by COMPARE where the logs agree, has the follower remove later entries by TRUNCATE, then sends APPEND. That
+lacks the index and term of the previous entry, so a follower remembers up to where its log was compared with the leader of this
+term, and accepts only entries that follow.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CRCS = slice(ENTRY.offsets["chain_crc"], ENTRY.offsets["body_size"])
 
 
 def same_entry(one: memoryview, other: memoryview) -> bool:
-    """Whether two entries are equal as DLedger compares them: the CRC fields do not count."""
+    """Whether two entries are equal as DLedger compares them, without the CRC fields."""
     return one[: _CRCS.start] == other[: _CRCS.start] and one[_CRCS.stop :] == other[_CRCS.stop :]
 
 
@@ -32,7 +32,7 @@ def same_entry(one: memoryview, other: memoryview) -> bool:
 
 
 def begin_leading(state: JavaState) -> None:
-    """Begin a leadership: every follower is compared with first."""
+    """Begin a leadership, in which every follower is first sent a COMPARE."""
     followers = {peer: Follower(peer, COMPARE) for peer in state.others}
     state.forget_pushes()
     state.role, state.leader, state.round_until_ms = Role.LEADER, state.id, None
@@ -41,7 +41,7 @@ def begin_leading(state: JavaState) -> None:
 
 
 def feed_followers(state: JavaState) -> None:
-    """Send to each follower what its state allows."""
+    """Send as many pushes to each follower as its state allows."""
     led = state.leadership
     assert led is not None
     for follower in led.group.followers.values():
@@ -107,7 +107,7 @@ def _append(state: JavaState, follower: Follower) -> None:
 
 
 def on_push_answer(state: JavaState, push: Push, answer: Answer | None) -> None:
-    """A follower has answered a push, or not."""
+    """Handle a follower's answer to a push; None if it did not answer in time."""
     led = state.leadership
     follower = led.group.get(push.to) if led is not None else None
     if led is None or follower is None or push.term != state.term or push.token != follower.session:
@@ -128,7 +128,7 @@ def on_push_answer(state: JavaState, push: Push, answer: Answer | None) -> None:
 
 
 def _on_compared(state: JavaState, follower: Follower, push: Push, answer: Answer | None) -> None:
-    """Decide as DLedger's doCompare does, first match."""
+    """Choose the next step after a COMPARE by the rules of DLedger's doCompare, of which the first match applies."""
     index, begin, end = push.first_index, state.log.first_index, state.log.last_index
     if answer is None or answer.code not in (Code.SUCCESS, Code.INCONSISTENT_STATE):
         _compare_again(state, follower, pause=True)
@@ -170,7 +170,7 @@ def _compare_again(state: JavaState, follower: Follower, *, pause: bool) -> None
 def _on_appended(state: JavaState, follower: Follower, push: Push, answer: Answer | None) -> None:
     if answer is not None and answer.code == Code.SUCCESS:
         follower.inflight.pop(push.first_index, None)
-        # From 0.2.7 on the answer has the first index and the count; earlier nodes leave the count out.
+        # From 0.2.7 on the answer has the first index and the count; the answer of earlier nodes has no count.
         acknowledged = answer.index + answer.count - 1 if answer.count else answer.index
         if acknowledged > follower.match_index:
             follower.match_index = min(acknowledged, state.log.last_index)
@@ -180,11 +180,11 @@ def _on_appended(state: JavaState, follower: Follower, push: Push, answer: Answe
     elif answer is None or answer.code != Code.REPEATED_PUSH:
         _compare_again(state, follower, pause=True)
     else:
-        follower.inflight.pop(push.first_index, None)  # it waits there already; what comes of it shows in a later answer
+        follower.inflight.pop(push.first_index, None)  # it is queued there already; a later answer reports its outcome
 
 
 def advance_commit(state: JavaState) -> None:
-    """Commit what a majority has, but only through an entry of this term (Raft §5.4.2), which DLedger does not look at."""
+    """Commit what a majority has, but only by an entry of this term (Raft §5.4.2), which DLedger does not check."""
     led = state.leadership
     if led is None:
         return
@@ -199,15 +199,15 @@ def advance_commit(state: JavaState) -> None:
 
 
 def on_push(state: JavaState, push: Push) -> None:
-    """Take a push of the leader, in any order; one of anybody else changes nothing (handlePush)."""
+    """Queue a push of the leader, in any order; refuse one of another node without any change (handlePush)."""
     if push.sender in state.configuration.voters and state.role is not Role.LEADER:
-        # Only the leader of a term pushes in it, so it is followed also where its heartbeat comes later.
+        # Only the leader of a term sends pushes in it, so its push is enough to follow it, before any heartbeat.
         if push.term > state.term:
             state.adopt_term(push.term)
         if push.term == state.term and state.leader is None:
             state.become_follower(push.sender)
     if state.role is not Role.FOLLOWER or state.leader != push.sender or state.term != push.term:
-        # Not 406, which would be taken for a difference between the logs.
+        # The code is not 406, which the sender would read as a difference between the logs.
         state.send(state.reply(push, Code.NOT_FOLLOWER))
     elif push.kind == APPEND:
         if not push.entries:
@@ -222,7 +222,7 @@ def on_push(state: JavaState, push: Push) -> None:
         if len(push.entries) != 1:
             state.send(state.reply(push, Code.UNEXPECTED_ARGUMENT))
             return
-        # The leader compares again, so what it has pushed before is of no use any more.
+        # The leader compares again, so its earlier pushes are obsolete.
         state.forget_pushes()
         state.controls.append(push)
     elif push.kind == COMMIT:
@@ -233,7 +233,7 @@ def on_push(state: JavaState, push: Push) -> None:
 
 
 def apply_pushes(state: JavaState) -> None:
-    """Carry out what the leader has pushed, as far as the log is written: one step at a time."""
+    """Apply the leader's pushes one at a time, each only when all earlier changes of the log are written."""
     while state.controls and _is_settled(state):
         push = state.controls.pop(0)
         (_compare if push.kind == COMPARE else _truncate)(state, push)
@@ -263,11 +263,11 @@ def _compare(state: JavaState, push: Push) -> None:
 
 
 def _truncate(state: JavaState, push: Push) -> None:
-    """Keep everything up to and including the entry of the push, which is appended if it is not there."""
+    """Remove all entries after the one in the push, which is appended if the log does not have it."""
     log, entry, index = state.log, push.entries[0], push.first_index
     equal = _has_equal(state, entry)
     first_cut = index + 1 if equal else index
-    # Where the leader begins behind the end of this log, or at another place, nothing of this log joins what it has.
+    # If the leader's log begins after the end of this one, or at another position, the two have no entry in common.
     begins_anew = not equal and (not log.first_index <= index <= log.last_index + 1 or _moves_begin(state, entry))
     if (begins_anew and index <= state.commit_index) or (not begins_anew and first_cut <= state.commit_index):
         state.send(state.reply(push, Code.INCONSISTENT_STATE))
@@ -305,7 +305,7 @@ def _take_entries(state: JavaState, push: Push) -> None:
 
 
 def _append_received(state: JavaState, push: Push) -> bool:
-    """Add the entries of a push to the log; whether they are what entries must be."""
+    """Add the entries of a push to the log; return False, without adding any, if they are not valid."""
     entries = memoryview(b"".join(push.entries))
     walked = walk_entries(
         entries,
@@ -330,7 +330,7 @@ def _append_received(state: JavaState, push: Push) -> bool:
 
 
 def _look_at_leftovers(state: JavaState) -> None:
-    """Answer pushes that come a second time, and refuse those that wait in vain (checkAbnormalFuture)."""
+    """Answer repeated pushes, and refuse those whose preceding entries did not arrive in time (checkAbnormalFuture)."""
     for first, (push, arrived_ms) in list(state.waiting.items()):
         if push.last_index <= state.log.last_index:
             equal = all(_has_equal(state, entry) for entry in push.entries)
@@ -342,12 +342,12 @@ def _look_at_leftovers(state: JavaState) -> None:
 
 
 def follow_commit(state: JavaState, commit_index: LogIndex) -> None:
-    """Commit what the leader has committed, as far as this log was compared with the leader's."""
+    """Adopt the leader's commit index, but only up to where this log was compared with the leader's."""
     state.commit_index = max(state.commit_index, min(commit_index, state.verified_index))
 
 
 def answer_when_durable(state: JavaState, push: Push, index: LogIndex, code: int) -> None:
-    """Answer a push; a success says that everything up to `index` is on the medium."""
+    """Answer a push; an answer of success waits until everything up to `index` is durable."""
     reply = state.reply(push, code)
     if code == Code.SUCCESS and index > state.log.durable_index:
         state.unanswered.append((index, reply))
@@ -356,7 +356,7 @@ def answer_when_durable(state: JavaState, push: Push, index: LogIndex, code: int
 
 
 def answer_durable(state: JavaState) -> None:
-    """More of the log is on the medium: send the answers that waited for it."""
+    """Send the answers whose entries have become durable."""
     kept: list[tuple[LogIndex, Reply]] = []
     for index, reply in state.unanswered:
         if index <= state.log.durable_index:

@@ -1,4 +1,4 @@
-"""Opening a node of a DLedger group: what it has kept is read first, then it takes part."""
+"""Opening a node of a DLedger group: first its files are read, then it takes part in the group."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from .settings import JAVA, ReplicaSettings
 
 
 def load_replica(world: World, settings: ReplicaSettings) -> Replica:
-    """Read what the node has kept; nothing is said to anybody yet. Blocks.
+    """Load the node from its files; it sends no messages yet. Blocks.
 
     Raises:
-        WrongSegmentSize, CorruptLedger, CorruptHardState: see there. Nothing was changed.
-        OSError: the disk refused.
+        WrongSegmentSize, CorruptLedger, CorruptHardState: see these classes. Nothing was changed.
+        OSError: the disk failed.
     """
     ledger = open_ledger(world.disk, settings.files)
     try:
@@ -47,7 +47,7 @@ def load_replica(world: World, settings: ReplicaSettings) -> Replica:
         if kept is not None:
             state = HardState(kept.term, PeerId(kept.vote) if kept.vote else None)
         else:
-            # This may be the first start of the group, or a disk may have been lost; the core finds out which.
+            # Either the group starts for the first time or this node has lost its disk; the core finds out which.
             state = HardState(0, None if settings.joins or settings.dialect == JAVA else FORGOTTEN)
         if settings.dialect == JAVA:
             core = _java_core(world, settings, ledger, reader, state)
@@ -88,11 +88,11 @@ def _java_core(world: World, settings: ReplicaSettings, ledger: Ledger, reader: 
 
 @asynccontextmanager
 async def open_replica(world: World, settings: ReplicaSettings) -> AsyncGenerator[Replica]:
-    """A node that takes part in its group while the block runs; a leader hands over first when the block ends.
+    """Run a node of its group inside the block; when the block ends, a leader first transfers its leadership.
 
     Raises:
-        WrongSegmentSize, CorruptLedger, CorruptHardState: see there. Nothing was changed.
-        OSError: the disk refused, or the port is taken.
+        WrongSegmentSize, CorruptLedger, CorruptHardState: see these classes. Nothing was changed.
+        OSError: the disk failed, or the port is in use.
     """
     replica = await world.workers.run(load_replica, world, settings)
     try:

@@ -1,4 +1,4 @@
-"""What a node of a DLedger group can be told; the broker fills it from RocketMQ's keys."""
+"""The settings of a node of a DLedger group; the broker sets them from RocketMQ's keys."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ NATIVE, JAVA = "native", "java"
 
 
 def parse_peers(text: str) -> dict[PeerId, Address]:
-    """Read `dLegerPeers`: `n0-127.0.0.1:40911;n1-127.0.0.1:40912`; an id is what comes before the first `-`.
+    """Read `dLegerPeers`: `n0-127.0.0.1:40911;n1-127.0.0.1:40912`; an id is the text before the first `-`.
 
     Raises:
-        WrongHaSetting: it is no such list.
+        WrongHaSetting: the text is not such a list.
     """
     peers: dict[PeerId, Address] = {}
     for part in filter(None, text.split(";")):
@@ -39,41 +39,41 @@ def parse_peers(text: str) -> dict[PeerId, Address]:
 
 @attrs.frozen(kw_only=True)
 class ReplicaSettings:
-    """Times in seconds, sizes in bytes."""
+    """The settings of one node; times are in seconds, sizes in bytes."""
 
     group: str
-    """dLegerGroup."""
+    """The name of the group (dLegerGroup)."""
     self_id: PeerId
-    """dLegerSelfId."""
+    """The id of this node (dLegerSelfId)."""
     peers: Mapping[PeerId, Address]
-    """dLegerPeers: the members that a new group begins with."""
+    """The members of a new group, by id (dLegerPeers)."""
     files: LedgerFiles
     secret: bytes = b""
-    """What all nodes share; empty authenticates nobody (haSecret)."""
+    """The secret of all nodes of the group; empty means no authentication (haSecret)."""
     serves: str = ""
-    """Where this node's broker serves clients; its peers pass it on to those that should ask the leader."""
+    """The address where this node's broker serves clients; its peers give it to requesters that must ask the leader."""
     listen_host: str = ""
     listen_port: int | None = None
-    """Where this node listens; by default at the port of its own entry in `peers`."""
+    """The port on which this node listens; None means the port of its own entry in `peers`."""
     sync: bool = True
-    """Acknowledge entries only when they are on the medium (raftFlush = sync)."""
+    """Whether entries are acknowledged only when they are durable (raftFlush = sync)."""
     joins: bool = False
-    """This node is not in the group yet: it waits until the leader adds it."""
+    """Whether this node is not in the group yet; it then waits until the leader adds it."""
     tick_seconds: float = 0.02
     raft: Settings = attrs.field(factory=Settings)
-    """Time-outs of the native dialect."""
+    """Time-outs and limits of the native dialect."""
     dialect: str = NATIVE
-    """raftDialect: `native` where all nodes are ours, `java` beside nodes of DLedger 0.3.1.2."""
+    """`native` if all nodes are ours, `java` if some are nodes of DLedger 0.3.1.2 (raftDialect)."""
     java: JavaSettings = attrs.field(factory=JavaSettings)
-    """Time-outs of the java dialect."""
+    """Time-outs and limits of the java dialect."""
     pending_max: int = 10_000
-    """Puts that may wait for a majority (DLedger maxPendingRequestsNum)."""
+    """How many puts may wait for a majority; a further one raises TooManyPending (DLedger maxPendingRequestsNum)."""
     flush_seconds: float = 0.5
-    """How often entries are synced that nobody waits for, with `sync` off."""
+    """Interval between two syncs while `sync` is off."""
     checkpoint_seconds: float = 3.0
-    """How often the checkpoint is written while the ledger grows (DLedger checkPointInterval)."""
+    """Interval at which the checkpoint is written while the ledger grows (DLedger checkPointInterval)."""
     transfer_seconds: float = 2.0
-    """How long a leader that is stopped tries to hand over its leadership first."""
+    """How long a stopping leader tries to transfer its leadership; then it stops without."""
 
     def __attrs_post_init__(self) -> None:
         if self.dialect not in (NATIVE, JAVA):
