@@ -1,1 +1,1 @@
-"""What administrators and their tools ask of a broker: one service per file, each registers its own request codes."""
+"""The requests of administrators and their tools: one service per file, each registers its own request codes."""

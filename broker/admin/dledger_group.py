@@ -1,6 +1,7 @@
-"""What an operator asks of a DLedger group through a broker: hand over leadership, change the members.
+"""Administration of a DLedger group through a broker: hand over leadership, change the members.
 
-One request of ours, answered when the change is done. Only the leader can carry it out; another node says who leads.
+One request of our own, which is answered when the change is done. Only the leader can carry it out; any other node answers
+which node leads.
 """
 
 from __future__ import annotations
@@ -23,26 +24,28 @@ from ...remoting.server import ServerConnection
 from ...world.network import Address
 
 CHANGE_SECONDS = 60.0
-"""How long a change of members may take: a new voter has to catch up first."""
+"""How long a request may take before it is answered with a time-out: a new voter has to catch up first."""
 TRANSFER_SECONDS = 5.0
+"""How long a transfer of leadership may take before it is answered with an error."""
 POLL_SECONDS = 0.02
+"""How often the leader is checked during a transfer."""
 
 
 @attrs.define(eq=False)
 class DLedgerAdministration:
-    """The handler, over one node."""
+    """The handler of the request, for one node."""
 
     node: DLedgerNode
 
     def register(self, dispatcher: Dispatcher) -> None:
-        """Enter the handler."""
+        """Register the handler."""
         dispatcher.register_waiting(RequestCode.CHANGE_DLEDGER_GROUP, self.change)
 
     async def change(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
-        """Carry out `action`: transfer, add, learner or remove, for the node `peer`.
+        """Carry out the request's `action` (transfer, add, learner or remove) for the node `peer`.
 
         Raises:
-            RequestRefused: the group refuses it, or it was not done in time; the remark says what is known.
+            RequestRefused: the group refuses the action, or it was not done in time; the remark says what is known.
         """
         actions: dict[str, Callable[[PeerId, RemotingCommand], Awaitable[None]]] = {
             "transfer": self._transfer,
@@ -69,7 +72,7 @@ class DLedgerAdministration:
         replica = self.node.replica
         replica.transfer(peer)
         with trio.move_on_after(TRANSFER_SECONDS):
-            while replica.is_leader or replica.leading.leader is None:  # noqa: ASYNC110 - a transfer given up makes no event
+            while replica.is_leader or replica.leading.leader is None:  # noqa: ASYNC110 - an abandoned transfer sets no event
                 await trio.sleep(POLL_SECONDS)
         if replica.leading.leader != peer:
             leader = replica.leading.leader or "no node that is known"

@@ -1,6 +1,7 @@
-"""What administrators and tools ask about topics, groups and clients (RocketMQ AdminBrokerProcessor): reads only.
+"""Requests of administrators and tools about topics, groups and clients, which change nothing (RocketMQ AdminBrokerProcessor).
 
-Bodies keyed by MessageQueue or integers are written as RocketMQ writes them, with bare keys, which every version's tools read.
+Objects with message queues or integers as keys are written as in RocketMQ, with unquoted keys, which tools of every version
+read.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ from ..topics import BENCHMARK_TOPIC, NOT_FOR_CLIENTS, TEMPLATE_TOPIC, TRACE_TOP
 
 JAVA_LONG_MAX = (1 << 63) - 1
 QUEUES_PER_TURN = 200
-"""Queues that are looked at in one turn of the event loop."""
+"""The most queues that are read in one turn of the event loop; more are read in several turns."""
 ANSWER_BYTES_MAX = FRAME_SIZE_MAX - 64 * 1024
-"""Tables of queues in one answer."""
+"""The most bytes of queue tables in one answer; a larger answer is refused."""
 
 Answer = Callable[[RemotingCommand], Any]
 """Makes the body of an answer."""
@@ -58,14 +59,14 @@ def _waiting_handler(
 
 @attrs.define(eq=False)
 class _QueueTable:
-    """A JSON object with message queues as its keys, made a slice in each turn of the event loop."""
+    """A JSON object with message queues as keys, which is made in slices, one in each turn of the event loop."""
 
     room: int = ANSWER_BYTES_MAX
-    """Bytes that the answer may still take."""
+    """How many bytes may still be added to the answer."""
     entries: list[bytes] = attrs.field(factory=list[bytes])
 
     async def take(self, queues: Iterable[tuple[MessageQueue, dict[str, int]]], sums: Counter[str] | None = None) -> None:
-        """Add queues, and their numbers by name to `sums`; raises RequestRefused if no answer can hold them."""
+        """Add queues, and their numbers by name to `sums`; raises RequestRefused if the answer would be too long."""
         async for piece in in_slices(queues, QUEUES_PER_TURN):
             for queue, numbers in piece:
                 entry = queue_key(queue) + b":" + orjson.dumps(numbers)
@@ -87,11 +88,11 @@ class _QueueTable:
 
 @attrs.define(eq=False, kw_only=True)
 class Inspection:
-    """The answers; each takes a request and returns what its body says."""
+    """The answers to these requests; each method takes a request and returns the content of the answer's body."""
 
     config: LiveConfig
     address: str
-    """Where clients reach this broker, `host:port`."""
+    """The address at which clients reach this broker, `host:port`."""
     clock: Clock
     store: MessageStore
     topics: TopicTable
@@ -102,7 +103,7 @@ class Inspection:
     producers: Producers
 
     def register(self, dispatcher: Dispatcher) -> None:
-        """Enter the handlers."""
+        """Register the handlers."""
         answers: tuple[tuple[RequestCode, Answer], ...] = (
             (RequestCode.QUERY_CORRECTION_OFFSET, self.correction_offsets),
             (RequestCode.GET_CONSUMER_CONNECTION_LIST, self.consumer_connections),
@@ -117,7 +118,7 @@ class Inspection:
         )
         for code, answer in answers:
             dispatcher.register(code, _handler(answer))
-        # Those that look at each of many queues do it in slices.
+        # Answers that read many queues do it in slices.
         for code, slow in (
             (RequestCode.GET_TOPIC_STATS_INFO, self.topic_stats),
             (RequestCode.GET_CONSUME_STATS, self.consume_stats),
@@ -129,7 +130,7 @@ class Inspection:
     # ---------------------------------------------------------------- positions
 
     async def topic_stats(self, request: RemotingCommand) -> Any:
-        """202: first and next offset of each queue of a topic, and when the newest message came."""
+        """202: the first and next offset of each queue of a topic, and when its newest message was stored."""
         topic = self._topic(request.text("topic"))
         store, name = self.store, topic.topic_name
         store.catch_up()
@@ -146,7 +147,7 @@ class Inspection:
         return {"offsetTable": table.encoded, "topicPutTps": self.stats.topic_put_tps(name)}
 
     async def consume_stats(self, request: RemotingCommand) -> Any:
-        """208: where a group stands on a topic, on several, or on all that it has offsets on."""
+        """208: the offsets of a group on a topic, on several topics, or on all on which it has offsets."""
         group = request.text("consumerGroup")
         wanted = request.text("topic", "") or request.text("topicList", "")
         topics = [name for part in wanted.split(";") if (name := part.strip())]
@@ -158,7 +159,7 @@ class Inspection:
         return {"consumeTps": tps, "offsetTable": table.encoded}
 
     def _consumed_topics(self, group: str, names: Iterable[str]) -> Iterator[TopicConfig]:
-        """Those of the topics that are here and that the group, if it lives, subscribes to."""
+        """The topics of `names` that exist here and to which the group, if it has members, subscribes."""
         living = self.consumers.get(group)
         for name in names:
             topic = self.topics.get(name)
@@ -178,13 +179,13 @@ class Inspection:
                     "brokerOffset": store.max_offset(name, queue_id),
                     "consumerOffset": offset,
                     "lastTimestamp": max(consumed_ms, 0),
-                    # What lies between is on its way through a consumer.
+                    # Messages between the two offsets have been pulled and are being consumed.
                     "pullOffset": max(offset, self.stats.got_to(group, name, queue_id)),
                 },
             )
 
     async def broker_consume_stats(self, request: RemotingCommand) -> Any:
-        """317: where every group stands on its ordered, or on its other topics."""
+        """317: the offsets of every group on its ordered topics, or on its other topics."""
         ordered = request.boolean("isOrder")
         self.store.catch_up()
         topics_of: dict[str, list[str]] = {group: [] for group in sorted(self.groups.groups)}
@@ -214,7 +215,7 @@ class Inspection:
         }
 
     async def consume_time_spans(self, request: RemotingCommand) -> Any:
-        """303: oldest, consumed and newest message of each queue, by store time."""
+        """303: the store times of the oldest, the last consumed and the newest message of each queue."""
         topic, group = self._topic(request.text("topic")), request.text("group")
         store, name = self.store, topic.topic_name
         now_ms = self.clock.wall_ms()
@@ -225,7 +226,7 @@ class Inspection:
             newest_ms = store.store_time(name, queue_id, store.max_offset(name, queue_id) - 1)
             offset = self.offsets.query(group, name, queue_id) or 0
             consumed_ms = store.store_time(name, queue_id, offset - 1) if offset > 0 else oldest_ms
-            # A group that has consumed all lags by nothing, else by the age of the next message.
+            # The lag of a group is the age of the next message to consume, or 0 if there is none.
             next_ms = store.store_time(name, queue_id, offset) if offset < store.max_offset(name, queue_id) else -1
             return {
                 "consumeTimeStamp": consumed_ms,
@@ -248,7 +249,7 @@ class Inspection:
         return {"consumeTimeSpanSet": orjson.Fragment(b"[" + b",".join(spans) + b"]")}
 
     def correction_offsets(self, request: RemotingCommand) -> Any:
-        """308: per queue the lowest offset of the topic's groups; Long.MAX where the compared group is lower still."""
+        """308: the lowest offset of the topic's groups on each queue; Long.MAX if that of the compared group is lower."""
         topic, compared = request.text("topic"), request.text("compareGroup")
         offsets, store = self.offsets, self.store
         without = {name.strip() for name in request.text("filterGroups", "").split(",")}
@@ -265,7 +266,7 @@ class Inspection:
     # ---------------------------------------------------------------- clients
 
     def consumer_connections(self, request: RemotingCommand) -> Any:
-        """203: who consumes for a group, and what."""
+        """203: the consumers of a group and its subscriptions."""
         group = request.text("consumerGroup")
         living = self.consumers.get(group)
         if living is None:
@@ -279,7 +280,7 @@ class Inspection:
         }
 
     def producer_connections(self, request: RemotingCommand) -> Any:
-        """204: who produces for a group."""
+        """204: the producers of a group."""
         group = request.text("producerGroup")
         members = self.producers.members(group)
         if not members:
@@ -306,18 +307,18 @@ class Inspection:
         }
 
     def groups_of_topic(self, request: RemotingCommand) -> Any:
-        """300: groups that subscribe to a topic now or have offsets on it."""
+        """300: the groups that subscribe to a topic now or have offsets on it."""
         topic = request.text("topic")
         groups = self.consumers.groups_of_topic(topic) | self.offsets.groups_of(topic)
         return {"groupList": sorted(groups)}
 
     def topics_of_group(self, request: RemotingCommand) -> Any:
-        """343: topics that a group has offsets on."""
+        """343: the topics on which a group has offsets."""
         topics = self.offsets.topics_of(request.text("group"))
         return {"brokerAddr": self.address, "topicList": sorted(topics)}
 
     def subscription(self, request: RemotingCommand) -> Any:
-        """345: what a living group wants of a topic."""
+        """345: the subscription of a group with members to a topic."""
         group, topic = request.text("group"), request.text("topic")
         wanted = _subscription(self.consumers.get(group), topic)
         return {"group": group, "subscriptionData": wanted, "topic": topic}
@@ -325,13 +326,13 @@ class Inspection:
     # ---------------------------------------------------------------- the rest
 
     def system_topics(self, _request: RemotingCommand) -> Any:
-        """305: topics that are the broker's own."""
+        """305: the topics that belong to the broker itself."""
         topics = self.topics
         present = {name for name in topics.topics if topics.is_system(name)}
         return {"topicList": sorted(present | NOT_FOR_CLIENTS | {TEMPLATE_TOPIC, BENCHMARK_TOPIC, TRACE_TOPIC})}
 
     def statistics(self, request: RemotingCommand) -> Any:
-        """315: one key of one statistics set."""
+        """315: the rates of one key in one statistics set."""
         name, key = request.text("statsName"), request.text("statsKey")
         view = self.stats.view(name, key)
         if view is None:
@@ -339,7 +340,7 @@ class Inspection:
         return {"statsDay": _rate(view.day), "statsHour": _rate(view.hour), "statsMinute": _rate(view.minute)}
 
     def request_modes(self, _request: RemotingCommand) -> Any:
-        """402: which groups pop instead of pulling: none here."""
+        """402: the groups that use pop requests instead of pulls, which this broker does not have."""
         return {"messageRequestModeMap": {}}
 
     def _topic(self, name: str) -> TopicConfig:
@@ -358,7 +359,7 @@ def _too_long() -> RequestRefused:
 
 
 def not_online(group: str) -> RequestRefused:
-    """The answer where a group has no living member."""
+    """The refusal if a group has no connected member."""
     return RequestRefused(ResponseCode.CONSUMER_NOT_ONLINE, f"no consumer of the group {group!r} is connected")
 
 

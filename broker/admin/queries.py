@@ -1,4 +1,4 @@
-"""Messages by key and by position, and the queues' own entries (RocketMQ QueryMessageProcessor): requests 12, 33 and 321."""
+"""Queries of messages by key or offset, and of the entries of queues (RocketMQ QueryMessageProcessor): 12, 33 and 321."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from ..clients import Consumers
 from ..live_config import LiveConfig
 
 ANSWER_BYTES_MAX = FRAME_SIZE_MAX - 64 * 1024
-"""Records in one answer; clients close the connection over a frame beyond `FRAME_SIZE_MAX`."""
+"""The most bytes of records in one answer; clients close the connection if a frame is larger than `FRAME_SIZE_MAX`."""
 UNITS_MAX = 1000
-"""Queue entries in one answer; tools ask for ten at a time."""
+"""The most queue entries in one answer, even if the request asks for more; tools ask for ten at a time."""
 
 
 @attrs.define(eq=False, kw_only=True)
 class Queries:
-    """The handlers."""
+    """The handlers of queries."""
 
     config: LiveConfig
     store: MessageStore
     consumers: Consumers
 
     def register(self, dispatcher: Dispatcher) -> None:
-        """Enter the handlers."""
+        """Register the handlers."""
         dispatcher.register(RequestCode.QUERY_MESSAGE, self.by_key)
         dispatcher.register(RequestCode.VIEW_MESSAGE_BY_ID, self.by_position)
         dispatcher.register(RequestCode.QUERY_CONSUME_QUEUE, self.queue_entries)
 
     def by_key(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
-        """12: records whose KEYS or UNIQ_KEY has the key; as many as fit one frame."""
+        """12: the records whose KEYS or UNIQ_KEY contain the key, as many as fit one frame."""
         count_max = request.integer("maxNum")
         if request.boolean("_UNIQUE_KEY_QUERY"):
             count_max = self.config.now.default_query_max_num
@@ -66,7 +66,7 @@ class Queries:
         return request.response(ext=ext, body=b"".join(records))
 
     def by_position(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
-        """33: the record at a physical offset, as message ids carry it."""
+        """33: the record at a physical offset, which clients take from a message id."""
         offset = request.integer("offset")
         record = self.store.message_at(offset)
         if record is None:
@@ -74,7 +74,7 @@ class Queries:
         return request.response(body=bytes(record))
 
     def queue_entries(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
-        """321: entries of a queue as they are stored, and whether a group's filter would let them pass."""
+        """321: entries of a queue as they are stored, and whether each matches a group's filter."""
         store = self.store
         topic, queue_id, start = request.text("topic"), request.integer("queueId"), request.integer("index")
         if queue_id not in store.queue_ids(topic):

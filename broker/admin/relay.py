@@ -1,6 +1,7 @@
-"""What administrators ask of a client through the broker that it is connected to (RocketMQ Broker2Client): 307, 309, 222, 223.
+"""Requests of administrators to a client, through the broker to which it is connected (RocketMQ Broker2Client).
 
-The client's own answer goes back as it came. Nothing is kept: a client that is gone or too slow is an answer, not a retry.
+These are 307, 309, 222 and 223. The client's answer is returned unchanged. Requests are never retried: a client that is
+disconnected or too slow is reported in the answer.
 """
 
 from __future__ import annotations
@@ -36,16 +37,16 @@ from .inspection import QUEUES_PER_TURN, not_online
 log = get_logger(__name__)
 
 CREDENTIALS = frozenset(("AccessKey", "Signature", "SecurityToken"))
-"""What an administrator's tool signs with is for the broker alone."""
+"""The signature of an administrator's tool, which is meant for the broker only and is not sent to clients."""
 CALL_SECONDS = 10.0
-"""What RocketMQ gives a client; tools wait a little longer."""
+"""How long a client may take to answer, as in RocketMQ; tools wait a little longer."""
 LATEST = -1
-"""As a timestamp to reset to: the end of the queue. As a queue or offset: not given."""
+"""As the timestamp of a reset, this means the end of the queue; as a queue or offset, that none is given."""
 
 
 @attrs.define(eq=False, kw_only=True)
 class Relay:
-    """The handlers."""
+    """The handlers of these requests."""
 
     config: LiveConfig
     store: MessageStore
@@ -55,23 +56,23 @@ class Relay:
     commits: Commits
     consumers: Consumers
     group_reset: Callable[[str, str], None]
-    """Answers the held pulls of a group on a topic that were reset."""
+    """Answers the held pulls of a group on a topic after a reset."""
 
     def register(self, dispatcher: Dispatcher) -> None:
-        """Enter the handlers."""
+        """Register the handlers."""
         dispatcher.register_waiting(RequestCode.GET_CONSUMER_RUNNING_INFO, self.running_info)
         dispatcher.register_waiting(RequestCode.CONSUME_MESSAGE_DIRECTLY, self.consume_directly)
         dispatcher.register_waiting(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, self.consumer_status)
         dispatcher.register_waiting(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, self.reset_offsets)
 
-    # ---------------------------------------------------------------- passed on as they are
+    # ---------------------------------------------------------------- passed on unchanged
 
     async def running_info(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
-        """307: what one consumer has to tell about itself."""
+        """307: the state that one consumer reports about itself."""
         return await self._pass_on(request, _fields_for_client(request))
 
     async def consume_directly(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
-        """309: let one consumer consume one stored message now."""
+        """309: make one consumer consume one stored message now."""
         try:
             offset = MessageId.parse(request.text("msgId")).physical_offset
         except BadMessageId as error:
@@ -102,10 +103,10 @@ class Relay:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"the consumer {client_id}: {error}") from error
         return request.response(answer.code, answer.ext, answer.body, answer.remark)
 
-    # ---------------------------------------------------------------- where consumers stand
+    # ---------------------------------------------------------------- offsets of consumers
 
     async def consumer_status(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
-        """223: where the consumers of a group say that they stand on a topic; those that do not answer are left out."""
+        """223: the offsets on a topic that the consumers of a group report; those that do not answer are left out."""
         group, topic = request.text("group"), request.text("topic")
         wanted = request.text("clientAddr", "")
         living = self.consumers.get(group)
@@ -129,11 +130,11 @@ class Relay:
             log.warning("consumer_status_missing", group=group, client_id=member.client_id, reason=str(error))
 
     async def reset_offsets(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
-        """222: move a group to a time, or one queue to an offset.
+        """222: reset a group to a time, or one queue to an offset.
 
-        The offsets are stored here, and living consumers are told to move: they would go on and overwrite them otherwise. Where
-        there are none the answer says so (206), upon which tools store the same offsets once more. With
-        `useServerSideResetOffset` nobody needs to live: whoever pulls next is sent to the new offset.
+        The offsets are stored here and sent to connected consumers, which would otherwise continue and overwrite them. If none
+        is connected, the answer says so (206), and tools then store the same offsets again. With `useServerSideResetOffset`
+        no consumer has to be connected: the answer to the next pull gives the new offset.
         """
         group, topic = request.text("group"), request.text("topic")
         server_side = self.config.now.use_server_side_reset_offset
@@ -191,8 +192,8 @@ class Relay:
             if forced:
                 targets[queue_id] = target
             elif queue_id in committed:
-                # Without force a group only ever moves back. Where it has not committed yet, its members may be reading
-                # anywhere, and a moment of the past could be ahead of them.
+                # Without force a group only moves back. On a queue without a commit its members may be reading at any offset,
+                # and the offset of the timestamp could be ahead of it.
                 targets[queue_id] = min(target, committed[queue_id])
         return targets
 
@@ -206,7 +207,7 @@ class Relay:
             "isForce": "true" if request.boolean("isForce") else "false",
         }
         body = dumps({"offsetTable": table})
-        # The C++ client knows only a list.
+        # The C++ client reads only a list.
         listed = dumps({"offsetTable": queues})
         for member in living.members.values():
             command = RemotingCommand(
@@ -220,7 +221,7 @@ def _fields_for_client(request: RemotingCommand) -> dict[str, str]:
 
 
 def _json_of(answer: RemotingCommand) -> Any:
-    """The body of a client's answer; as that of a request it is read on the event loop, whoever sent it."""
+    """Read the body of a client's answer; as bodies of requests, it is limited because it is read on the event loop."""
     if len(answer.body) > BODY_BYTES_MAX:
         raise JsonError(f"{len(answer.body)} bytes, {BODY_BYTES_MAX} are allowed", 0)
     return loads(answer.body, loose_bytes_max=OF_STRANGERS_BYTES_MAX)

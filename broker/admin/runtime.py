@@ -1,8 +1,8 @@
-"""How the broker is doing, as tools show it (RocketMQ GET_BROKER_RUNTIME_INFO, GET_BROKER_HA_STATUS): requests 28 and 907.
+"""The broker's state for tools (RocketMQ GET_BROKER_RUNTIME_INFO, GET_BROKER_HA_STATUS): requests 28 and 907.
 
-All values are texts under RocketMQ's names. Tools of both generations break on some that are missing, so what we do not have
-(thread pools and their queues, the timer wheel) is given as the zero that a quiet broker shows. What we have and do not measure
-(how long single puts and gets take) is left out: a zero would be a claim.
+All values are texts under RocketMQ's names. Tools of both generations fail if some of them are missing, so features that we do
+not have (thread pools and their queues, the timer wheel) have the zero that an idle broker shows. Times that we do not measure
+(of single puts and gets) are left out, because a zero would be wrong.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ VERSION_DESCRIPTION = "V4_9_8"
 assert PROTOCOL_VERSION == 409
 
 RATE_SECONDS = (10, 60, 600)
+"""The periods over which each rate is given."""
 
 _ZERO = dict.fromkeys(
     (
@@ -47,7 +48,7 @@ _ZERO = dict.fromkeys(
         "timerReadBehind",
         "timerOffsetBehind",
         "timerCongestNum",
-        # no time is kept free of sends after a start
+        # the broker accepts sends immediately after a start
         "startAcceptSendRequestTimeStamp",
     ),
     "0",
@@ -60,7 +61,7 @@ _ZERO = dict.fromkeys(
 
 @attrs.define(eq=False, kw_only=True)
 class Runtime:
-    """The handlers."""
+    """The handlers of requests for the broker's state."""
 
     clock: Clock
     store: MessageStore
@@ -69,12 +70,12 @@ class Runtime:
     replication_status: Callable[[], Mapping[str, Any]]
 
     def register(self, dispatcher: Dispatcher) -> None:
-        """Enter the handlers."""
+        """Register the handlers."""
         dispatcher.register(RequestCode.GET_BROKER_RUNTIME_INFO, self.show)
         dispatcher.register(RequestCode.GET_BROKER_HA_STATUS, self.ha_status)
 
     def show(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
-        """28: everything at once."""
+        """28: all values in one table."""
         return request.response(body=dumps({"table": self.values()}))
 
     def values(self) -> dict[str, str]:
@@ -100,7 +101,7 @@ class Runtime:
             "getFoundTps": self._rates(lambda totals: totals.found),
             "getMissTps": self._rates(lambda totals: totals.missed),
             "getTotalTps": self._rates(lambda totals: totals.found + totals.missed),
-            # Both spellings: clients up to 4.9 ask for the first, later ones for the second.
+            # Both spellings are given: clients up to 4.9 read the first, later ones the second.
             "getTransferedTps": transferred,
             "getTransferredTps": transferred,
             "msgPutTotalTodayNow": str(now.put),
@@ -135,7 +136,7 @@ class Runtime:
         }
 
     def _of_delay(self) -> dict[str, str]:
-        # Per level: the next offset to deliver and the end of its queue, of levels that were ever used.
+        # Each level that was ever used has the next offset to deliver and the end of its queue.
         store, values = self.store, dict[str, str]()
         for level, offset in self.delay.offsets().items():
             high = store.max_offset(SCHEDULE_TOPIC, level - 1)
@@ -144,7 +145,7 @@ class Runtime:
         return values
 
     def ha_status(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
-        """907: who follows this broker, or whom it follows."""
+        """907: the slaves of this broker, or the master that it follows."""
         return request.response(body=dumps(self.replication_status()))
 
 

@@ -1,7 +1,7 @@
-"""The broker's settings, shown and changed while it runs (RocketMQ AdminBrokerProcessor): requests 25 and 26.
+"""Requests 25 and 26: read and change the broker's settings while it runs (RocketMQ AdminBrokerProcessor).
 
-A change is taken whole or not at all. What is fixed at the start (who and where the broker is, its files, its role) is refused
-by name, and so is what we do not know: a typing error must not look like success. `self.conf` itself is left as it is.
+A request is applied completely or not at all. Settings that are fixed at the start (the broker's identity, addresses, files and
+role) are refused by name, and so are unknown ones: a typing error must not look like success. `broker.conf` is not changed.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ CHANGEABLE = frozenset(
         "deleteFileBatchMax",
     )
 )
-"""Keys that whoever uses them reads each time; the others are built into what runs."""
+"""Keys that are read at each use; the others are read only at the start."""
 
 assert KEYS.keys() >= CHANGEABLE
 
@@ -68,7 +68,7 @@ _STORE_FIELDS = frozenset(field.name for field in attrs.fields(StoreConfig))
 
 @attrs.define(eq=False, kw_only=True)
 class Settings:
-    """The handlers."""
+    """The handlers of requests for settings."""
 
     config: LiveConfig
     clock: Clock
@@ -81,7 +81,7 @@ class Settings:
         self.version = DataVersion(0, self.clock.wall_ms())
 
     def register(self, dispatcher: Dispatcher) -> None:
-        """Enter the handlers."""
+        """Register the handlers."""
         dispatcher.register(RequestCode.UPDATE_BROKER_CONFIG, self.change, body_bytes_max=PROPERTIES_BYTES_MAX)
         dispatcher.register(RequestCode.GET_BROKER_CONFIG, self.show)
 
@@ -105,11 +105,11 @@ class Settings:
         return request.response()
 
     def reload(self, before: BrokerConfig, after: BrokerConfig) -> None:
-        """Take over what has changed in a configuration file, as far as it may change while the broker runs.
+        """Apply the changes in a configuration file to settings that may change while the broker runs.
 
         Args:
-            before: what the file said when it was read last.
-            after: what it says now.
+            before: the content of the file when it was last read.
+            after: its content now.
         """
         told_before, told_now = before.entries(), after.entries()
         different = {key for key in KEYS if told_before.get(key) != told_now.get(key)}
@@ -128,7 +128,7 @@ class Settings:
         if changed.auto_create_topic_enable != before.auto_create_topic_enable:
             self._offer_template()
         if changed.broker_permission != before.broker_permission:
-            self.topics.touch()  # name servers take a table only with a new version
+            self.topics.touch()  # name servers accept a table only with a new version
         of_store = [name for key in keys if (name := KEYS[key]) in _STORE_FIELDS]
         self.store.config = attrs.evolve(self.store.config, **{name: getattr(changed, name) for name in of_store})
 
@@ -142,10 +142,10 @@ class Settings:
 
 
 def changed_config(config: BrokerConfig, entries: dict[str, str]) -> BrokerConfig:
-    """Put entries over a configuration, as far as they may change while the broker runs.
+    """Return the configuration with these entries, if they may change while the broker runs.
 
     Raises:
-        RequestRefused: one of them may not, is unknown or has a bad value. Nothing was changed.
+        RequestRefused: an entry may not change, is unknown or has a bad value. Nothing was changed.
     """
     present = config.entries()
     unknown = [key for key in entries if key not in KEYS]

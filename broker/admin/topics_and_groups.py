@@ -1,7 +1,8 @@
-"""Topics, groups and files as an administrator changes them (RocketMQ AdminBrokerProcessor).
+"""Changes of topics, groups and files by administrators (RocketMQ AdminBrokerProcessor).
 
-Handlers of mqadmin's and admin clients' requests that create, change, delete and clean; each either does all that it was asked
-to or refuses with a remark and does nothing. Names from the wire are checked before they reach a table or a path.
+The handlers of requests from mqadmin and admin clients that create, change, delete and clean. Each handler either does
+everything that the request asks for, or refuses it with a remark and does nothing. Names in requests are checked before they
+are used in a table or a path.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from ..offsets import ConsumerOffsets
 from ..topics import SINGLE_TAG, TopicConfig, TopicTable, topic_name_fault
 
 QUEUE_NUMS_MAX = 16_384
-"""Each queue costs a file and a place in every route; nobody has needed more."""
+"""The most read or write queues of a topic; more are refused, because each queue needs a file and space in every route."""
 PERM_MASK = PERM_READ_WRITE | PERM_INHERIT
 FILTER_TYPES = (SINGLE_TAG, "MULTI_TAG")
 
@@ -38,12 +39,12 @@ TOPIC_ATTRIBUTES: Mapping[str, Collection[str] | None] = {
     "message.type": ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", "UNSPECIFIED"),
     "reserve.time": None,
 }
-"""Attribute keys of topics and the values that mean something here; None takes a number."""
+"""The attribute keys of topics and the values that are valid here; None means any number."""
 
 
 @attrs.define(eq=False, kw_only=True)
 class Administration:
-    """The handlers."""
+    """The handlers of changes."""
 
     store: MessageStore
     topics: TopicTable
@@ -53,7 +54,7 @@ class Administration:
     deletions: Deletions
 
     def register(self, dispatcher: Dispatcher) -> None:
-        """Enter the handlers."""
+        """Register the handlers."""
         for code, handler in (
             (RequestCode.UPDATE_AND_CREATE_TOPIC, self.put_topic),
             (RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, self.put_topics),
@@ -175,7 +176,7 @@ class Administration:
         return attrs.evolve(config, others={**config.others, "attributes": altered_attributes(before, _changes_of(given))})
 
     async def delete_group(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
-        """207: delete a group's settings and, if asked, its consumer offsets."""
+        """207: delete a group's settings and, if requested, its consumer offsets."""
         # 5.x and 4.9 spell the field differently.
         offsets = request.boolean("cleanOffset") or request.boolean("removeOffset")
         group = request.text("groupName")
@@ -186,7 +187,7 @@ class Administration:
         return request.response()
 
     def show_group(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
-        """352: one group's settings; of a group that would appear by being used, those that it would have."""
+        """352: one group's settings; if it would be created by being used, the settings that it would have."""
         group = request.text("group")
         groups = self.groups
         config = groups.get(group)
@@ -197,7 +198,7 @@ class Administration:
         return request.response(body=dumps(config.to_json()))
 
     def forbid_group(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
-        """353: forbid or allow a group to read a topic, and tell how it stands."""
+        """353: forbid or allow a group to read a topic, and answer whether it may."""
         group, topic = request.text("group"), request.text("topic")
         fault = group_name_fault(group) or topic_name_fault(topic)
         if fault is not None:
@@ -208,7 +209,7 @@ class Administration:
         return request.response(body=dumps({"group": group, "readable": readable, "topic": topic}))
 
     def clone_offsets(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
-        """314: let one group stand where another stands, on one topic or on all that it has consumed."""
+        """314: copy the offsets of one group to another, on one topic or on all that the first has consumed."""
         source, target = request.text("srcGroup"), request.text("destGroup")
         fault = group_name_fault(target)
         if fault is not None:
@@ -236,7 +237,7 @@ class Administration:
         return request.response()
 
     async def delete_expired_segments(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
-        """329: delete what has expired of the log now, not at `deleteWhen`."""
+        """329: delete the expired segments of the log now instead of at `deleteWhen`."""
         await self._cleaner().delete_expired()
         return request.response()
 
@@ -248,10 +249,10 @@ class Administration:
 
 
 def parse_attributes(text: str) -> dict[str, str]:
-    """Read `+key=value,-key` as mqadmin writes it; keys keep their sign.
+    """Read `+key=value,-key` as mqadmin writes it; the keys in the result keep their sign.
 
     Raises:
-        RequestRefused: an item has no sign, or `+` without a value.
+        RequestRefused: an item has no sign, or has a `+` but no value.
     """
     changes: dict[str, str] = {}
     for item in filter(None, (part.strip() for part in text.split(","))):
@@ -270,10 +271,10 @@ def _changes_of(given: Mapping[str, Any]) -> dict[str, str]:
 
 
 def altered_attributes(before: Mapping[str, str], changes: Mapping[str, str]) -> dict[str, str]:
-    """Apply changes: `+key` and a bare `key`, as in what this broker itself shows, set; `-key` deletes.
+    """Apply changes: `+key` sets, and so does `key` without a sign, as this broker itself shows it; `-key` deletes.
 
     Raises:
-        RequestRefused: there is no such key to delete. Nothing was changed.
+        RequestRefused: a key to delete does not exist. Nothing was changed.
     """
     after = dict(before)
     for signed, value in changes.items():
