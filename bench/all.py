@@ -1,7 +1,7 @@
-"""Every figure, one after another; each is a program of its own and can be run alone.
+"""Run every figure, one after another; each is a separate program and can be run alone.
 
 Tables go to standard output, every run's values to `bench/results/*.json`. With --quick each figure is measured once and
-briefly: enough to see that it works and roughly where it stands, not enough to quote.
+briefly, which shows that it works and its magnitude, but is not precise enough to quote.
 """
 
 import argparse
@@ -18,7 +18,7 @@ _FOLDER = Path(__file__).resolve().parent
 
 @attrs.frozen
 class Figure:
-    """One measurement: the program, what it is called with, and what --quick adds."""
+    """One measurement: the program, its arguments, and those that --quick adds."""
 
     name: str
     program: str
@@ -82,7 +82,7 @@ def _run(command: list[str]) -> int:
         try:
             return program.wait()
         except BaseException:
-            # Asked to end, not killed: it has servers to stop.
+            # Send SIGTERM, not SIGKILL, because the program has to stop its servers.
             program.terminate()
             program.wait()
             raise

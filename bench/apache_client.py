@@ -1,8 +1,8 @@
 """Apache's own benchmark programs, run from its published `example` jar against either broker.
 
-They print a line per report interval whose rate is an average over the last ten seconds, so figures count messages at
-the broker instead; from the lines come only failures and, for the record, the rate that the client claims.
-They choose the binary header of RocketMQ remoting (serialize type 1), whereas clients by default write JSON.
+They print one line per report interval whose rate is an average over the last ten seconds, so figures count messages at
+the broker instead; the lines are read only for failures and, for the record, the rate that the client reports.
+They choose the binary header of RocketMQ remoting (serialize type 1), whereas clients write JSON by default.
 """
 
 import re
@@ -28,8 +28,8 @@ class ProducerLine:
 def start_producer(cluster: Cluster, *, threads: int = 64, asynchronous: bool = False, back_pressure: bool = False) -> Process:
     """Start the benchmark producer; it sends until it is stopped.
 
-    With `back_pressure` it is a program of ours on Apache's client library that sends as the benchmark does when it is
-    asynchronous, but with the library's own back-pressure switched on, for which the benchmark has no option.
+    With `back_pressure` it is our program on Apache's client library that sends as the asynchronous benchmark does, but
+    with the library's back-pressure enabled, for which the benchmark has no option.
     """
     if back_pressure:
         return _start(
@@ -58,13 +58,13 @@ def producer_lines(process: Process) -> list[ProducerLine]:
 
 
 def failures(process: Process) -> int:
-    """Failed sends that a producer has told of so far; its first ones may expire while its JVM is cold."""
+    """How many failed sends a producer has reported so far; the first sends may expire while its JVM is cold."""
     lines = producer_lines(process)
     return lines[-1].send_failed + lines[-1].response_failed if lines else 0
 
 
 def _start(cluster: Cluster, name: str, program: str, arguments: list[str], flags: tuple[str, ...] = ()) -> Process:
-    """Run a main class, or a source file, which the `java` command compiles in passing."""
+    """Run a main class, or a source file, which the `java` command compiles itself."""
     home = cluster.folder / "client"
     command = apache_java(program, arguments, home, (*_MEMORY, *flags))
     return Process.start(f"benchmark {name}", command, cluster.folder / f"{name}.log", apache_env(home))

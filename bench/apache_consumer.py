@@ -1,7 +1,7 @@
 """Apache's benchmark consumer draining a backlog: rate, and broker CPU per message.
 
-The backlog is written once per side by the raw sender; every run drains it anew with a fresh JVM, as `drain.py` says.
-One drain of each side is discarded first.
+The backlog is written once per side by the raw sender; every run drains it again with a fresh JVM (see `drain.py`).
+The first drain of each side is discarded.
 """
 
 import argparse

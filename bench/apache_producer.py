@@ -1,13 +1,13 @@
 """Apache's benchmark producer, 1 KiB bodies: rate, and CPU of broker and client per message.
 
-By default 64 threads send synchronously. With --async (`-y true`) they send without waiting and without a limit: the
-figure is then what the broker does about it, second by second: rate, failed sends, resident memory. On two cores the
-client does not get that far: one thread per core hands its only network thread more sends than that can take, which then
-never comes to write or read, and everything expires unsent; `instant_responder.py` shows the same without any broker. With
---back-pressure it is Apache's client library with its own back-pressure switched on, still without a limit of ours: that
-client lives, and what happens is the broker's doing.
-With --pair the broker is a SYNC_MASTER with one slave, and a send is answered once the slave has it (Apache's is told
-inSyncReplicas=2, as its default of 1 waits for nobody).
+By default 64 threads send synchronously. With --async (`-y true`) they send without waiting and without a limit, and the
+figure is the broker's behaviour second by second: rate, failed sends, resident memory. On two cores the client fails before
+the broker is loaded: one thread per core passes more sends to the client's only network thread than it can process, so that
+it neither writes nor reads and everything expires unsent; `instant_responder.py` shows the same without a broker. With
+--back-pressure the program uses Apache's client library with its back-pressure enabled and no other limit: that client
+works, and the result depends on the broker.
+With --pair the broker is a SYNC_MASTER with one slave, and a send is answered once the slave has it (Apache's is configured
+with inSyncReplicas=2, because its default of 1 waits for no slave).
 """
 
 import argparse
@@ -109,12 +109,12 @@ def steady(cluster: Cluster, slave: Cluster | None, connection: Connection, opti
 
 
 def _flood(cluster: Cluster, producer: Process, connection: Connection, options: Options, report: Report) -> Values:
-    """Watch warm-up and measurement alike: what matters is how the rate goes on."""
+    """Sample warm-up and measurement in the same way, because the figure is the rate over time."""
     rates: list[float] = []
     resident_before = cluster.running_broker.resident().anonymous_bytes
     resident_max = resident_before
     try:
-        # A client that drowns before its first message leaves it has a rate, too: none.
+        # A client that is overloaded before it sends its first message has a rate of 0.
         with contextlib.suppress(ProcessFailedError):
             await_growth(connection, producer, timeout=_FIRST_SECONDS_MAX)
         broker, client = CpuMeter(cluster.running_broker), CpuMeter(producer)

@@ -1,13 +1,13 @@
 """How fast an empty slave catches up with its master's log, against a bare copy of as many bytes between two sockets.
 
-The bare copy goes through loopback from one process to another, `sendall` and `recv_into` with buffers of 256 KiB, and
-writes nothing: no slave can be faster. `share of a bare copy` divides the two, run by run. A second one also writes what it
-receives to a new file, as a slave has to: the rest of the way to it is what the protocol costs. The master is idle meanwhile.
-Ours begins at the first segment (syncFrom = first). Apache's fresh slave asks for the last segment only, so both
-sides get segments larger than the log.
+The bare copy goes through loopback from one process to another, with `sendall` and `recv_into` and buffers of 256 KiB, and
+writes no file, so no slave can be faster. `share of a bare copy` divides the two, run by run. A second copy also writes what
+it receives to a new file, as a slave must; the difference to that one is the cost of the protocol. The master is idle.
+Our slave begins at the first segment (syncFrom = first). An empty slave of Apache's requests only the last segment, so both
+sides have segments larger than the log.
 
-The slave follows once directly and twice through a relay, which delays nothing the first time and then so many milliseconds a
-round trip. `flat` divides those two: what the protocol waits for, apart from the relay's own cost.
+The slave catches up once directly and twice through a relay, first without delay and then with a round trip of some
+milliseconds. `flat` divides those two: it shows how much the protocol waits for round trips, without the relay's own cost.
 """
 
 import argparse
@@ -103,7 +103,7 @@ def _measure_delayed(master: Cluster, round_trip_ms: float) -> dict[str, float]:
 
 @attrs.frozen
 class _CaughtUp:
-    """How one empty slave fared; CPU seconds until its log was complete."""
+    """How fast one empty slave caught up; CPU seconds are counted until its log was complete."""
 
     mib: float
     rate: float
@@ -116,7 +116,7 @@ def _catch_up(master: Cluster, end: int, settings: Mapping[str, str]) -> _Caught
     role = {**replicated(master.side, "SLAVE"), "inSyncReplicas": "1", **settings}
     back_free_memory(end + end // 2)
     with beside(master, role) as slave:
-        # A JVM's start is not what is measured: the clock runs from the first bytes on.
+        # The start of a JVM is not measured: the clock starts when the first bytes arrive.
         while (first := log_end(slave)) <= 0:
             time.sleep(_POLL_SECONDS / 4)
         meters = CpuMeter(master.running_broker), CpuMeter(slave.running_broker)
@@ -141,7 +141,7 @@ def _await(condition: Callable[[], bool], slave: Cluster, began: float) -> None:
 
 
 def bare_copy_seconds(size: int, path: Path | None = None) -> float:
-    """Return the seconds that `size` bytes take from another process to this one, and on to a new file if there is a path."""
+    """Return the seconds for copying `size` bytes from another process to this one, and to a new file if `path` is given."""
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         file = None if path is None else stack.enter_context(path.open("wb", buffering=0))

@@ -1,6 +1,6 @@
-"""LedgerMQ's own client under load, as a process of its own: what `own_client.py` starts and measures.
+"""LedgerMQ's own client under load, in a separate process that `own_client.py` starts and measures.
 
-It prints one JSON object a second: messages so far, failures so far, and what the last one was.
+It prints one JSON object a second: messages so far, failures so far, and the last failure.
 """
 
 import argparse
@@ -41,7 +41,7 @@ def main() -> None:
     found = parser.parse_args()
     logging.getLogger("ledgermq").setLevel(logging.WARNING)
     progress = Progress()
-    # As the servers do: a message makes containers, but no cycles. Apache's program brings a heap of its own, too.
+    # The servers do the same, because messages create containers but no cycles. Apache's program also sets its own heap size.
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
 
@@ -77,7 +77,7 @@ async def _produce(progress: Progress, namesrv: str, topic: str, group: str, in_
 async def _consume(progress: Progress, namesrv: str, topic: str, group: str) -> None:
     async with open_consumer(namesrv=namesrv, group=group, topics=topic) as consumer:
         async for message in consumer:
-            # Apache's program, too, looks into every message that it takes.
+            # Apache's program also reads every message that it receives.
             if len(message.body) != BODY_BYTES or not message.born_timestamp:
                 progress.failures += 1
             progress.messages += 1

@@ -2,13 +2,13 @@
 
 raw-socket: sends from one socket to the leader, rate for windows of 64 and 256, and the latency of a lone send.
 producer: Apache's benchmark producer, 64 threads that send synchronously.
-failover: kill -9 of the leader under load, again and again: seconds to the next acknowledged send, of a prober that knows all
-addresses. --runs says how often; Apache's group is killed --apache-kills times, as its elections take seconds.
-catch-up: a follower that was away follows what was sent meanwhile (--mib), once while nothing else is sent, once under load.
-idle: CPU of three brokers to which nobody is connected.
-restart: a follower of --gib GiB is killed under load and started again: seconds until its log is as long as the leader's.
+failover: repeated kill -9 of the leader under load: seconds to the next acknowledged send of a prober that knows all
+addresses. --runs is the number of kills; Apache's leader is killed --apache-kills times, as its elections take seconds.
+catch-up: a follower that was down receives what was sent meanwhile (--mib), once without other sends and once under load.
+idle: CPU of three brokers without clients.
+restart: a follower with --gib GiB is killed under load and started again: seconds until its log is as long as the leader's.
 
-Ours acknowledge what is on the medium of a majority; Apache's acknowledge before they sync.
+Ours acknowledge a message when it is on the medium of a majority; Apache's acknowledge before they sync.
 """
 
 import argparse
@@ -35,14 +35,14 @@ _LOAD_PIECE_SECONDS = 0.2
 _POLL_SECONDS = 0.01
 _SECONDS_MAX = 600
 _RECORD_OVERHEAD_BYTES = 250
-"""What a ledger keeps around a body: the entry's header, the record's own fields, topic and properties."""
+"""How many bytes a ledger stores besides the body: the entry's header, the record's fields, topic and properties."""
 _BUCKETS = (0.25, 0.5, 0.75, 1, 1.5, 2, 4, 8, 16)
 """Upper bounds of the histogram of failovers, in seconds."""
 
 
 @attrs.frozen
 class Figure:
-    """One measurement, and what it is called with unless told otherwise."""
+    """One measurement, and its default options."""
 
     title: str
     measure: Callable[[Group, Options, argparse.Namespace], Values]
@@ -99,7 +99,7 @@ def _catch_up(group: Group, options: Options, found: argparse.Namespace) -> Valu
 
 
 def _follow_again(group: Group, found: argparse.Namespace, load: "_Load | None") -> dict[str, float]:
-    """Have a follower miss so much, and measure from its first new bytes until it has what the leader had when it came."""
+    """Let a follower miss messages, restart it, and measure from its first new bytes until it has what the leader had then."""
     leader = group.leader()
     node = group.followers(leader)[0]
     had = ended(node)
@@ -175,14 +175,14 @@ def _pause(node: Cluster) -> None:
 
 @attrs.define
 class _Load:
-    """Sends in the background; counts what was acknowledged."""
+    """Sends in the background, and counts acknowledged messages."""
 
     sender: RawSender
     acknowledged: int = 0
     ended: bool = False
 
     def run(self) -> None:
-        with contextlib.suppress(OSError):  # its broker is killed
+        with contextlib.suppress(OSError):  # the broker was killed
             while not self.ended:
                 self.acknowledged += self.sender.run(_LOAD_WINDOW, seconds=_LOAD_PIECE_SECONDS).messages
 

@@ -1,8 +1,8 @@
-"""Three brokers of one side in DLedger mode: each a `Cluster`, the first of them with the name server of all.
+"""Three brokers of one side in DLedger mode: each is a `Cluster`, and the first one has the name server for all.
 
-Ours acknowledge a message when it is on the medium of two nodes, Apache's before any of them has synced it. A group is ready
-when one of its nodes has acknowledged a send. Which node leads may change whenever the group stood still for a while, so
-whoever measures asks for the leader first.
+Ours acknowledge a message when it is on the medium of two nodes, Apache's before any node has synced it. A group is ready when
+one of its nodes has acknowledged a send. The leader may change whenever the group was stopped for a while, so every measurement
+asks for the leader first.
 """
 
 import contextlib
@@ -27,11 +27,11 @@ _FOLLOW_SECONDS_MAX = 600
 _PROBE_PAUSE = 0.002
 _PROBE_TIMEOUT = 3.0
 _APACHE_MEMORY = ("-Xms700m", "-Xmx700m", "-XX:MaxDirectMemorySize=1g")
-"""Three JVMs share the machine."""
+"""Memory limits of one JVM, since three share the machine."""
 _SETTINGS = {
     "enableDLegerCommitLog": "true",
     "dLegerGroup": "bench",
-    # Three brokers map their logs at once.
+    # Three brokers map their logs at the same time.
     "mappedFileSizeCommitLog": str(256 << 20),
     "registerNameServerPeriod": "10000",
 }
@@ -75,12 +75,12 @@ class Group:
         return [node for node in self.nodes if node.broker is not None]
 
     def kill(self, node: Cluster) -> None:
-        """Kill -9; the node can be launched again on its store."""
+        """Kill a node with SIGKILL; it can be started again on its store."""
         node.running_broker.kill()
         node.broker = None
 
     def leader(self) -> Cluster:
-        """The node that the name server calls master; once the topic is there, it has acknowledged a send, too."""
+        """The master according to the name server; once the topic exists, the node that acknowledges a send."""
         if self.topic_known:
             return self.await_acknowledged()[0]
         deadline = time.perf_counter() + _LEADER_SECONDS_MAX
@@ -102,7 +102,7 @@ class Group:
         return [node for node in self.running() if node is not leader]
 
     def await_acknowledged(self) -> tuple[Cluster, float]:
-        """Try all nodes in turn until one acknowledges a send; returns it and when that was (`time.perf_counter`)."""
+        """Try all nodes in turn until one acknowledges a send; returns the node and the time (`time.perf_counter`)."""
         deadline = time.perf_counter() + _LEADER_SECONDS_MAX
         connections: dict[int, Connection] = {}
         try:
@@ -137,7 +137,7 @@ class Group:
 
 
 def ended(node: Cluster) -> int:
-    """Where the node's log ends; -1 while it cannot be asked."""
+    """The end of the node's log; -1 while the node does not answer."""
     try:
         return log_end(node)
     except OSError:
@@ -145,7 +145,7 @@ def ended(node: Cluster) -> int:
 
 
 def _acknowledges(node: Cluster, connections: dict[int, Connection]) -> bool:
-    """Send one message over a connection that is kept as long as it works."""
+    """Send one message over a cached connection; returns whether it was acknowledged."""
     now_ms = time.time_ns() // 1_000_000
     fields = send_fields(TOPIC, 0, unique_key=f"7F{time.time_ns():030X}", born_ms=now_ms, queues=QUEUES)
     try:
@@ -160,7 +160,7 @@ def _acknowledges(node: Cluster, connections: dict[int, Connection]) -> bool:
 
 @contextlib.contextmanager
 def started_groups(sides: Sequence[Side], numbers: Sequence[int] = range(NODES)) -> Generator[dict[Side, Group]]:
-    """Run one group of each side with the benchmark's topic in place; of its nodes only those with these numbers."""
+    """Run one group of each side with the benchmark's topic, but only the nodes with these numbers."""
     groups: dict[Side, Group] = {}
     with contextlib.ExitStack() as stack:
         for side in sides:
@@ -173,5 +173,5 @@ def started_groups(sides: Sequence[Side], numbers: Sequence[int] = range(NODES))
 
 
 def as_tables(groups: dict[Side, Group]) -> list[dict[Side, Cluster]]:
-    """The nodes as `others_stopped` takes them."""
+    """The nodes in the form of the arguments of `others_stopped`."""
     return [{side: group.nodes[number] for side, group in groups.items()} for number in range(NODES)]

@@ -1,9 +1,9 @@
-"""Draining a backlog by a consumer that is a process of its own, and what that costs.
+"""Measure how a consumer in a separate process drains a backlog.
 
-Before each drain the group's offsets are set back to zero, so every run reads the same messages. Progress is counted in
-the bytes that the consumer's sockets have acknowledged: the same for every client, from its first second on. The first
-quarter of the backlog is warm-up, the last twentieth the tail; what lies between is the figure, the whole drain stands
-beside it.
+Before each drain the group's offsets are set to zero, so every run reads the same messages. Progress is counted in the
+bytes that the consumer's sockets have acknowledged, which works for every client from its first second on. The first
+quarter of the backlog is warm-up and the last twentieth the tail; the figure is the part between, and the rate of the whole
+drain is reported too.
 """
 
 import time
@@ -20,7 +20,7 @@ from harness import CpuMeter
 GROUP = "bench_consumer"
 _MEASURED_FROM, _MEASURED_TO = 0.25, 0.95
 _SAMPLE_SECONDS = 0.1
-# Heartbeats and held pulls go on for ever; a sample that brings less than this is no part of the backlog.
+# Heartbeats and held pulls never end; a sample with fewer bytes than this does not count as progress of the drain.
 _SAMPLE_BYTES_MIN = 50_000
 _QUIET_SECONDS = 3.0
 _DRAIN_SECONDS_MAX = 600.0
@@ -36,7 +36,7 @@ class _Sample:
 
 @attrs.frozen
 class Drained:
-    """Rates in messages a second, CPU in microseconds per message, memory in bytes."""
+    """The result of a drain: rates in messages a second, CPU in microseconds per message, memory in bytes."""
 
     rate: float
     broker_us: float
@@ -47,7 +47,7 @@ class Drained:
 
 
 def write_backlog(cluster: Cluster, messages: int) -> float:
-    """Store so many messages of 1 KiB, let the group exist, and return messages a second."""
+    """Store this many messages of 1 KiB and create the group; return the rate in messages a second."""
     with RawSender(cluster.broker_address) as sender:
         rate = sender.fill(messages)
     with cluster.connect() as connection:
@@ -56,7 +56,7 @@ def write_backlog(cluster: Cluster, messages: int) -> float:
 
 
 def drain(cluster: Cluster, messages: int, start_consumer: Callable[[Cluster, str], Process]) -> Drained:
-    """Start a consumer on the whole backlog, wait until it has taken it, and end it."""
+    """Start a consumer on the whole backlog, wait until it has received everything, and kill it."""
     with cluster.connect() as connection:
         for queue_id in range(QUEUES):
             connection.commit_offset(GROUP, TOPIC, queue_id, 0)
@@ -64,7 +64,7 @@ def drain(cluster: Cluster, messages: int, start_consumer: Callable[[Cluster, st
     try:
         samples, consumer_bytes_max = _watch(cluster, consumer, messages)
     finally:
-        # A clean end would commit offsets late, into the next run.
+        # After a clean stop the offsets would be committed late, during the next run.
         consumer.kill()
     total = samples[-1].taken_bytes
     first = next(sample for sample in samples if sample.taken_bytes > _SAMPLE_BYTES_MIN)

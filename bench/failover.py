@@ -1,10 +1,10 @@
-"""What a client sees, second by second, when a master dies and comes back: prints the timeline.
+"""Print, second by second, what clients observe when a master fails and returns.
 
-Each server is a process on a machine of its own in a virtual network, which takes the rights of root. The shape is one master;
-two masters; or two masters, one of them with a slave. A producer of ours sends one message after the other all the time; a
-reader goes back to the first message of one master again and again; a consumer group receives what is sent. After a few
-seconds that master is killed (SIGKILL); or it stands still (SIGSTOP): it takes connections and answers nothing; or its network
-is cut: what is sent to it vanishes.
+Each server is a process on its own machine of a virtual network, which needs the rights of root. The shape is one master, two
+masters, or two masters of which one has a slave. Our producer sends one message after the other all the time; a reader
+repeatedly reads the first message of one master; a consumer group receives what is sent. After a few seconds that master is
+killed (SIGKILL), or suspended (SIGSTOP), so that it accepts connections without answering, or its network is cut, so that
+packets to it are lost.
 """
 
 import argparse
@@ -44,7 +44,7 @@ FOLLOW_SECONDS_MAX = 60.0
 
 @attrs.define
 class Second:
-    """What happened in one second; a call counts in the second in which it ended."""
+    """The calls of one second; a call counts in the second in which it ended."""
 
     sent: collections.Counter[str] = attrs.field(factory=collections.Counter[str])
     send_ms_max: float = 0.0
@@ -56,7 +56,7 @@ class Second:
 
 @attrs.define
 class Timeline:
-    """Seconds counted from the fault."""
+    """The observations by second, counted from the fault."""
 
     fault_at: float
     seconds: collections.defaultdict[int, Second] = attrs.field(factory=lambda: collections.defaultdict(Second))
@@ -107,7 +107,7 @@ async def _receive(consumer: Consumer, timeline: Timeline) -> None:
 
 @attrs.define
 class Stage:
-    """The servers, and what is done to one of them."""
+    """The servers, and the fault of one of them."""
 
     virtual: VirtualNetwork
     members: dict[str, Member]
@@ -126,7 +126,7 @@ class Stage:
         return attrs.evolve(real_world(), network=self.clients.network)
 
     async def apply(self, fault: str, seconds: float) -> None:
-        """Break the lost master, and mend it after `seconds`; returns when it serves again."""
+        """Inject the fault into the master `LOST`, and end it after `seconds`; returns when the master serves again."""
         lost = self.members[LOST]
         match fault:
             case "kill":
@@ -143,7 +143,7 @@ class Stage:
 
 @contextlib.asynccontextmanager
 async def _stage(shape: str, folder: Path) -> AsyncGenerator[Stage]:
-    """All servers up, with the topic, and with messages in the queue that the reader goes back to."""
+    """Start all servers, create the topic, and store messages in the queue that the reader reads."""
     names = SHAPES[shape]
     async with virtual_network(NAMESRV, CLIENTS, *names) as virtual, trio.open_nursery() as nursery:
         host = virtual[NAMESRV].host
@@ -155,7 +155,7 @@ async def _stage(shape: str, folder: Path) -> AsyncGenerator[Stage]:
             async with open_admin(stage.namesrv, world=stage.world) as admin:
                 for name, member in members.items():
                     member.store.parent.mkdir(parents=True)
-                    if name == SLAVE:  # last: topics reach a slave every ten seconds, one that starts now has them at once
+                    if name == SLAVE:  # last: a slave copies topics when it starts and then only every ten seconds
                         await admin.create_topic(TOPIC, queues=QUEUES)
                     await nursery.start(member.live)
                 if shape != "slaves":
@@ -194,7 +194,7 @@ async def _fill(stage: Stage, admin: Admin) -> None:
 
 
 async def _measure(found: argparse.Namespace, folder: Path) -> Timeline:
-    """Break the master after `--before` seconds, mend it after `--down` more, and watch for `--after`."""
+    """Inject the fault after `--before` seconds, end it after `--down` more, and observe for `--after` more."""
     async with (
         _stage(found.shape, folder) as stage,
         open_producer(stage.namesrv, world=stage.world) as producer,
@@ -228,7 +228,7 @@ def main() -> int:
     parser.add_argument("--after", type=float, default=35, help="seconds after that")
     found = parser.parse_args()
     end_in_order()
-    # What the clients log of it would stand between the lines of the table.
+    # Log lines of the clients would appear between the lines of the table.
     logging.getLogger("ledgermq").setLevel(logging.ERROR)
     with tempfile.TemporaryDirectory(prefix="ledgermq-failover-") as folder:
         try:

@@ -1,8 +1,8 @@
-"""What every figure shares: options, pairs of brokers measured in turn, and the report.
+"""The common part of all figures: options, measuring both sides in turn, and the report.
 
-A measurement is taken of one side, then of the other, run after run (A B A B), with only one of them loaded at any
-time and dirty pages written back in between. Run i of ours is compared with run i of Apache's: a ratio's spread is
-that of the pairs, and what slows the whole machine for a minute falls out of it.
+One side is measured, then the other, run after run (A B A B), with only one of them loaded at any time and dirty pages
+written back in between. Run i of ours is compared with run i of Apache's: the spread of a ratio is that of these pairs,
+so a slow minute of the whole machine does not affect it.
 """
 
 import argparse
@@ -26,10 +26,10 @@ from wire import Connection
 
 Values = Mapping[str, float]
 
-# Cores that processes outside the benchmark kept busy meanwhile: what makes a run doubtful.
+# How many cores processes outside the benchmark used during a run; much of it makes the run doubtful.
 OTHERS = "cores used by others"
 _SETTLE_SECONDS = 2.0
-"""For what servers catch up with after a stop: heartbeats, registrations."""
+"""The pause after servers continue from SIGSTOP, in which they send delayed heartbeats and registrations."""
 _WARMUP_WINDOW = 64
 
 
@@ -53,7 +53,7 @@ class Options:
         warmup: float = 20,
         extend: Callable[[argparse.ArgumentParser], None] | None = None,
     ) -> tuple["Options", argparse.Namespace]:
-        """Read the command line; `extend` adds the figure's own options, found in the returned namespace."""
+        """Read the command line; `extend` adds the figure's own options, which are in the returned namespace."""
         parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
         parser.add_argument("--runs", type=int, default=runs, help=f"measurements of each side (default {runs})")
         parser.add_argument("--seconds", type=float, default=seconds, help=f"of each measurement (default {seconds})")
@@ -78,7 +78,7 @@ class Options:
 
 @attrs.define
 class Report:
-    """Every run of a figure: side, then metric, then one value per run."""
+    """All runs of a figure; `runs` maps side and metric to one value per run."""
 
     title: str
     json_path: str | None
@@ -103,7 +103,7 @@ class Report:
         return [mine / theirs for mine, theirs in zip(ours, apache, strict=False) if theirs]
 
     def show(self) -> None:
-        """Print the table, and write the JSON that was asked for."""
+        """Print the table, and write the JSON file if one was requested."""
         metrics = list(dict.fromkeys(metric for side in self.runs.values() for metric in side))
         rows = [["", *self.runs, "ours / apache"]] if len(self.runs) > 1 else [["", *self.runs]]
         for metric in metrics:
@@ -144,7 +144,7 @@ class Report:
 
 
 def python_text() -> str:
-    """Name the interpreter: which build of Python it is decides more than most changes do."""
+    """Name the interpreter, because the build of Python has more effect on figures than most changes."""
     return f"{platform.python_implementation()} {platform.python_version()}, {Path(sys.executable).resolve()}"
 
 
@@ -163,7 +163,7 @@ def _spread(values: Sequence[float]) -> str:
 
 @contextlib.contextmanager
 def started(sides: Sequence[Side], settings: Mapping[str, str] | None = None) -> Generator[dict[Side, Cluster]]:
-    """Run one fresh cluster of each side, with the benchmark's topic in place."""
+    """Run one fresh cluster of each side, with the benchmark's topic."""
     with contextlib.ExitStack() as stack:
         clusters: dict[Side, Cluster] = {}
         for side in sides:
@@ -175,7 +175,7 @@ def started(sides: Sequence[Side], settings: Mapping[str, str] | None = None) ->
 
 
 def await_route(cluster: Cluster, broker: Connection, topic: str = TOPIC, timeout: float = 180) -> None:
-    """Wait until the name server knows where the topic is: the Java client gives up when it does not."""
+    """Wait until the name server has the route of the topic, without which the Java client fails."""
     get_route_info_by_topic = 105
     host, _, port = cluster.namesrv_address.partition(":")
     deadline = time.perf_counter() + timeout
@@ -188,14 +188,14 @@ def await_route(cluster: Cluster, broker: Connection, topic: str = TOPIC, timeou
 
 
 def warm_up(clusters: Mapping[Side, Cluster], seconds: float) -> None:
-    """Load each broker in turn, for a JVM's compiler to see the send path; nothing is counted."""
+    """Load each broker in turn without measuring, so that a JVM compiles the send path."""
     for cluster in clusters.values():
         with RawSender(cluster.broker_address) as sender:
             sender.run(_WARMUP_WINDOW, seconds=seconds)
 
 
 def await_growth(connection: Connection, producer: Process, timeout: float = 180) -> None:
-    """Wait until a producer's first messages arrive: warm-up counts from there, however long its process took to start."""
+    """Wait until a producer's first messages arrive, when the warm-up begins, however long its process took to start."""
     before, deadline = connection.message_count(TOPIC, QUEUES), time.perf_counter() + timeout
     while connection.message_count(TOPIC, QUEUES) == before:
         if producer.popen.poll() is not None or time.perf_counter() > deadline:
@@ -205,7 +205,7 @@ def await_growth(connection: Connection, producer: Process, timeout: float = 180
 
 @contextlib.contextmanager
 def others_stopped(side: Side, *tables: Mapping[Side, Cluster]) -> Generator[None]:
-    """Stop the servers of the other sides meanwhile: even idle ones wake up and take caches away."""
+    """Suspend the servers of the other sides for the block, because even idle ones wake up and displace caches."""
     others = [cluster for clusters in tables for other, cluster in clusters.items() if other != side]
     servers = [server for cluster in others for server in (cluster.namesrv, cluster.broker) if server is not None]
     for server in servers:
@@ -220,13 +220,13 @@ def others_stopped(side: Side, *tables: Mapping[Side, Cluster]) -> Generator[Non
 
 
 def back_free_memory(size: int = 640 << 20) -> None:
-    """Have the machine hand out pages for a while that it has already, by touching so many and giving them back.
+    """Make the host back free memory with real pages for a while, by touching this many pages and freeing them.
 
-    A virtual machine's host may take free memory back, and then each fresh page costs it up to 20 us, which the guest counts
-    as its own: half of what a message takes, and only once a store has grown beyond what was free at the start.
+    The host of a virtual machine may reclaim the guest's free memory. Then each fresh page costs the host up to 20 us, which
+    the guest counts as its own time: half of what a message takes, from when a store exceeds the memory free at the start.
 
     Args:
-        size: bytes; more than a measurement stores, all brokers together, and less than makes the host take it back at once.
+        size: bytes; more than all brokers together store in a measurement, and too little for the host to reclaim it at once.
     """
     with mmap.mmap(-1, size) as pages:
         pages[:: mmap.PAGESIZE] = bytes(len(range(0, size, mmap.PAGESIZE)))
@@ -237,7 +237,7 @@ def take_turns(options: Options, report: Report, measure: Callable[[Side], Value
     for run in range(options.runs):
         print(f"run {run + 1} of {options.runs}", file=sys.stderr, flush=True)
         for side in options.sides:
-            # The pages the other side has dirtied must not be written back at the cost of this one.
+            # Dirty pages of the other side must not be written back during this measurement.
             os.sync()
             began, others = time.perf_counter(), machine_cpu_seconds() - own_cpu_seconds()
             values = measure(side)

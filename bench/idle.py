@@ -1,9 +1,9 @@
-"""The price of doing nothing: many idle connections with held pulls, on a broker of many topics.
+"""The cost of an idle broker: many connections with held pulls, and many topics.
 
-Topics get one queue and one message each, so that each owns a queue on disk. Every connection then holds one long
-poll (PULL_MESSAGE with the suspend bit) at the end of a topic's queue and asks again whenever it is answered empty, as
-a consumer does. CPU is counted over a window that holds whole rounds of registrations (30 s) and expiring polls; the warm-up
-before it lets the broker finish what the new topics have left it to sync.
+Each topic has one queue and one message, so that each has a queue on disk. Every connection then has one held pull
+(PULL_MESSAGE with the suspend bit) at the end of a topic's queue and pulls again after every empty answer, as a consumer
+does. CPU is counted over a window with whole intervals of registrations (30 s) and of expiring pulls; during the warm-up the
+broker finishes syncing the new topics.
 """
 
 import argparse
@@ -76,11 +76,11 @@ def _topic(index: int) -> str:
 
 
 def _create_topics(connection: Connection, topics: int) -> None:
-    """Create every topic by a send to it: the broker makes it from its template, with one queue."""
+    """Create every topic by a send to it; the broker creates it from its template, with one queue."""
     born_ms = time.time_ns() // 1_000_000
     for index in range(topics):
         fields = send_fields(_topic(index), 0, unique_key=f"7F000001{index:024X}", born_ms=born_ms, queues=1)
-        # Apache's broker is slow at this and refuses what waited in its queue; a client asks again, so do we.
+        # Apache's broker is slow at this and refuses requests that waited too long in its queue; clients retry, and so do we.
         while (reply := connection.ask(SEND_MESSAGE_V2, fields, b"one")).code == SYSTEM_BUSY:
             time.sleep(0.05)
         if reply.code:
@@ -88,7 +88,7 @@ def _create_topics(connection: Connection, topics: int) -> None:
 
 
 class _HeldPulls:
-    """Connections that each hold one long poll, driven by one selector."""
+    """Connections that each have one held pull, all driven by one selector."""
 
     def __init__(self, address: tuple[str, int], topics: int, connections: int) -> None:
         self._selector = selectors.DefaultSelector()
@@ -109,7 +109,7 @@ class _HeldPulls:
         self._selector.close()
 
     def keep_holding(self, seconds: float) -> int:
-        """Ask again on every connection that is answered; return the number of answers."""
+        """Pull again on every connection that gets an answer; return the number of answers."""
         deadline = time.perf_counter() + seconds
         answered = 0
         while (left := deadline - time.perf_counter()) > 0:

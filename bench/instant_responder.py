@@ -1,7 +1,7 @@
-"""Apache's benchmark producer, sending without limit, against a responder that costs nothing: what the client does by itself.
+"""Apache's benchmark producer without a limit on sends, against a responder of almost no cost: the limits of the client itself.
 
-The responder is name server and broker in one. It tells one route, answers everything else with SUCCESS, all answers of one
-receive in one write, and stores nothing: hardly a broker is faster. What fails here fails in the client.
+The responder is name server and broker in one. It answers with one route, answers everything else with SUCCESS, writes all
+answers of one receive at once, and stores nothing, so hardly any broker is faster. A failure here is the client's.
 """
 
 import argparse
@@ -21,7 +21,8 @@ _GET_ROUTEINFO_BY_TOPIC = 105
 _SEND_MESSAGE_V2 = 310
 _RESPONSE, _ONEWAY = 1, 2
 _RECEIVE_BYTES = 1 << 18
-# RocketMQ's binary header: length, header word; code, language, version, opaque, flag, remark length, fields length.
+# The start of a frame with RocketMQ's binary header: length, header word; code, language, version, opaque, flag, remark length,
+# fields length.
 _HEAD = struct.Struct(">IIhBhiiII")
 _LENGTH = struct.Struct(">I")
 _BINARY = 1 << 24
@@ -40,7 +41,7 @@ _SENT = _fields({"msgId": "7F00000100002A9F0000000000000000", "queueId": "0", "q
 
 @attrs.define
 class Responder:
-    """Listens on one port until the process ends; `sends` counts what it has answered."""
+    """Listens on one port until the process ends; `sends` counts the sends it has answered."""
 
     port: int
     sends: int = 0
@@ -67,7 +68,7 @@ class Responder:
             return
 
     def _answer_all(self, frames: bytes) -> tuple[bytes, int]:
-        """Answer the complete frames; return the answers and where the incomplete one begins."""
+        """Answer the complete frames; return the answers and the offset of the incomplete frame."""
         answers: list[bytes] = []
         start, end, head = 0, len(frames), _HEAD
         while end - start >= head.size:
@@ -105,7 +106,7 @@ def main() -> None:
     parser.add_argument("--back-pressure", action="store_true", help="switch the client's own back-pressure on")
     found = parser.parse_args()
     end_in_order()
-    cluster = Cluster.prepare("ours")  # for its folder and its ports: none of its servers is started
+    cluster = Cluster.prepare("ours")  # only for its folder and its ports; its servers are not started
     responder = Responder(cluster.namesrv_port)
     responder.start()
     producer = start_producer(cluster, threads=found.threads, asynchronous=True, back_pressure=found.back_pressure)

@@ -1,8 +1,8 @@
 """LedgerMQ's own producer and consumer against Apache's benchmark programs, on the same broker, one after the other.
 
-Columns are the brokers; each figure stands once for our client and once for Apache's. The producers: ours with many
-sends in flight on one connection, one process; Apache's with 64 threads. Its consumer has 20 threads, ours is one
-`async for`. Memory is the client's own pages: the most that were seen, and how much they grew over the second half.
+Columns are the brokers; each figure is given once for our client and once for Apache's. Our producer has many sends in
+flight on one connection of one process, Apache's has 64 threads. Apache's consumer has 20 threads, ours is one
+`async for`. Memory is the client's private pages: the largest sample, and the growth over the second half.
 """
 
 import argparse

@@ -47,8 +47,8 @@ AT_MOST = {
 
 
 def write_store(root: Path, count: int) -> int:
-    """Write a store's files; returns the bytes of the log."""
-    draw = random.Random(1)  # noqa: S311 - sizes, not secrets
+    """Write the files of a store; returns the size of its log in bytes."""
+    draw = random.Random(1)  # noqa: S311 - draws sizes
     unit = struct.Struct(">qiq")
     log, files, position = bytearray(), 0, 0
     queues = [bytearray() for _ in range(QUEUES)]
@@ -90,7 +90,7 @@ def write_store(root: Path, count: int) -> int:
         log += record
         position += len(record)
     close(files * SEGMENT)
-    (root / "checkpoint").write_bytes(bytes(4096))  # as Apache's brokers have it, without a recovery mark
+    (root / "checkpoint").write_bytes(bytes(4096))  # as Apache's brokers write it, without a recovery mark
     for queue_id, units in enumerate(queues):
         directory = root / "consumequeue" / "benchmark" / str(queue_id)
         directory.mkdir(parents=True)
@@ -104,18 +104,18 @@ def write_store(root: Path, count: int) -> int:
 
 @attrs.frozen
 class Cost:
-    """What an action took."""
+    """The wall time and the processor time of an action."""
 
     seconds: float
     cpu_seconds: float
 
     def over(self, other: Cost, name: str) -> dict[str, float]:
-        """How many times as fast `other` was, by the clock and by processor time."""
+        """By what factor `other` was faster, by wall time and by processor time."""
         return {name: self.seconds / other.seconds, f"{name}, CPU": self.cpu_seconds / other.cpu_seconds}
 
 
 def processor_seconds() -> float:
-    """Processor time of this process and of all its descendants, ended ones included as far as they were waited for."""
+    """Processor time of this process and all its descendants, including ended ones that were waited for."""
     children: dict[int, list[int]] = {}
     ticks: dict[int, int] = {}
     for entry in Path("/proc").iterdir():
@@ -141,7 +141,7 @@ def timed(action: Callable[[], object]) -> Cost:
 
 
 def best_of(actions: dict[str, Callable[[], object]], rounds: int) -> dict[str, Cost]:
-    """The best times of each action, run in turn."""
+    """Run the actions in turn for some rounds; returns the least costs of each."""
     costs: dict[str, list[Cost]] = {name: [] for name in actions}
     for _ in range(rounds):
         for name, action in actions.items():
@@ -198,7 +198,7 @@ def scans(spark: Any, root: Path, work: Path, count: int, rounds: int) -> dict[s
 
 
 def through_broker(spark: Any, work: Path, count: int, rounds: int) -> dict[str, float]:
-    """The same messages by both ways, and the delay of a stream."""
+    """Read the same messages from the broker and from its files, and measure the delay of a stream."""
     store = work / "broker"
     settings = {
         "maxTransferCountOnMessageInMemory": "1024",
@@ -232,7 +232,7 @@ def through_broker(spark: Any, work: Path, count: int, rounds: int) -> dict[str,
 
 
 def committed_offset(checkpoint: Path) -> int:
-    """Up to which queue offset the sink has committed, by the checkpoint of a query over one queue."""
+    """The queue offset up to which the sink has committed, from the checkpoint of a query over one queue."""
     done = [int(path.name) for path in (checkpoint / "commits").glob("[0-9]*")]
     if not done:
         return 0
@@ -241,7 +241,7 @@ def committed_offset(checkpoint: Path) -> int:
 
 
 def stream_delays(spark: Any, namesrv: str, producer: Any, work: Path) -> list[float]:
-    """Milliseconds from the acknowledgement of a send until the sink has committed the message's batch."""
+    """Measure the milliseconds from the acknowledgement of a send until the sink has committed the message's batch."""
     checkpoint = work / "checkpoint"
     rows = spark.readStream.format("ledgermq").options(nameServer=namesrv, subscribe="stream", columns="body").load()
     query = rows.writeStream.format("noop").option("checkpointLocation", str(checkpoint)).start()

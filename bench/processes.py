@@ -1,7 +1,7 @@
-"""Child processes of a benchmark and what they cost the machine, read from /proc (Linux).
+"""Child processes of a benchmark, and their use of CPU and memory, read from /proc (Linux).
 
-CPU seconds are `utime + stime` of a process and all its live descendants, so a server gains nothing by handing its
-work to children. A process is always waited for after a stop: its ports are free when `stop` returns.
+CPU seconds are `utime + stime` of a process and all its live descendants, so work that a server passes to child processes
+counts too. `stop` waits for the end of the process, so its ports are free afterwards.
 """
 
 import os
@@ -20,7 +20,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class ProcessFailedError(Exception):
-    """A child ended, or stayed silent, before it was ready; the tail of its output says why."""
+    """A child ended before it was ready, or was not ready in time; the message contains the tail of its output."""
 
     def __init__(self, name: str, reason: str, log: Path) -> None:
         self.name = name
@@ -31,7 +31,7 @@ class ProcessFailedError(Exception):
 
 @attrs.frozen
 class Resident:
-    """Memory of a process: all resident pages, and those that are its own rather than pages of mapped files."""
+    """Memory of a process: all resident pages, and the anonymous ones, which exclude pages of mapped files."""
 
     total_bytes: int
     anonymous_bytes: int
@@ -39,7 +39,7 @@ class Resident:
 
 @attrs.define
 class Process:
-    """One running child with its standard output and error in `log`."""
+    """One running child process, whose standard output and error go to `log`."""
 
     name: str
     popen: subprocess.Popen[bytes]
@@ -88,7 +88,7 @@ class Process:
         return Resident(total, anonymous)
 
     def stop(self, timeout: float = 60) -> float:
-        """Ask the process to end (SIGTERM), wait for it, and return the seconds it took."""
+        """Send SIGTERM to the process, wait for its end, and return the seconds that this took."""
         asked_at = time.perf_counter()
         if self.popen.poll() is None:
             self.popen.terminate()
@@ -104,7 +104,7 @@ class Process:
             os.kill(pid, number)
 
     def kill(self) -> None:
-        """End the process and its descendants without warning (SIGKILL)."""
+        """Kill the process and its descendants with SIGKILL."""
         for pid in reversed(_family(self.popen.pid)):
             try:
                 os.kill(pid, signal.SIGKILL)
@@ -114,10 +114,10 @@ class Process:
 
 
 def end_in_order() -> None:
-    """Let SIGTERM unwind this process like an error, so that no server that it started outlives it."""
+    """Make SIGTERM raise SystemExit in this process, so that the servers it started are stopped."""
 
     def leave(number: int, _: object) -> None:
-        # `timeout` and a parent may both ask: a second request must not interrupt the cleaning up.
+        # `timeout` and a parent may both send SIGTERM; the second one must not interrupt the clean-up.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         sys.exit(128 + number)
 
@@ -144,7 +144,7 @@ def _cpu_ticks(pid: int) -> int:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except FileNotFoundError:
         return 0
-    # The command name in parentheses may hold spaces; utime and stime are fields 14 and 15 counted from the pid.
+    # The command name in parentheses may contain spaces; utime and stime are fields 14 and 15, counted from the pid.
     fields = stat.rpartition(")")[2].split()
     return int(fields[11]) + int(fields[12])
 

@@ -1,8 +1,8 @@
-"""Where the CPU of a put goes, stage by stage: a broker in this process is handed what sockets would bring, batch by batch.
+"""CPU time of each stage of a put: a broker in this process gets batches of bytes directly instead of from sockets.
 
-Each stage is the time of one function for whole batches, less the stages inside it, over as many sends as a busy broker takes
-between two flushes of its key index; of several such rounds the one with the least sum counts. What a whole broker takes beyond
-the sum (`apache_producer.py`, `raw_socket.py`) are sockets, the event loop, syncs, and a processor that others use meanwhile.
+A stage is the time of one function for whole batches without the stages inside it. A round is as many sends as a busy broker
+accepts between two flushes of its key index; of several rounds the one with the least sum counts. A whole broker
+(`apache_producer.py`, `raw_socket.py`) takes longer because of sockets, the event loop, syncs, and other processes.
 """
 
 import argparse
@@ -46,7 +46,7 @@ _STAGES = {
 
 @attrs.define
 class Stage:
-    """One function and what it took so far, without the stages inside it."""
+    """One function and its time so far, without the stages inside it."""
 
     name: str
     seconds: float = 0.0
@@ -78,7 +78,7 @@ class Watch:
         return call
 
     def lap(self) -> dict[str, float]:
-        """What each stage took since the last lap, in seconds."""
+        """The time of each stage since the last lap, in seconds."""
         found = {stage.name: stage.seconds for stage in self.stages}
         for stage in self.stages:
             stage.seconds = 0.0
@@ -87,7 +87,7 @@ class Watch:
 
 @contextmanager
 def watched() -> Generator[Watch]:
-    """Time the functions of the stages; afterwards they are as they were."""
+    """Replace the functions of the stages by timed ones for the length of a `with` block."""
     watch, replaced = Watch(), list[tuple[Any, str, Any]]()
     for name, path in _STAGES.items():
         place, function = path.rsplit(".", 1)
@@ -107,7 +107,7 @@ def watched() -> Generator[Watch]:
 
 
 class _Reader:
-    """The other end of a connection, which takes whatever it is sent."""
+    """The other end of a connection, which discards all bytes it is sent."""
 
     async def send_all(self, _data: bytes) -> None:
         await trio.lowlevel.checkpoint()
@@ -117,7 +117,7 @@ class _Reader:
 
 
 def batches(wire: Wire, size: int, cycle: int) -> list[bytes]:
-    """Make sends as a Java client does, `size` in each batch."""
+    """Encode sends as a Java client does, `size` of them in each batch."""
     frames = [
         encode_frame(
             RemotingCommand(
@@ -140,7 +140,7 @@ def batches(wire: Wire, size: int, cycle: int) -> list[bytes]:
 
 
 async def measure(wire: Wire, size: int, rounds: int) -> dict[str, float]:
-    """Return microseconds a message of each stage."""
+    """Return the microseconds per message of each stage."""
     found: list[dict[str, float]] = []
     with tempfile.TemporaryDirectory(prefix="ledgermq-bench-") as store, watched() as watch:
         keys = {"storePathRootDir": str(Path(store) / "store"), "listenPort": "0", "brokerIP1": "127.0.0.1"}

@@ -1,13 +1,13 @@
-"""A producer of bare frames on one socket: the cheapest client there is, so that a rate shows the broker.
+"""A producer of prebuilt frames on one socket, which costs so little that its rate is that of the broker.
 
 Frames are built beforehand (code 310, JSON header, a UNIQ_KEY of 32 hex digits as a Java client sends it) in one
 buffer, a cycle of them; a send is `sendall` of a slice as long as the window allows. All frames have the same size,
-so one strided slice assignment per digit gives every frame of the next cycle a fresh key and time: each message's key
-is new to the broker's index. Responses are counted by their lengths and their codes by one `bytes.count`.
+so one strided slice assignment per digit gives every frame of the next cycle a new key and time, and the broker's index
+never gets a key twice. Responses are counted by their lengths and their codes by one `bytes.count`.
 
-Why Python and not C or Java: into a sink that answers in batches it drives 350 k messages a second at window 64 for
-1.8 us of CPU each, half of that in the kernel. A broker that answers one by one makes it 8 to 13 us, mostly system
-calls, one per response, that a C client makes too. So it is never the wall, and it needs no compiler.
+It is written in Python rather than C or Java because that is fast enough and needs no compiler: against a sink that
+answers in batches it sends 350 k messages a second at window 64 for 1.8 us of CPU each, half of that in the kernel.
+Against a broker that answers one by one it needs 8 to 13 us, mostly for one system call per response, as a C client would.
 """
 
 import collections
@@ -23,7 +23,7 @@ from wire import SEND_MESSAGE_V2, decode, encode, send_fields
 
 BODY_BYTES = 1024
 _FRAMES_IN_CYCLE = 2048
-# Nine digits for every opaque: all frames of a cycle have one size, and no opaque repeats within a window.
+# Every opaque has nine digits, so that all frames of a cycle have the same size, and none repeats within a window.
 _OPAQUE_FIRST = 100_000_000
 _CYCLE_DIGITS = 10
 _RECEIVE_BYTES = 1 << 18
@@ -35,7 +35,7 @@ _LENGTH = struct.Struct(">I")
 
 @attrs.frozen
 class Throughput:
-    """What one stretch of sending did: `messages` were stored, `refused` counts the other responses by code."""
+    """The result of one period of sending: `messages` were stored, `refused` counts the other responses by code."""
 
     messages: int
     seconds: float
@@ -119,7 +119,7 @@ class RawSender:
         self._socket.close()
 
     def run(self, window: int, *, seconds: float | None = None, messages: int | None = None) -> Throughput:
-        """Send for so many seconds, or so many messages, with at most `window` unanswered; then await all answers."""
+        """Send for `seconds`, or this many messages, with at most `window` unanswered; then wait for all answers."""
         if (seconds is None) == (messages is None):
             raise ValueError("give either seconds or messages")
         self._refused.clear()
@@ -147,7 +147,7 @@ class RawSender:
         return Throughput(stored, elapsed, time.process_time() - cpu_before, refused)
 
     def fill(self, messages: int) -> float:
-        """Send until so many messages are stored, whatever is refused meanwhile; return messages a second."""
+        """Send until this many messages are stored, not counting refused ones; return the rate in messages a second."""
         began = time.perf_counter()
         left = messages
         while left > 0:
@@ -155,7 +155,7 @@ class RawSender:
         return messages / (time.perf_counter() - began)
 
     def lone(self, count: int) -> list[float]:
-        """Send `count` messages one after another; return the seconds each took to be answered, sorted."""
+        """Send `count` messages one after another; return the seconds until each was answered, sorted."""
         clock = time.perf_counter
         latencies: list[float] = []
         for _ in range(count):
@@ -178,7 +178,7 @@ class RawSender:
                 self._frames.renew()
 
     def _receive(self) -> int:
-        """Take what one receive brings; return the number of complete responses in it."""
+        """Receive once; return the number of complete responses."""
         received = self._socket.recv(_RECEIVE_BYTES)
         if not received:
             raise ConnectionError("the broker closed the connection")
@@ -212,7 +212,7 @@ class RawSender:
 
 
 def lone_latencies(sender: RawSender, count: int) -> dict[str, float]:
-    """Median and 99th percentile of `count` lone sends in milliseconds, after some that are not counted; empty for 0."""
+    """Median and 99th percentile of `count` lone sends in milliseconds, after some uncounted ones; empty if `count` is 0."""
     if not count:
         return {}
     sender.lone(min(count, _LONE_WARMUP_SENDS))
@@ -221,5 +221,5 @@ def lone_latencies(sender: RawSender, count: int) -> dict[str, float]:
 
 
 def percentile(ordered: list[float], share: float) -> float:
-    """Return the value below which `share` of the ordered values lie."""
+    """Return the value below which `share` of the ordered values are."""
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))]

@@ -1,8 +1,8 @@
-"""A relay that delays: each byte leaves it so many milliseconds after it came, either way, however many are under way.
+"""A relay that forwards each byte a fixed time after it was received, in both directions, at any rate.
 
-It stands for a long line between two sockets. Threads and one ring of memory per direction, nothing per message; the
-delay costs no throughput as long as what is under way fits the ring. What it does not stand for is TCP over such a line: both
-halves of the connection end here, so the kernel's windows do not have to cover the delay.
+It simulates a long line between two sockets, with two threads and one ring buffer per direction. The delay costs no throughput
+as long as the bytes in flight fit in the ring. It does not simulate TCP over such a line: both halves of the connection end
+here, so the kernel's windows do not have to cover the delay.
 """
 
 import argparse
@@ -20,7 +20,7 @@ _END_SECONDS_MAX = 10
 
 
 class _Direction:
-    """Bytes from one socket to another."""
+    """The delayed bytes from one socket to another."""
 
     def __init__(self, source: socket.socket, target: socket.socket, delay_seconds: float) -> None:
         self._source, self._target, self._delay = source, target, delay_seconds
@@ -89,7 +89,7 @@ def serve(listener: socket.socket, target: tuple[str, int], round_trip_seconds: 
 
 @contextlib.contextmanager
 def relay(target: tuple[str, int], round_trip_seconds: float) -> Generator[tuple[str, int]]:
-    """Run a relay to `target` in a process of its own; yields where to connect."""
+    """Run a relay to `target` in a separate process; yields the address to connect to."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         process = multiprocessing.get_context("fork").Process(
             target=serve, args=(listener, target, round_trip_seconds), daemon=True

@@ -1,7 +1,7 @@
 """Restart after kill -9 with many segments: from the start of the process to the first acknowledged send.
 
 The store is filled by the raw sender (10 GiB by default), the broker is killed while sends are still arriving, and the
-same command is started again on the same store and ports. Every run fills a little more, kills and restarts.
+same command is started again on the same store and ports. Every run adds some messages, kills and restarts.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from wire import PULL_MESSAGE, Connection
 
 from harness import Options, Report, Values, started, take_turns
 
-# What the commitlog stores around a body: its own fields, the topic and the properties.
+# How many bytes the commit log stores besides a body: the record's fields, the topic and the properties.
 _RECORD_OVERHEAD_BYTES = 200
 _LOAD_WINDOW = 64
 
@@ -67,7 +67,7 @@ def _kill_and_restart(cluster: Cluster, load_seconds: float) -> Values:
 
 
 def _records_read_back(cluster: Cluster) -> float:
-    """What our broker says about it; Apache's does not."""
+    """How many records our broker logged to have read back; NaN for Apache's, which does not log it."""
     found = re.findall(r'"records_read": ?(\d+)', cluster.running_broker.output())
     return float(found[-1]) if found else math.nan
 

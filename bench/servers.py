@@ -1,9 +1,9 @@
 """The two sides of every comparison: a name server and a broker of Apache RocketMQ, and of LedgerMQ.
 
 Apache's jars come from Maven Central into a cache outside the repository (`$LEDGERMQ_PEERS`, by default
-`~/.cache/ledgermq-peers`); they are fetched once. Stores live below `$LEDGERMQ_BENCH_STORE` (by default
-`~/.cache/ledgermq-bench`) rather than in /tmp, which is memory on many machines, where a flush costs nothing.
-Each side listens on ports of its own, so both may stand ready while only one is loaded.
+`~/.cache/ledgermq-peers`) and are fetched once. Stores are below `$LEDGERMQ_BENCH_STORE` (by default
+`~/.cache/ledgermq-bench`) rather than in /tmp, which is in memory on many machines, where a flush costs nothing.
+Each side has its own ports, so both can run while only one is loaded.
 """
 
 import os
@@ -30,7 +30,7 @@ BROKER_NAME = "bench-broker"
 
 _REPOSITORY = Path(__file__).resolve().parent.parent
 _APACHE_ARTIFACTS = ("rocketmq-broker", "rocketmq-namesrv", "rocketmq-tools", "rocketmq-example")
-# What JDK 17 must open for Netty and RocketMQ's buffer cleaner.
+# The packages that JDK 17 must open for Netty and RocketMQ's buffer cleaner.
 _JDK_FLAGS = (
     "--add-opens=java.base/java.nio=ALL-UNNAMED",
     "--add-opens=java.base/jdk.internal.ref=ALL-UNNAMED",
@@ -42,11 +42,11 @@ _APACHE_NAMESRV_MEMORY = ("-Xms512m", "-Xmx512m")
 _APACHE_BROKER_MEMORY = ("-Xms2g", "-Xmx2g", "-XX:MaxDirectMemorySize=2g")
 _READY = "boot success"
 _READY_SECONDS_MAX = 300
-"""A JVM that starts on a busy machine may take minutes."""
+"""A server that is not ready after this time has failed; on a busy machine a JVM may take minutes to start."""
 
 
 def apache_jars() -> Path:
-    """Return the folder of Apache's jars, fetching them from Maven Central when it is not there yet."""
+    """Return the folder of Apache's jars; they are fetched from Maven Central if the folder does not exist yet."""
     cache = Path(os.environ.get("LEDGERMQ_PEERS", Path.home() / ".cache" / "ledgermq-peers"))
     jars = cache / f"rocketmq-{APACHE_VERSION}"
     if jars.is_dir():
@@ -69,13 +69,13 @@ def apache_jars() -> Path:
             ["mvn", "-q", "-B", "-f", pom, "dependency:copy-dependencies", f"-DoutputDirectory={folder}/jars"],
             check=True,
         )
-        # A rename is atomic: an interrupted download never looks like a complete one.
+        # A rename is atomic, so an interrupted download never looks like a complete one.
         (Path(folder) / "jars").rename(jars)
     return jars
 
 
 def apache_java(main_class: str, arguments: Sequence[str], home: Path, flags: Sequence[str] = ()) -> list[str]:
-    """Return the command that runs a main class of Apache's with its logs and offsets kept below `home`."""
+    """Return the command that runs one of Apache's main classes, with its logs and offsets below `home`."""
     home.mkdir(parents=True, exist_ok=True)
     class_path = f"{apache_jars()}/*"
     return ["java", *_JDK_FLAGS, *flags, f"-Duser.home={home}", "-cp", class_path, main_class, *arguments]
@@ -86,7 +86,7 @@ def apache_env(home: Path) -> dict[str, str]:
 
 
 def ours_env() -> dict[str, str]:
-    """Return what to add to the environment: the sources, and to keep their bytecode, as an installed package does."""
+    """Return the variables that make our sources importable and keep their bytecode, as for an installed package."""
     path = os.environ.get("PYTHONPATH")
     return {"PYTHONPATH": f"{_REPOSITORY / 'src'}{os.pathsep + path if path else ''}", "PYTHONDONTWRITEBYTECODE": ""}
 
@@ -99,9 +99,9 @@ def new_store() -> Path:
 
 
 def free_port(count: int = 1) -> int:
-    """Return the first of `count` neighbouring ports that are free, below the range of ephemeral ports."""
+    """Return the first of `count` consecutive free ports below the range of ephemeral ports."""
     while True:
-        first = random.randrange(20_000, 30_000)  # noqa: S311 - a port, not a secret
+        first = random.randrange(20_000, 30_000)  # noqa: S311 - draws a port
         if all(_is_free(port) for port in range(first, first + count)):
             return first
 
@@ -131,7 +131,7 @@ class Cluster:
     @classmethod
     def prepare(cls, side: Side, settings: Mapping[str, str] | None = None) -> "Cluster":
         """Choose ports and an empty store; `settings` are keys of broker.conf beyond the usual ones."""
-        # A RocketMQ broker listens on three ports: listenPort, the fast lane two below, and HA one above.
+        # A RocketMQ broker listens on three ports: listenPort, the fast port two below it, and the HA port one above it.
         return cls(side, new_store(), free_port(), free_port(4) + 2, dict(settings or {}))
 
     @property
@@ -199,7 +199,7 @@ class Cluster:
         return self.broker
 
     def start_broker(self) -> float:
-        """Start the broker and return the seconds until it said that it was ready."""
+        """Start the broker and return the seconds until it reported to be ready."""
         return self.launch_broker().wait_for_output(_READY, _READY_SECONDS_MAX)
 
     def _broker_settings(self) -> dict[str, str]:
@@ -231,7 +231,7 @@ class Cluster:
                 process.stop()
 
     def discard(self) -> None:
-        """Stop what runs, by force, and remove the store."""
+        """Kill the running servers and remove the store."""
         for process in (self.broker, self.namesrv):
             if process is not None and process.popen.poll() is None:
                 process.kill()

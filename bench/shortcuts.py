@@ -1,8 +1,8 @@
-"""What each piece of code saves that is harder to read than the plain way: processor time of both, in turn.
+"""How much processor time each optimisation saves that makes code harder to read, measured against the plain way.
 
-Each shortcut and the plain way do the same work in short rounds, A B A B, and the least of each counts; the last column is what
-the shortcut saves of what a broker takes for a message of 1 KiB (measured in the same run), or of the work that is named.
-One that saves less than 3 % is not worth its reader's time.
+Each shortcut and its plain way do the same work in short alternating rounds, and the least time of each counts. The last column
+is the saving as a share of a broker's time for a message of 1 KiB (measured in the same run), or of the work that is named.
+A shortcut that saves less than 3 % should be removed.
 """
 
 import argparse
@@ -43,17 +43,17 @@ from ledgermq.world.threads import opened_in_thread
 from ledgermq.world.workers import ThreadWorkers
 
 _COUNT = 2048
-"""Messages of one round."""
+"""How many messages one round has."""
 _BATCH = 64
 
 
 @attrs.frozen
 class Shortcut:
-    """Two ways of one work; each returns what it took, in seconds a message or call."""
+    """Two ways of doing the same work; each returns its time in seconds per message or call."""
 
     name: str
     of: str
-    """What the last column is a share of."""
+    """The work of which the last column is a share."""
     short: Callable[[], float]
     plain: Callable[[], float]
     base: Callable[[], float]
@@ -65,7 +65,7 @@ def timed(work: Callable[[], object], count: int) -> float:
     return (time.process_time() - began) / count
 
 
-# ---------------------------------------------------------------- the work
+# ---------------------------------------------------------------- the compared work
 
 
 class _NoShapes(dict[int, Any]):
@@ -146,7 +146,7 @@ def parts_by_span(log: bytes) -> float:
 
 
 def echo(*, ours: bool) -> float:
-    """One receive and one send at a time, as a server answers a client that waits."""
+    """The time of one receive and one send, as a server needs them for a client that waits for each answer."""
 
     async def work() -> float:
         left, right = socket.socketpair()
@@ -165,7 +165,7 @@ def echo(*, ours: bool) -> float:
 
 
 def switches(*, ours: bool) -> float:
-    """One call in a worker thread at a time, as one sync."""
+    """The time of one call in a worker thread, as one sync needs it."""
 
     async def work() -> float:
         workers = ThreadWorkers()
@@ -180,7 +180,7 @@ def switches(*, ours: bool) -> float:
 
 
 async def _general_send(producer: Producer, message: Message) -> object:
-    """What `Producer.send` does, by the functions that batches and repeated attempts use."""
+    """Do what `Producer.send` does, but with the functions that batches and retries use."""
     transmitter = producer._transmitter  # noqa: SLF001
     seconds = producer.options.send_timeout_seconds
     publication = await transmitter.publications.find(message.topic, seconds)
@@ -191,7 +191,7 @@ async def _general_send(producer: Producer, message: Message) -> object:
 
 
 def sends(name_server: str, *, inlined: bool) -> float:
-    """Sends of one producer, 256 in flight; its broker runs in another thread, which does not count."""
+    """The time of a send of one producer with 256 in flight; its broker runs in another thread, which is not counted."""
     send = Producer.send if inlined else _general_send
     message, left = Message(topic=TOPIC, body=b"x" * 1024), 2 * _COUNT
 
@@ -226,7 +226,7 @@ async def _opened_cluster() -> AsyncGenerator[str]:
                 yield address
 
 
-# ---------------------------------------------------------------- what it is compared with
+# ---------------------------------------------------------------- the work of a broker
 
 
 class _Reader:
@@ -238,7 +238,7 @@ class _Reader:
 
 
 def put(wire: Wire) -> float:
-    """What a broker takes for one send, without sockets: to its place in log, queue and key index."""
+    """The time of a broker for one send without sockets, until the message is in log, queue and key index."""
 
     async def work() -> float:
         with tempfile.TemporaryDirectory(prefix="ledgermq-bench-") as store:

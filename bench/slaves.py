@@ -1,8 +1,8 @@
-"""More brokers beside the first of a cluster: slaves, and masters of other names.
+"""Additional brokers of a cluster: slaves, and masters with other broker names.
 
-Each is a `Cluster` without a name server of its own: it registers with the first one's. A pair is ready when its master
-counts the slave among those in sync and has answered a send with SUCCESS; several JVMs start on the same cores meanwhile,
-so the limits are wide and say what they waited for.
+Each is a `Cluster` without its own name server, and registers with that of the first one. A pair is ready when its master
+counts the slave as in sync and has answered a send with SUCCESS. Several JVMs start on the same cores at the same time, so
+time-outs are long, and their errors contain what was waited for.
 """
 
 import contextlib
@@ -18,22 +18,22 @@ from wire import Connection
 
 from harness import started
 
-SECRET = "bench"  # noqa: S105 - between brokers of one machine that live for minutes
+SECRET = "bench"  # noqa: S105 - used between brokers of one benchmark only
 _GET_BROKER_RUNTIME_INFO = 28
 _GET_BROKER_HA_STATUS = 907
 _FOLLOW_SECONDS_MAX = 300
 _PAIR = {
-    # Two brokers map their logs at once.
+    # Two brokers map their logs at the same time.
     "mappedFileSizeCommitLog": str(256 << 20),
-    # A slave learns its master's address by registering, every 30 s unless told otherwise.
+    # A slave gets its master's address from a registration, by default every 30 s.
     "registerNameServerPeriod": "10000",
-    # A pair stands still while the other side is measured; its connection is to outlive that.
+    # A pair is suspended while the other side is measured, and its connection must outlive that.
     "haHousekeepingInterval": "3600000",
 }
 
 
 def replicated(side: Side, role: str) -> dict[str, str]:
-    """Keys of broker.conf for one of two brokers whose puts wait for both."""
+    """Keys of broker.conf for one of two brokers, where a put waits for both."""
     own = {"haSecret": SECRET, "syncFrom": "first"} if side == "ours" else {"inSyncReplicas": "2", "totalReplicas": "2"}
     return {"brokerRole": role, "brokerId": "1" if role == "SLAVE" else "0", **own}
 
@@ -72,7 +72,7 @@ def await_in_sync(master: Cluster, slave: Cluster) -> None:
     deadline = time.perf_counter() + _FOLLOW_SECONDS_MAX
     while not _slaves_in_sync(master):
         _check_following(slave, deadline)
-    # It may still answer that too few are in sync for a while.
+    # The master may still answer for a while that too few slaves are in sync.
     with RawSender(master.broker_address) as sender:
         while not sender.run(1, messages=1).messages:
             _check_following(slave, deadline)
@@ -94,18 +94,18 @@ def _check_following(slave: Cluster, deadline: float) -> None:
 
 
 def log_end(cluster: Cluster) -> int:
-    """Return where the broker's log ends; -1 while a broker that has just been started cannot tell."""
+    """Return the end of the broker's log, or -1 while a broker that has just been started does not answer."""
     return log_and_dispatch_end(cluster)[0]
 
 
 def log_and_dispatch_end(cluster: Cluster) -> tuple[int, int]:
-    """Return where the broker's log ends and up to where its queues tell of it; -1 twice while it cannot tell."""
+    """Return the end of the broker's log and its dispatched offset; both are -1 while it does not answer."""
     with cluster.connect() as connection:
         return ends_over(connection)
 
 
 def ends_over(connection: Connection) -> tuple[int, int]:
-    """Return the same over a connection that is there already: asked often, a new one each time would cost the broker more."""
+    """Return the same over an existing connection, because frequent new connections would load the broker."""
     answer = connection.ask(_GET_BROKER_RUNTIME_INFO, {})
     if answer.code:
         return -1, -1

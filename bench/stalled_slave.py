@@ -1,8 +1,8 @@
-"""What a slave costs the producers of an ASYNC_MASTER, which waits for none: no slave, one that follows, one that is stalled.
+"""How a slave affects the producers of an ASYNC_MASTER, which waits for no slave: without one, with one, with a stalled one.
 
-Each run takes the same master through the three states, and through the first once more: a state is compared with the mean of
-the two without a slave, within the run. The stalled slave stands still (SIGSTOP) with its connection open and all buffers
-full; `behind MiB` is what the master had written since. A slave that follows takes its share of the machine's cores.
+Each run measures the same master in the three states, and in the first once more: a state is compared with the mean of the two
+measurements without a slave in the same run. The stalled slave is suspended (SIGSTOP) with its connection open and all buffers
+full; `behind MiB` is how much the master has written since. A slave that follows uses a part of the machine's cores.
 """
 
 import argparse
@@ -14,7 +14,7 @@ from slaves import await_equal, log_end, replicated
 
 from harness import CpuMeter, Options, Report, Values, back_free_memory, take_turns, warm_up
 
-# A master hangs up on a slave that was silent for 20 s; here it is to stay.
+# By default a master closes the connection of a slave that was silent for 20 s; here the slave must stay connected.
 _PATIENT = {"haHousekeepingInterval": "3600000"}
 _FILL_BYTES = 64 << 20
 

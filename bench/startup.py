@@ -1,7 +1,7 @@
 """Cold start to serving, memory when idle, time of a clean stop, and how long `ledgermq --version` takes.
 
-Every run starts with an empty store. "Serving" is the first send that a raw socket gets acknowledged, counted from the
-start of the broker's process while its name server already runs; the whole pair is counted from the name server's.
+Every run starts with an empty store. "Serving" is the time from the start of the broker's process, while its name server
+already runs, to the first acknowledged send of a raw socket; for both together it is counted from the name server's start.
 """
 
 import argparse
@@ -65,7 +65,7 @@ def _life(cluster: Cluster, idle_seconds: float) -> Values:
 
 
 def first_send_acknowledged(cluster: Cluster) -> float:
-    """Try to send until the broker acknowledges; return the seconds since its process was started."""
+    """Send until the broker acknowledges; return the seconds since its process was started."""
     broker = cluster.running_broker
     while True:
         if broker.popen.poll() is not None or time.perf_counter() > broker.started_at + _SERVING_SECONDS_MAX:

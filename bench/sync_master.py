@@ -1,7 +1,7 @@
 """Sends from one raw socket to a SYNC_MASTER with one slave: rate for windows of 64 and 256, and the latency of a lone send.
 
-Both sides wait until a slave has the message: ours does by default, Apache's is told inSyncReplicas=2 (its default of 1
-waits for nobody). A send that was answered with anything but SUCCESS is counted as refused.
+Both sides wait until a slave has the message: ours by default, Apache's with inSyncReplicas=2, because its default of 1
+waits for no slave. A send that was answered with another code than SUCCESS counts as refused.
 """
 
 import argparse
@@ -37,7 +37,7 @@ def main() -> None:
 
 
 def send_rates(nodes: Mapping[str, Cluster], seconds: float, windows: list[int], lone_sends: int) -> Values:
-    """Send to the first of the nodes, and say what each of them has used by its name."""
+    """Send to the first node; returns rates, latencies, and the CPU time of each node by its name."""
     first = next(iter(nodes.values()))
     with RawSender(first.broker_address) as sender:
         values = lone_latencies(sender, lone_sends)

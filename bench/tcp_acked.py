@@ -1,6 +1,6 @@
-"""How many bytes the clients of a local port have taken so far, from the kernel (Linux sock_diag, no privileges).
+"""How many bytes the clients of a local port have acknowledged so far, from the kernel (Linux sock_diag, no privileges).
 
-Counting at the socket costs neither broker nor client anything, and sees a consumer's rate from its first second on.
+Counting at the socket costs neither broker nor client any time, and gives a consumer's rate from its first second on.
 """
 
 import socket

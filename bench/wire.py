@@ -1,7 +1,7 @@
-"""The little of RocketMQ remoting that a benchmark needs: JSON requests on one blocking connection.
+"""The part of RocketMQ remoting that a benchmark needs: JSON requests on one blocking connection.
 
-It is written apart from `ledgermq.remoting` on purpose: the same few lines drive either broker, and a fault in our
-codec cannot cancel itself out. Codes and field names are RocketMQ's.
+It is deliberately independent of `ledgermq.remoting`: the same few lines drive either broker, and a bug in our codec
+cannot cancel itself out. Codes and field names are RocketMQ's.
 """
 
 import json
@@ -28,7 +28,7 @@ _PREFIX = struct.Struct(">II")
 
 
 class RequestRefusedError(Exception):
-    """A broker answered a request with another code than SUCCESS."""
+    """A server answered a request with another code than SUCCESS."""
 
     def __init__(self, request_code: int, response_code: int, remark: str) -> None:
         self.response_code = response_code
@@ -107,7 +107,7 @@ class Connection:
         return self.receive()
 
     def request(self, code: int, ext_fields: Mapping[str, str], body: bytes = b"") -> Reply:
-        """Send one request and return its response; raise RequestRefusedError unless it says SUCCESS."""
+        """Send one request and return its response; raise RequestRefusedError unless its code is SUCCESS."""
         reply = self.ask(code, ext_fields, body)
         if reply.code != SUCCESS:
             raise RequestRefusedError(code, reply.code, reply.remark)

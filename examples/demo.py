@@ -1,7 +1,7 @@
-"""A message goes round: a name server, a broker, a producer and a consumer, all in this one process.
+"""Send and receive messages with a name server, a broker, a producer and a consumer, all in this process.
 
-Run it with `make demo`. It ends with status 0 when every message has come back. Given a directory, it keeps the store there and
-fills it for the job on Spark that follows.
+Run it with `make demo`. It ends with status 0 when every message was received. Given a directory, it keeps the store there and
+adds messages for the Spark job that follows.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ async def go_round(namesrv: str) -> None:
 
 
 async def fill(namesrv: str) -> None:
-    """Send what the job on Spark then reads from the store's files."""
-    draw = random.Random(1)  # noqa: S311 - orders, not secrets
+    """Send the messages that the Spark job then reads from the store's files."""
+    draw = random.Random(1)  # noqa: S311 - draws orders
     async with open_producer(namesrv, group="demo-producers") as producer:
         for begin in range(0, ORDERS, PER_BATCH):
             orders = [

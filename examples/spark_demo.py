@@ -1,6 +1,6 @@
-"""The second half of `make demo`: a job on Spark over the topic that the first half has filled.
+"""The second half of `make demo`: a Spark job over the topic that the first half has filled.
 
-It reads the store's files without a broker, shows a small table and a plot, writes the plot as PNG and the topic as Parquet.
+It reads the store's files without a broker, prints a small table and a plot, and writes the plot as PNG, the topic as Parquet.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def main(store: str, output: Path) -> None:
 
 
 def plot_as_text(latencies: list[Any]) -> None:
-    """Draw how many orders took how long from the producer to the log."""
+    """Print a histogram of the milliseconds that orders took from the producer to the log."""
     most = max(row.orders for row in latencies)
     say("plot", "magenta", "milliseconds from the producer to the log")
     for row in latencies:
@@ -60,8 +60,8 @@ def plot_as_text(latencies: list[Any]) -> None:
 
 
 def plot_as_png(latencies: list[Any], path: Path) -> None:
-    """Draw the same as a picture."""
-    import matplotlib as mpl  # noqa: PLC0415 - takes a second
+    """Write the same histogram as a PNG file."""
+    import matplotlib as mpl  # noqa: PLC0415 - the import takes a second
 
     mpl.use("agg")
     from matplotlib import pyplot as plt  # noqa: PLC0415
