@@ -239,7 +239,7 @@ class BlockingConsumer:
     _iterations: dict[int, None] = attrs.field(factory=dict[int, None])
     """The identities of the open iterations; a dictionary, because changing it is thread-safe."""
     # Only one thread at a time asks for more, for all threads; another one would wait although messages have been fetched.
-    _fetching: threading.Lock = attrs.field(factory=threading.Lock)
+    _fetching: threading.Lock = attrs.field(factory=threading.Lock, alias="fetching")
 
     def __attrs_post_init__(self) -> None:
         self.hands = _Hands(self.host)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Callable
 from math import inf
 
@@ -139,11 +138,6 @@ class ClusterRun(NodesRun[ClusterDraw]):
                         workload.look(store)
                 logs.append(whole_log(store.log.slice_from, store.log.min_offset, store.log.max_offset))
         self.slave_is_prefix = all(logs[0].startswith(log) for log in logs[1:])
-
-    def faults(self) -> Counter[str]:
-        faults = super().faults()
-        faults["cut_by_name"] = self.operations.cuts
-        return faults
 
     def violations(self) -> list[str]:
         return [] if self.slave_is_prefix else ["the slave's log is not a prefix of its master's"]

@@ -35,7 +35,6 @@ class Operations:
     """Held while nodes are stopped and started."""
     demoted: set[Node] = attrs.field(factory=set[Node])
     """Former masters that are now slaves; messages that only they have may be lost."""
-    cuts: int = 0
     _backup: tuple[Node, DiskBackup] | None = None
     _refused_at: dict[Node, float] = attrs.field(factory=dict[Node, float])
 
@@ -160,7 +159,7 @@ class Operations:
             with node.machine.disk.no_faults():
                 node.machine.disk.faults.capacity = None  # the cut part is moved to another file, for which there must be space
                 cut_log(node.machine.disk, node.config.store_path_root_dir, at)
-            self.cuts += 1
+            self.scene.fabric.count("cut_by_name")
             await self._start(node)
 
     async def _start(self, node: Node) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from math import inf
 from typing import Any, ClassVar, cast
@@ -81,7 +82,9 @@ class Blocking(Members):
             try:
                 if self._style.take == "get_many":
                     for message in consumer.get_many(self.scene.lots.randint(1, 8), 5.0):
-                        self._settle_in_thread(message, member)
+                        # To ask for more acknowledges the whole list, so an interrupted thread goes on with the rest first.
+                        with suppress(KeyboardInterrupt):
+                            self._settle_in_thread(message, member)
                 else:
                     for message in consumer:
                         self._settle_in_thread(message, member)

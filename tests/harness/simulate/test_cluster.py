@@ -45,7 +45,7 @@ def test_all_workloads_together_draw_every_request_that_they_name() -> None:
     def mend(draw: ClusterDraw) -> ClusterDraw:
         return attrs.evolve(draw, workloads=CLASSIC_WORKLOADS, life_seconds=40.0)
 
-    missing = {code.name for workload in WORKLOADS.values() for code in workload.codes} - OF_CONSUMERS
+    missing = {code.name for name in CLASSIC_WORKLOADS for code in WORKLOADS[name].codes} - OF_CONSUMERS
     for seed in (11, 8, 1, 5):
         outcome = simulate_cluster(seed, mend)
         assert outcome.violations == []

@@ -48,6 +48,14 @@ def test_a_seed_that_failed_with_the_dialect_of_dledger_holds(seed: int) -> None
     assert outcome.violations == []
 
 
+def test_a_group_is_changed_while_it_is_used() -> None:
+    """The workload that changes it belongs to this mode alone."""
+    outcome = simulate_dledger(4, lambda draw: attrs.evolve(draw, workloads=("plain", "membership")))
+
+    assert outcome.violations == []
+    assert outcome.requests["CHANGE_DLEDGER_GROUP"] > 0
+
+
 def test_one_seed_gives_one_trace_in_another_process_too() -> None:
     """Whatever order sets of texts have there."""
     here = simulate_dledger(1).digest
