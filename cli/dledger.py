@@ -101,7 +101,7 @@ async def transfer(namesrv: str, node: str, broker: str | None) -> None:
 @namesrv_option
 @talks_to_cluster
 async def add(namesrv: str, node: str, address: str, broker: str | None) -> None:
-    """Add NODE, which listens for its peers at ADDRESS, to the group as a voter."""
+    """Add a voter to a group: NODE, which listens for its peers at ADDRESS."""
     await _change(namesrv, broker, "add", node, address)
     click.echo(f"{node} votes")
 
@@ -113,7 +113,7 @@ async def add(namesrv: str, node: str, address: str, broker: str | None) -> None
 @namesrv_option
 @talks_to_cluster
 async def learner(namesrv: str, node: str, address: str, broker: str | None) -> None:
-    """Add NODE, which listens for its peers at ADDRESS, to the group as a learner, which has no vote."""
+    """Add a learner, which has no vote, to a group: NODE, which listens for its peers at ADDRESS."""
     await _change(namesrv, broker, "learner", node, address)
     click.echo(f"{node} learns")
 

@@ -1,6 +1,6 @@
 """`ledgermq send`: send messages from arguments, or from the lines of standard input.
 
-The lines that standard input has at one time are sent together, and later ones after these are acknowledged. So the lines
+The lines that standard input has at one time are sent together, and later ones when all of these are answered. So the lines
 of one queue are stored in order. A message that cannot be stored does not affect the others; when the cluster fails to
 store one, no more are sent.
 """

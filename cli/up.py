@@ -51,7 +51,7 @@ TEMPORARY_PREFIX = "ledgermq-up-"
 WAIT_SECONDS = 0.05
 """The interval in seconds at which the name server is asked whether new groups have elected a master."""
 ELECTION_SECONDS = 10.0
-"""After this time without a master a warning names the command that shows the reason; we continue to wait."""
+"""After this time without a master a warning names the command that shows the reason; the wait continues."""
 EVERYWHERE = ("", "0.0.0.0", "::")
 
 
@@ -114,7 +114,7 @@ class Plan:
 
 @attrs.frozen
 class Shown:
-    """A broker as it is announced."""
+    """A broker in the announcement that the cluster is ready."""
 
     name: str
     role: str

@@ -5,7 +5,7 @@ ClientError
 │   └── MessageTooLarge          body or properties exceed their limit
 ├── WrongEventLoop               the client was opened outside a task of trio (also a RuntimeError)
 ├── OtherProcess                 a blocking client was used in a process that was forked from the one that opened it
-├── NoRoute                      no queue to send to or to read from; `reason` is one of six
+├── NoRoute                      no queue to send to or to read from; see `NoRouteReason`
 ├── Unreachable                  a broker or name server cannot be connected
 ├── NoAnswer                     the connection was lost or the time limit reached before the answer came
 ├── BadAnswer                    an answer lacks a required field

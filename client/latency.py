@@ -1,6 +1,6 @@
-"""Which brokers answered slowly or not at all, and how long producers avoid them (RocketMQ latency fault tolerance).
+"""Tracks brokers that answered slowly or not at all, which producers then avoid (RocketMQ latency fault tolerance).
 
-Avoidance is only a preference: if every broker is to be avoided, all are chosen as usual. Times are seconds of a monotonic
+Avoidance is only a preference: if every broker is to be avoided, all are chosen as usual. Times are seconds by a monotonic
 clock.
 """
 

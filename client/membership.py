@@ -1,7 +1,7 @@
 """A consumer as a member of its group: its share of the queues, and their locks in orderly consumption.
 
 Every member asks a broker for the member list and computes its own share (`rebalance.py`); it does so at the start, every 20 s,
-when a broker says that members have changed, and when a route has changed. Names: RocketMQ rebalance, `LOCK_BATCH_MQ`.
+when a broker notifies it of a change of members, and when a route has changed. Names: RocketMQ rebalance, `LOCK_BATCH_MQ`.
 """
 
 from __future__ import annotations

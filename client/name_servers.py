@@ -40,7 +40,7 @@ class NameServers:
 
         Raises:
             Unreachable, NoAnswer: none of them answered.
-            Refused: one of them refused; `TopicNotExist` only if no other one knows more.
+            Refused: one of them refused; it is `TopicNotExist` only if none refused for another reason.
         """
         addresses, deadline = self.addresses, trio.current_time() + timeout_seconds
         order = [(self._first + step) % len(addresses) for step in range(len(addresses))]

@@ -1,8 +1,7 @@
 """The requests that brokers send to a consumer.
 
 They are: members have changed (40), move to other offsets (220), report offsets (221), report the state (307), and consume a
-message now (309).
-Bodies have RocketMQ's format, because Java tools write and read them.
+message now (309). Bodies have RocketMQ's format, because Java tools write and read them.
 """
 
 from __future__ import annotations

@@ -327,13 +327,13 @@ async def open_producer(
         namesrv: `host:port`, several joined by `;`, or a sequence of them.
         group: the producer group.
         send_timeout_seconds: the time limit of one send, for all attempts together.
-        retries: how many attempts follow failures after which the message may have been stored.
+        retries: how often a send is retried after failures that may have stored the message.
         compression: the algorithm for bodies of at least `compress_over_bytes`; None compresses nothing.
         compress_over_bytes: smaller bodies are sent as they are.
         message_bytes_max: larger bodies and batches are refused; a broker has its own limit, 4 MiB by default.
         avoid_slow_brokers: avoid brokers for some time after they answered late or not at all.
         instance_name: replaces the random part of the client id.
-        tls: encrypt every connection, also to name servers: `True` accepts any certificate, `ClientTls(...)` verifies it.
+        tls: encrypt every connection, also to name servers: `True` accepts any certificate, `ClientTls(...)` is configurable.
         world: replaces disk, network and clock in tests and simulations.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Which member of a consumer group reads which queues: the allocation strategies of RocketMQ.
+"""RocketMQ's allocation strategies, which divide the queues of a topic among the members of a consumer group.
 
 Every member computes the same allocation from the same two sorted lists, without a coordinator. A member that the broker
 does not list (yet) gets no queues.

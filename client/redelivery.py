@@ -1,7 +1,7 @@
 """Messages that are given back go to a broker, to the dead letters, or again to the application.
 
-A message is given back once (`AssignedQueue.give_back`). Then exactly one of two things happens: it is done when
-a broker has accepted it, otherwise it is delivered again here, even if the waiting task is cancelled.
+A message is given back once (`AssignedQueue.give_back`). Then exactly one of two things happens: it is done when a
+broker has accepted it; otherwise it is delivered again here, even if the task that waits for the outcome is cancelled.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Decides whether, where and how long a failed send is retried. Pure: it decides and does not wait.
 
 One send has a total time limit. Each attempt gets a share of the remaining time, so that a broker that never answers does not
-use it up while another broker is available. Failures after which the message may be in a log cost one of
-`retries`, because each such retry may store it twice; failures that certainly stored nothing are retried, with growing
-pauses, until the time is over.
+use it up while another broker is available. Failures after which the message may be in a log cost one of `retries`, because
+each such retry may store it twice; failures that certainly stored nothing are retried, with growing pauses, until the time
+is over.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Sending many messages with a result for each of them, in order within each queue despite retries.
 
 The messages of one queue form a lane, and a lane has one request pending at a time: later messages are sent when the earlier
-ones are acknowledged. To keep this fast, a request carries as many messages of its lane as fit a batch.
+ones are acknowledged or have failed. To keep this fast, a request carries as many messages of its lane as fit a batch.
 """
 
 from __future__ import annotations

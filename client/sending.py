@@ -51,7 +51,7 @@ class ProducerOptions:
     send_timeout_seconds: float = SEND_TIMEOUT_SECONDS
     """The time limit of one send, for all attempts together."""
     retries: int = RETRIES
-    """How many attempts follow failures that may have stored the message; each may store it again."""
+    """How often a send is retried after failures that may have stored the message; each retry may store it again."""
     compression: Compression | None = Compression.ZLIB
     compress_over_bytes: int = COMPRESS_OVER_BYTES
     message_bytes_max: int = MESSAGE_BYTES_MAX
