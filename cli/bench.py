@@ -23,7 +23,7 @@ from .reasons import SuggestingGroup
 REPORT_SECONDS = 1.0
 MESSAGES_PER_GET = 1024
 IN_FLIGHT_MAX = 4096
-"""The largest `--in-flight`: one process cannot serve more concurrent sends."""
+"""The largest `--in-flight`, which one process can still handle."""
 
 
 @attrs.define(eq=False)

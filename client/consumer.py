@@ -405,7 +405,7 @@ async def open_consumer(
             says, and without limit in orderly consumption.
         offsets_path: the file in which a broadcasting consumer keeps its offsets; without it they are kept in memory.
         instance_name: replaces the random part of the client id.
-        tls: encrypt every connection, also to name servers: `True` accepts any certificate, `ClientTls(...)` is configurable.
+        tls: encrypt every connection, also to name servers: `True` accepts any certificate, `ClientTls(...)` defines which.
         world: replaces disk, network and clock in tests and simulations.
 
     Raises:

@@ -333,7 +333,7 @@ async def open_producer(
         message_bytes_max: larger bodies and batches are refused; a broker has its own limit, 4 MiB by default.
         avoid_slow_brokers: avoid brokers for some time after they answered late or not at all.
         instance_name: replaces the random part of the client id.
-        tls: encrypt every connection, also to name servers: `True` accepts any certificate, `ClientTls(...)` is configurable.
+        tls: encrypt every connection, also to name servers: `True` accepts any certificate, `ClientTls(...)` defines which.
         world: replaces disk, network and clock in tests and simulations.
 
     Raises:
