@@ -326,7 +326,7 @@ class Broker:
 
     async def _settle(self, _old: RoleState, new: RoleState) -> None:
         await self._answer_waiting()
-        if new.role is Role.SLAVE:  # in DLedger mode the log holds the locks
+        if new.role is Role.SLAVE:  # in DLedger mode the locks are in the log
             self.locks.follow()
             await self.persistence.write(LOCKS_FILE)
 

@@ -29,7 +29,7 @@ from .subscription import TAG, BadExpression, Subscription
 from .topics import TopicTable, retry_topic
 
 GROUPS_PER_HEARTBEAT_MAX = 1024
-"""The most groups in one heartbeat, which is refused above it: each unknown group is created with its retry topic."""
+"""The most groups in one heartbeat; a larger one is refused, because each unknown group is created with its retry topic."""
 NOTIFIED_AT_ONCE_MAX = 64
 """The most members that are notified in one turn of the event loop; larger groups are notified in several turns."""
 NOTICE_PAUSE_SECONDS = 0.1

@@ -23,8 +23,8 @@ SCAN_SECONDS = 10.0
 """How often expired members are looked for."""
 
 MEMBERS_OF_CONNECTION_MAX = 4096
-"""The most consumers of one connection, and also the most producers; a further one is refused. A process may have hundreds of
-groups."""
+"""The most consumers of one connection, and also the most producers; a further one is refused. One process may
+have hundreds of groups; the bound limits peers that send any number."""
 SUBSCRIBED_MAX = 1_000_000
 """The most topics and tags that all groups together subscribe to, about 200 bytes each. A heartbeat that would add more is
 refused."""

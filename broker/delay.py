@@ -102,7 +102,7 @@ class DelayDelivery:
     stats: Stats
     version: DataVersion = attrs.field(factory=DataVersion)
     changes: int = 0
-    """Counts changes of the positions; the file is written when it has grown."""
+    """Counts changes of the positions."""
     _levels: list[_Level] = attrs.field(init=False)
     _next: int = 0
     """The index in `_levels` of the level to check first in the next round."""

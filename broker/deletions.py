@@ -55,7 +55,7 @@ class Deletions:
     replicated: ReplicatedTables | None
     """The tables that are replicated through the log; None in classic mode."""
 
-    # ---------------------------------------------------------------- by request
+    # ---------------------------------------------------------------- on request
 
     async def delete_topic(self, topic: str) -> None:
         """Delete a topic with its messages and every group's offsets on it.
@@ -110,11 +110,11 @@ class Deletions:
                     ResponseCode.SYSTEM_ERROR, f"deleted, but {name} could not be written: repeat it before the next start"
                 )
 
-    # ---------------------------------------------------------------- by the log
+    # ---------------------------------------------------------------- from the log
 
     @property
     def log_offset(self) -> int:
-        """The tables as they are now contain all deletions before this physical offset."""
+        """The physical offset before which the current tables contain all deletions."""
         store = self.store
         # In a DLedger group an appended event may still be truncated; a derived one may not.
         own = self.role.takes_puts and store.log.readable_limit is None

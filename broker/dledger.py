@@ -55,7 +55,7 @@ DISK_PATIENCE_SECONDS = 3.0
 HAND_OVER_PAUSE_SECONDS = 30.0
 """The pause before a leader whose disk still refuses hands over again, because the disks of all nodes may be full."""
 RETRY_SECONDS = 1.0
-"""The pause before a failed change of role is tried again."""
+"""The pause before a failed change of role or append of queue ends is tried again."""
 
 
 def replica_settings(config: BrokerConfig, address: str = "") -> ReplicaSettings:
@@ -106,7 +106,7 @@ def first_role(config: BrokerConfig) -> RoleState:
 
 @attrs.define(eq=False, kw_only=True)
 class DLedgerReplication(Replication[DLedgerNode]):
-    """A node of a DLedger group."""
+    """The replication of a node of a DLedger group."""
 
     replicated: ReplicatedTables
     _tables_scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)

@@ -17,7 +17,7 @@ from ..remoting.command import FRAME_SIZE_MAX
 from ..remoting.errors import RequestRefused
 
 TABLE_BYTES_MAX = FRAME_SIZE_MAX - 1024 * 1024
-"""The most bytes of entries in a table that fits a frame; the rest of the frame is for everything else in it."""
+"""The most bytes of entries in a table that must fit one frame, with room for the rest of the frame; more are refused."""
 ENTRIES_BYTES_MAX = 8 * 1024 * 1024
 """The most bytes of entries in the table of topics or of groups: about 60,000 topics. A name server and a slave read a whole
 table in one turn of the event loop, which must take less than 100 ms."""

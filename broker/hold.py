@@ -20,11 +20,12 @@ Key = TypeVar("Key")
 LONG_SECONDS, LONG_STEP_SECONDS, SHORT_STEP_SECONDS = 10.0, 5.0, 1.0
 """Waits of `LONG_SECONDS` or more end at multiples of `LONG_STEP_SECONDS`, shorter ones of `SHORT_STEP_SECONDS`."""
 PER_OWNER_MAX = 16_384
-"""The most held pulls of one connection. A consumer process has one for each of its queues, which may be thousands."""
+"""The most held pulls of one connection; a further one is refused. A consumer process has one for each of its queues, which
+may be thousands."""
 TOTAL_MAX = 200_000
-"""The largest total weight of held pulls, which use about 100 MiB then."""
+"""The largest total weight of held pulls, which then use about 100 MiB; a further pull is refused."""
 CODES_PER_WEIGHT = 8
-"""A pull's weight grows by one for every so many tags that it wants."""
+"""A pull has a weight of one, and one more for each multiple of this many tags that it wants."""
 
 Arrival = tuple[str, int, int, int]
 """The topic, the queue id, the queue's next offset, and the tags code of the message before that offset."""

@@ -134,15 +134,15 @@ class ConsumerOffsets:
         return None if queues is None else queues.get(queue_id)
 
     def of(self, group: str, topic: str) -> dict[int, int]:
-        """All offsets of a group on a topic, a copy."""
+        """A copy of all offsets of a group on a topic."""
         return dict(self.table.get((topic, group), ()))
 
     def topics_of(self, group: str) -> set[str]:
-        """Topics that the group has offsets on, a copy."""
+        """A copy of the topics on which the group has offsets."""
         return set(self._topics.get(group, ()))
 
     def groups_of(self, topic: str) -> set[str]:
-        """Groups that have offsets on the topic, a copy."""
+        """A copy of the groups that have offsets on the topic."""
         return set(self._groups.get(topic, ()))
 
     def clone(self, source: str, target: str, topic: str) -> None:

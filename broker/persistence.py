@@ -54,7 +54,7 @@ class Table:
     """The value of `changes` at the last write."""
     _wake: trio.Event = attrs.field(factory=trio.Event)
     _writing: trio.Lock = attrs.field(factory=trio.Lock)
-    """Held during a write: a stop and the table's own task may write at once, and the older value must not be the last one."""
+    """Separates the writes of a stop and of the table's own task, so that an older value never replaces a newer one."""
 
     def wake(self) -> None:
         self._wake.set()

@@ -35,7 +35,7 @@ from .topics import TopicTable
 log = get_logger(__name__)
 
 PERIOD_MS_MIN, PERIOD_MS_MAX = 10_000, 60_000
-"""The bounds of `registerNameServerPeriod`; a value outside is replaced by the nearer one."""
+"""The bounds of `registerNameServerPeriod` in milliseconds; a value outside is replaced by the nearer bound."""
 FIRST_PAUSE_SECONDS = 0.5
 """The pause before a lost name server is tried again; it doubles up to the period."""
 CONNECT_SECONDS = 3.0
@@ -59,7 +59,7 @@ class _Link:
     changed: set[str] = attrs.field(factory=set[str])
     """Topics whose changes are not registered there yet."""
     asked_again: bool = False
-    """Whether a full registration is requested, for the sake of its answer."""
+    """Whether a full registration is due now, to report a change or to get its answer."""
     wake: trio.Event = attrs.field(factory=trio.Event)
     tried: trio.Event = attrs.field(factory=trio.Event)
     """Set after the first attempt, whether it succeeded or not."""

@@ -276,7 +276,7 @@ class ReplicatedTables:
             self._note_groups(control)
 
     def apply(self, control: Control) -> None:
-        """Apply an event to the tables; one that cannot be read is logged."""
+        """Apply an event to the tables; one that cannot be read is logged and skipped."""
         try:
             self._apply(control)
         except (CorruptRecord, KeyError, TypeError, ValueError) as error:

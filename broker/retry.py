@@ -52,7 +52,7 @@ _STORED_CODES = {
 
 
 def retries_max(group: GroupConfig, request: RemotingCommand) -> int:
-    """How often a message is retried: as often as the client asks, if it is new enough to do so, else the group's setting."""
+    """How often a message is retried: the client's limit if its version sends one, else the group's."""
     asked = request.integer("maxReconsumeTimes", -1) if request.version >= VERSION_WITH_MAX_RECONSUME_TIMES else -1
     return asked if asked >= 0 else group.retry_max_times
 
@@ -170,7 +170,7 @@ def _is_another(stored: StoredMessage, wanted: str) -> bool:
 
 def _answer_later(connection: ServerConnection, request: RemotingCommand) -> Callable[[PutStatus], None]:
     def done(status: PutStatus) -> None:
-        # A consumer treats every code but SUCCESS as a failure and sends again, so there may be an extra copy, but never none.
+        # A consumer treats every code but SUCCESS as a failure and sends again, which may add a copy but loses none.
         connection.answer(request, _STORED_CODES.get(status, ResponseCode.SYSTEM_ERROR), remark=status.name)
 
     return done

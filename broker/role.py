@@ -34,7 +34,7 @@ class Role(Enum):
     CANDIDATE = "candidate"
     """Belongs to a DLedger group and knows of no leader."""
     READ_ONLY = "read-only"
-    """Serves pulls and refuses puts: at the start, while it becomes master, or after a change of role failed."""
+    """Serves pulls and refuses puts: at the start, while it becomes master, after a failed change of role, or on request."""
 
     @property
     def takes_puts(self) -> bool:
@@ -77,7 +77,7 @@ class RoleState:
     synchronous: bool = False
     """Whether puts wait for slaves, on a master of the classic mode (SYNC_MASTER)."""
     since_ms: int = 0
-    """When the change to this role was requested, by the wall clock."""
+    """When the change to this role was requested, in milliseconds of the wall clock."""
 
 
 Step = Callable[[RoleState, RoleState], Awaitable[None]]

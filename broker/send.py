@@ -192,7 +192,7 @@ class SendHandler:
         if not queue_nums and topic.startswith(RETRY_PREFIX):
             redirect_retry(message, request, self.topics, self.groups, self.orderly)
         if DELAY in properties or TRANSACTION_PREPARED in properties or TIMER_DELIVER_MS in properties:
-            self._admit_special(message)  # it looks closer: other properties may contain these words
+            self._admit_special(message)  # checks again, because other properties may contain these words
         messages.append(message)
         return queue_id
 

@@ -151,7 +151,7 @@ class TopicTable:
         if content := table_of(stored, "the content"):
             table.load(content)
         if not config.auto_create_topic_enable:
-            table.topics.pop(TEMPLATE_TOPIC, None)  # it exists exactly while topics are created by sending
+            table.topics.pop(TEMPLATE_TOPIC, None)  # it exists only while topics can be created by sending
             table._entries.forget(TEMPLATE_TOPIC)
         for topic in system_topics(config):
             table.topics[topic.topic_name] = topic

@@ -39,7 +39,7 @@ log = get_logger(__name__)
 CREDENTIALS = frozenset(("AccessKey", "Signature", "SecurityToken"))
 """The signature of an administrator's tool, which is meant for the broker only and is not sent to clients."""
 CALL_SECONDS = 10.0
-"""How long a client may take to answer, as in RocketMQ; tools wait a little longer."""
+"""How long a client may take to answer before the request fails, as in RocketMQ; tools wait a little longer."""
 LATEST = -1
 """As the timestamp of a reset, this means the end of the queue; as a queue or offset, that none is given."""
 

@@ -28,7 +28,7 @@ VERSION_DESCRIPTION = "V4_9_8"
 assert PROTOCOL_VERSION == 409
 
 RATE_SECONDS = (10, 60, 600)
-"""The periods over which each rate is given."""
+"""The periods over which each rate is given, in seconds."""
 
 _ZERO = dict.fromkeys(
     (

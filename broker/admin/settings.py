@@ -133,7 +133,7 @@ class Settings:
         self.store.config = attrs.evolve(self.store.config, **{name: getattr(changed, name) for name in of_store})
 
     def _offer_template(self) -> None:
-        # The template topic exists exactly while topics are created by sending.
+        # The template topic exists only while topics can be created by sending.
         for topic in system_topics(self.config.now):
             if topic.topic_name == TEMPLATE_TOPIC:
                 self.topics.put(topic)
