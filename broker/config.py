@@ -170,7 +170,7 @@ RocketMQ 5.x this is the default."""
     """How many hours segments are kept."""
     delete_when: str = _key("04", _houred)
     disk_max_used_space_ratio: int = _key(75, _between(10, 95))
-    """The ratio in per cent."""
+    """If more of the disk is used, in per cent, expired segments are deleted at any hour."""
     clean_file_forcibly_enable: bool = True
     clean_resource_interval: int = _key(10_000, _POSITIVE)
     delete_file_batch_max: int = _key(10, _POSITIVE)
@@ -278,7 +278,7 @@ def parse_addresses(text: str) -> list[Address]:
     """Read addresses separated by `;` or `,`.
 
     Raises:
-        ValueError: one is not HOST:PORT.
+        ValueError: an address is not HOST:PORT.
     """
     return [Address.parse(part) for part in re.split("[;,]", text) if part.strip()]
 

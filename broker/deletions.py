@@ -1,4 +1,4 @@
-"""Deletion of topics and groups: first an event in the log, then in the tables, on this broker and on its slaves.
+"""Deletion of topics and groups: first an event is appended to the log, then the tables of this broker and its slaves change.
 
 Invariant: a deletion is answered when its event is as durable as a message would be and the tables' files are written. From
 then on it applies to every node that derives this log and survives any crash: a slave applies the event when it derives it,

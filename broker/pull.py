@@ -120,7 +120,7 @@ class PullService:
         """Check a pull, commit the offset that it carries, then answer it or hold it.
 
         Raises:
-            RequestRefused: with the code of the first check that failed.
+            RequestRefused: a check failed, and the code is that of the first one; or too many pulls are held.
         """
         config = self.config.now
         sys_flag = request.integer("sysFlag")
