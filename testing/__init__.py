@@ -1,1 +1,1 @@
-"""A simulated world with faults, checkers of what must hold in it, and brokers inside other people's tests."""
+"""A simulated world with faults, checkers of the properties of a run, and brokers embedded in the tests of applications."""

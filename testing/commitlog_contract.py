@@ -1,6 +1,6 @@
-"""The contract of `CommitLog` as checks: whoever implements it runs them, and that is what "swappable" means.
+"""The contract of `CommitLog` as checks: every implementation runs them, and that is what "swappable" means.
 
-Each check opens a log of its own, as often as it likes. Those of `FAULT_CHECKS` also stall what puts wait for and cut the
+Each check opens a log of its own, any number of times. Those of `FAULT_CHECKS` also stall what puts wait for and cut the
 power; they need virtual time.
 """
 
@@ -23,24 +23,24 @@ class LogUnderTest(Protocol):
     """One log, through any number of lives. Its segments must be between 2 and 64 KiB, so that the checks roll them."""
 
     def open(self) -> AbstractAsyncContextManager[CommitLog]:
-        """Open it, with `run` in progress: new at the first call, what the last life left at each later one."""
+        """Open the log, with `run` in progress: an empty one at the first call, later the one that the last life left."""
         ...
 
     @property
     def placed_alike(self) -> bool:
-        """Whether all nodes of a group place records alike: a batch may get into two segments, and only a leader truncates."""
+        """Whether all nodes of a group place records alike: then a batch may span two segments, and only a leader truncates."""
         ...
 
 
 class FaultyLogUnderTest(LogUnderTest, Protocol):
-    """The same in a world with faults."""
+    """A log under test in a world with faults."""
 
     def stall(self, *, stalled: bool) -> None:
-        """Hold up, or let go on, what puts wait for: a sync, slaves, a majority."""
+        """Stall or resume what puts wait for: a sync, slaves, a majority."""
         ...
 
     def cut_power(self) -> None:
-        """End the present life without closing; the next one finds what was on the medium, and perhaps some of the rest."""
+        """End the present life without closing; the next one finds what was on the medium, and possibly some of the rest."""
         ...
 
 
@@ -96,13 +96,13 @@ def _body_at(log: CommitLog, offset: int, size: int) -> bytes:
 
 
 def _messages(log: CommitLog) -> list[tuple[int, int]]:
-    """Number and physical offset of each message that a check has put; a log may hold records of its own, too."""
+    """Number and physical offset of each message that a check has put; the log may have records of its own, too."""
     walk = log.records(log.min_offset, log.max_offset)
     return [(parts[2], parts[3]) for _, parts in walk if parts is not None and parts[6] == "T"]
 
 
 async def positions_are_known_at_append(case: LogUnderTest) -> None:
-    """Offsets ascend without overlap, each record says its own, `end` lies behind the last, and the log ends there."""
+    """Offsets ascend without overlap, each record contains its own, `end` is behind the last record, and the log ends there."""
     async with case.open() as log:
         records = [_record(number) for number in range(5)]
         appended = log.append(records)
@@ -130,7 +130,7 @@ async def records_never_cross_a_segment(case: LogUnderTest) -> None:
 
 
 async def what_is_done_is_readable(case: LogUnderTest) -> None:
-    """A waiter that was told PUT_OK finds its record below `readable_offset`; nothing unreadable is ever promised."""
+    """When a put is answered PUT_OK, its record is below `readable_offset`, and no offset exceeds the end of the log."""
     async with case.open() as log:
         for number in range(20):
             appended = log.append([_record(number)])
@@ -141,7 +141,7 @@ async def what_is_done_is_readable(case: LogUnderTest) -> None:
 
 
 async def waiters_are_told_in_order_and_once(case: LogUnderTest) -> None:
-    """Many waiters at once: each is told, none twice, and what lies before another's end not after it."""
+    """Each of many waiters is answered once, in the order of their positions."""
     async with case.open() as log:
         told: list[int] = []
         everyone = trio.Event()
@@ -164,7 +164,7 @@ async def waiters_are_told_in_order_and_once(case: LogUnderTest) -> None:
 
 
 async def absent_records_are_none(case: LogUnderTest) -> None:
-    """Before the beginning, behind the end, and across it there is nothing."""
+    """No record is found behind the end of the log or across it."""
     async with case.open() as log:
         assert log.record(log.max_offset, 100) is None
         assert len(log.slice_from(log.max_offset, 100)) == 0
@@ -177,7 +177,7 @@ async def absent_records_are_none(case: LogUnderTest) -> None:
 
 
 async def slices_hold_the_raw_bytes(case: LogUnderTest) -> None:
-    """From a record's offset on they begin with the record, end with the segment, and keep to the asked size."""
+    """A slice from a record's offset on begins with the record, stays in the segment, and has at most the asked size."""
     async with case.open() as log:
         records = [_record(number) for number in range(40)]
         offsets = await _append(log, records)
@@ -189,7 +189,7 @@ async def slices_hold_the_raw_bytes(case: LogUnderTest) -> None:
 
 
 async def too_large_is_refused_whole(case: LogUnderTest) -> None:
-    """What fits no segment is refused, and the log goes on where it was."""
+    """A record that fits no segment is refused, and the log continues where it was."""
     async with case.open() as log:
         await _append(log, [_record(1)])
         before = log.max_offset
@@ -207,7 +207,7 @@ async def too_large_is_refused_whole(case: LogUnderTest) -> None:
 
 
 async def a_reopened_log_goes_on(case: LogUnderTest) -> None:
-    """Everything that was done is there again at its offset, and new records come behind it."""
+    """All records that were answered are at their offsets again, and new records are appended behind them."""
     kept: list[tuple[int, int, int]] = []
     for life in range(3):
         async with case.open() as log:
@@ -222,7 +222,7 @@ async def a_reopened_log_goes_on(case: LogUnderTest) -> None:
 
 
 async def walks_meet_every_record_and_nothing_else(case: LogUnderTest) -> None:
-    """From any position that a walk or an append has given, `records` yields the messages in order, up to the end."""
+    """From any position that a walk or an append has returned, `records` yields the messages in order, up to the end."""
     async with case.open() as log:
         expected: list[tuple[int, int]] = []
         starts = [log.max_offset]
@@ -248,7 +248,7 @@ async def walks_meet_every_record_and_nothing_else(case: LogUnderTest) -> None:
 
 
 async def what_is_truncated_is_gone(case: LogUnderTest) -> None:
-    """The log ends there, in this life and the next; what comes then takes the place of what was dropped."""
+    """After a truncation the log ends there, in this life and the next; new records replace what was dropped."""
     if case.placed_alike:
         return
     async with case.open() as log:
@@ -270,7 +270,7 @@ async def what_is_truncated_is_gone(case: LogUnderTest) -> None:
 
 
 async def the_oldest_file_goes_alone(case: LogUnderTest) -> None:
-    """`files` are adjacent; without the oldest one the log begins where the next one does, and the rest is as before."""
+    """`files` are adjacent; without the oldest one the log begins where the next one does, and the rest is unchanged."""
     async with case.open() as log:
         for number in range(200):
             await _append(log, [_record(number, 300)])
@@ -286,7 +286,7 @@ async def the_oldest_file_goes_alone(case: LogUnderTest) -> None:
 
 
 async def a_put_that_waits_too_long_is_answered(case: FaultyLogUnderTest) -> None:
-    """While what puts wait for stands still, each is answered once with something other than PUT_OK; later ones do well."""
+    """While what puts wait for is stalled, each is answered once with another status than PUT_OK; later puts succeed."""
     async with case.open() as log:
         if not log.waits:
             return
@@ -299,7 +299,7 @@ async def a_put_that_waits_too_long_is_answered(case: FaultyLogUnderTest) -> Non
 
 
 async def a_waiter_is_told_when_its_record_is_truncated(case: FaultyLogUnderTest) -> None:
-    """It is told once, whether its record was safe before the truncation or not."""
+    """The waiter is answered once, whether its record was safe before the truncation or not."""
     if case.placed_alike:
         return
     async with case.open() as log:
@@ -328,7 +328,7 @@ async def a_waiter_is_told_when_its_record_is_truncated(case: FaultyLogUnderTest
 
 
 async def what_was_answered_survives_a_power_cut(case: FaultyLogUnderTest) -> None:
-    """Where puts wait for the medium, everything answered PUT_OK is found again after power cuts, and nothing twice."""
+    """If puts wait for the medium, every record answered PUT_OK is found again after power cuts, and none is found twice."""
     kept: dict[int, int] = {}
     number = 0
     for _ in range(6):

@@ -1,6 +1,6 @@
-"""What every implementation of an interface must do, as checks that a test runs on each of them.
+"""Checks of what every implementation of an interface must do, which a test runs on each of them.
 
-Each check is a function of an empty place to work in; it raises AssertionError with the sentence that does not hold.
+Each check is a function that gets an empty directory; it raises AssertionError if something does not hold.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def created_file_is_zero_and_sized(disk: Disk, directory: str) -> None:
 
 
 def create_refuses_what_exists(disk: Disk, directory: str) -> None:
-    """Making a file that exists, or opening one that does not, is an error of its own kind."""
+    """Creating a file that exists and opening one that does not exist raise their own errors."""
     disk.open(f"{directory}/a", create_size=1).close()
     _raises(FileExistsError, lambda: disk.open(f"{directory}/a", create_size=1))
     _raises(FileNotFoundError, lambda: disk.open(f"{directory}/b"))
@@ -36,7 +36,7 @@ def create_refuses_what_exists(disk: Disk, directory: str) -> None:
 
 
 def written_bytes_show_at_once(disk: Disk, directory: str) -> None:
-    """A write shows in `read`, in a view taken before, and through another opening of the file."""
+    """A write is visible at once in `read`, in an earlier view, and through another opening of the file."""
     file = disk.open(f"{directory}/a", create_size=2000)
     view = file.view()
     other = disk.open(f"{directory}/a")
@@ -53,7 +53,7 @@ def written_bytes_show_at_once(disk: Disk, directory: str) -> None:
 
 
 def what_is_opened_read_only_cannot_be_changed(disk: Disk, directory: str) -> None:
-    """It is read like any other file, and what others write to it shows."""
+    """A file opened read-only is read like any other, and writes through another opening are visible in it."""
     file = disk.open(f"{directory}/a", create_size=1000)
     looked_at = disk.open(f"{directory}/a", read_only=True)
     view = looked_at.view()
@@ -72,7 +72,7 @@ def what_is_opened_read_only_cannot_be_changed(disk: Disk, directory: str) -> No
 
 
 def writing_past_the_end_makes_a_file_longer(disk: Disk, directory: str) -> None:
-    """The gap reads as zeros."""
+    """A write past the end makes a file longer, and the gap reads as zeros."""
     file = disk.open(f"{directory}/a", create_size=0)
     file.write(b"x", 700)
     assert file.size == disk.size(f"{directory}/a") == 701
@@ -81,7 +81,7 @@ def writing_past_the_end_makes_a_file_longer(disk: Disk, directory: str) -> None
 
 
 def truncate_cuts_and_extends_with_zeros(disk: Disk, directory: str) -> None:
-    """What was cut does not come back."""
+    """A file that was cut and extended again reads as zeros there; what was cut does not return."""
     file = disk.open(f"{directory}/a", create_size=3000)
     file.write(b"\xff" * 3000, 0)
     file.truncate(600)
@@ -93,7 +93,7 @@ def truncate_cuts_and_extends_with_zeros(disk: Disk, directory: str) -> None:
 
 
 def clear_zeroes_the_rest_in_place(disk: Disk, directory: str) -> None:
-    """The size and a view that is held stay as they are."""
+    """Clearing writes zeros up to the end; the size does not change, and an open view stays valid."""
     file = disk.open(f"{directory}/a", create_size=100_000)
     view = file.view()
     file.write(b"\xff" * 3000, 0)
@@ -107,7 +107,7 @@ def clear_zeroes_the_rest_in_place(disk: Disk, directory: str) -> None:
 
 
 def views_outlive_close_and_removal(disk: Disk, directory: str) -> None:
-    """A slice that is on its way to a client stays readable."""
+    """A slice stays readable after the file was closed and removed, because it may still be sent to a client."""
     file = disk.open(f"{directory}/a", create_size=1000)
     file.write(b"kept", 0)
     part = file.view()[:4]
@@ -119,7 +119,7 @@ def views_outlive_close_and_removal(disk: Disk, directory: str) -> None:
 
 
 def names_are_listed_sorted(disk: Disk, directory: str) -> None:
-    """Files and directories together; an absent directory has none."""
+    """Files and directories are listed together, sorted; an absent directory has none."""
     disk.make_directories(f"{directory}/b/inner")
     disk.make_directories(f"{directory}/b")
     for name in ("c", "a"):
@@ -132,7 +132,7 @@ def names_are_listed_sorted(disk: Disk, directory: str) -> None:
 
 
 def replace_takes_the_place_of_the_target(disk: Disk, directory: str) -> None:
-    """The target holds the source's bytes, the source's name is gone, open files keep theirs."""
+    """The target has the source's bytes, the source's name is gone, and open files keep their bytes."""
     for name in ("old", "new"):
         file = disk.open(f"{directory}/{name}", create_size=0)
         file.write(name.encode(), 0)
@@ -149,7 +149,7 @@ def replace_takes_the_place_of_the_target(disk: Disk, directory: str) -> None:
 
 
 def trees_are_removed_whole(disk: Disk, directory: str) -> None:
-    """With files and directories inside."""
+    """A directory is removed together with the files and directories inside."""
     disk.make_directories(f"{directory}/a/b")
     disk.open(f"{directory}/a/b/c", create_size=1).close()
     disk.remove_tree(f"{directory}/a")
@@ -159,7 +159,7 @@ def trees_are_removed_whole(disk: Disk, directory: str) -> None:
 
 
 def a_lock_is_held_once(disk: Disk, directory: str) -> None:
-    """A second attempt fails without waiting; after release it succeeds."""
+    """A second attempt to lock fails without waiting; after the release it succeeds."""
     lock = disk.lock(f"{directory}/lock")
     _raises(BlockingIOError, lambda: disk.lock(f"{directory}/lock"))
     lock.release()

@@ -2,7 +2,7 @@
 
 The real kind serves any client, ours or foreign, from trio, asyncio or plain code. The virtual kind lives in a trio test with a
 mock clock, on simulated machines: there a delay of two hours passes at once. In both a broker can be killed, as if by kill -9,
-stopped in order, and started again on its store; its address stays the same.
+stopped in order, and started again on its store with the same address.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from .sim.world import Machine, sim_machines
 
 HOST = "127.0.0.1"
 WAIT_SECONDS = 0.01
-"""How often the brokers of a new group are asked whether one is master."""
+"""Polling interval for the master of a new group, in seconds."""
 MODES = ("local", "ha", "dledger")
 RAFT_PORT = 40911
-"""Of the first node of a DLedger group on simulated machines, the others above it."""
+"""The port of the nodes of a DLedger group on simulated machines."""
 
 SMALL_FILES = {
     "mappedFileSizeCommitLog": str(16 * 1024 * 1024),
@@ -41,18 +41,18 @@ SMALL_FILES = {
     "diskMaxUsedSpaceRatio": "95",  # a developer's disk is often fuller than a server's
     "cleanFileForciblyEnable": "false",
 }
-"""Sizes for stores that live for a few seconds; RocketMQ's keys, which a test may override."""
+"""Settings for stores that exist for a few seconds, under RocketMQ's keys; a test may override them."""
 
 
 class Place(Protocol):
-    """Where a broker runs, one process after another."""
+    """The machine on which a broker runs, one process after another."""
 
     def world(self) -> World:
         """The world of a process that starts now."""
         ...
 
     async def kill(self) -> None:
-        """End the process that runs there, without a chance to do anything."""
+        """End the process that runs there, so that it can do nothing more."""
         ...
 
 
@@ -91,7 +91,7 @@ class EmbeddedNode:
     place: Place
     config: BrokerConfig
     broker: Broker | None = None
-    """While it runs."""
+    """The broker while it runs, else None."""
     _killed: bool = False
     _leave: trio.Event = attrs.field(factory=trio.Event)
     _ended: trio.Event = attrs.field(factory=trio.Event)
@@ -99,24 +99,24 @@ class EmbeddedNode:
 
     @property
     def address(self) -> str:
-        """Where clients reach it, `host:port`."""
+        """The address for clients, `host:port`."""
         return f"{self.config.bind_address}:{self.config.listen_port}"
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Live once, until `stop` or `kill`."""
+        """Run the broker once, until `stop` or `kill`."""
         if self._killed:
-            await self._ended.wait()  # the dead process still holds the store's lock and the port
+            await self._ended.wait()  # the killed process still has the store's lock and the port
         self._killed = False
         self._leave, self._ended, self._scope = trio.Event(), trio.Event(), trio.CancelScope()
         try:
             with self._scope:
                 async with open_broker(self.config, self.place.world()) as self.broker:
-                    # The port that was free stays its own, so that clients find the broker again after a restart.
+                    # The broker keeps the port that was chosen, so that clients find it again after a restart.
                     self.config = attrs.evolve(self.config, listen_port=self.broker.port)
                     task_status.started()
                     await self._leave.wait()
         except Exception:
-            if not self._killed:  # what a dead process runs into on its way out concerns nobody
+            if not self._killed:  # errors in the rest of a killed process do not count
                 raise
         finally:
             if not self._killed:
@@ -124,12 +124,12 @@ class EmbeddedNode:
             self._ended.set()
 
     async def stop(self) -> None:
-        """Stop it in order; returns when it has ended."""
+        """Stop the broker in order; returns when it has ended."""
         self._leave.set()
         await self._ended.wait()
 
     async def kill(self) -> None:
-        """End it as kill -9 does; its tasks find out by themselves."""
+        """End the broker as kill -9 does; its tasks end by themselves."""
         self._killed, self.broker = True, None
         await self.place.kill()
         self._scope.cancel()
@@ -137,14 +137,14 @@ class EmbeddedNode:
 
 @attrs.define(eq=False)
 class Embedded:
-    """What runs, and where clients reach it."""
+    """A running cluster, and how clients reach it."""
 
     namesrv: str
-    """`host:port`, to be given to clients as their name server."""
+    """The address of the name server for clients, `host:port`."""
     nodes: tuple[EmbeddedNode, ...]
-    """To be touched only in the loop that the brokers live in."""
+    """The brokers of the cluster; use them only in the event loop in which they run."""
     world: World
-    """What a client must be given to reach brokers on virtual time; real ones need nothing."""
+    """The world for clients of brokers on virtual time; clients of real ones do not need it."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} namesrv={self.namesrv} brokers={','.join(self.addresses)}>"
@@ -156,7 +156,7 @@ class Embedded:
 
     @property
     def brokers(self) -> tuple[Broker, ...]:
-        """The brokers that run: only to be touched in the loop that they live in."""
+        """The running brokers; use them only in the event loop in which they run."""
         return tuple(node.broker for node in self.nodes if node.broker is not None)
 
     def node(self, address: str) -> EmbeddedNode:
@@ -192,7 +192,7 @@ class OpenEmbedded(Embedded):
     nursery: trio.Nursery
 
     async def master(self) -> str:
-        """The address of the broker that takes sends and is known as master; waits until there is one."""
+        """The address of the broker that accepts sends and is known as master; waits until there is one."""
         return await self._master()
 
     async def kill(self, address: str) -> None:
@@ -216,7 +216,7 @@ class StartedEmbedded(Embedded):
     _loop: ThreadLoop
 
     def master(self) -> str:
-        """The address of the broker that takes sends and is known as master; waits until there is one."""
+        """The address of the broker that accepts sends and is known as master; waits until there is one."""
         return self._loop.call(self._open.master)
 
     def kill(self, address: str) -> None:
@@ -244,12 +244,12 @@ def broker_configs(
     """The configuration of each broker of a cluster.
 
     Args:
-        store: a directory that each gets a part of.
+        store: a directory in which each broker gets one of its own.
         host: the address to listen on and to be reached at.
         mode: `local`: independent masters; `ha`: one master, that waits for its slaves, and the slaves; `dledger`: a group
             that elects its master.
         nodes: how many brokers.
-        raft_ports: with mode `dledger`, where the nodes listen for each other.
+        raft_ports: in mode `dledger`, the ports on which the nodes listen for each other.
         settings: RocketMQ's keys, over `SMALL_FILES`.
 
     Raises:
@@ -307,9 +307,9 @@ async def open_embedded(
 
     Args:
         mode: see `broker_configs`.
-        nodes: see there.
+        nodes: see `broker_configs`.
         store: a directory that outlives the cluster; a temporary one if None.
-        settings: see there.
+        settings: see `broker_configs`.
     """
     temporary = tempfile.TemporaryDirectory(prefix="ledgermq-") if store is None else nullcontext(store)
     with temporary as folder:
@@ -326,7 +326,7 @@ async def open_virtual(
 ) -> AsyncGenerator[OpenEmbedded]:
     """Run a cluster on simulated machines, one for each broker, for a trio test with an autojump clock.
 
-    Give `world=embedded.world` to the clients that are to reach it.
+    Clients of the cluster need `world=embedded.world`.
     """
     own, *machines = sim_machines(seed, nodes + 1)
     hosts = [machine.host for machine in machines]
@@ -344,11 +344,11 @@ async def open_virtual(
 
 @asynccontextmanager
 async def _opened(nodes: Sequence[EmbeddedNode], served: World, world: World, host: str) -> AsyncGenerator[OpenEmbedded]:
-    """Run a name server in the world `served`, and brokers where they are placed; clients get `world`."""
+    """Run a name server in the world `served`, and each broker in its place; clients get `world`."""
     async with open_namesrv(NamesrvConfig(listen_port=0, bind_address=host), served) as server:
         namesrv, failure = str(server.address), None
         async with trio.open_nursery() as nursery:
-            # Inside the nursery: what fails to start is raised by itself, not as a group of exceptions.
+            # Caught inside the nursery, so that a failure to start is raised as itself, not as a group of exceptions.
             try:
                 for node in nodes:
                     node.config = attrs.evolve(node.config, namesrv_addr=namesrv)

@@ -1,8 +1,8 @@
-"""A commit log in memory with framing, a majority that confirms later, and entries that are no message.
+"""A commit log in memory, with framing, a majority that confirms later, and entries without a message.
 
 It implements `CommitLog` the way a replicated log has to, without disk or network: each record follows a header of 48 bytes, a
-filler ends each segment, every seventh entry holds no message, and consumers see nothing behind the committed position. It
-shows that a store needs nothing beyond the interface.
+filler ends each segment, every seventh entry has no message, and consumers see nothing behind the committed position. It
+proves that a store needs nothing beyond the interface.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ _NO_MESSAGE_EVERY = 7
 
 @attrs.define(eq=False)
 class Medium:
-    """What outlives a `FramedLog`: the bytes of its segments, and how much of them counts."""
+    """The part of a `FramedLog` that survives it: the bytes of its segments, and how many of them count."""
 
     segment_size: int = 8192
     segments: dict[int, bytearray] = attrs.field(factory=dict[int, bytearray])
     end: int = 0
     committed: int = 0
     stalled: bool = False
-    """The majority confirms nothing."""
+    """Whether the majority confirms nothing."""
 
     def cut_power(self) -> None:
-        """Lose what no majority has confirmed."""
+        """Lose what the majority has not confirmed."""
         self.end = self.committed
         for start, segment in list(self.segments.items()):
             if start >= self.end:
@@ -96,7 +96,7 @@ class FramedLog:
         return self.medium.committed
 
     def limit_readable(self, offset: int) -> None:
-        """The committed position is the medium's own; a checkpoint has no say."""
+        """Do nothing: the committed position is the medium's own and does not depend on a checkpoint."""
 
     def append(self, records: Sequence[bytes], *, together: bool = False) -> Appended:
         room = self.medium.segment_size - _FILLER_SIZE
@@ -191,7 +191,7 @@ class FramedLog:
                 listener()
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing, because nothing is open."""
 
     def start_below(self, acceptable: Callable[[int, int], bool]) -> int:  # noqa: ARG002 - nothing here is older than the log
         return self.min_offset

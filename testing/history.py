@@ -1,6 +1,6 @@
-"""What happened in a simulated run, as the clients saw it: the input of the checkers.
+"""The history of a simulated run, as the clients saw it: the input of the checkers.
 
-Bodies carry a number that is given once, so a message is recognised wherever it turns up.
+Bodies contain a number that is used once, so a message is recognised wherever it is found.
 """
 
 from __future__ import annotations
@@ -30,56 +30,56 @@ class Put:
     producer: int
     queue: Queue
     epoch: int
-    """Which life of the node it was sent in, counted from 0."""
+    """The life of the node in which it was sent, counted from 0."""
     key: str = ""
     batch: int = 0
     """Messages of one batch sent together share a number above 0."""
     acknowledged: bool = False
-    """The node said that the message is as safe as the mode promises."""
+    """Whether the node answered that the message is as safe as the mode promises."""
     refused: bool = False
-    """The node said that the message was not stored. Neither: nobody knows."""
+    """Whether the node answered that the message was not stored. If neither is set, the outcome is unknown."""
     withdrawn: bool = False
-    """It was refused after the disk had failed to write it: its bytes were taken back, which only a sync makes final."""
+    """Whether it was refused because the disk failed to write it: its bytes were withdrawn, which only a sync makes final."""
     answered: int = 0
-    """Which life of the node it was answered in, if that is a later one."""
+    """The life of the node in which it was answered, if that is a later one."""
     queue_offset: int = -1
     physical_offset: int = -1
     copies: int | None = None
-    """Nodes that held it when its producer was told, if that was looked at."""
+    """How many nodes had it when its producer got the answer, if that was recorded."""
     sent_at: float = 0.0
     answered_at: float = inf
-    """When its producer was told what became of it; both where time counts."""
+    """When its producer got the answer; like `sent_at`, it is set where time matters."""
 
 
 @attrs.define(eq=False)
 class Read:
-    """One message given to a consumer."""
+    """One message that a consumer has read."""
 
     queue: Queue
     queue_offset: int
     number: int
     epoch: int
     reader: str = ""
-    """Who was given it."""
+    """The consumer that has read it."""
 
 
 @attrs.frozen
 class Pull:
-    """One question for what a queue has at an offset, that a server answered."""
+    """One answered request for what a queue has at an offset."""
 
     queue: Queue
     queue_offset: int
     empty: bool
-    """The server said that the queue has nothing there yet."""
+    """Whether the server answered that the queue has nothing there yet."""
     began: float
     host: str
     led: bool
-    """The server was the leader of its group all the time from the request to the answer."""
+    """Whether the server was the leader of its group all the time from the request to the answer."""
 
 
 @attrs.define(eq=False)
 class Commit:
-    """One look at how far a group is in a queue, as its broker tells it."""
+    """The committed offset of a group in a queue, as its broker returned it at one moment."""
 
     seconds: float
     group: str
@@ -90,21 +90,21 @@ class Commit:
 
 @attrs.define(eq=False)
 class Trial:
-    """One message whose consumer fails so many times, and what became of it."""
+    """One message whose consumer fails `failures` times, and what happened to it."""
 
     number: int
     failures: int
     epoch: int
     acknowledged: bool = False
-    """The node said that the message is as safe as the mode promises."""
+    """Whether the node answered that the message is as safe as the mode promises."""
     attempts: set[int] = attrs.field(factory=set[int])
-    """How often it had failed before, at each delivery, those by its own client included."""
+    """For each delivery, how often it had failed before; deliveries by its own client are included."""
     copies: set[int] = attrs.field(factory=set[int])
-    """How often it had failed before, by the word of each copy that a broker delivered."""
+    """For each copy that a broker delivered, how often it had failed before according to the copy."""
     done: bool = False
-    """Its consumer has taken it."""
+    """Whether its consumer has handled it."""
     dead: list[int] = attrs.field(factory=list[int])
-    """How often each dead letter with this message says that it failed."""
+    """For each dead letter with this message, how often it had failed according to the letter."""
 
 
 @attrs.define(eq=False)
@@ -115,7 +115,7 @@ class Deletion:
     began: float
     epoch: int
     answered_at: float = inf
-    """When its sender was told that it was done; infinite if never."""
+    """When its sender got the answer that it was done; infinite if never."""
 
 
 @attrs.define(eq=False)
@@ -127,12 +127,12 @@ class Change:
     began: float
     epoch: int
     answered_at: float = inf
-    """When its sender was told that it was done; infinite if never."""
+    """When its sender got the answer that it was done; infinite if never."""
 
 
 @attrs.frozen
 class Look:
-    """The value of a setting, as a server held it at one moment."""
+    """The value of a setting on a server at one moment."""
 
     key: str
     value: str | None
@@ -145,7 +145,7 @@ class Look:
 
 @attrs.frozen
 class Position:
-    """Where a group stands in a queue, and where the queue ends, as a server held both at one moment."""
+    """The offset of a group in a queue, and the end of the queue, on a server at one moment."""
 
     group: str
     queue: Queue
@@ -168,16 +168,16 @@ class Handling:
     began: float
     ordered: bool = False
     ended: float = inf
-    """When the code let go of it, whatever came of it."""
+    """When the code returned or raised."""
     done: bool = False
-    """It was handled to the end."""
+    """Whether it was handled to the end."""
     settled_at: float | None = None
-    """When it was handled to the end or sent back for a retry, after which the group may pass it."""
+    """When it was handled to the end or sent back for a retry, after which the group may commit it."""
 
 
 @attrs.frozen
 class Held:
-    """How far the log of a node goes that has been a slave since the last such look."""
+    """The end of the log of a node that has been a slave since the last such look."""
 
     host: str
     seconds: float
@@ -186,7 +186,7 @@ class Held:
 
 @attrs.frozen
 class NamedLoss:
-    """From this moment on the log of a node may be shorter: its machine lost power, or an operator said so by name."""
+    """From this moment on the log of a node may be shorter: its machine lost power, or an operator gave up its log by name."""
 
     host: str
     seconds: float
@@ -194,22 +194,22 @@ class NamedLoss:
 
 @attrs.define(eq=False)
 class TimedSend:
-    """A send while one way to a broker was open all the time."""
+    """A send during which one path to a broker was always open."""
 
     number: int
     began: float
     seconds: float
-    """Its total time."""
+    """The total time that the send was allowed to take."""
     ended: float = inf
     stored: bool = False
-    """A broker said that the message is stored."""
+    """Whether a broker answered that the message is stored."""
     said: str = ""
     """The error, if there was one."""
 
 
 @attrs.define(eq=False)
 class Wait:
-    """Somebody who waits on a client that is closed meanwhile."""
+    """A wait on a client that is closed meanwhile."""
 
     what: str
     closed_at: float = inf
@@ -220,7 +220,7 @@ class Wait:
 
 @attrs.define(eq=False)
 class Stored:
-    """One message as a look at the whole queue finds it."""
+    """One message in a snapshot of its queue."""
 
     queue_offset: int
     physical_offset: int
@@ -230,16 +230,16 @@ class Stored:
 
 @attrs.define(eq=False)
 class Snapshot:
-    """Everything a node holds after it was opened for life number `epoch`, or at the very end."""
+    """Everything that a node has after it was opened for life number `epoch`, or at the end of the run."""
 
     epoch: int
     queues: dict[Queue, list[Stored]]
     bounds: dict[Queue, tuple[int, int]]
-    """Min and max offset of each queue, as the node tells them."""
+    """Min and max offset of each queue, as the node returned them."""
     by_key: dict[str, list[int]]
-    """Numbers found by each key that was asked for."""
+    """The numbers that a query found, for each key that was queried."""
     host: str = ""
-    """Which of several nodes."""
+    """The node, if there are several."""
 
 
 @attrs.define(eq=False)
@@ -255,12 +255,12 @@ class History:
     ends: list[End] = attrs.field(factory=list[End])
     """How each life ended, in order."""
     ended_at: list[float] = attrs.field(factory=list[float])
-    """When, where that was written down."""
+    """When each life ended, if that was recorded."""
     copies: int = 1
-    """Nodes that an acknowledgement promises to hold the message."""
+    """On how many nodes an acknowledged message is promised to be."""
     commits: list[Commit] = attrs.field(factory=list[Commit])
     commit_seconds: float = 0.0
-    """A kill and a power cut take no commit that is older."""
+    """Kills and power cuts lose no commit that is older than this."""
     trials: list[Trial] = attrs.field(factory=list[Trial])
     retries_max: int = 0
     """How often a failed message is tried again."""
@@ -268,19 +268,19 @@ class History:
     changes: list[Change] = attrs.field(factory=list[Change])
     looks: list[Look] = attrs.field(factory=list[Look])
     change_seconds: float = 0.0
-    """A kill and a power cut take no answered change of a setting that is older."""
+    """Kills and power cuts lose no answered change of a setting that is older than this."""
     deletions: list[Deletion] = attrs.field(factory=list[Deletion])
     positions: list[Position] = attrs.field(factory=list[Position])
     handlings: list[Handling] = attrs.field(factory=list[Handling])
     member_commits: list[Commit] = attrs.field(factory=list[Commit])
-    """Looks at how far a group is whose handlings are all in the history."""
+    """Commits of groups whose handlings are all in the history."""
     subscriptions: set[tuple[str, str]] = attrs.field(factory=set[tuple[str, str]])
     """Group and topic, of the groups whose handlings are in the history."""
 
     promotions: list[int] = attrs.field(factory=list[int])
-    """Lives after which a slave became the master: what was not answered as replicated may be gone."""
+    """The lives after which a slave became the master, so that messages not answered as replicated may be lost."""
     misled: list[int] = attrs.field(factory=list[int])
-    """Lives in which consumers may have read what is not there afterwards, so that they pass over what comes in its place."""
+    """The lives in which consumers may have read messages that were lost later; they skip what is stored in their place."""
     held: list[Held] = attrs.field(factory=list[Held])
     """Looks at slaves, in order of time."""
     named_losses: list[NamedLoss] = attrs.field(factory=list[NamedLoss])

@@ -1,4 +1,4 @@
-"""What was logged, for tests to look at."""
+"""Capturing and silencing of logs in tests."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def capture_logs() -> Generator[list[dict[str, Any]]]:
 
 @contextmanager
 def logs_silenced() -> Generator[None]:
-    """Log nothing in the block, at whatever level."""
+    """Log nothing in the block, at any level."""
     logger = logging.getLogger(ROOT_LOGGER)
     before = _Settings.of(logger)
     logger.setLevel(SILENT)

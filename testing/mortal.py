@@ -1,7 +1,7 @@
-"""The real machine as one process sees it that a test can kill: from then on nothing it does reaches a file or a peer.
+"""The real world of one process that a test can kill: after the kill, nothing that it does reaches a file or a peer.
 
-Killing a broker inside the test's own process must not give it the chance to say goodbye: closing in order hands leadership
-over, syncs and writes tables. Bytes that were written stay, as the page cache keeps them for a process that ends.
+A broker that is killed inside the test's own process must not be able to close in order, which would transfer leadership, sync
+and write tables. Bytes that were written remain, as they remain in the page cache when a process ends.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from ..world.real import World
 
 @attrs.define(eq=False)
 class Life:
-    """Whether the process lives, and its connections."""
+    """Whether the process is alive, and its connections."""
 
     ended: bool = False
     streams: weakref.WeakSet[Stream] = attrs.field(factory=weakref.WeakSet[Stream])
 
     def check(self) -> None:
-        """Refuse whatever a dead process would do.
+        """Refuse any action of a killed process.
 
         Raises:
             OSError: it has been killed. Nothing was done.
@@ -87,7 +87,7 @@ class MortalFile:
 
 @attrs.define(eq=False)
 class MortalDisk:
-    """Implements `Disk`; locks are released by the dead too, as the system does it."""
+    """Implements `Disk`; a killed process can still release locks, because the operating system would do so."""
 
     inner: Disk
     life: Life
@@ -187,6 +187,6 @@ class MortalNetwork:
 
 
 def mortal(world: World, life: Life) -> World:
-    """The world as a process sees it that ends with `life`."""
+    """The world of a process that ends with `life`."""
     changes: dict[str, Any] = {"disk": MortalDisk(world.disk, life), "network": MortalNetwork(world.network, life)}
     return attrs.evolve(world, **changes)

@@ -1,8 +1,8 @@
 """Fixtures for tests of applications: `ledgermq_broker` and `ledgermq_cluster`.
 
-They run on real sockets in a thread of their own, so that trio tests, asyncio tests and plain tests use them alike, with
-clients of any make. A test may kill, stop and start their brokers. For virtual time there is `open_virtual` in
-`ledgermq.testing.embedded`. Nothing of ours is imported before a test asks for one.
+They run on real sockets in a thread of their own, so that trio tests, asyncio tests and plain tests use them alike, with any
+client. A test may kill, stop and start their brokers. For virtual time there is `open_virtual` in `ledgermq.testing.embedded`.
+LedgerMQ is imported only when a test uses one of the fixtures.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def ledgermq_broker() -> Iterator[StartedEmbedded]:
-    """A name server and one broker with an empty store; `.namesrv` is what clients are given."""
+    """A name server and one broker with an empty store; `.namesrv` is the address for clients."""
     from .embedded import start_embedded  # noqa: PLC0415
 
     with start_embedded() as embedded:

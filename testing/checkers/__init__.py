@@ -1,7 +1,7 @@
-"""Properties of a history: each is a function, its docstring the specification, its result the violations, as sentences.
+"""Properties of a history. Each is a function: its docstring is the specification, and it returns the violations as sentences.
 
-`messages` judges what is stored and read, `changes` what administrators have changed, `consumers` how messages were handled,
-`clients` what applications were told.
+`messages` checks what is stored and read, `changes` what administrators have changed, `consumers` how messages were handled,
+`clients` what clients returned to applications.
 """
 
 from __future__ import annotations
@@ -123,5 +123,5 @@ __all__ = [
 
 
 def check_history(history: History, checkers: tuple[Checker, ...] = STORE_CHECKERS) -> list[str]:
-    """All violations, each behind the name of its property."""
+    """Return all violations, each prefixed with the name of its property."""
     return [f"{checker.__name__}: {violation}" for checker in checkers for violation in checker(history)]

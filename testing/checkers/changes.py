@@ -8,13 +8,13 @@ from math import inf
 from ..history import Change, Deletion, End, History, Put, Snapshot
 
 UNKNOWN_SECONDS = 60.0
-"""A request without an answer may still be carried out for this long: it may be under way on a path that has been cut."""
+"""A request without an answer may still be carried out for this long, because it may be in transit on a path that was cut."""
 
 
 def answered_changes_hold(history: History) -> Iterator[str]:
     """Each look at a setting finds the value of the last change that was answered, or of a later one without an answer.
 
-    A kill or a power cut may take the changes of the last `change_seconds` before it.
+    A kill or a power cut may lose the changes of the last `change_seconds` before it.
     """
     changes: dict[str, list[Change]] = {}
     for change in history.changes:
@@ -34,7 +34,7 @@ def answered_changes_hold(history: History) -> Iterator[str]:
 
 
 def _is_kept(history: History, change: Change, epoch: int) -> bool:
-    """Whether every life that ended since must have kept an answered change."""
+    """Whether an answered change must have survived the end of every life since."""
     for life in range(change.epoch, epoch):
         if history.ends[life] is End.CLEAN:
             continue
@@ -44,7 +44,7 @@ def _is_kept(history: History, change: Change, epoch: int) -> bool:
 
 
 def offsets_stay_inside_their_queue(history: History) -> Iterator[str]:
-    """The offset of a group is never behind the end of its queue: it would pass over what comes there next."""
+    """The offset of a group is never behind the end of its queue: the group would skip the next messages."""
     for position in history.positions:
         if position.offset > position.queue_end:
             yield (
@@ -54,9 +54,9 @@ def offsets_stay_inside_their_queue(history: History) -> Iterator[str]:
 
 
 def acknowledged_after_a_deletion_is_readable(history: History) -> Iterator[str]:
-    """What was sent to a topic after its last deletion, and acknowledged, is in the last snapshot of every node.
+    """A message that was sent to a topic after its last deletion, and acknowledged, is in the last snapshot of every node.
 
-    Unlike elsewhere, that the queue's smallest offset lies above it is no excuse.
+    Unlike in other checks, it must be there even if the queue's min offset is above it.
     """
     for snapshot in _last_snapshots(history):
         stored = {(queue, one.queue_offset): one.number for queue, some in snapshot.queues.items() for one in some}
@@ -71,7 +71,7 @@ def acknowledged_after_a_deletion_is_readable(history: History) -> Iterator[str]
 
 
 def deleted_messages_never_return(history: History) -> Iterator[str]:
-    """What was answered before the deletion of its topic began is in no last snapshot, if the deletion was answered."""
+    """A message answered before the deletion of its topic began is in no last snapshot, if the deletion was answered."""
     for snapshot in _last_snapshots(history):
         here = {one.number for some in snapshot.queues.values() for one in some}
         for put in history.puts:

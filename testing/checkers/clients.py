@@ -1,4 +1,4 @@
-"""Properties of what clients tell the applications that use them."""
+"""Properties of what clients return to the applications that use them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from ..history import End, History
 
 SLACK_SECONDS = 0.01
 CLOSED_SECONDS = 5.0
-"""How long after a client was closed whoever waits on it must have been told: closing says goodbye to brokers meanwhile."""
+"""Waits on a client must end within this time after it was closed; meanwhile the client unregisters from brokers."""
 
 
 def sends_fail_over_in_time(history: History) -> Iterator[str]:
-    """While one way to a broker is open, a send stores its message within its total time, whatever became of other ways."""
+    """While one path to a broker is open, a send stores its message within its total time, whatever happened to other paths."""
     for send in history.timed_sends:
         took = min(send.ended, 1e9) - send.began
         if not send.stored:
@@ -25,7 +25,7 @@ def sends_fail_over_in_time(history: History) -> Iterator[str]:
 def what_was_refused_is_nowhere(history: History) -> Iterator[str]:
     """A message whose send failed with `may_have_been_stored = False` is stored nowhere.
 
-    Bytes that were written and taken back may return in one case: a power cut before the next sync.
+    Bytes that were written and withdrawn may return in one case: after a power cut before the next sync.
     """
     refused = {put.number: put for put in history.puts if put.refused}
     for snapshot in history.snapshots:

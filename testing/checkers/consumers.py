@@ -8,7 +8,7 @@ from ..history import Commit, Handling, History, Queue
 
 SAME_MOMENT_SECONDS = 1e-6
 PASSED_ON_SECONDS = 60.0
-"""How long a member may still hand out messages of a queue that another member has taken and committed in the meantime."""
+"""For how long a member may still deliver messages of a queue that another member has taken over and committed meanwhile."""
 
 
 def everything_is_handled_at_least_once(history: History) -> Iterator[str]:
@@ -23,7 +23,7 @@ def everything_is_handled_at_least_once(history: History) -> Iterator[str]:
 
 
 def nothing_is_acknowledged_before_it_was_handled(history: History) -> Iterator[str]:
-    """A group's committed offset passes no message before a member has handled it to the end, or sent it back for a retry."""
+    """A group's committed offset is never behind a message that no member has handled to the end or sent back for a retry."""
     settled: dict[tuple[str, Queue, int], float] = {}
     for one in history.handlings:
         if one.settled_at is not None:
@@ -36,7 +36,7 @@ def nothing_is_acknowledged_before_it_was_handled(history: History) -> Iterator[
     judged: dict[tuple[str, Queue], int] = {}
     for commit in history.member_commits:
         if not history.consumers_follow(commit.epoch):
-            continue  # the group may be ahead of a log that lost its unsynced tail
+            continue  # the group may be ahead of a log that has lost its unsynced tail
         before = judged.get((commit.group, commit.queue), 0)
         for offset in range(before, commit.offset):
             number = places.get(commit.queue, {}).get(offset)
@@ -52,12 +52,12 @@ def nothing_is_acknowledged_before_it_was_handled(history: History) -> Iterator[
 
 
 def nothing_committed_is_handed_out_again(history: History) -> Iterator[str]:
-    """What a group has committed comes to none of its members again, but in the moments in which a queue changes hands.
+    """What a group has committed is delivered to none of its members again, except while a queue changes its owner.
 
-    A crash of the broker may take the commits of the last `commit_seconds` before it.
+    A crash of the broker may lose the commits of the last `commit_seconds` before it.
     """
     if not history.consumers_follow(len(history.ends)):
-        return  # offsets that a power cut took are given to other messages
+        return  # offsets of messages that a power cut lost are assigned to other messages
     commits: dict[tuple[str, Queue], list[Commit]] = {}
     for commit in history.member_commits:
         commits.setdefault((commit.group, commit.queue), []).append(commit)

@@ -1,4 +1,4 @@
-"""Properties of a history: each function's docstring is the specification, its result the violations, as sentences.
+"""Properties of what is stored and read. Each function's docstring is the specification; it returns violations as sentences.
 
 The operations are puts (acknowledged, refused or unknown), reads by consumers, and snapshots of all queues after each start
 of the node; the node's lives end by clean stop, kill or power cut. An acknowledgement promises survival of all three under
@@ -16,9 +16,9 @@ Checker = Callable[[History], Iterator[str]]
 
 
 def nothing_acknowledged_is_lost(history: History) -> Iterator[str]:
-    """An acknowledged message is at the queue offset it was given, in every later snapshot that its promise reaches.
+    """An acknowledged message is at its queue offset in every later snapshot for which the acknowledgement holds.
 
-    Messages below the queue's min offset have expired and are not asked for.
+    Messages below the queue's min offset have expired and are not checked.
     """
     for snapshot in history.snapshots:
         stored = {
@@ -38,10 +38,10 @@ def nothing_acknowledged_is_lost(history: History) -> Iterator[str]:
 
 
 def nothing_read_is_lost(history: History) -> Iterator[str]:
-    """What a consumer was given stays at its offset, as long as an acknowledgement of it would have held.
+    """A message that a consumer has read stays at its offset, as long as an acknowledgement of it would hold.
 
-    Otherwise the consumer is ahead of the log and the offset is given to another message, which it will never see. A slave that
-    becomes the master need not have what nobody was told to be replicated.
+    Otherwise the consumer is ahead of the log, and the offset is assigned to another message, which it will never read. A slave
+    that becomes the master need not have messages that were not acknowledged as replicated.
     """
     acknowledged = {put.number for put in history.puts if put.acknowledged}
     for snapshot in history.snapshots:
@@ -73,7 +73,7 @@ def queue_offsets_are_dense(history: History) -> Iterator[str]:
 
 
 def queue_offsets_are_given_once(history: History) -> Iterator[str]:
-    """No two messages are acknowledged with one queue offset while the promise of the first holds."""
+    """No two messages are acknowledged with one queue offset while the acknowledgement of the first holds."""
     given: dict[tuple[tuple[str, int], int], Put] = {}
     for put in history.puts:
         if not put.acknowledged:
@@ -87,9 +87,9 @@ def queue_offsets_are_given_once(history: History) -> Iterator[str]:
 
 
 def nothing_is_stored_twice_or_invented(history: History) -> Iterator[str]:
-    """A stored message was sent, to that queue, and is there once; one that was refused is nowhere.
+    """A stored message was sent to that queue and is stored once; a refused message is stored nowhere.
 
-    Bytes that were written and taken back may return in one case: a power cut before the next sync.
+    Bytes that were written and withdrawn may return in one case: after a power cut before the next sync.
     """
     sent = {put.number: put for put in history.puts}
     for snapshot in history.snapshots:
@@ -107,7 +107,7 @@ def nothing_is_stored_twice_or_invented(history: History) -> Iterator[str]:
 
 
 def order_within_a_queue_holds(history: History) -> Iterator[str]:
-    """Messages that one producer sent one after the other to a queue stand there in that order, and so do physical offsets."""
+    """Messages that one producer sent to a queue one after the other are stored in that order, also by physical offset."""
     producers = {put.number: put.producer for put in history.puts}
     for snapshot in history.snapshots:
         for queue, messages in snapshot.queues.items():
@@ -126,9 +126,9 @@ def order_within_a_queue_holds(history: History) -> Iterator[str]:
 
 
 def batches_are_whole(history: History) -> Iterator[str]:
-    """Of a batch sent together either all messages are stored or none, side by side.
+    """Either all messages of a batch that was sent together are stored, side by side, or none.
 
-    A power cut may tear a batch that nobody was promised.
+    A power cut may tear a batch that was not acknowledged.
     """
     batches: dict[int, list[Put]] = {}
     for put in history.puts:
@@ -147,7 +147,7 @@ def batches_are_whole(history: History) -> Iterator[str]:
 
 
 def keys_find_their_messages(history: History) -> Iterator[str]:
-    """A query by key gives every stored message with that key."""
+    """A query by key finds every stored message with that key."""
     keys = {put.number: put.key for put in history.puts}
     for snapshot in history.snapshots:
         for queue, messages in snapshot.queues.items():
@@ -159,15 +159,15 @@ def keys_find_their_messages(history: History) -> Iterator[str]:
 
 
 def acknowledged_puts_are_on_slaves(history: History) -> Iterator[str]:
-    """When a producer is told SEND_OK, as many nodes hold the message as the mode of the master promises."""
+    """When a producer gets SEND_OK, as many nodes have the message as the mode of the master promises."""
     for put in history.puts:
         if put.acknowledged and put.copies is not None and put.copies < history.copies:
             yield f"message {put.number} was acknowledged at {_place(put)} with {put.copies} of {history.copies} copies"
 
 
 def slaves_keep_what_they_confirmed(history: History) -> Iterator[str]:
-    """A slave that has held an acknowledged message holds it until it loses power, or is told by name to give it up."""
-    if history.copies == 1:  # nobody waited for slaves
+    """A slave that has an acknowledged message keeps it until it loses power, or an operator names it to give up its log."""
+    if history.copies == 1:  # puts did not wait for slaves
         return
     losses: dict[str, list[float]] = {}
     for loss in history.named_losses:
@@ -186,7 +186,7 @@ def slaves_keep_what_they_confirmed(history: History) -> Iterator[str]:
 
 
 def acknowledged_puts_keep_their_order(history: History) -> Iterator[str]:
-    """What one producer sends to a queue after an acknowledgement lies behind what was acknowledged."""
+    """What one producer sends to a queue after an acknowledgement is stored behind the acknowledged message."""
     last: dict[tuple[int, tuple[str, int]], Put] = {}
     for put in history.puts:
         if not put.acknowledged:
@@ -200,7 +200,7 @@ def acknowledged_puts_keep_their_order(history: History) -> Iterator[str]:
 
 
 def acknowledged_puts_follow_real_time(history: History) -> Iterator[str]:
-    """What is sent after another message was acknowledged lies behind it, in its queue and in the log, whoever sent either."""
+    """A message sent after another one was acknowledged is stored behind it, in queue and log, whichever producer sent it."""
     timed = [put for put in history.puts if put.acknowledged and put.answered_at < inf and put.physical_offset >= 0]
     answers = sorted(timed, key=lambda put: put.answered_at)
     told, newest, by_queue = 0, -1, dict[tuple[str, int], Put]()
@@ -222,7 +222,7 @@ def acknowledged_puts_follow_real_time(history: History) -> Iterator[str]:
 
 
 def leaders_show_all_that_is_acknowledged(history: History) -> Iterator[str]:
-    """A leader that is asked after a message was acknowledged does not say that its queue ends before that message."""
+    """A leader that answers a pull after a message was acknowledged does not report that its queue ends before that message."""
     timed = sorted((put for put in history.puts if put.acknowledged and put.answered_at < inf), key=lambda put: put.answered_at)
     newest, told = dict[tuple[str, int], int](), 0
     for pull in sorted(history.pulls, key=lambda pull: pull.began):
@@ -238,9 +238,9 @@ def leaders_show_all_that_is_acknowledged(history: History) -> Iterator[str]:
 
 
 def readers_see_all_in_order(history: History) -> Iterator[str]:
-    """Each reader is given a queue offset by offset: it may be given one again, and never skips one.
+    """Each reader gets the messages of a queue offset by offset: it may get one again, but never skips one.
 
-    A reader that is ahead of a log which lost its unsynced tail passes over what comes in its place; it is not asked then.
+    A reader that is ahead of a log which lost its unsynced tail skips what is stored there next, so it is not checked.
     """
     expected: dict[tuple[str, tuple[str, int]], int] = {}
     for read in history.reads:
@@ -255,9 +255,9 @@ def readers_see_all_in_order(history: History) -> Iterator[str]:
 def committed_offsets_never_retreat(history: History) -> Iterator[str]:
     """While a broker lives, and over a clean stop, the offset of a group in a queue never goes back.
 
-    A kill or a power cut may take what was committed in the last `commit_seconds` before it, and whatever ends a life may take
-    all that its disk would not write (`commit_seconds` is infinite). A power cut that takes a part of
-    the log moves groups back for good: that is not asked for.
+    A kill or a power cut may lose what was committed in the last `commit_seconds` before it, and any end of a life may lose
+    what the disk refused to write (`commit_seconds` is infinite then). A power cut that loses a part of the log rightly moves
+    groups back, which is not checked.
     """
     looks: dict[tuple[str, tuple[str, int]], list[Commit]] = {}
     for look in history.commits:
@@ -271,7 +271,7 @@ def committed_offsets_never_retreat(history: History) -> Iterator[str]:
             if _outlives(history, earlier, look.epoch):
                 break
         else:
-            least = None  # crashes may have taken all
+            least = None  # crashes may have lost all of them
         if least is not None and look.offset < least.offset:
             yield (
                 f"{look.group} stood at {least.offset} of {look.queue} at {least.seconds:.2f} s, "
@@ -281,7 +281,7 @@ def committed_offsets_never_retreat(history: History) -> Iterator[str]:
 
 
 def _outlives(history: History, commit: Commit, epoch: int) -> bool:
-    """Whether the end of the life in which it was seen must have left a commit, for the life `epoch`."""
+    """Whether a commit must have survived the end of the life in which it was seen, up to the life `epoch`."""
     life = commit.epoch
     if life == epoch:
         return True
@@ -291,10 +291,11 @@ def _outlives(history: History, commit: Commit, epoch: int) -> bool:
 
 
 def retries_end_in_the_dead_letters(history: History) -> Iterator[str]:
-    """A message that fails every time is tried once and `retries_max` times more, and then lies in the dead letters.
+    """A message that fails every time is tried once and `retries_max` times more, and is then a dead letter.
 
-    Delivery is at least once, so there may be several such letters, but no attempt is left out, no broker delivers a copy once
-    more, and a message that its consumer took is no dead letter. A client hands out again what no broker took back from it.
+    Delivery is at least once, so there may be several dead letters, but no attempt is left out, no broker delivers a copy more
+    often than that, and a message that its consumer has handled is no dead letter. A client delivers a message again itself if
+    no broker accepts it as sent back.
     """
     for trial in history.trials:
         hopeless = trial.failures > history.retries_max
@@ -306,7 +307,7 @@ def retries_end_in_the_dead_letters(history: History) -> Iterator[str]:
         if max(trial.copies, default=0) > history.retries_max:
             yield f"{told} was tried again after {max(trial.copies)} failures, with {history.retries_max} retries"
         if not trial.acknowledged or not history.consumers_follow(len(history.ends)):
-            continue  # a consumer that is ahead of a log that lost its unsynced tail passes over what comes in its place
+            continue  # a consumer that is ahead of a log that lost its unsynced tail skips what is stored there next
         missing = set(range(min(trial.failures, history.retries_max) + 1)) - trial.attempts
         if missing:
             yield f"{told} was never tried after {min(missing)} failures"

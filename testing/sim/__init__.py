@@ -1,1 +1,1 @@
-"""The simulated world: disk, network, clocks, workers and scheduler, all drawn from one seed."""
+"""The simulated world: disk, network, clocks, workers and scheduler, all random by one seed."""

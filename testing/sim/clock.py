@@ -1,4 +1,4 @@
-"""Clocks that drift and jump, on top of trio's own time, which the mock clock makes virtual."""
+"""Clocks that drift and jump, based on trio's time, which the mock clock makes virtual."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ START_MS = 1_700_000_000_000
 
 
 def trio_time() -> float:
-    """Trio's time; where no event loop runs, time stands at 0."""
+    """Trio's time, or 0 if no event loop runs."""
     return trio.current_time() if trio.lowlevel.in_trio_run() else 0.0
 
 
@@ -20,12 +20,12 @@ class SimClock:
     """One machine's clocks."""
 
     now: Callable[[], float] = trio_time
-    """Seconds of true time."""
+    """Returns the true time in seconds."""
     start_ms: int = START_MS
     drift: float = 0.0
-    """Seconds that both clocks gain in a second of true time."""
+    """How many seconds both clocks gain in a second of true time."""
     jumped_ms: int = 0
-    """What jumps have added to the wall clock so far."""
+    """How many milliseconds jumps have added to the wall clock so far."""
     jumps_back: int = 0
     jumps_forward: int = 0
 
@@ -36,7 +36,7 @@ class SimClock:
         return self.now() * (1 + self.drift)
 
     def jump(self, milliseconds: int) -> None:
-        """Set the wall clock forward, or back with a negative number."""
+        """Set the wall clock forward, or back if `milliseconds` is negative."""
         self.jumped_ms += milliseconds
         if milliseconds < 0:
             self.jumps_back += 1
@@ -45,5 +45,5 @@ class SimClock:
 
     @property
     def injected(self) -> dict[str, int]:
-        """What was done to the clocks."""
+        """How often each fault of the clocks happened."""
         return {"clock_jump": self.jumps_back + self.jumps_forward, "clock_drift": int(self.drift != 0)}

@@ -1,8 +1,8 @@
 """A disk in memory that loses what was not synced, tears and reorders writes, fails and fills up (satisfies `Disk`).
 
-Every byte written shows at once to readers (the page cache). A sector is on the medium for certain only after a `sync` that
-succeeded; until then a power cut leaves any of the versions it has had. After a sync that failed the sectors it covered
-count as clean, as Linux has it: a later sync does not write them. Names follow a journal: a power cut keeps a prefix of it,
+Every byte written is visible to readers at once (the page cache). A sector is certain to be on the medium only after a `sync`
+that succeeded; until then a power cut leaves any of the versions it has had. After a sync that failed, the sectors it covered
+count as clean, as in Linux: a later sync does not write them. Names follow a journal: a power cut keeps a prefix of it,
 at least up to the last `sync_directory` of the directory concerned; lengths are entries of the same journal, and a file's
 own `sync` secures its length too.
 """
@@ -23,32 +23,32 @@ from ...world.disk import Buffer, DiskUsage
 
 SECTOR = 512
 VERSIONS_MAX = 6
-"""States of one sector between two syncs that are remembered; more would only repeat the same kinds of loss."""
+"""How many states of a sector between two syncs are remembered; more would only repeat the same kinds of loss."""
 WRITES_MAX = 64
-"""The latest writes between two syncs at whose edges a power cut may tear a file."""
+"""How many of the latest writes between two syncs are remembered; a power cut may tear a file at their edges."""
 
 
 def no_time() -> int:
-    """A clock that stands at 0."""
+    """A clock that always returns 0."""
     return 0
 
 
 @attrs.define
 class DiskFaults:
-    """What goes wrong; all of it can be changed while the disk is in use. Probabilities are per call."""
+    """The faults of a disk, which can be changed while it is in use. Probabilities are per call."""
 
     write_error: float = 0.0
-    """EIO, or a prefix written and then EIO."""
+    """The probability that a write ends in EIO, possibly after a prefix was written."""
     sync_error: float = 0.0
-    """EIO; any part of the unsynced sectors may reach the medium."""
+    """The probability that a sync ends in EIO; any part of the unsynced sectors may reach the medium."""
     read_error: float = 0.0
-    """EIO on `read`; views never fail."""
+    """The probability that `read` ends in EIO; views never fail."""
     create_error: float = 0.0
-    """EIO when a file is made, renamed or removed, or a directory synced; nothing was done."""
+    """The probability that creating, renaming or removing a file or syncing a directory ends in EIO; nothing was done then."""
     open_error: float = 0.0
-    """EIO when a file is opened, a directory listed, or a size asked for."""
+    """The probability that opening a file, listing a directory or getting a size ends in EIO."""
     capacity: int | None = None
-    """Bytes of allocated sectors beyond which writes end in ENOSPC."""
+    """How many bytes of sectors may be allocated; further writes end in ENOSPC."""
     injected: dict[str, int] = attrs.field(factory=dict[str, int])
     """How often each fault happened."""
 
@@ -63,16 +63,16 @@ class DiskFaults:
 
 @attrs.define(eq=False)
 class _Inode:
-    """One file: what readers see, and for sectors not surely on the medium the versions they have had there."""
+    """One file: what readers see, and the versions of those sectors that may not be on the medium."""
 
     size: int = 0
     memory: mmap.mmap | None = None
     versions: dict[int, list[bytes]] = attrs.field(factory=dict[int, list[bytes]])
-    """Per sector, oldest first: the one on the medium for certain, then states that may have reached it since."""
+    """The versions of each sector, oldest first: the one certainly on the medium, then those that may have reached it since."""
     dirty: set[int] = attrs.field(factory=set[int])
     """Sectors that the next sync writes."""
     allocated: set[int] = attrs.field(factory=set[int])
-    """Sectors ever written: all others are zero."""
+    """The sectors that were ever written; all others are zero."""
     writes: deque[range] = attrs.field(factory=lambda: deque[range](maxlen=WRITES_MAX))
     """The sectors of each write since the last sync."""
     modified_ms: int = 0
@@ -80,7 +80,7 @@ class _Inode:
 
     def reserve(self, size: int) -> mmap.mmap:
         if self.memory is None or len(self.memory) < size:
-            # Anonymous memory is as sparse as the files it stands for.
+            # Anonymous memory is as sparse as the files that it represents.
             bigger = mmap.mmap(-1, max(size, SECTOR, 2 * len(self.memory) if self.memory else 0))
             if self.memory is not None:
                 assert not self.viewed, "a file that is mapped does not grow"
@@ -94,7 +94,7 @@ class _Inode:
         return content.ljust(SECTOR, b"\0")
 
     def before_change(self, start: int, end: int) -> None:
-        """Remember the sectors of [start, end) as they are."""
+        """Remember the present content of the sectors of [start, end)."""
         for number in range(start // SECTOR, -(-end // SECTOR)):
             versions = self.versions.setdefault(number, [])
             if len(versions) >= VERSIONS_MAX:
@@ -140,7 +140,7 @@ class _Inode:
         self.dirty.clear()
 
     def part_of_a_write(self, lots: random.Random) -> range:
-        """Sectors of one unsynced write: one of them, all up to it or all from it on, mostly at an edge of the write."""
+        """Choose sectors of one unsynced write: one, all up to it or all from it on, mostly at an edge of the write."""
         sectors = lots.choice(self.writes)
         first, last = sectors[0], sectors[-1]
         at = lots.choice((first, min(first + 1, last), lots.randint(first, last), max(first, last - 1), last))
@@ -148,7 +148,7 @@ class _Inode:
         return lots.choice((one, one, range(first, at + 1), range(at, last + 1)))
 
     def copy(self) -> _Inode:
-        """The same content as another file, all of it on the medium."""
+        """A copy of the file, all of it on the medium."""
         after = _Inode(modified_ms=self.modified_ms, size=self.size)
         for number in sorted(self.allocated):
             content, start = self.sector(number), number * SECTOR
@@ -157,17 +157,17 @@ class _Inode:
         return after
 
     def survivor(self, lots: random.Random, size: int, count: Callable[[str], None], *, at_edges: bool) -> _Inode:
-        """What a power cut leaves of this file, whose length came down to `size`; `count` is told what became of writes.
+        """What a power cut leaves of this file, whose length is then `size`; `count` is called for each kind of loss.
 
         Args:
-            at_edges: every other time, of all that the next sync would write a part of one write is lost, and nothing else.
+            at_edges: in half of the cases, only a part of one write is lost of what the next sync would write.
         """
         after = _Inode(modified_ms=self.modified_ms, size=size)
         by_chance, lost = set(self.versions), range(0)
         if at_edges and self.writes and lots.random() < 0.5:
             by_chance, lost = by_chance - self.dirty, self.part_of_a_write(lots)
             count("lost_edge")
-        # Either the cut finds nearly everything written back, or nearly nothing, or a mixture.
+        # At the cut, nearly everything, nearly nothing or a part has been written back.
         written_back = lots.choice((0.0, 0.1, 0.5, 0.9, 1.0))
         kept: list[bool] = []
         for number in sorted(self.allocated | self.versions.keys()):
@@ -198,12 +198,12 @@ class _Change:
     directories: tuple[str, ...]
     apply: Callable[[_Names], None]
     resized: _Inode | None = None
-    """The file whose length this entry is about."""
+    """The file whose length this entry changes."""
 
 
 @attrs.define(eq=False)
 class _Names:
-    """Which path is what."""
+    """The files and directories by path."""
 
     files: dict[str, _Inode] = attrs.field(factory=dict[str, _Inode])
     directories: set[str] = attrs.field(factory=set[str])
@@ -213,7 +213,7 @@ class _Names:
         return _Names(dict(self.files), set(self.directories), dict(self.sizes))
 
     def backup(self) -> _Names:
-        """The same names of copies of the files."""
+        """The same names, for copies of the files."""
         files = {path: inode.copy() for path, inode in self.files.items()}
         return _Names(files, set(self.directories), {inode: inode.size for inode in files.values()})
 
@@ -224,7 +224,7 @@ def _parent(path: str) -> str:
 
 @attrs.frozen(eq=False)
 class DiskBackup:
-    """What a disk held at one moment."""
+    """The content of a disk at one moment."""
 
     names: _Names
 
@@ -333,7 +333,7 @@ class SimDiskLock:
 
 @attrs.define(eq=False)
 class SimDisk:
-    """The disk of one simulated machine, as long as that machine is on; `power_cut` and `kill` give its successor."""
+    """The disk of one simulated machine while that machine is on; `power_cut` and `kill` return its successor."""
 
     lots: random.Random = attrs.field(factory=lambda: random.Random(0))  # noqa: S311 - never secrets
     wall_ms: Callable[[], int] = no_time
@@ -349,7 +349,7 @@ class SimDisk:
     # ---------------------------------------------------------------- faults
 
     def check_power(self) -> None:
-        """Raise the error of a disk that is gone, if it is."""
+        """Raise an error if the machine is off."""
         if self._off:
             raise OSError(errno.EIO, "the simulated machine is off")
 
@@ -374,7 +374,7 @@ class SimDisk:
         return size
 
     def allocated_bytes(self) -> int:
-        """How much of the medium the files take."""
+        """How many bytes of the medium the files use."""
         return SECTOR * sum(len(inode.allocated) for inode in self._names.files.values())
 
     def is_durable(self, path: str, position: int, size: int) -> bool:
@@ -391,7 +391,7 @@ class SimDisk:
 
     @contextmanager
     def no_faults(self) -> Generator[None]:
-        """A time in which nothing fails by chance; the capacity stays."""
+        """Let nothing fail by chance in the block; the capacity remains."""
         faults = self.faults
         self.faults = DiskFaults(capacity=faults.capacity, injected=faults.injected)
         try:
@@ -400,7 +400,7 @@ class SimDisk:
             self.faults = faults
 
     def rot(self, path: str, position: int, bit: int = 0) -> None:
-        """Flip a bit on the medium and in the page cache, as if read back damaged."""
+        """Flip a bit on the medium and in the page cache, as if the sector had been read back damaged."""
         inode = self._names.files[path]
         memory = inode.reserve(inode.size)
         memory[position] ^= 1 << bit
@@ -411,10 +411,10 @@ class SimDisk:
         self.faults.count("bit_rot")
 
     def power_cut(self, seed: int, *, at_edges: bool = False) -> SimDisk:
-        """End this disk and give the one that the machine finds when it is switched on again.
+        """End this disk and return the one that the machine has when it is switched on again.
 
         Args:
-            at_edges: of every other file with unsynced writes a part of one write is lost and all else kept.
+            at_edges: half of the files with unsynced writes lose only a part of one write.
         """
         lots = random.Random(seed)  # noqa: S311 - never secrets
         names = self._durable.copy()
@@ -446,11 +446,11 @@ class SimDisk:
         )
 
     def backup(self) -> DiskBackup:
-        """A copy of all files as readers see them now, as a snapshot of the file system takes it."""
+        """A copy of all files as readers see them now, like a snapshot of the file system."""
         return DiskBackup(self._names.backup())
 
     def restored(self, backup: DiskBackup) -> SimDisk:
-        """End this disk and give one that holds what a backup holds, all of it on the medium."""
+        """End this disk and return one with the content of a backup, all of it on the medium."""
         self._off = True
         self.faults.count("restored_backup")
         names = backup.names.backup()
@@ -463,12 +463,12 @@ class SimDisk:
         self._journal.append(_Change(directories, apply))
 
     def resized(self, inode: _Inode) -> None:
-        """Write the length of a file into the journal."""
+        """Add the length of a file to the journal."""
         size = inode.size
         self._journal.append(_Change((), lambda names: names.sizes.__setitem__(inode, size), inode))
 
     def size_synced(self, inode: _Inode) -> None:
-        """A file's own sync has secured its length: earlier entries about it are settled."""
+        """Make the length of a file durable, because the file was synced; earlier entries about it are dropped."""
         self._durable.sizes[inode] = inode.size
         self._journal[:] = [change for change in self._journal if change.resized is not inode]
 
@@ -519,7 +519,7 @@ class SimDisk:
         return inode
 
     def is_link(self, path: str) -> bool:
-        """There are no links here."""
+        """Return False, because this disk has no links."""
         del path
         return False
 

@@ -1,10 +1,10 @@
-"""A network in memory: delays, lost, half-open and forgotten connections, partitions, one-way cuts, hosts that hang or swallow.
+"""A network in memory, with delays, lost, half-open and forgotten connections, partitions, one-way cuts, and failing hosts.
 
-Connections are TCP's: bytes arrive in order, once, however they were cut into pieces, or the connection breaks. A path that is
-cut delivers nothing; what is on it arrives when the path is healed, unless the sender has given up before. A machine that
-loses power tells nobody: its peers' connections stay half-open until they send. A connection that a middlebox has forgotten
-carries nothing more, and neither end is told. A host that hangs takes connections and what its socket buffers hold, and does
-nothing; one that swallows packets is as if it were off. Satisfies `Network`.
+Connections behave as in TCP: bytes arrive in order and once, in pieces of any size, or the connection breaks. A path that is
+cut delivers nothing; what is in transit arrives when the path is healed, unless the sender has given up before. A machine that
+loses power closes no connection: its peers' connections stay half-open until they send. A connection that a middlebox has
+forgotten delivers nothing more, and neither end notices. A host that hangs accepts connections and what fits into its socket
+buffers, and does nothing; one that swallows packets behaves as if it were off. Satisfies `Network`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ...world.network import BACKLOG, Address, Stream
 
 SEND_BUFFER_BYTES = 65_536
 LONG_DELAY_SECONDS = 0.01
-"""What takes longer counts as a delay that was injected."""
+"""Bytes that take longer count as an injected delay."""
 GIVE_UP_SECONDS = 15.0
 """How long a sender keeps trying on a path that delivers nothing, and how long a connection attempt waits."""
 FORGOTTEN_GIVE_UP_SECONDS = 900.0
@@ -33,7 +33,7 @@ FIRST_FREE_PORT = 40_000
 
 @attrs.define(eq=False)
 class _Direction:
-    """Bytes under way from one end to the other."""
+    """Bytes in transit from one end to the other."""
 
     fabric: SimFabric
     source: str
@@ -42,11 +42,11 @@ class _Direction:
     buffered: int = 0
     last_at: float = 0.0
     finished: bool = False
-    """The sender has closed: the receiver finds the end behind the last chunk."""
+    """Whether the sender has closed, so that the stream ends behind the last chunk."""
     doomed_at: float | None = None
-    """When the sender learns that nobody is there."""
+    """When the sender notices that its peer is gone."""
     forgotten: bool = False
-    """A middlebox drops all that goes here."""
+    """Whether a middlebox drops everything that is sent here."""
     changed: trio.Event = attrs.field(factory=trio.Event)
 
     @property
@@ -55,7 +55,7 @@ class _Direction:
 
     @property
     def stalled(self) -> bool:
-        """Whether what is under way is not received now."""
+        """Whether bytes in transit cannot be received now."""
         return self.blocked or self.forgotten or not self.fabric.hanging.isdisjoint((self.source, self.target))
 
     def notify(self) -> None:
@@ -106,7 +106,7 @@ class SimStream(Stream):
     closed: bool = False
     broken: bool = False
     vanished: bool = False
-    """Its machine has lost power."""
+    """Whether its machine has lost power."""
     _sending: bool = False
     _receiving: bool = False
 
@@ -127,7 +127,7 @@ class SimStream(Stream):
         if self.broken or self.vanished:
             raise trio.BrokenResourceError("the simulated connection is lost")
 
-    # As with `TcpStream`, a send takes no turn of the scheduler unless the peer is slow, and a receive that waits takes one.
+    # As with `TcpStream`, a send yields to the scheduler only if the peer is slow, and a receive that waits yields.
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         if self._sending:
@@ -158,7 +158,7 @@ class SimStream(Stream):
         return self._put(self.fabric.part_to_send(data))
 
     def _put(self, data: bytes) -> int:
-        """Put what the send buffer has room for on its way."""
+        """Send as much as the send buffer has room for; returns how much."""
         room = self.fabric.send_buffer_bytes - self.outgoing.buffered
         if room <= 0 or not data:
             return 0
@@ -172,7 +172,7 @@ class SimStream(Stream):
         assert other is not None
         gone = other.vanished or (other.closed and not self.outgoing.stalled)
         if gone and not self.outgoing.forgotten and self.outgoing.doomed_at is None:
-            # A machine that does not know the connection, or has closed it, resets it; one that is off answers nothing.
+            # A machine that does not know the connection, or has closed it, resets it; one that is off does not answer.
             wait = self.fabric.delay() if self.peer.host in self.fabric.machines_on else GIVE_UP_SECONDS
             self.outgoing.doomed_at = trio.current_time() + wait
             self.incoming.notify()
@@ -215,7 +215,7 @@ class SimStream(Stream):
         return incoming.chunks[0][0] <= trio.current_time() if incoming.chunks else incoming.finished
 
     def _take(self, size_max: int) -> bytes:
-        """Data that has arrived; b"" at its end."""
+        """Data that has arrived; b"" at the end of the stream."""
         chunks = self.incoming.chunks
         if not chunks:
             return b""
@@ -268,7 +268,7 @@ class SimStream(Stream):
 
 @attrs.define(eq=False)
 class SimListener(Listener[Stream]):
-    """Where connections to one port of one machine arrive."""
+    """Accepts connections to one port of one machine."""
 
     fabric: SimFabric
     address: Address
@@ -293,31 +293,31 @@ class SimListener(Listener[Stream]):
 
 @attrs.define(eq=False)
 class SimFabric:
-    """All machines' network."""
+    """The network of all machines."""
 
     lots: random.Random = attrs.field(factory=lambda: random.Random(0))  # noqa: S311 - never secrets
     delay_seconds: tuple[float, float] = (0.0001, 0.001)
     short_reads: float = 0.1
-    """How often a read gives less than has arrived."""
+    """The probability that a read returns less than has arrived."""
     short_sends: float = 0.05
-    """How often a send that may not wait takes less than there is room for."""
+    """The probability that a send that may not wait sends less than there is room for."""
     send_buffer_bytes: int = SEND_BUFFER_BYTES
-    """A send of more goes in parts, each when the receiver has taken what is under way."""
+    """How many bytes may be in transit in one direction; a larger send waits until the receiver has read."""
     cuts: set[tuple[str, str]] = attrs.field(factory=set[tuple[str, str]])
-    """Pairs of hosts between which nothing goes from the first to the second."""
+    """Pairs of hosts: nothing is delivered from the first to the second."""
     swallowing: set[str] = attrs.field(factory=set[str])
-    """Hosts from and to which nothing goes."""
+    """Hosts from and to which nothing is delivered."""
     hanging: set[str] = attrs.field(factory=set[str])
-    """Hosts that take what is sent to them and neither read nor answer it."""
+    """Hosts that receive what is sent to them, but neither read nor answer it."""
     safe: set[str] = attrs.field(factory=set[str])
-    """Hosts between which nothing is ever broken or forgotten."""
+    """Hosts between which no connection is ever broken or forgotten."""
     listeners: dict[Address, SimListener] = attrs.field(factory=dict[Address, SimListener])
     streams: dict[SimStream, None] = attrs.field(factory=dict[SimStream, None])
     machines_on: set[str] = attrs.field(factory=set[str])
     injected: dict[str, int] = attrs.field(factory=dict[str, int])
     """How often each fault happened."""
     latest_at: float = 0.0
-    """When the last bytes that are under way on any connection arrive."""
+    """When the last of all bytes in transit, on any connection, arrive."""
     _next_port: int = FIRST_FREE_PORT
 
     def machine(self, host: str) -> SimNetwork:
@@ -333,7 +333,7 @@ class SimFabric:
         return 1 + self.lots.randrange(min(size_max, 100)) if self.lots.random() < self.short_reads else size_max
 
     def part_to_send(self, data: bytes) -> bytes:
-        """What of `data` a send that may not wait takes: at times only a part."""
+        """The part of `data` that a send that may not wait sends: sometimes not all of it."""
         if not data or self.lots.random() >= self.short_sends:
             return data
         self.count("short_send")
@@ -349,14 +349,14 @@ class SimFabric:
     # ---------------------------------------------------------------- faults
 
     def cut(self, source: str, target: str) -> None:
-        """Let nothing through from `source` to `target`; the other way stays as it is."""
+        """Deliver nothing from `source` to `target`; the other direction is not changed."""
         if (source, target) not in self.cuts:
             self.count("one_way_cut")
         self.cuts.add((source, target))
         self._notify_all()
 
     def part(self, some: Sequence[str], others: Sequence[str]) -> None:
-        """Let nothing through between the two groups."""
+        """Deliver nothing between the two groups."""
         self.count("partition")
         for one in some:
             for other in others:
@@ -364,11 +364,11 @@ class SimFabric:
         self._notify_all()
 
     def is_cut(self, source: str, target: str) -> bool:
-        """Whether nothing goes from one host to another."""
+        """Whether nothing is delivered from one host to another."""
         return (source, target) in self.cuts or not self.swallowing.isdisjoint((source, target))
 
     def swallow(self, host: str) -> None:
-        """Let nothing through from and to a host, until `spare`."""
+        """Deliver nothing from and to a host, until `spare`."""
         self.count("swallowing_host")
         self.swallowing.add(host)
         self._notify_all()
@@ -386,7 +386,7 @@ class SimFabric:
         self._notify_all()
 
     def heal(self) -> None:
-        """Take all cuts away."""
+        """Remove all cuts."""
         self.cuts.clear()
         self._notify_all()
 
@@ -404,12 +404,12 @@ class SimFabric:
             stream.other.lose()
 
     def lose_one_end(self) -> None:
-        """Take one end of a random connection away: the other stays half-open until it sends."""
+        """Remove one end of a random connection; the other stays half-open until it sends."""
         if (stream := self._any_stream()) is not None:
             self._vanish(stream)
 
     def forget_connection(self) -> None:
-        """Let a middlebox forget a random connection: nothing goes through it any more, and neither end is told."""
+        """Let a middlebox forget a random connection: it delivers nothing more, and neither end notices."""
         if (stream := self._any_stream()) is not None:
             self.count("forgotten_connection")
             for direction in (stream.incoming, stream.outgoing):
@@ -430,7 +430,7 @@ class SimFabric:
         stream.outgoing.notify()
 
     def power_off(self, host: str) -> None:
-        """Take a machine away without a word to its peers."""
+        """Switch a machine off without notice to its peers."""
         self.count("power_off")
         self.machines_on.discard(host)
         for address in [address for address in self.listeners if address.host == host]:

@@ -1,8 +1,8 @@
-"""Trio runs that are the same each time: the scheduler draws from a seed, and time is virtual.
+"""Trio runs that are the same each time: the scheduler is seeded, and time is virtual.
 
 The mock clock alone is not enough, as trio shuffles the tasks that are ready. The two private names of trio that decide this
-are used here and nowhere else. Nor may the garbage collector run meanwhile: when it does depends on what ran before, and what
-it finds may wake tasks.
+are used here and nowhere else. The garbage collector must not run meanwhile either: its moments depend on what ran before, and
+what it collects may wake tasks.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ def seeded_run(function: Callable[..., Awaitable[T]], *args: Any, seed: int, clo
 
     Args:
         function: what to run, with `args`.
-        args: handed on.
-        seed: of the order in which tasks run.
-        clock: a mock clock that jumps whenever all tasks wait, unless another is given.
+        args: the arguments of `function`.
+        seed: determines the order in which tasks run.
+        clock: the clock of the run; by default a mock clock that jumps whenever all tasks wait.
     """
     collects = gc.isenabled()
     gc.disable()

@@ -1,7 +1,7 @@
-"""Plain threads inside a simulated run: real ones, of which one runs at a time while virtual time stands still.
+"""Threads inside a simulated run: real threads, of which one runs at a time while virtual time does not advance.
 
-A thread runs until it waits for something of the event loop, or for a lock; then its driver, a task, does what it waits for and
-lets it go on. So the blocking clients run as they are, and one seed gives one order of events.
+A thread runs until it waits for the event loop or for a lock; then its driver, a task, does what it waits for and lets it
+continue. So the blocking clients run unchanged, and one seed gives one order of events.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ def current_thread() -> SimThread:
 
 @attrs.define(eq=False)
 class SimThread:
-    """One thread; `drive` is the task that lets it run."""
+    """One thread; `drive` runs it as a task of the event loop."""
 
     body: Callable[[], object]
     now: float = 0.0
-    """Virtual time, as it was when the thread went on last."""
+    """The virtual time at which the thread last continued."""
     ended: bool = False
     soon: deque[Callable[[], object]] = attrs.field(factory=deque[Callable[[], object]])
-    """What the event loop is to do when the thread waits next."""
+    """Functions that the event loop calls when the thread waits next."""
     _request: Callable[[], Awaitable[Any]] | None = None
     _answer: outcome.Outcome[Any] | None = None
     _failure: BaseException | None = None
@@ -67,7 +67,7 @@ class SimThread:
         self.wait_for(partial(trio.sleep, seconds))
 
     async def drive(self) -> None:
-        """Run the thread to its end; an exception that it lets out is raised here.
+        """Run the thread to its end; an exception that escapes from it is raised here.
 
         Cancellation: whatever the thread waits for ends with `ThreadEndedError`.
         """
@@ -88,7 +88,7 @@ class SimThread:
             raise self._failure
 
     def _go_on(self) -> bool:
-        """Let the thread run until it waits; whether it has ended."""
+        """Let the thread run until it waits; returns whether it has ended."""
         self.now = trio.current_time()
         self._may_run.release()
         self._waits.acquire()
@@ -111,15 +111,15 @@ class SimThread:
 
 @attrs.define(eq=False)
 class SimThreadLoop:
-    """The way of simulated threads into the event loop (satisfies what clients ask of a `ThreadLoop`)."""
+    """How simulated threads reach the event loop (has what clients need of a `ThreadLoop`)."""
 
     lots: random.Random
     interrupts: float = 0.0
-    """How often a call is interrupted (Ctrl-C), while it waits or when its result has come already."""
+    """The probability that a call is interrupted (Ctrl-C), while it waits or when it already has its result."""
     interrupted: int = 0
 
     def call(self, function: Callable[[], Awaitable[T]], undo: Callable[[T], object] = lambda _: None) -> T:
-        """Run an async function and wait for its result; `undo` takes back one that comes to an interrupted caller."""
+        """Run an async function and wait for its result; `undo` is called with a result whose caller was interrupted."""
 
         async def run() -> T:
             if self.lots.random() >= self.interrupts:
@@ -133,7 +133,7 @@ class SimThreadLoop:
         return current_thread().wait_for(run)
 
     def soon(self, function: Callable[[], object]) -> None:
-        """Let the event loop call a function after what it was given before."""
+        """Let the event loop call a function, after the functions that were passed before."""
         thread: SimThread | None = getattr(_running, "thread", None)
         if thread is not None:
             thread.soon.append(function)
@@ -143,7 +143,7 @@ class SimThreadLoop:
 
 @attrs.define(eq=False)
 class SimLock:
-    """A lock between simulated threads; those that wait get it in their order."""
+    """A lock between simulated threads, which get it in the order in which they wait."""
 
     held: bool = False
     _waiting: deque[trio.Event] = attrs.field(factory=deque[trio.Event])

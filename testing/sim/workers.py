@@ -1,6 +1,6 @@
-"""Worker threads without threads: work is done in line, after and before a while of virtual time.
+"""Simulated worker threads: work is done on the event loop, with a delay in virtual time before and after it.
 
-Real threads would let the mock clock jump while they run; here a slow disk is a drawn delay.
+Real threads would let the mock clock jump while they run; here a slow disk is a random delay.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import attrs
 import trio
 
 SLOW_SECONDS = 0.1
-"""Work that takes longer counts as that of a slow disk."""
+"""Work that takes longer counts as a slow disk."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -21,11 +21,11 @@ T = TypeVar("T")
 
 @attrs.define(eq=False)
 class SimWorkers:
-    """Runs what it is given at a moment drawn inside the delay."""
+    """Runs each piece of work at a random moment within its delay."""
 
     lots: random.Random = attrs.field(factory=lambda: random.Random(0))  # noqa: S311 - never secrets
     delay_seconds_max: float = 0.0
-    """Each piece of work takes up to this long; the event loop runs on meanwhile."""
+    """The longest delay of a piece of work, in seconds; the event loop runs other tasks meanwhile."""
     injected: dict[str, int] = attrs.field(factory=dict[str, int])
     """How often work was slow."""
 

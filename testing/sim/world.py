@@ -1,4 +1,4 @@
-"""Simulated machines: one value for each, with its disk, clocks, network and workers, all drawn from one seed."""
+"""Simulated machines, each with its disk, clocks, network and workers, all random by one seed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .workers import SimWorkers
 
 @attrs.define(eq=False)
 class Machine:
-    """One machine: it outlives the processes that run on it, and power cuts."""
+    """One machine, which survives the processes that run on it, and power cuts."""
 
     host: str
     fabric: SimFabric
@@ -23,23 +23,23 @@ class Machine:
     clock: SimClock
     disk: SimDisk
     worker_seconds_max: float = 0.0
-    """Each piece of blocking work of the next process takes up to this long; `slow_down` changes it for the present one."""
+    """The longest delay of blocking work in the next process; `slow_down` changes it for the present one too."""
     workers: SimWorkers = attrs.field(factory=SimWorkers)
-    """Of the process that started last."""
+    """The workers of the process that was started last."""
 
     @classmethod
     def of(cls, host: str, fabric: SimFabric, lots: random.Random) -> Machine:
-        """A new machine that draws from `lots`."""
+        """A new machine whose randomness comes from `lots`."""
         clock = SimClock()
         return cls(host, fabric, lots, clock, SimDisk(_split(lots), clock.wall_ms))
 
     def world(self) -> World:
-        """The world as a process sees that starts on this machine now."""
+        """The world of a process that starts on this machine now."""
         self.workers = SimWorkers(_split(self.lots), self.worker_seconds_max, self.disk.faults.injected)
         return World(self.disk, self.fabric.machine(self.host), self.clock, _split(self.lots), self.workers)
 
     def slow_down(self, worker_seconds_max: float) -> None:
-        """Let each piece of blocking work take up to this long from now on, of the process that runs and of later ones."""
+        """Let each piece of blocking work take up to this long from now on, in the present process and in later ones."""
         self.worker_seconds_max = self.workers.delay_seconds_max = worker_seconds_max
 
     def kill(self) -> None:
