@@ -29,11 +29,11 @@ BATCH_ROWS = 5_000
 BATCH_BYTES = 8 * 1024 * 1024
 """The limits of a batch. With fewer rows each row costs more; more rows do not fit into the processor's cache.
 
-A single record beyond the limit of bytes is a batch of its own."""
+A single record above the limit of bytes is a batch by itself."""
 
 _NUMPY_CODES = {"i": ">i4", "q": ">i8"}
 _MS_MIN, _MS_MAX = -62_135_596_800_000, 253_402_300_799_999
-"""The years 1 to 9999, which is what Spark's timestamps can show."""
+"""The first and last millisecond of the years 1 to 9999, which is the range of Spark's timestamps."""
 
 Array = Any
 """A NumPy or Arrow array; neither library has types that a strict checker could use."""
@@ -100,7 +100,7 @@ class Records:
         return len(self.positions)
 
     def number(self, name: str) -> Array:
-        """Return a field that precedes the hosts, in the byte order of this machine."""
+        """Return a field that is before the hosts, in the byte order of this machine."""
         column = self.head[name]
         return column.astype(column.dtype.newbyteorder("="))
 
@@ -126,9 +126,9 @@ Fault = tuple[int, str]
 
 
 def read_heads(piece: Piece, positions: Array, expected: Expected) -> tuple[Records, list[Fault]]:
-    """Read the fixed parts of records and check that all parts add up.
+    """Read the fixed parts of records and check that all sizes are consistent.
 
-    Returns: the sound records, and what is wrong with the others, by their place in `positions`.
+    Returns: the valid records, and the fault of each other one, with its index in `positions`.
     """
     buffer = piece.bytes
     fits = (positions >= 0) & (positions + np.maximum(expected.sizes, RECORD_SIZE_MIN) <= len(buffer))
@@ -189,7 +189,7 @@ def read_heads(piece: Piece, positions: Array, expected: Expected) -> tuple[Reco
 
 
 _TAIL_FIELDS = ("store_timestamp", "reconsume_times", "prepared_transaction_offset", "body_size")
-"""Fields behind the born host, whose place depends on the size of the hosts."""
+"""Fields after the born host, whose offsets depend on the size of the hosts."""
 
 
 def _heads(buffer: Array, positions: Array, hosts: int) -> Array:
@@ -199,7 +199,7 @@ def _heads(buffer: Array, positions: Array, hosts: int) -> Array:
 
 
 def gather(piece: Piece, starts: Array, sizes: Array) -> Array:
-    """Copy stretches of a buffer into an Arrow binary array."""
+    """Copy ranges of a buffer into an Arrow binary array."""
     count = len(starts)
     views = np.zeros((count, 4), np.int32)
     views[:, 0] = sizes
@@ -212,7 +212,7 @@ def gather(piece: Piece, starts: Array, sizes: Array) -> Array:
 
 
 _INLINE_BYTES = 12
-"""Arrow keeps values of up to this size in the view itself."""
+"""Arrow stores values of up to this many bytes in the view itself."""
 _INLINE_MASKS = np.array([[255] * size + [0] * (_INLINE_BYTES - size) for size in range(_INLINE_BYTES + 1)], np.uint8)
 
 
@@ -481,7 +481,7 @@ def arrow_schema(columns: Sequence[Column]) -> Array:
 
 
 def cut_rows(sizes: Array) -> Iterator[slice]:
-    """Divide consecutive records into batches of up to `BATCH_ROWS` rows and about `BATCH_BYTES` bytes, one row at least."""
+    """Divide consecutive records into batches of up to `BATCH_ROWS` rows and about `BATCH_BYTES` bytes, at least one row."""
     ends = np.cumsum(sizes)
     low, count, before = 0, len(sizes), 0
     while low < count:

@@ -1,4 +1,4 @@
-"""Asks name servers and brokers from plain threads for routes, topics, bounds of queues and offsets by time.
+"""Requests routes, topics, bounds of queues and offsets by time from name servers and brokers, in plain threads.
 
 A request that fails is repeated, at another server or later, until `failoverTimeoutMs` has passed. So a job waits for a broker
 that fails over.
@@ -81,7 +81,7 @@ class BrokerClient:
     servers: Servers
     routes: RouteTable = attrs.field(factory=RouteTable)
     _avoided: dict[Address, float] = attrs.field(factory=dict[Address, float])
-    """Members that failed recently, and until when others are preferred."""
+    """Members that failed recently, and the time until which other members are preferred."""
 
     def link(self, address: Address) -> Link:
         return link_to(address, self.servers)
@@ -179,7 +179,7 @@ class BrokerClient:
         """Ask the members of a queue's broker in turn until one answers; a new route is fetched after each failure.
 
         Args:
-            queue: its broker is asked.
+            queue: the request goes to its broker.
             ask: returns None if the same request may succeed later; raises `LinkLost` if the member fails.
 
         Raises:
@@ -276,7 +276,7 @@ class BrokerCatalog:
             if answer.code == ResponseCode.TOPIC_NOT_EXIST:
                 if self.client.is_deleted(queue.topic, queue.broker_name):
                     continue
-                return None  # a slave learns of a new topic late
+                return None  # a slave copies new topics late
             offset = offset_of(answer)
             if offset is None:
                 return None
@@ -306,7 +306,7 @@ class BrokerCatalog:
         return low
 
     def _stored(self, queue: MessageQueue, offset: int) -> int:
-        """Return when a message was stored, in ms; 0 if it no longer exists."""
+        """Return the store time of a message in ms; 0 if it no longer exists."""
         seconds = self.client.servers.call_seconds
 
         def ask(link: Link) -> int | None:
@@ -326,7 +326,7 @@ class BrokerCatalog:
         return sum(each.count for each in ranges) * RECORD_BYTES
 
     def close(self) -> None:
-        """Nothing is released: the process keeps its connections."""
+        """Do nothing: the process keeps its connections."""
 
 
 def check_group(answer: RemotingCommand, pulling: Pulling) -> None:

@@ -1,4 +1,4 @@
-"""Reads a task through brokers: sends several pull requests of a queue at once, and builds columns of the answers.
+"""Reads a task through brokers: sends several pull requests for a queue concurrently, and builds columns from the answers.
 
 An answer holds records as they are stored, so it is decoded like a segment. The broker decides how many messages an answer
 holds. The reader learns it from the first answer, and then sends several requests of that size before it waits.
@@ -85,7 +85,7 @@ class _Answers:
         return self.size >= _GATHER_BYTES or len(self.positions) >= BATCH_ROWS
 
     def batches(self, reader: Reader) -> Iterator[Array]:
-        """Yield batches of what was gathered, and start to gather anew."""
+        """Yield batches of the gathered records, and clear them."""
         if not self.positions:
             return
         whole = self.bodies[0] if len(self.bodies) == 1 else b"".join(self.bodies)
@@ -179,7 +179,7 @@ class BrokerReader:
         return None if address is None else self.client.link(address)
 
     def _is_there(self, each: QueueRange) -> bool:
-        """Return whether to wait for the topic: its broker may be down. If the topic was deleted, waiting does not help."""
+        """Return whether to wait for the topic, because its broker may be down; if it was deleted, report the loss instead."""
         if not self.client.is_deleted(each.queue.topic, each.queue.broker_name):
             return True
         self._lose(each, "the topic has been deleted")
@@ -212,7 +212,7 @@ class BrokerReader:
 
         try:
             while self._reached < each.end:
-                # With tags an answer may go beyond what was asked for, so the next request waits for it.
+                # With tags an answer may go beyond the requested messages, so the next request waits for it.
                 while asked < each.end and len(windows) < (WINDOWS_MAX if span and not tags else 1):
                     count = min(span or self.pulling.messages_max, each.end - asked)
                     windows.append(ask(asked, count))
@@ -240,7 +240,7 @@ class BrokerReader:
             raise
         finally:
             if windows:
-                link.close()  # nobody takes the answers that are still to come
+                link.close()  # the pending answers will not be read
         yield from answers.batches(self.reader)
 
     def _take(self, answer: RemotingCommand, window: _Window, each: QueueRange, answers: _Answers) -> int | None:
@@ -272,5 +272,5 @@ class BrokerReader:
                 return following
             return None  # this replica is shorter; another one has the message, or this one will have it soon
         if code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.TOPIC_NOT_EXIST) or is_busy(answer):
-            return None  # a slave learns of a new topic late; the name server knows whether the topic was deleted
+            return None  # a slave copies new topics late; the name server knows whether the topic was deleted
         raise Unavailable(f"{each.queue}: the broker refused offset {window.start}: code {code}, {answer.remark}")

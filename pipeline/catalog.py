@@ -1,4 +1,4 @@
-"""Topics, queues, their bounds and offsets by time. One interface for brokers and for files.
+"""Topics, queues, their bounds and offsets by time, with one interface for brokers and for files.
 
 `resolve` turns options into ranges. Both transports use it, so both have the same result.
 """
@@ -64,7 +64,7 @@ class Catalog(Protocol):
         ...
 
     def close(self) -> None:
-        """Release what the catalog holds."""
+        """Release the resources of the catalog."""
         ...
 
 
@@ -122,7 +122,7 @@ class StoreCatalog:
         return sum(Extent(each, self._files(each.queue).samples(each)).bytes for each in ranges)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: a store has no resources to release."""
 
 
 def is_system_topic(topic: str) -> bool:

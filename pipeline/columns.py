@@ -98,7 +98,7 @@ def available(content: Content) -> tuple[Column, ...]:
 
 
 def chosen(content: Content) -> tuple[Column, ...]:
-    """Return the columns of a read without a schema of the user's.
+    """Return the columns of a read for which the user gives no schema.
 
     Raises:
         BadOption: `columns` names a column that does not exist.

@@ -1,10 +1,10 @@
-"""From which queue offset on the messages of a deleted topic count, read from the files of a store that may be in use.
+"""The queue offset from which on the messages of a deleted topic are valid, read from the files of a store that may be in use.
 
 The broker keeps deletions in `deletedQueues.json`, which it writes before the recovery mark passes them. So the file is
-complete for the log before the mark. Behind the mark the log itself has to be read: a deletion is a control record there. Only
-that part of the log is read whose records are already in consume queues, because a consumer cannot see yet what follows it.
+complete for the log before the mark. After the mark the log itself has to be read, where a deletion is a control record. Only
+the part of the log is read whose records are already in consume queues, because consumers cannot see the rest yet.
 
-A deletion in the file counts as long as its control record is in the log, as it does for the broker.
+A deletion in the file is valid as long as its control record is in the log, as it is for the broker.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..world.disk import Disk
 from .log_files import SegmentFile, SegmentFiles
 
 WALK_BYTES_MAX = 256 * 1024 * 1024
-"""How much of the end of the log is searched where the store has no checkpoint yet: ours write one within seconds."""
+"""How much of the end of the log is searched if the store has no checkpoint yet; our broker writes one within seconds."""
 
 _size_magic_flag = struct.Struct(f">ii{SYS_FLAG_AT - 8}xi").unpack_from
 _entry_header = struct.Struct(">ii16xq").unpack_from
@@ -37,15 +37,15 @@ Queue = tuple[str, int]
 
 @attrs.define(eq=False)
 class Deletions:
-    """The deletions of one store, as far as consumers know of them."""
+    """The deletions of one store that are visible to consumers."""
 
     root: str
     log: SegmentFiles
     disk: Disk
     _noted: dict[Queue, int] = attrs.field(factory=dict[Queue, int])
-    """By the file: the offset of the first message that counts."""
+    """From the file: the offset of the first valid message of each queue."""
     _found: dict[str, int] = attrs.field(factory=dict[str, int])
-    """By the log behind the mark: where the last deletion of a topic is, as a physical offset."""
+    """From the log after the mark: the physical offset of the last deletion of each topic."""
     _walked: int = -1
     """Records before this physical offset have been searched for deletions; -1 before the first search."""
 
@@ -57,7 +57,7 @@ class Deletions:
                 self._noted[topic, queue_id] = max(deletion.queue_offset, self._noted.get((topic, queue_id), 0))
 
     def refresh(self, derived_end: int) -> None:
-        """Read the file of deletions, and search what is new in the log.
+        """Read the file of deletions, and search the new part of the log.
 
         Args:
             derived_end: records before this physical offset are known to be in consume queues.
@@ -67,15 +67,15 @@ class Deletions:
         self._walk(max(start, self.log.min_offset), derived_end)
 
     def offset_of(self, topic: str, queue_id: int) -> int:
-        """The offset of the first message of a queue that counts, by the file; 0 if its topic was not deleted."""
+        """The offset of the first valid message of a queue according to the file; 0 if its topic was not deleted."""
         return self._noted.get((topic, queue_id), 0)
 
     def position_of(self, topic: str) -> int:
-        """Where the log behind the recovery mark says that a topic was deleted; messages before count no more. 0 if nowhere."""
+        """The physical offset of a topic's deletion after the mark, before which no message is valid; 0 if there is none."""
         return self._found.get(topic, 0)
 
     def _mark(self) -> int:
-        """Where the search has to start."""
+        """The physical offset at which the search has to start."""
         end = max((file.end for file in self.log.files), default=0)
         path = f"{self.root}/checkpoint"
         if not self.disk.exists(path):
@@ -88,7 +88,7 @@ class Deletions:
         if not any(encoded):
             return end  # an Apache broker wrote the store; its log has no control records
         mark = RecoveryMark.decode(encoded)
-        return end - WALK_BYTES_MAX if mark is None else mark.start  # None: the broker is just writing it
+        return end - WALK_BYTES_MAX if mark is None else mark.start  # None: the broker is writing it right now
 
     def _topic_at(self, physical_offset: int) -> str | None:
         """The topic that the record at a physical offset deletes; None if it deletes none."""
@@ -126,7 +126,7 @@ class Deletions:
         while position <= limit:
             size, magic, sys_flag = _size_magic_flag(view, position + header)
             is_record = magic in (MAGIC_V1, MAGIC_V2) and size >= RECORD_SIZE_MIN
-            if header:  # the entry says how long it is; a configuration of the group is an entry that is no record
+            if header:  # the entry has its size; a configuration of the group is an entry without a record
                 entry_magic, size, _ = _entry_header(view, position)
                 if entry_magic != _ENTRY_MAGIC or size < header:
                     return
@@ -140,7 +140,7 @@ class Deletions:
             self._walked = file.start + position
 
     def _first_record(self, file: SegmentFile, view: memoryview) -> int:
-        """Where to start in a file: at the place that was reached, if a record begins there, else at the file's first one."""
+        """The position at which to start in a file: where the search ended before, if a record begins there, else 0."""
         position = self._walked - file.start
         if position <= 0 or position + file.header_size + RECORD_SIZE_MIN > len(view):
             return 0

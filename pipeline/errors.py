@@ -1,4 +1,4 @@
-"""What the data source and the jobs raise; each error names the option or the place, and what was not done.
+"""The errors of the data source and the jobs; each one names the option or the place, and what was not done.
 
 PipelineError
 ├── BadOption          an option has a value that cannot be used
@@ -23,7 +23,7 @@ class PipelineError(Exception):
 
 
 SECRET_OPTIONS = frozenset(("secretkey", "securitytoken", "tls.client.keypassword"))
-"""Options, in lower case, whose values no error shows."""
+"""Options, in lower case, whose values are never part of an error."""
 
 
 class BadOption(PipelineError, ValueError):
@@ -72,7 +72,7 @@ class DataLoss(PipelineError):
 
 
 class CorruptStore(PipelineError):
-    """Bytes of a store are not the message that its queue promises; nothing was skipped."""
+    """Bytes of a store are not the message to which its queue refers; nothing was skipped."""
 
     def __init__(self, path: str, physical_offset: int, queue: object, queue_offset: int, reason: str) -> None:
         super().__init__(
@@ -82,7 +82,7 @@ class CorruptStore(PipelineError):
 
 
 class NotWritten(PipelineError):
-    """A row cannot be sent, or was not stored as the broker promises."""
+    """A row cannot be sent, or was stored less safely than the broker promises."""
 
 
 class NoJava(PipelineError):

@@ -15,7 +15,7 @@ from ..message.message import MessageQueue
 from .ranges import QueueRange
 
 OffsetAt = Callable[[QueueRange, int], int]
-"""The first offset of a range that was stored at a time or later, in ms; its end if there is none."""
+"""Returns the first offset of a range that was stored at a time or later, in ms; the range's end if there is none."""
 
 
 @attrs.frozen
@@ -39,7 +39,7 @@ class Pruning:
 
     @classmethod
     def of(cls, conditions: Iterable[Condition]) -> Pruning:
-        """Collect what can be used of the conditions."""
+        """Collect the conditions that can be used to read less."""
         found = cls()
         for each in conditions:
             found._take(each)
@@ -72,11 +72,11 @@ class Pruning:
 
     @property
     def tags(self) -> tuple[str, ...] | None:
-        """The tags that messages may have; None if any."""
+        """The tags that messages may have; None if all tags are wanted."""
         return tuple(sorted(self.sets["tags"])) if "tags" in self.sets else None
 
     def apply(self, ranges: Sequence[QueueRange], offset_at: OffsetAt) -> list[QueueRange]:
-        """The parts of ranges that may have wanted messages."""
+        """Return the parts of ranges that may have wanted messages."""
         found: list[QueueRange] = []
         for each in ranges:
             if not self._wants(each.queue):
@@ -103,5 +103,5 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def _milliseconds(moment: datetime) -> int:
-    """The millisecond that a moment is in, since 1970. Integers only: a float may fall into the millisecond before."""
+    """The milliseconds since 1970, rounded down. Only integers are used, since floats may be rounded to the one before."""
     return (moment - _EPOCH) // timedelta(milliseconds=1)

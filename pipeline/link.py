@@ -40,7 +40,7 @@ class Link:
     sockets: Sockets = attrs.field(factory=TcpSockets)
     clock: Clock = attrs.field(factory=SystemClock)
     credentials: Credentials | None = None
-    """Signs every request."""
+    """Credentials that sign every request."""
     _socket: Socket | None = None
     _core: Connection[int] = attrs.field(factory=Connection[int])
     _answers: dict[int, RemotingCommand] = attrs.field(factory=dict[int, RemotingCommand])
@@ -49,7 +49,7 @@ class Link:
         """Send a request; returns its opaque.
 
         Raises:
-            LinkLost: it was not sent, or not whole.
+            LinkLost: the request was not sent, or not completely.
         """
         try:
             if self._socket is None:

@@ -1,4 +1,4 @@
-"""The log files of one store: which there are, which of them holds a physical offset, and their bytes as maps.
+"""The log files of one store: their names, the file with a given physical offset, and their bytes as memory maps.
 
 Files are opened for reading only and no lock is taken. A broker may append to them, create and delete them meanwhile.
 """
@@ -17,7 +17,7 @@ from ..world.disk import Disk, RealDisk
 from .batches import Piece
 
 MAPS_KEPT = 16
-"""How many segment files a worker keeps mapped between its tasks. Mapping a file anew costs its page faults again."""
+"""How many segment files a worker keeps mapped between its tasks. Mapping a file again repeats its page faults."""
 LEDGER_PREFIX = "dledger-"
 LEDGER_HEADER_SIZE = 48
 """Bytes of the entry header before each record in the files of a Raft ledger."""
@@ -55,7 +55,7 @@ class SegmentFile:
 
 
 def numbered(disk: Disk, directory: str) -> list[str]:
-    """Names of files that are called by the offset of their first byte."""
+    """Names of the files that are named by the offset of their first byte."""
     return [name for name in disk.list_directory(directory) if len(name) == NAME_DIGITS and name.isdigit()]
 
 
@@ -63,7 +63,7 @@ def numbered(disk: Disk, directory: str) -> list[str]:
 class SegmentFiles:
     """The log of one store: plain segments, followed by those of a Raft ledger. Physical offsets never overlap.
 
-    In ledger files a header precedes each record. Units of consume queues point behind it, so one reader serves both kinds.
+    In ledger files a header precedes each record. Units of consume queues point to the record itself, so one reader reads both.
     """
 
     root: str
@@ -71,7 +71,7 @@ class SegmentFiles:
     files: list[SegmentFile] = attrs.field(factory=list[SegmentFile])
 
     def refresh(self) -> None:
-        """Look up which files exist now."""
+        """List the files that exist now."""
         found: list[SegmentFile] = []
         for directory in self.directories():
             is_ledger = f"/{LEDGER_PREFIX}" in directory[len(self.root) :]
@@ -113,7 +113,7 @@ class SegmentFiles:
             return None
 
     def store_timestamp(self, physical_offset: int) -> int | None:
-        """Return when the record at a physical offset was stored, in ms; None if no record is there."""
+        """Return the store time of the record at a physical offset in ms; None if no record is there."""
         file = self.find(physical_offset)
         piece = self.piece(file) if file is not None else None
         if file is None or piece is None:

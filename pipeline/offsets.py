@@ -13,9 +13,9 @@ from ..message.message import MessageQueue
 from .errors import BadOption
 
 EARLIEST = -2
-"""Instead of an offset it means the oldest message of the queue."""
+"""A value in place of an offset that means the oldest message of the queue."""
 LATEST = -1
-"""Instead of an offset it means the end of the queue, behind its newest message."""
+"""A value in place of an offset that means the end of the queue, after its newest message."""
 
 Offsets = dict[MessageQueue, int]
 """The next offset to read, for each queue."""

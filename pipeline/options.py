@@ -24,7 +24,7 @@ Value = TypeVar("Value")
 
 MIB = 1024 * 1024
 PARTITION_BYTES = 128 * MIB
-"""Default of `maxBytesPerPartition`: about a quarter of a second of reading for one core."""
+"""Default of `maxBytesPerPartition`, which one core reads in about a quarter of a second."""
 PULL_BYTES = 2 * MIB
 PULL_MESSAGES = 1024
 FAILOVER_MS = 30_000
@@ -33,7 +33,7 @@ TRIGGER_DELAY_MS = 15 * 60_000
 SEND_BATCH_BYTES = MIB
 SEND_TIMEOUT_MS = 3_000
 TOOLS_GROUP = "TOOLS_CONSUMER"
-"""A consumer group that exists on every broker, so that reading does not need to create one."""
+"""The default consumer group; it exists on every broker, so reading does not need to create one."""
 INT_MAX = (1 << 63) - 1
 
 MODES = ("FAILFAST", "DROPMALFORMED", "PERMISSIVE")
@@ -67,22 +67,22 @@ ALIASES = {
     "group.id": "group",
     "includeheaders": "includeProperties",
 }
-"""Other names of options, in lower case. Names of other systems are not accepted, only answered with a suggestion."""
+"""Other names of options, in lower case. Options of other systems are refused with a suggestion."""
 _TAKEN_ALIASES = ("ledgermq.namesrv.addr", "namesrvaddr", "namesrv", "path")
 
 
 @attrs.frozen
 class Servers:
-    """How brokers are reached."""
+    """How to reach the brokers."""
 
     namesrv: tuple[Address, ...]
     tls: tuple[tuple[str, str], ...] = ()
-    """The given keys of RocketMQ's TLS client, with their values."""
+    """The given settings of RocketMQ's TLS client, as pairs of key and value."""
     failover_seconds: float = FAILOVER_MS / 1000
     """How long a call is repeated until a server answers it."""
     call_seconds: float = PULL_TIMEOUT_MS / 1000
     credentials: Credentials | None = None
-    """Signs every request, for brokers with access control."""
+    """Credentials that sign every request, for brokers with access control."""
 
     def __str__(self) -> str:
         return ";".join(map(str, self.namesrv))
@@ -114,7 +114,7 @@ class Subscription:
 
 @attrs.frozen
 class Position:
-    """Where the range of every queue begins or ends. Of the last four fields the first one that is given decides."""
+    """Where the range of every queue begins or ends. The first of the last four fields that is given decides."""
 
     option: str
     timestamp_ms: int | None = None
@@ -145,7 +145,7 @@ class Split:
 
 @attrs.frozen
 class Pulling:
-    """What pull requests ask for."""
+    """The consumer group and the limits of pull requests."""
 
     group: str = TOOLS_GROUP
     bytes_max: int = PULL_BYTES
@@ -154,7 +154,7 @@ class Pulling:
 
 @attrs.frozen
 class Content:
-    """What is read of each message, and which messages are read."""
+    """Which columns of each message are read, and which messages are read."""
 
     columns: tuple[str, ...] | None = None
     properties: str = "map"

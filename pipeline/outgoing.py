@@ -56,14 +56,14 @@ class Outgoing:
     body: bytes
     flag: int
     properties: str
-    """Without the unique key and the transaction."""
+    """The property string without the unique key and the transaction."""
     delay_level: int
     born_ms: int | None
     fingerprint: bytes
 
     @property
     def size(self) -> int:
-        """About how many bytes the message adds to a request."""
+        """The approximate number of bytes that the message adds to a request."""
         return len(self.body) + len(self.properties) + 128
 
 
@@ -176,7 +176,7 @@ def written_properties(
     if text.count(NAME_END) != len(properties) or text.count(PROPERTY_END) != len(properties):
         raise NotWritten(f"{place} has U+0001 or U+0002 in its tags, keys or properties. Nothing of this batch was sent")
     size = len(text.encode("utf-8", "replace"))
-    if size > PROPERTIES_BYTES_MAX - 200:  # what is added is shorter
+    if size > PROPERTIES_BYTES_MAX - 200:  # the properties that are added later are shorter
         raise NotWritten(
             f"{place} has properties of {size} bytes, {PROPERTIES_BYTES_MAX - 200} are allowed. Nothing of this batch was sent"
         )

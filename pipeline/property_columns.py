@@ -3,8 +3,8 @@
 The result is the same as that of `message/properties.py` for every single string: an item ends at U+0002 or at the end of its
 string, a name ends at the first U+0001, items without a name, a value or U+0001 are skipped, and the last item of a name wins.
 
-Nearly all strings alternate strictly between U+0001 and U+0002. For these the separators alone give the borders of all items,
-in one pass over the bytes. A batch with any other string takes a slower path that looks every border up by binary search.
+In nearly all strings U+0001 and U+0002 alternate strictly. Then the separators alone are the borders of all items, which takes
+one pass over the bytes. For a batch with any other string a slower function finds every border by binary search.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ Array = Any
 
 _NAME_END, _ITEM_END = 1, 2
 _WORD = 8
-"""Bytes of a name that are compared or hashed at once."""
+"""How many bytes of a name are compared or hashed in one step."""
 _SHARED_NAMES_MAX = 64
-"""With more properties, messages are not compared with the first one."""
+"""If a message has more properties than this, their names are not compared with those of the first message."""
 _HASH_FACTOR = np.uint64(0x9E3779B97F4A7C15)
 _MASKS = np.array([(1 << (8 * size)) - 1 for size in range(_WORD)] + [(1 << 64) - 1], np.uint64)
-"""Keeps the first bytes of a little-endian word."""
+"""Masks that keep the first 0 to 8 bytes of a little-endian word."""
 
 
 @attrs.define(eq=False)
@@ -36,15 +36,15 @@ class Properties:
     data: Array
     """The bytes that the borders below refer to, followed by at least `_WORD` others."""
     starts: Array
-    """Where each name begins."""
+    """The position at which each name begins."""
     middles: Array
-    """Where each name ends, which is where its U+0001 is."""
+    """The position at which each name ends, which is that of its U+0001."""
     ends: Array
-    """Where each value ends."""
+    """The position at which each value ends."""
     rows: Array
     """The message that each item belongs to; ascending."""
     _sizes: Array = attrs.field(init=False)
-    """The bytes of each name."""
+    """The size of each name in bytes."""
     _shared: tuple[bytes, ...] | None = attrs.field(init=False)
     """The names of each message in order, if all messages have the same ones in the same order and none twice."""
 
@@ -102,7 +102,7 @@ class Properties:
         return names if len(set(names)) == each else None
 
     def _items_of(self, name: bytes) -> Array:
-        """The items that have a name."""
+        """Return the indexes of the items with this name."""
         items = np.flatnonzero(self._sizes == len(name))
         for at in range(0, len(name), _WORD):
             part = name[at : at + _WORD]
@@ -111,14 +111,14 @@ class Properties:
         return items
 
     def _words(self, places: Array) -> Array:
-        """Eight bytes from each place on, as numbers."""
+        """Return the eight bytes at each position as a number."""
         overlaid = np.ndarray((len(self.data) - _WORD + 1,), "<u8", self.data, strides=(1,))
         return overlaid[places]
 
     def _cut(self, starts: Array, ends: Array) -> Array:
-        """Stretches of the bytes as text; they ascend and do not overlap.
+        """Return ranges of the bytes as text; the ranges ascend and do not overlap.
 
-        Starts and ends alternate as the offsets of one array; the gaps between stretches are elements that are not taken.
+        Starts and ends alternate as the offsets of one array; the gaps between ranges are elements that are not used.
         """
         borders = np.empty(2 * len(starts) + 1, np.int32)
         borders[0:-1:2], borders[1::2] = starts, ends
@@ -127,7 +127,7 @@ class Properties:
         return parts.take(pa.array(np.arange(0, 2 * len(starts), 2, dtype=np.int32)))
 
     def _last_of_each_name(self) -> Array | None:
-        """The items to keep where a message has a name twice; None if no message has."""
+        """Return the items to keep if a message has a name twice; None if no message has."""
         if self._shared is not None or not len(self.rows):
             return None
         hashes = self._name_hashes()
@@ -140,7 +140,7 @@ class Properties:
         return None if len(kept) == len(combined) else kept
 
     def _name_hashes(self) -> Array:
-        """A number for each name: equal names have equal numbers."""
+        """Return a hash of each name; equal names have equal hashes."""
         sizes = self._sizes
         hashes = (self._words(self.starts) & _MASKS[np.minimum(sizes, _WORD)]) * _HASH_FACTOR
         for at in range(_WORD, int(sizes.max()), _WORD):
@@ -150,7 +150,7 @@ class Properties:
         return hashes
 
     def _may_repeat(self, hashes: Array) -> bool:
-        """Whether a message has a name twice, or two names with one hash.
+        """Return whether a message has a name twice, or two names with the same hash.
 
         Every name has one of 64 bits. If no bit occurs twice in a message, the sum of its bits equals their union.
         """
@@ -167,7 +167,7 @@ class Properties:
 
 
 def as_text(raw: Array) -> Array:
-    """Turn bytes into text; bytes that are not UTF-8 are replaced, never an error."""
+    """Turn bytes into text; bytes that are not UTF-8 are replaced."""
     try:
         return raw.cast(pa.string())
     except pa.ArrowInvalid:
@@ -180,7 +180,7 @@ def split_properties(text: Array) -> Properties:
     _, offsets_buffer, data_buffer = text.buffers()
     offsets = np.frombuffer(offsets_buffer, np.int32)[text.offset : text.offset + count + 1].astype(np.int64)
     begin, end = int(offsets[0]), int(offsets[-1])
-    # A copy with some bytes behind it, so that words at the end of the last string can be read.
+    # A copy with some bytes after it, so that words at the end of the last string can be read.
     data = np.zeros(end - begin + _WORD, np.uint8)
     if data_buffer is not None:
         data[: end - begin] = np.frombuffer(data_buffer, np.uint8, end - begin, begin)
@@ -194,7 +194,7 @@ Items = tuple[Array, Array, Array, Array]
 
 
 def _separators(data: Array, end: int) -> tuple[Array, Array]:
-    """Where U+0001 and U+0002 are, and which of them is there."""
+    """Return the positions of U+0001 and U+0002, and which of the two is at each."""
     places = np.flatnonzero(data[:end] <= _ITEM_END)
     kinds = data[places]
     if not kinds.all():  # some are U+0000, an ordinary character
@@ -204,7 +204,7 @@ def _separators(data: Array, end: int) -> tuple[Array, Array]:
 
 
 def _alternating(data: Array, offsets: Array) -> Items | None:
-    """The items if U+0001 and U+0002 alternate and every item ends within its string; else None."""
+    """Return the items if U+0001 and U+0002 alternate and every item ends within its string; else None."""
     row_ends = offsets[1:]
     places, kinds = _separators(data, int(offsets[-1]))
     filled = row_ends > offsets[:-1]
@@ -230,12 +230,12 @@ def _alternating(data: Array, offsets: Array) -> Items | None:
 
 
 def _any_order(data: Array, offsets: Array) -> Items:
-    """The items of any strings."""
+    """Return the items of strings with any order of separators."""
     row_starts, row_ends, end = offsets[:-1], offsets[1:], int(offsets[-1])
     places, kinds = _separators(data, end)
     name_ends, item_ends = places[kinds == _NAME_END], places[kinds == _ITEM_END]
-    # An item begins at the start of a string and behind every U+0002; it ends at one, or where its string ends.
-    is_start = np.zeros(end + 1, bool)  # marked, as sorting both kinds together takes far longer
+    # An item begins at the start of a string and after every U+0002; it ends at the next one, or at the end of its string.
+    is_start = np.zeros(end + 1, bool)  # marking is much faster than sorting both kinds together
     is_start[row_starts[row_ends > row_starts]] = True
     is_start[item_ends + 1] = True
     starts = np.flatnonzero(is_start[:-1])

@@ -1,9 +1,9 @@
 """Divides ranges of queue offsets into tasks of equal work. Pure: the result depends on the arguments alone.
 
 A streaming query plans the same ranges again after a crash and must get the same tasks. So the number of cores and the present
-end of a log have no influence here.
+end of a log are not used here.
 
-There are two kinds of plan. Through a broker a task reads ranges of single queues. From a store's files a task reads a stretch
+There are two kinds of plan. Through a broker a task reads ranges of single queues. From a store's files a task reads a section
 of the log with all records in it that belong to the wanted queues; if each task read one queue, every page of the log would be
 fetched once for every queue.
 """
@@ -25,7 +25,7 @@ SMALL_BYTES = 4 * 1024 * 1024
 TASKS_AIM = 8
 """Plans with enough work have at least this many tasks, so that a few cores are used."""
 RECORDS_MAX = 1_000_000
-"""The most records of a task, whatever their bytes: it holds all its consume queue units in memory, 20 bytes each."""
+"""The most records of a task, whatever their size: it has all its consume queue units in memory, 20 bytes each."""
 
 
 @attrs.frozen
@@ -43,7 +43,7 @@ class QueueRange:
 
 @attrs.frozen
 class Sample:
-    """A message that stands for those around it: its place in the log, and the bytes of all of them."""
+    """A message that represents those after it: its physical offset, and the bytes of all of them."""
 
     physical_offset: int
     weight: int
@@ -55,7 +55,7 @@ class Extent:
 
     range: QueueRange
     samples: tuple[Sample, ...]
-    """In the order of the log. The sum of their weights is the size of the range in bytes."""
+    """Samples in the order of the log. The sum of their weights is the size of the range in bytes."""
 
     @property
     def bytes(self) -> int:
@@ -63,7 +63,7 @@ class Extent:
 
 
 Locate = Callable[[QueueRange, int], int]
-"""Returns the first queue offset of a range whose record is at or behind a physical offset; its end if there is none."""
+"""Returns the first queue offset of a range whose record is at or after a physical offset; the end of the range if none is."""
 
 Task = tuple[QueueRange, ...]
 
@@ -74,7 +74,7 @@ def ranges_between(start: Mapping[MessageQueue, int], end: Mapping[MessageQueue,
 
 
 def task_count(records: int, size: int, split: Split) -> int:
-    """Return how many tasks are needed for so many records and bytes."""
+    """Return how many tasks are needed for this many records and bytes."""
     useful = min(max(size // SMALL_BYTES, records // SMALL_RECORDS), TASKS_AIM)
     wanted = max(
         -(-size // split.bytes_max), -(-records // (split.records_max or RECORDS_MAX)), split.partitions_min, useful, 1
@@ -87,8 +87,8 @@ def plan_queues(ranges: Sequence[QueueRange], split: Split, record_bytes: int = 
 
     Args:
         ranges: none empty.
-        split: bounds of a task.
-        record_bytes: the assumed size of a record; a broker tells only how many there are.
+        split: the bounds of a task.
+        record_bytes: the assumed size of a record, because a broker only returns how many there are.
     """
     total = sum(each.count for each in ranges)
     if not total:
@@ -120,7 +120,7 @@ def _packed(pieces: list[QueueRange], share: int) -> list[Task]:
 
 
 def plan_bytes(extents: Sequence[Extent], split: Split, locate: Locate) -> list[Task]:
-    """Plan ranges that are read from a store's files: stretches of the log with equal bytes of wanted records.
+    """Plan ranges that are read from a store's files: sections of the log with equal bytes of wanted records.
 
     Args:
         extents: of one store, none empty.
@@ -150,7 +150,7 @@ def plan_bytes(extents: Sequence[Extent], split: Split, locate: Locate) -> list[
 def _limited(task: list[QueueRange], records_max: int) -> list[Task]:
     """Divide a task that is too large because samples were inaccurate.
 
-    Every queue is cut in the same proportion, so that each part still covers about one stretch of the log.
+    Every queue is cut in the same proportion, so that each part still covers about one section of the log.
     """
     total = sum(each.count for each in task)
     parts = -(-total // records_max)

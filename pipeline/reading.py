@@ -1,4 +1,4 @@
-"""Reads one task in the process that Spark chose for it. Batches and streams share it."""
+"""Reads one task in the process that Spark chose for it; used by batches and streams."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads a task from a store's files. Units of consume queues say where records are, and `batches` builds columns of them.
+"""Reads a task from a store's files. Units of consume queues locate the records, from which `batches` builds columns.
 
 Records of all queues are read in the order of the log. Within a queue that is the order of its offsets.
 """
@@ -28,7 +28,7 @@ MESSAGE_WAS_REMOVED = "its file has been deleted by retention, or was never copi
 
 @attrs.define(eq=False)
 class Reader:
-    """What reading through brokers and reading from files share: columns, tags, and what happens to damaged records."""
+    """The common part of reading through brokers and from files: columns, tags, and the handling of damaged records."""
 
     batches: Batches
     content: Content
@@ -36,7 +36,7 @@ class Reader:
     warn: Warn
 
     def emit(self, records: Records, faults: list[Fault], place: Callable[[int], tuple[str, int]]) -> Iterator[Array]:
-        """Yield batches of records, and handle those that cannot be read as the option `mode` says.
+        """Yield batches of records, and handle those that cannot be read according to the option `mode`.
 
         Args:
             records: those that can be read.

@@ -1,7 +1,7 @@
-"""Sends messages from plain threads, in order within each queue, and finds out what was stored.
+"""Sends messages from plain threads, in order within each queue, and determines what was stored.
 
 Each queue has at most one pending request. If its answer does not come, it is unknown whether the messages were stored. Then
-the queue is read from where the batch began, and messages that are there are not sent again.
+the queue is read from where the batch began, and messages found there are not sent again.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ BATCH_MESSAGES_MAX = 1000
 SETTLE_SECONDS = 0.5
 """How long after a lost connection a broker may still carry out a request: a Java broker drops requests after 200 ms."""
 CLOCK_MARGIN_MS = 600_000
-"""How far the clocks of driver and brokers may differ where a queue is searched from a time on."""
+"""The largest assumed difference between the clocks of driver and brokers when a queue is searched from a time on."""
 STORED = frozenset(
     (
         ResponseCode.SUCCESS, ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.FLUSH_SLAVE_TIMEOUT,
@@ -55,7 +55,7 @@ _LOOK_COLUMNS = tuple(column for column in COLUMNS if column.name in ("body", "f
 
 @attrs.frozen
 class Began:
-    """Where destination queues ended, and when, before a batch was first written."""
+    """The ends of the destination queues before a batch was first written, and the time when they were read."""
 
     ends: Mapping[MessageQueue, int]
     timestamp_ms: int
@@ -80,7 +80,7 @@ class Sender:
     options: WriteOptions
     began: Began
     transaction: str | None
-    """If None, messages are sent at least once and never looked for."""
+    """The value of the property `SPARK_TXN`; if None, messages are sent at least once and stored ones are never searched."""
     turn: int = 0
     client: BrokerClient = attrs.field(init=False)
     sent: int = 0
@@ -100,7 +100,7 @@ class Sender:
         self._ids = UniqueIds("127.0.0.1", os.getpid(), random.SystemRandom().getrandbits(32))
 
     def look_before_sending(self) -> None:
-        """Look for each row among the stored messages, because an earlier attempt may have sent it."""
+        """Search each row among the stored messages before sending it, because an earlier attempt may have sent it."""
         self._repeats = self.transaction is not None
 
     def add(self, messages: Iterable[Outgoing]) -> None:
@@ -169,7 +169,7 @@ class Sender:
         self._pending_bytes = 0
 
     def _next_chunk(self, queue: MessageQueue) -> _Chunk:
-        """The next messages of a queue that fit into one request."""
+        """Return the next messages of a queue that fit into one request."""
         waiting = self.pending[queue]
         size, count = 0, 0
         first = waiting[0]
@@ -323,7 +323,7 @@ class Sender:
         )
         for queue in queues:
             self._wait_until_derived(queue)
-            # The master is asked for the end: a slave may not have everything yet.
+            # The end is requested from the master, because a slave may not have everything yet.
             end = self.client.patiently(queue, lambda _, queue=queue: self._end_of(queue))  # type: ignore[misc]
             start = self._begin_of(queue) if begin is None else begin[queue]
             if begin is None:
@@ -338,10 +338,10 @@ class Sender:
         return found
 
     def _wait_until_derived(self, queue: MessageQueue) -> None:
-        """Wait until the consume queues hold everything that is in the master's log now.
+        """Wait until the consume queues have everything that is in the master's log now.
 
         Raises:
-            Unavailable: it took longer than `failoverTimeoutMs`.
+            Unavailable: this took longer than `failoverTimeoutMs`.
         """
         goal: int | None = None
 
@@ -374,4 +374,4 @@ _LOOKED = ("body", "properties", "flag")
 
 
 def _ignore(_: str) -> None:
-    """Ignore warnings: a search that fails on data loss gives none."""
+    """Ignore warnings; a search that fails on data loss reports none."""

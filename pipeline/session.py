@@ -37,9 +37,9 @@ _SETTINGS = {
 }
 """Settings that differ from Spark's defaults. The checkpoint file manager suits local disks and HDFS, not object stores."""
 SHORT_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
-"""For jobs of a few seconds. The JVM starts in half the processor time."""
+"""JVM options for jobs of a few seconds, with which the JVM starts in half the processor time."""
 LONG_JAVA = "-XX:+UseParallelGC"
-"""For longer jobs. Java 25.0.0 to 25.0.2 damages data with the default collector, which is therefore not used."""
+"""JVM options for longer jobs. The default collector is not used, because it damages data in Java 25.0.0 to 25.0.2."""
 
 
 def session(
@@ -58,13 +58,13 @@ def session(
         name: the name of the application in Spark.
         conf: settings of Spark; they override ours.
         short: whether the job takes seconds rather than minutes.
-        memory: of the driver's JVM, which in local mode also runs the tasks.
+        memory: the heap of the driver's JVM, which in local mode also runs the tasks.
         log_path: the file for the output of Spark; one in the temporary directory if None.
 
     Raises:
         NoJava: no suitable Java was found.
     """
-    from pyspark import SparkConf, SparkContext  # noqa: PLC0415 - half a second that only sessions pay for
+    from pyspark import SparkConf, SparkContext  # noqa: PLC0415 - the import takes half a second, which only sessions need
     from pyspark.java_gateway import launch_gateway  # noqa: PLC0415
     from pyspark.sql import SparkSession  # noqa: PLC0415
 

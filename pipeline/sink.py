@@ -1,4 +1,4 @@
-"""The writing half of the source. A batch is written exactly once, however often Spark runs it or parts of it.
+"""The writing half of the source, which writes a batch exactly once, however often Spark runs it or parts of it.
 
 Before a batch is first written, the driver notes where the destination ends, in a file inside Spark's checkpoint directory. If
 the file exists already, or if a task is repeated, some rows may have been stored. Then the tasks read the destination from the
@@ -32,14 +32,14 @@ NOTES = "ledgermq-sink"
 
 @attrs.define
 class Written(WriterCommitMessage):
-    """What a task reports."""
+    """The result that a task reports to the driver."""
 
     sent: int
     skipped: int
 
 
 def begin(options: WriteOptions) -> Began:
-    """Return where the destination ends now."""
+    """Return the present ends of the destination queues."""
     ends = {}
     if options.topic is not None and options.exactly_once:
         catalog = BrokerCatalog(BrokerClient(options.servers))
@@ -80,7 +80,7 @@ class LedgermqWriter(DataSourceArrowWriter):
     def __init__(self, options: WriteOptions, rows: Rows) -> None:
         if options.checkpoint is None or not options.exactly_once:
             self.job, began, repeated = uuid.uuid4().hex[:16], begin(options), False
-        else:  # the user means to start the same job again if it is interrupted
+        else:  # with a checkpoint, the same job may be started again after an interruption
             notes = Notes.of(options)
             began, repeated = notes.begin(0, lambda: begin(options))
             self.job = blake2b(notes.checkpoint.encode(), digest_size=8).hexdigest()
@@ -151,7 +151,7 @@ class Notes:
                 None,
                 "it must be given to the writer itself for exactly-once writing; or set 'deliveryGuarantee' to 'at-least-once'",
             )
-        from pyarrow import ArrowException, fs  # noqa: PLC0415 - the driver alone needs it
+        from pyarrow import ArrowException, fs  # noqa: PLC0415 - only the driver needs it
 
         try:
             if "://" in options.checkpoint or options.checkpoint.startswith("file:"):

@@ -1,7 +1,7 @@
 """The data source `ledgermq` of PySpark's Python Data Source API: thin classes around planning, reading and writing.
 
-Spark imports this module in every planner and worker process, so neither it nor what it imports uses trio or a server. Whatever
-a task needs is in its partition.
+Spark imports this module in every planner and worker process, so neither it nor what it imports uses trio or a server.
+Everything that a task needs is in its partition.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The consume queues and the table of topics of a store, read while a broker may be writing. Nothing is locked or written.
 
 A broker adds a record to a consume queue only when consumers may see it: once its group has committed it, once its transaction
-is committed, and never if it is a control record. So the end of a queue's units is the end of what is read here, on the node of
+is committed, and never if it is a control record. So messages are read up to the end of a queue's units, on a node of
 a Raft group as on a master or a slave; the committed index in the ledger's checkpoint is older and is not needed.
 
 A unit may be visible before it is complete. Ends are looked up first, the record at the end is checked, and a range is read
@@ -47,11 +47,11 @@ class QueueFiles:
     _floor: int = 0
     """The offset of the first message after the last deletion of the topic."""
     _files: list[tuple[int, int]] = attrs.field(factory=list[tuple[int, int]])
-    """First unit and number of units of each file."""
+    """The first unit and the number of units of each file."""
     _end: int = -1
 
     def refresh(self) -> None:
-        """Look up which files exist now."""
+        """List the files that exist now."""
         files: list[tuple[int, int]] = []
         for name in numbered(self.disk, self.directory):
             try:
@@ -93,7 +93,7 @@ class QueueFiles:
         return tuple(found[0].tolist()) if len(found) else (0, 0, 0)
 
     def find_end(self, log: SegmentFiles) -> tuple[int, int]:
-        """Return the end of the queue, and where the last record before it ends in the log; (0, 0) if the queue is empty."""
+        """Return the end of the queue, and the end of the last record before it in the log; (0, 0) if the queue is empty."""
         if not self._files:
             return 0, 0
         low = self._files[0][0]
@@ -105,12 +105,12 @@ class QueueFiles:
             if log.holds(self.queue_id, end - 1, offset, size):
                 derived_end = offset + size
                 break
-            end -= 1  # its record is not complete yet, or was cut
+            end -= 1  # its record is not complete yet, or was truncated
         self._end = end
         return end, derived_end
 
     def limit(self, first_offset: int) -> None:
-        """Show no message before this offset."""
+        """Hide all messages before this offset."""
         self._floor = first_offset
 
     def find_begin(self, log: SegmentFiles, end: int, deletions: Deletions, topic: str) -> int:
@@ -128,7 +128,7 @@ class QueueFiles:
     def _find_end(self) -> int:
         known = self._end
         if known > 0 and self.unit(known - 1)[1] > 0:
-            step = 1  # it doubles, as the queue may have grown a lot
+            step = 1  # doubled each time, because the queue may have grown a lot
             while self.unit(known + step - 1)[1] > 0:
                 step *= 2
             return self._first_empty(known + step // 2, known + step - 1)
@@ -145,7 +145,7 @@ class QueueFiles:
         return low
 
     def first_at(self, physical_offset: int, low: int, high: int) -> int:
-        """Return the first unit in [low, high) whose record is at or behind `physical_offset`; `high` if there is none."""
+        """Return the first unit in [low, high) whose record is at or after `physical_offset`; `high` if there is none."""
         while low < high:
             middle = (low + high) // 2
             offset, size, _ = self.unit(middle)
@@ -167,7 +167,7 @@ class QueueFiles:
         return low
 
     def samples(self, each: QueueRange) -> tuple[Sample, ...]:
-        """Return evenly spread units of a range, each with the bytes of all units that it stands for."""
+        """Return evenly spread units of a range, each with the bytes of all units that it represents."""
         self.refresh()
         count = min(each.count, SAMPLES_MAX)
         if each.count <= UNITS_AT_ONCE // 16:
@@ -266,9 +266,9 @@ class Store:
         return {key: (self.queue(*key).find_begin(self.log, end, self.deletions, key[0]), end) for key, end in ends.items()}
 
     def prepare(self, queues: Iterable[tuple[str, int]]) -> None:
-        """Look up which files exist now, and which messages were deleted with their topics, by the store's table alone.
+        """List the files that exist now, and read only from the file of deletions which messages were deleted with topics.
 
-        Whoever planned a task has searched the log for deletions, too. A task reads what there was then.
+        The planner of a task has searched the log for deletions too. A task reads what was valid then.
         """
         self.log.refresh()
         self.deletions.load()

@@ -1,7 +1,7 @@
 """The streaming half of the source: offsets, admission control, and what happens when messages no longer exist.
 
-Spark stores the end of each batch in its checkpoint, but not where the first batch began. So the first batch of a new query is
-empty: its end is the start of the query, and from then on the checkpoint has it. A crash before that batch loses nothing.
+Spark stores the end of each batch in its checkpoint, but not the start of the first batch. So the first batch of a new query is
+empty: its end is the start of the query, which the checkpoint then has. A crash before that batch loses nothing.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from .ranges import QueueRange, admit, ranges_between
 from .reading import TaskPartition, TaskReader, open_catalog, warn
 
 POLL_SECONDS = 0.02
-"""The shortest pause between two looks at the ends of queues. Spark itself asks about ninety times a second."""
+"""The shortest pause between two requests for the ends of queues. Spark itself asks for them about ninety times a second."""
 SUBSCRIPTION_SECONDS = 2.0
-"""How often topics and queues are looked up again."""
+"""The interval after which topics and queues are looked up again."""
 
 
 @attrs.define(eq=False)
@@ -39,13 +39,13 @@ class Progress:
     options: ReadOptions
     catalog: Catalog
     latest: Offsets = attrs.field(factory=dict[MessageQueue, int])
-    """The end of every queue, as last seen."""
+    """The end of every queue at the last poll."""
     _queues: list[MessageQueue] = attrs.field(factory=list[MessageQueue])
     _looked_up: float = -SUBSCRIPTION_SECONDS
     _polled: float = 0.0
     """When the ends were looked up last."""
     _pause: float = POLL_SECONDS
-    """At least as long as the last look took: a thousand queues take a noticeable part of a second."""
+    """The pause before the next poll, at least as long as the last poll took, which for a thousand queues is noticeable."""
     _shorter_since: dict[MessageQueue, float] = attrs.field(factory=dict[MessageQueue, float])
     _batch_at: float = attrs.field(factory=time.monotonic)
 
@@ -66,7 +66,7 @@ class Progress:
         return self._queues
 
     def start(self) -> Offsets:
-        """Return where a new query begins."""
+        """Return the offsets at which a new query begins."""
         bounds = self.catalog.bounds(self.queues())
         found = resolve(
             self.catalog, self.options.starting, bounds, strict_timestamps=self.options.strict_timestamps, is_end=False
@@ -123,7 +123,7 @@ class Progress:
         return latest if offsets_max is None else admit(start, latest, offsets_max)
 
     def must_wait(self, start: Mapping[MessageQueue, int], latest: Offsets) -> bool:
-        """Return whether there are too few messages for a batch, and still time to wait for more."""
+        """Return whether there are too few messages for a batch, and the longest delay has not passed."""
         limits = self.options.limits
         count = sum(each.count for each in ranges_between(start, latest))
         now = time.monotonic()
@@ -222,7 +222,7 @@ class LedgermqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         if self._start_pending:
             self._start_pending = False
-            if start == self._initial:  # otherwise Spark asked in order to repeat the first batch, whose end it has stored
+            if start == self._initial:  # else Spark repeats the first batch, whose end it has stored
                 return start
         begin = from_json(start)
         latest = self.progress.poll(begin)

@@ -1,1 +1,1 @@
-"""Ready-made pipelines: each a function that takes a Spark session, and a command of `ledgermq pipeline`."""
+"""Ready-made pipelines; each is a function with a Spark session as argument, and a command of `ledgermq pipeline`."""

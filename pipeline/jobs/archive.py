@@ -38,7 +38,7 @@ MANIFESTS = "_ledgermq"
 ROUND_BYTES = 4 * 1024 * 1024 * 1024
 """The most bytes of one round, and so the most that is repeated after an interruption."""
 GROUP_ROWS, GROUP_BYTES = 64 * 1024, 32 * 1024 * 1024
-"""The limits of a row group. Each open file holds one in memory."""
+"""The limits of a row group, after which it is written. Each open file has one in memory."""
 WRITERS_MAX = 16
 """The most open files of one task. With more topics and days, the file that was used least recently is closed."""
 NARROW = (
@@ -73,14 +73,14 @@ def archive(
 
     Args:
         spark: a session.
-        source: options of a batch read; where it starts matters for the first run only.
+        source: options of a batch read; its start is used by the first run only.
         to: a directory that driver and workers reach, as a path or as a URI that PyArrow supports.
         watch: continue with new messages until interrupted.
         compression: zstd, snappy or none.
         report: called with the number of finished tasks and of all tasks.
 
     Raises:
-        BadOption, UnknownTopic, Unavailable, DataLoss: see there. Finished rounds remain; the next run continues after them.
+        BadOption, UnknownTopic, Unavailable, DataLoss: as a read does. Finished rounds remain; the next run continues.
     """
     if compression not in ("zstd", "snappy", "none"):
         raise BadOption("compression", compression, "zstd, snappy or none is expected")
@@ -112,7 +112,7 @@ Round = tuple[int, Offsets, Offsets, list[Task]]
 
 
 def _plan(catalog: Catalog, options: ReadOptions, place: Destination) -> Round | None:
-    """Plan the next round, from where the last one ended; None if there are no new messages."""
+    """Plan the next round from the end of the last one; None if there are no new messages."""
     number, done = place.last()
     queues = subscribed(catalog, options.subscription, str(options.place))
     bounds = catalog.bounds(queues)

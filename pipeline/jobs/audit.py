@@ -1,9 +1,9 @@
-"""`audit`: whether the replicas of a log are the same, and whether each of them is sound.
+"""`audit`: checks whether the replicas of a log are equal, and whether each of them is intact.
 
 The logs of a master and its slaves are equal byte for byte up to the end of the shortest one, and the ledgers of a Raft group
-up to the smallest committed index; what a node holds beyond that may still be replaced. Workers compute a CRC of every stretch
-of every replica. Stretches that differ are compared byte by byte, and the first difference is named by its record. A replica
-that is only shorter does not differ.
+up to the smallest committed index; entries of a node after that may still be replaced. Workers compute a CRC of every section
+of every replica. Sections that differ are compared byte by byte, and the first difference is reported with its record. A
+replica that is only shorter does not differ.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ STRETCH_BYTES = 4 * 1024 * 1024
 
 @attrs.frozen
 class Difference:
-    """The first byte in which a replica is not like the first one."""
+    """The first byte in which a replica differs from the first replica."""
 
     replica: str
     reference: str
@@ -42,7 +42,7 @@ class Difference:
     found: int
     expected: int
     record: str
-    """The record that holds it, in words."""
+    """A description of the record that contains it."""
 
     def __str__(self) -> str:
         return (
@@ -57,10 +57,10 @@ class Audit:
 
     begin: int
     end: int
-    """All replicas were compared from physical offset `begin` to this one."""
+    """All replicas were compared from the physical offset `begin` to this one."""
     differences: tuple[Difference, ...]
     problems: dict[str, list[str]]
-    """The faults of each replica by itself."""
+    """The faults in each replica, found without comparing it to others."""
     ends: dict[str, int]
 
     @property
@@ -75,7 +75,7 @@ class _Stretch:
     replica: str
     path: str
     start: int
-    """Physical offset of the file."""
+    """The physical offset at which the file begins."""
     begin: int
     size: int
 
@@ -86,7 +86,7 @@ def audit(spark: SparkSession, replicas: Sequence[str], *, report: Report = no_r
     Args:
         spark: a session; its workers must reach all stores by these paths.
         replicas: store directories; a single one is only verified.
-        report: called with stretches done and stretches in all.
+        report: called with the number of finished sections and of all sections.
 
     Raises:
         BadOption: a path is not a store. Nothing was compared.
@@ -113,7 +113,7 @@ def audit(spark: SparkSession, replicas: Sequence[str], *, report: Report = no_r
 
 
 def end_of(store: Store) -> int:
-    """Return where the last sound record of a store's log ends; in a Raft ledger, where its last committed entry ends."""
+    """Return the end of the last intact record of a store's log; in a Raft ledger, the end of its last committed entry."""
     ledgers = examine_ledgers(store.root, check_bodies=False)
     if ledgers.end is not None:
         return ledgers.end
@@ -199,7 +199,7 @@ def _first_difference(reference: Store, other: Store, physical_offset: int, size
 
 
 def _record_at(store: Store, file: SegmentFile, physical_offset: int) -> str:
-    """Say which record, or which entry of a ledger, holds a byte."""
+    """Describe the record, or the entry of a ledger, that contains a byte."""
     piece = store.log.piece(file)
     assert piece is not None
     view = memoryview(piece.bytes)

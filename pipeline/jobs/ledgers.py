@@ -1,6 +1,6 @@
 """Examines the ledger of a node of a Raft group: its entries, their CRCs, its index, and how much of it is committed.
 
-It reads the files alone. A running node may append to them meanwhile; what follows the end that was found is not looked at.
+It reads only the files. A running node may append to them meanwhile; bytes after the end that was found are not examined.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ _unpack_index = INDEX.codec.unpack_from
 
 @attrs.define(eq=False)
 class Ledgers:
-    """What was found in the ledgers of one store; a store has one at most, unless its node was renamed."""
+    """The result for the ledgers of one store; a store has at most one, unless its node was renamed."""
 
     end: int | None = None
-    """Where the last committed entry ends, as a physical offset; None if no entry is committed."""
+    """The physical offset of the end of the last committed entry; None if no entry is committed."""
     problems: list[str] = attrs.field(factory=list[str])
 
 
 def examine_ledgers(root: str, *, check_bodies: bool) -> Ledgers:
-    """Walk over all entries of a store's ledgers, and compare them with the index.
+    """Read all entries of a store's ledgers, and compare them with the index.
 
     Args:
         root: the store.
-        check_bodies: verify the CRC of each entry's body too.
+        check_bodies: whether to verify the CRC of each entry's body too.
     """
     log = SegmentFiles(root)
     log.refresh()
@@ -73,14 +73,14 @@ def _examine(log: SegmentFiles, directory: str, files: list[SegmentFile], found:
 
 
 def _is_end(view: memoryview, at: int) -> bool:
-    """Whether a blank block or the empty rest of a file is there."""
+    """Whether a blank block or the unused rest of a file begins at this position."""
     if len(view) - at < HEADER_SIZE:
         return True
     return _unpack_entry(view, at)[0] == MAGIC_BLANK or not any(view[at : at + HEADER_SIZE + BLANK_SIZE])
 
 
 def _compare_index(directory: str, walked: Walked, committed: int, found: Ledgers) -> None:
-    """Compare the committed entries of one data file with their records in the index; name the first difference."""
+    """Compare the committed entries of one data file with their records in the index; report the first difference."""
     count = min(walked.next_index, committed + 1) - walked.first_index
     expected = bytes(walked.index_records[: max(count, 0) * INDEX_SIZE])
     at = walked.first_index * INDEX_SIZE
@@ -102,12 +102,12 @@ def _compare_index(directory: str, walked: Walked, committed: int, found: Ledger
 
 
 def entry_at(view: memoryview, start: int, physical_offset: int) -> str:
-    """Say which entry of a data file holds a byte.
+    """Describe the entry of a data file that contains a byte.
 
     Args:
         view: the file.
-        start: physical offset of its first byte.
-        physical_offset: of the byte.
+        start: the physical offset of its first byte.
+        physical_offset: the physical offset of the byte.
     """
     at = 0
     while at + HEADER_SIZE <= len(view):

@@ -92,7 +92,7 @@ def compact(spark: SparkSession, source: Source, *, by: str = "keys") -> DataFra
 
     Args:
         spark: a session.
-        source: options of a batch read. Give ends to both passes with `endingOffsets` if messages come meanwhile.
+        source: options of a batch read. If messages arrive meanwhile, set `endingOffsets`, so that both passes read the same.
         by: the column with the key.
     """
     from pyspark.sql import functions  # noqa: PLC0415

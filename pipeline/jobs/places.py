@@ -1,4 +1,4 @@
-"""What all jobs share: the options of their source, progress reports, and reading a table."""
+"""The common part of all jobs: the options of their source, progress reports, and reading a table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FORMAT = "ledgermq"
 Source = Mapping[str, str]
 """Options of the data source, such as `nameServer` or `storePath` and `subscribe`."""
 Report = Callable[[int, int], None]
-"""Called while a job runs, with how much is done and how much there is in all."""
+"""A function that is called while a job runs, with the amounts of finished and of all work."""
 
 
 def no_report(_done: int, _of: int) -> None:
