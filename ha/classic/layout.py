@@ -139,12 +139,12 @@ class NodeIdentity:
     broker_name: str
     broker_id: int
     node: bytes
-    """16 random bytes, kept with the store."""
+    """16 random bytes, stored beside the log."""
 
 
 @attrs.frozen
 class Hello:
-    """What a slave says about itself."""
+    """The slave's part of the handshake."""
 
     identity: NodeIdentity
     nonce: bytes
@@ -157,7 +157,7 @@ class Hello:
 
 @attrs.frozen
 class Welcome:
-    """What a master says about its log."""
+    """The master's part of the handshake."""
 
     node: bytes
     min_offset: int
@@ -274,7 +274,7 @@ def _decode_epochs(body: bytes, position: int, count: int) -> EpochList:
 
 
 def encode_report(appended: int, flushed: int) -> bytes:
-    """One whole report."""
+    """Encode one report."""
     fields = REPORT.codec.pack(REPORT_KIND, appended, flushed, 0)[:-CRC_SIZE]
     return fields + _CRC.pack(crc32(fields))
 

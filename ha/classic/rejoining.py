@@ -1,4 +1,4 @@
-"""Where a slave goes on whose log may have parted from its master's; both decide it from what they have told each other."""
+"""The offset from which a slave continues after its log may have diverged; both nodes compute it from Hello and Welcome."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Proof that a copy of the master's tables comes from a node that shares the secret with the slave. Pure.
 
-Tables are requested at the port for clients of the broker that registered as master with a name server, which may be a
-stranger. So the slave sends a nonce with its request, and a master of ours answers with a MAC over nonce, code and body. A
+Tables are requested at the client port of the broker that is registered as master with a name server, and any process can
+register. So the slave sends a nonce with its request, and a master of ours answers with a MAC over nonce, code and body. A
 slave with a secret accepts no table without this proof; without a secret, or from an Apache master, nothing is proved.
 """
 

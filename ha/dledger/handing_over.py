@@ -1,4 +1,4 @@
-"""Handing leadership over: before a node stops, and when its disk keeps it from leading."""
+"""The transfer of leadership before a node stops, and when its disk fails."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ log = get_logger(__name__)
 
 
 def hand_over(core: Raft | JavaCore, reason: str) -> bool:
-    """Begin to transfer leadership to the voter that is nearest to the end of the log; returns whether that is under way.
+    """Begin to transfer leadership to the voter with the highest `match_index`; return whether a transfer is in progress.
 
     Args:
-        reason: why this node does not want to lead, for the log.
+        reason: why this node gives up leadership; it is logged.
     """
     led = core.leadership
     if led is None:

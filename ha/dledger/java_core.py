@@ -1,7 +1,7 @@
-"""The core of a node in a group that speaks DLedger's dialect: the same door as the Raft core's, other rules behind it; pure.
+"""The core of a node in a group that speaks DLedger's dialect: the interface of the Raft core with other rules.
 
-Ticks, messages and proposals come in, a `Ready` goes out, whose messages are those of `java_messages.py`. One tick is
-`TICK_MS` milliseconds. Members do not change while a group runs.
+Its input is ticks, messages and proposals, its output a `Ready` with messages of `java_messages.py`. It does no I/O. One tick
+is `TICK_MS` milliseconds. Members do not change while a group runs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .java_reading import request_read
 from .java_state import JavaState
 
 TICK_MS = 10
-"""DLedger's loops sleep so long."""
+"""The length of a tick in milliseconds, which is the sleep of DLedger's loops."""
 
 
 @attrs.define(eq=False)
@@ -36,10 +36,10 @@ class JavaCore(JavaState):
     _outstanding: Ready | None = None
 
     def start(self, hard_state: HardState) -> None:
-        """Begin with what the storage holds.
+        """Start with the stored hard state.
 
-        A node that has voted in its term may have led in it, and may have lost entries that it had not synced then; it does not
-        ask for votes in that term again, which Java does. A group of one keeps its term.
+        A node that has voted in its term may have led in it, and may since have lost entries that it had not synced. Unlike
+        Java, it does not ask for votes in that term again. A group of one node keeps its term.
         """
         self._told_hard = hard_state
         self.raise_term = hard_state.vote is not None and len(self.configuration.voters) > 1
@@ -64,7 +64,7 @@ class JavaCore(JavaState):
 
     @property
     def ticks_until_due(self) -> int:
-        """How many ticks may pass at once."""
+        """How many ticks may pass before one has something to do; the shell may sleep that long."""
         if self.role is Role.LEADER and self.leadership is not None:
             due = [self.leadership.beat_at_ms]
             due += [one.resume_at for one in self.leadership.group if one.resume_at > self.now_ms]
@@ -83,7 +83,7 @@ class JavaCore(JavaState):
     # ---------------------------------------------------------------------------------------------------------------- messages
 
     def step(self, message: Message) -> None:
-        """Take a request of a peer, or the end of one of ours."""
+        """Handle a request of a peer, or the end of a request of this node."""
         if isinstance(message, VoteRequest):
             election.on_vote(self, message)
         elif isinstance(message, HeartBeat):
@@ -111,13 +111,13 @@ class JavaCore(JavaState):
     # --------------------------------------------------------------------------------------------------------------- proposals
 
     def admit(self, expected_term: Term | None = None) -> Assignment:
-        """Where the next entries would go; raises what `propose` would raise."""
+        """Return the index and term that the next entries would get; raise what `propose` would raise."""
         return next_assignment(self, expected_term)
 
     def propose(
         self, count: int = 1, *, expected_term: Term | None = None, configuration: Configuration | None = None
     ) -> Assignment:
-        """Add entries of this leader, which its owner has written."""
+        """Add `count` entries that the owner of this leader has written."""
         if configuration is not None:
             raise ChangeRefused("members of a group with raftDialect = java change only by a restart of all nodes")
         assignment = self.admit(expected_term)
@@ -125,12 +125,12 @@ class JavaCore(JavaState):
         return assignment
 
     def plan_change(self, voters: Iterable[PeerId], learners: Iterable[PeerId] = ()) -> Configuration:
-        """Refuse: DLedger's dialect has no such thing."""
+        """Raise ChangeRefused, because DLedger's dialect has no change of members."""
         del voters, learners
         raise ChangeRefused("members of a group with raftDialect = java change only by a restart of all nodes")
 
     def transfer_leadership(self, target: PeerId) -> None:
-        """Hand leadership to `target`."""
+        """Begin to transfer leadership to `target`."""
         if self.leadership is None:
             raise NotLeader(self.leader)
         if target not in self.others or self.leadership.transfer_to is not None:
@@ -138,29 +138,29 @@ class JavaCore(JavaState):
         election.start_transfer(self, target)
 
     def read_index(self, context: Any, *, lease: bool = False) -> None:
-        """Ask up to which index the log must be applied before a read that begins now; a leader only, and never by lease.
+        """Ask for the index up to which the log must be applied before a read that begins now; only as leader, never by lease.
 
-        Java nodes vote without a look at leases, so none can be relied on.
+        Java nodes vote without regard to leases, so a lease proves nothing.
         """
         del lease
         request_read(self, context)
 
     def reconnected(self, peer: PeerId) -> None:
-        """Nothing to do: requests that got lost end without an answer."""
+        """Do nothing, because lost requests end without an answer and are repeated."""
 
     def compact(self, boundary_index: LogIndex) -> None:
-        """The storage forgets entries up to and including `boundary_index`."""
+        """Drop the entries up to and including `boundary_index`, but only applied ones, because the storage removes them."""
         self.log.compact(min(boundary_index, self.applied_index))
 
     @property
     def barrier_wanted(self) -> bool:
-        """Whether this leadership has no entry yet; a node may lead twice in one term, and each time begins with a barrier."""
+        """Whether this leadership has no entry yet. A node may lead twice in a term; each leadership begins with a barrier."""
         return self.leadership is not None and self.log.last_index < self.leadership.term_start_index
 
     # ----------------------------------------------------------------------------------------------------------- the to-do list
 
     def ready(self) -> Ready | None:
-        """What is to be done now, or None."""
+        """Return the work that is due, or None."""
         if self._outstanding is not None:
             return None
         if self.leadership is not None:
@@ -197,7 +197,7 @@ class JavaCore(JavaState):
         return SoftState(self.role, self.term, self.leader, self.barrier_wanted, None, transfer_to)
 
     def advance(self, ready: Ready) -> None:
-        """Everything of the Ready was done."""
+        """Note that all work of the Ready is done."""
         assert ready is self._outstanding, "advance takes the Ready that was given out last"
         self._outstanding = None
         self.log.mark_written()
@@ -205,11 +205,11 @@ class JavaCore(JavaState):
             election.count_self_vote(self)
 
     def sync_point(self) -> SyncPoint:
-        """How far the log is written now."""
+        """Return how far the log is written now."""
         return self.log.sync_point()
 
     def persisted(self, point: SyncPoint) -> None:
-        """A sync that began at `point` has succeeded."""
+        """Note that a sync which began at `point` has succeeded."""
         if self.log.mark_durable(point):
             replication.advance_commit(self)
         replication.answer_durable(self)

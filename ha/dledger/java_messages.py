@@ -1,7 +1,7 @@
-"""What nodes of DLedger 0.3.1.2 ask one another, as values; `java.py` turns them into JSON bodies.
+"""The requests and answers between nodes of DLedger 0.3.1.2, as values; `java.py` encodes them as JSON.
 
-Every request is answered. A request that came from a peer is answered by a `Reply` to it, one that this node has sent comes
-back as an `Answered`, with nothing in it if the peer did not answer in time.
+Every request is answered. The answer to a peer's request is a `Reply`. The end of a request of this node is an `Answered`,
+whose answer is None if the peer did not answer in time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..raft.units import NO_INDEX, NO_TERM, LogIndex, PeerId, Term
 
 
 class Code(IntEnum):
-    """DLedger's response codes, as far as they are sent here."""
+    """DLedger's response codes."""
 
     UNKNOWN = -1
     SUCCESS = 200
@@ -46,7 +46,7 @@ class Code(IntEnum):
 
 
 class Vote:
-    """DLedger's vote results; a Java node takes no other word."""
+    """DLedger's vote results; a Java node accepts no other text."""
 
     UNKNOWN = "UNKNOWN"
     ACCEPT = "ACCEPT"
@@ -75,24 +75,24 @@ class VoteRequest:
     end_index: LogIndex
     end_term: Term
     token: Any = None
-    """How the transport finds the way back."""
+    """The transport's data for sending the reply."""
 
 
 @attrs.frozen(kw_only=True)
 class HeartBeat:
-    """HEART_BEAT: a leader holds its followers."""
+    """HEART_BEAT: a leader keeps its followers from campaigning."""
 
     sender: PeerId
     to: PeerId
     term: Term
     round: int = 0
-    """Which round of heartbeats of its leader it belongs to; not on the wire."""
+    """The number of the leader's round of heartbeats; it is not sent."""
     token: Any = None
 
 
 @attrs.frozen(kw_only=True)
 class Push:
-    """PUSH: entries, or one entry to compare with or to truncate behind, or only the committed index."""
+    """PUSH: entries, or one entry to compare with or to truncate after, or only the committed index."""
 
     sender: PeerId
     to: PeerId
@@ -102,13 +102,13 @@ class Push:
     first_index: LogIndex = NO_INDEX
     last_index: LogIndex = NO_INDEX
     entries: Sequence[memoryview] = ()
-    """Whole entries with their headers, one after the other."""
+    """Complete, consecutive entries with their headers."""
     token: Any = None
 
 
 @attrs.frozen(kw_only=True)
 class Transfer:
-    """LEADERSHIP_TRANSFER: to a leader, hand over to `transferee`; to a transferee, take over once `index` is there."""
+    """LEADERSHIP_TRANSFER: asks a leader to transfer to `transferee`, or the transferee to take over once it has `index`."""
 
     sender: PeerId
     to: PeerId
@@ -124,13 +124,13 @@ Request: TypeAlias = VoteRequest | HeartBeat | Push | Transfer
 
 @attrs.frozen(kw_only=True)
 class Reply:
-    """The answer to a request that a peer has sent."""
+    """The answer of this node to a request of a peer."""
 
     request: Request
     code: int = Code.SUCCESS
     term: Term = NO_TERM
     result: str = Vote.UNKNOWN
-    """Of a vote."""
+    """The result of a vote; only used in answers to a VoteRequest."""
     index: LogIndex = NO_INDEX
     count: int = 0
     begin_index: LogIndex = NO_INDEX
@@ -144,7 +144,7 @@ class Reply:
 
 @attrs.frozen(kw_only=True)
 class Answer:
-    """What a peer has answered."""
+    """The answer of a peer to a request of this node."""
 
     code: int
     term: Term
@@ -157,7 +157,7 @@ class Answer:
 
 @attrs.frozen
 class Answered:
-    """A request of this node has come to an end; without an answer, the peer may have carried it out or not."""
+    """The end of a request of this node; if the answer is None, the peer may or may not have carried it out."""
 
     request: Request
     answer: Answer | None

@@ -1,8 +1,8 @@
-"""Linearizable reads in a group that speaks DLedger's dialect, which has none: confirmed by a round of heartbeats; pure.
+"""Linearizable reads in a group that speaks DLedger's dialect, which has none; a round of heartbeats confirms the leader.
 
-Invariant: a read is answered with an index only if this node led at some moment between the question and the answer, as a
-majority has confirmed, and the index covers everything that was committed when the question came. Only the leader answers:
-no request of the dialect carries a follower's question.
+Invariant: a read is answered with an index only if a majority has confirmed that this node was the leader at some moment
+between the request and the answer, and the index covers everything that was committed when the request arrived. Only the
+leader answers, because the dialect has no request by which a follower could ask. This module does no I/O.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from ..raft.state import PendingRead
 from .java_state import JavaState
 
 PENDING_READS_MAX = 1000
-"""Reads that may wait for a majority; a read beyond them is answered without an index and may be asked again."""
+"""How many reads may wait for a majority; a further one is answered without an index and may be tried again."""
 
 
 def request_read(state: JavaState, context: Any) -> None:
-    """Ask up to which index the log must be applied before a read that begins now may be answered.
+    """Ask for the index up to which the log must be applied before a read that begins now may be answered.
 
     Raises:
-        NotLeader: another node may lead. Nothing was asked.
+        NotLeader: another node may be the leader. Nothing was requested.
     """
     led = state.leadership
     if led is None:
@@ -30,7 +30,7 @@ def request_read(state: JavaState, context: Any) -> None:
     if len(led.reads) >= PENDING_READS_MAX:
         state.read_states.append(ReadState(context, None))
         return
-    # The next round begins after the read came; what it confirms, it confirms for the read.
+    # The next round begins after the read arrived, so its confirmation is valid for the read.
     led.reads.append(PendingRead(context, state.id, round=led.round + 1))
     led.beat_at_ms = state.now_ms
 
@@ -45,7 +45,7 @@ def confirm_reads(state: JavaState) -> None:
     waiting: list[PendingRead] = []
     for read in led.reads:
         if read.round <= confirmed:
-            # Everything that was committed when the read came is behind the entry of this term that is committed now.
+            # All entries committed when the read arrived are before the entry of this term that is committed now.
             state.read_states.append(ReadState(read.context, state.commit_index))
         else:
             waiting.append(read)

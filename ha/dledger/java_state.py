@@ -1,9 +1,9 @@
-"""The state of one node in a group that speaks DLedger's dialect, shared by the parts of the core; pure.
+"""The state of one node in a group that speaks DLedger's dialect, shared by the parts of the core; it does no I/O.
 
-Names and rules are DLedger's (DLedgerLeaderElector, DLedgerEntryPusher of 0.3.1.2). Where its rules are unsafe and the wire
-leaves room, ours are stricter: votes and entries are answered when they are on the medium, nothing is committed but through an
-entry of the leader's own term, a follower counts only what it has compared with this leader, and committed entries are never
-cut.
+Names and rules are DLedger's (DLedgerLeaderElector, DLedgerEntryPusher of 0.3.1.2). Where its rules are unsafe and the protocol
+allows it, ours are stricter: votes and entries are answered when they are durable, an entry is committed only by one of the
+leader's own term, a follower relies only on entries that were compared with this leader, and committed entries are never
+truncated.
 """
 
 from __future__ import annotations
@@ -25,78 +25,78 @@ from .java_messages import Code, Message, Push, Reply, Transfer
 
 @attrs.frozen(kw_only=True)
 class JavaSettings:
-    """DLedger's time-outs in milliseconds, and limits."""
+    """DLedger's time-outs, in milliseconds, and limits."""
 
     heartbeat_ms: int = 2000
-    """heartBeatTimeIntervalMs."""
+    """Interval between two heartbeats of a leader (heartBeatTimeIntervalMs)."""
     heartbeat_leak: int = 3
-    """maxHeartBeatLeak."""
+    """After this many intervals without a heartbeat a follower campaigns, without answers a leader does (maxHeartBeatLeak)."""
     vote_interval_min_ms: int = 300
     vote_interval_max_ms: int = 1000
     vote_round_ms: int = 2000
-    """A round of votes lasts this long and up to half as long again."""
+    """The time-out of a round of votes is a random time from this to one and a half times this."""
     push_bytes_max: int = 64 * 1024
-    """Bytes of entries in one push (DLedger maxBatchPushSize, 4096)."""
+    """The most bytes of entries in one push; a larger entry is sent alone (DLedger maxBatchPushSize, 4096)."""
     inflight_bytes_max: int = 4 * 1024 * 1024
-    """Bytes of entries on the way to one follower."""
+    """How many bytes of entries may be in flight to one follower; from there on the leader waits for answers."""
     inflight_max: int = 500
-    """Pushes on the way to one follower; a Java node keeps 1000."""
+    """How many pushes may be in flight to one follower; from there on the leader waits. A Java node allows 1000."""
     waiting_max: int = 1024
-    """Pushes that wait at a follower for those before them."""
+    """How many pushes may wait at a follower for earlier ones; a further one is answered PUSH_REQUEST_IS_FULL."""
     gap_ms: int = 1000
-    """A push that waits for so long for those before it is refused, and the leader compares again."""
+    """A push that waits longer for earlier ones is refused, and the leader compares again."""
     error_pause_ms: int = 500
-    """Pause after a peer did not answer."""
+    """Pause before the leader sends to a follower again that did not answer or refused."""
     transfer_lag_max: int = 1000
-    """maxLeadershipTransferWaitIndex."""
+    """A transfer to a node that lacks this many entries or more is refused (maxLeadershipTransferWaitIndex)."""
     transfer_ms: int = 3000
-    """A transfer that has not succeeded after this long is given up."""
+    """A transfer that has not succeeded after this long is aborted."""
     take_wait_ms: int = 1000
-    """How long a node that is to take over leadership waits for what it lacks (leadershipTransferWaitTimeout)."""
+    """A node that lacks entries after this long refuses to take over leadership (leadershipTransferWaitTimeout)."""
     batches: bool = True
-    """Push several entries at once (isEnableBatchPush); 0.2.x does not know how."""
+    """Whether a push may have several entries (isEnableBatchPush); 0.2.x does not support that."""
 
 
 class EntryReader(Protocol):
-    """What the core reads of entries that are written."""
+    """The interface by which the core reads written entries."""
 
     def entry(self, index: LogIndex) -> memoryview:
-        """One entry with its header."""
+        """Return one entry with its header."""
         ...
 
     def entries(self, first: LogIndex, last: LogIndex, bytes_max: int) -> Sequence[memoryview]:
-        """Entries from `first` on, at most to `last`; more than one only while they stay within `bytes_max`."""
+        """Return entries from `first` on, at most to `last`; at least one, and more only within `bytes_max`."""
         ...
 
     def fits(self, position: int, size: int) -> bool:
-        """Whether the next entry, of `size` bytes, belongs at `position`."""
+        """Whether `position` is the right place for a next entry of `size` bytes."""
         ...
 
 
 @attrs.define(eq=False)
 class Follower:
-    """One follower as its leader sees it (EntryDispatcher)."""
+    """The leader's state for one follower (EntryDispatcher)."""
 
     peer: PeerId
     state: str
     follows: bool = False
-    """It has answered a heartbeat of this leadership; before that it would refuse whatever is pushed."""
+    """Whether it has answered a heartbeat of this leadership; before that it would refuse every push."""
     compare_index: LogIndex = NO_INDEX
     write_index: LogIndex = NO_INDEX
     match_index: LogIndex = NO_INDEX
-    """It has everything up to here on its medium, or says so."""
+    """The last entry that it has acknowledged; a Java node may acknowledge entries that are not durable."""
     control_out: bool = False
-    """A COMPARE, TRUNCATE or COMMIT is on the way."""
+    """Whether a COMPARE, TRUNCATE or COMMIT is in flight."""
     commit_sent: LogIndex = NO_INDEX
     inflight: dict[LogIndex, int] = attrs.field(factory=dict[LogIndex, int])
-    """First index and size of each push of entries that is on the way."""
+    """The size of each push of entries in flight, by its first index."""
     resume_at: int = 0
-    """Nothing is sent before this moment."""
+    """The time, as `now_ms`, before which nothing is sent to it."""
     contact_tick: int = -1
     confirmed_round: int = 0
-    """The last round of heartbeats that it has answered with success."""
+    """The number of the last round of heartbeats that it has answered with success."""
     session: int = 0
-    """Answers to what was sent in an earlier session say nothing any more."""
+    """Counts the restarts of replication to it; answers to pushes of an earlier session are ignored."""
 
 
 @attrs.define(eq=False)
@@ -114,12 +114,12 @@ class FollowerGroup:
 
 @attrs.define(eq=False)
 class JavaLeadership:
-    """What exists only while a node leads."""
+    """The state that exists only while a node leads."""
 
     term_start_index: LogIndex
     group: FollowerGroup
     success_ms: int
-    """When a majority answered a heartbeat last."""
+    """The time when a majority last answered a heartbeat."""
     beat_at_ms: int = 0
     beat_ok: set[PeerId] = attrs.field(factory=set[PeerId])
     round: int = 0
@@ -134,7 +134,7 @@ class JavaLeadership:
 
 @attrs.define(eq=False)
 class JavaState:
-    """Everything one node knows."""
+    """The whole state of one node."""
 
     id: PeerId
     configuration: Configuration
@@ -152,36 +152,36 @@ class JavaState:
     now_ms: int = 0
     heard_ms: int = 0
     verified_index: LogIndex = NO_INDEX
-    """How far the log agrees with that of the leader of this term, as COMPARE and what followed it have shown."""
+    """The last entry up to which the log is known, from COMPARE and later pushes, to agree with this term's leader."""
     # the election
     next_vote_ms: int = 0
     round_until_ms: int | None = None
-    """While a round of votes is under way: until when."""
+    """The time when the current round of votes ends; None between rounds."""
     results: dict[PeerId, tuple[str, Term]] = attrs.field(factory=dict[PeerId, "tuple[str, Term]"])
     raise_term: bool = False
-    """The next round is held in a larger term (WAIT_TO_VOTE_NEXT)."""
+    """Whether the next round raises the term (WAIT_TO_VOTE_NEXT)."""
     known_term: Term = -1
     self_vote_due: bool = False
     handing_over: Transfer | None = None
-    """The client's request to hand over leadership that is to be answered, also when this node leads no more."""
+    """The unanswered request of a client to transfer leadership; it is answered even if this node no longer leads."""
     taking: Transfer | None = None
-    """The request to take over leadership that is to be answered."""
+    """The unanswered request of the leader to take over leadership."""
     asked_to_take: tuple[Transfer, int] | None = None
-    """Such a request while entries that it names are still missing here, and the moment when it is refused."""
+    """Such a request while this log lacks entries that it names, and the time when it is refused."""
     # pushes of the leader
     controls: list[Push] = attrs.field(factory=list[Push])
     waiting: dict[LogIndex, tuple[Push, int]] = attrs.field(factory=dict[LogIndex, "tuple[Push, int]"])
-    """Pushes of entries by their first index, with the moment of their arrival."""
+    """Queued pushes of entries by their first index, with the time of their arrival."""
     unanswered: list[tuple[LogIndex, Reply]] = attrs.field(factory=list["tuple[LogIndex, Reply]"])
-    """Replies that wait until entries up to an index are on the medium."""
+    """Replies that wait until the entries up to an index are durable."""
     snapshot: Snapshot | None = None
-    """The log begins anew."""
+    """A new beginning of the log that the owner must install, or None."""
     messages: list[Message] = attrs.field(factory=list[Message])
     rounds: int = 0
-    """Rounds of heartbeats of all earlier leaderships. The next one counts on: late answers must not confirm its reads, and
-    it may be one of the same term."""
+    """The number of the last round of heartbeats of all earlier leaderships. The next leadership, which may be in the same
+    term, continues from it, so that late answers cannot confirm its reads."""
     read_states: list[ReadState] = attrs.field(factory=list[ReadState])
-    """Answers to reads that the owner of the core has not been given yet."""
+    """Answers to reads that were not yet handed to the owner of the core."""
 
     @property
     def quorum(self) -> int:
@@ -193,12 +193,12 @@ class JavaState:
 
     @property
     def begin_index(self) -> LogIndex:
-        """As Java says it: -1 of an empty log."""
+        """The first index of the log, or -1 if it is empty, as in Java."""
         return self.log.first_index if self.log.last_index >= self.log.first_index else NO_INDEX
 
     @property
     def end_index(self) -> LogIndex:
-        """As Java says it: -1 of an empty log."""
+        """The last index of the log, or -1 if it is empty, as in Java."""
         return self.log.last_index if self.log.last_index >= self.log.first_index else NO_INDEX
 
     @property
@@ -212,7 +212,7 @@ class JavaState:
         return self.draw(self.settings.vote_interval_min_ms, self.settings.vote_interval_max_ms)
 
     def become_candidate(self, term: Term) -> None:
-        """Look for a leader in at least `term`, which is not raised here (changeRoleToCandidate)."""
+        """Become a candidate; the term is not raised here, but the next raise is to at least `term` (changeRoleToCandidate)."""
         self.known_term = max(self.known_term, term)
         self._end_leadership()
         self.role, self.leader = Role.CANDIDATE, None
@@ -220,14 +220,14 @@ class JavaState:
         self.forget_pushes()
 
     def adopt_term(self, term: Term) -> None:
-        """A peer has shown a larger term: it is this node's term too, without a vote."""
+        """Adopt the higher term of a peer, without a vote in it."""
         assert term > self.term
         self.become_candidate(term)
         self.term, self.vote = term, None
         self.next_vote_ms = self.now_ms + self.vote_interval()
 
     def become_follower(self, leader: PeerId) -> None:
-        """Follow the leader of the present term."""
+        """Follow the leader of the current term."""
         if self.leader != leader or self.role is not Role.FOLLOWER:
             self.forget_pushes()
             self.verified_index = NO_INDEX
@@ -237,14 +237,14 @@ class JavaState:
         self.heard_ms = self.now_ms
 
     def _end_leadership(self) -> None:
-        """Give up leadership, if this node has it, and answer the reads that nobody can confirm any more."""
+        """End the leadership, if this node has it, and answer its waiting reads without an index."""
         if self.leadership is not None:
             self.read_states += [ReadState(read.context, None) for read in self.leadership.reads]
             self.rounds = self.leadership.round
         self.leadership = None
 
     def forget_pushes(self) -> None:
-        """Refuse whatever a leader has pushed and was not answered yet."""
+        """Refuse all pushes that were not answered yet."""
         for push in [*self.controls, *(push for push, _ in self.waiting.values())]:
             self.send(self.reply(push, Code.INCONSISTENT_STATE))
         for _, reply in self.unanswered:
@@ -254,7 +254,7 @@ class JavaState:
         self.unanswered.clear()
 
     def reply(self, push: Push, code: int) -> Reply:
-        """The answer to a push, with the bounds of the log as they are now."""
+        """Build the answer to a push, with the current bounds of the log."""
         count = 0 if push.first_index == NO_INDEX else push.last_index - push.first_index + 1
         return Reply(
             request=push,

@@ -1,7 +1,7 @@
 """Connections of the native dialect: one task per peer and lane dials and sends, one per accepted connection receives.
 
-Votes, heartbeats and answers have a connection of their own, so that they never wait behind entries. A message that cannot be
-sent is dropped: the Raft core repeats what matters.
+Votes, heartbeats and answers have a separate connection, so that they never wait behind entries. A message that cannot be sent
+is dropped, because the Raft core repeats every message that matters.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ log = get_logger(__name__)
 HANDSHAKE_SECONDS = 2.0
 CONNECT_SECONDS = 1.0
 RETRY_SECONDS_MIN, RETRY_SECONDS_MAX = 0.05, 1.0
-"""Pause after a failed connection; it doubles up to the maximum."""
+"""The first and the longest pause after a failed connection, in seconds; the pause doubles with each failure."""
 REFUSED_SECONDS = 3.0
-"""Pause after a refusal, which a person has to act upon."""
+"""Pause after a refusal, in seconds; it is long because an operator has to act."""
 QUEUE_MAX = {LANE_CONTROL: 1024, LANE_ENTRIES: 512}
-"""Messages that wait for one connection; beyond it the oldest one is dropped."""
+"""How many messages may wait for one connection; a further one drops the oldest."""
 UNSENT_BYTES_MAX = 2 * 1024 * 1024
 SILENT_SECONDS = 5.0
-"""A peer that answers nothing for so long is dialled again; one that has sent nothing for so long does not keep its id."""
+"""A peer that has not answered for this long is dialled again, and another node may then connect with its id."""
 SWEEP_SECONDS = 1.0
 STRANGERS_MAX = 64
-"""Connections that have not shaken hands yet; one more ends the oldest."""
+"""How many connections may be in the handshake; a further one ends the oldest."""
 FAREWELL_SECONDS = 1.0
 COLD_BYTES = 256 * 1024
-"""A slice this large may have left the page cache: a worker thread touches it before the event loop does."""
+"""A slice of at least this many bytes may be out of the page cache, so a worker thread reads it before the event loop."""
 
 
 @attrs.define(eq=False)
 class Link:
-    """What goes to one peer on one lane."""
+    """The outgoing connection to one peer on one lane."""
 
     links: Links
     peer: PeerId
@@ -58,16 +58,16 @@ class Link:
     address: Address
     connected: bool = False
     refusal: str | None = None
-    """Why the last attempt ended, if a person has to act."""
+    """Why the last attempt ended, if an operator has to act."""
     sent_at: float = 0.0
-    """When something was sent last, by the monotonic clock."""
+    """The time of the last sent message, by the monotonic clock."""
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     _connection: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     _queue: deque[Message] = attrs.field(factory=deque[Message])
     _wake: trio.Event = attrs.field(factory=trio.Event)
 
     def send(self, message: Message) -> None:
-        """Send in the background; dropped where there is no connection."""
+        """Send in the background; without a connection the message is dropped."""
         if not self.connected:
             return
         if len(self._queue) >= QUEUE_MAX[self.lane]:
@@ -76,7 +76,7 @@ class Link:
         self._wake.set()
 
     async def run(self) -> None:
-        """Keep a connection to the peer until the scope is cancelled."""
+        """Keep a connection to the peer open until the scope is cancelled."""
         pause = RETRY_SECONDS_MIN
         with self.scope:
             while True:
@@ -134,12 +134,12 @@ class Link:
             nursery.cancel_scope.cancel()
 
     def reconnect(self) -> None:
-        """End the present connection; another one follows."""
+        """Close the current connection; `run` then opens a new one."""
         self._connection.cancel()
 
     async def _notice_end(self, stream: Stream, scope: trio.CancelScope) -> None:
         with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
-            await stream.receive_some(1)  # a listener sends nothing more, so this is the end
+            await stream.receive_some(1)  # a listener sends nothing more, so this returns when the connection ends
         scope.cancel()
 
     async def _send(self, stream: Stream) -> None:
@@ -174,43 +174,43 @@ class Links:
 
     identity: NodeCard
     beginning: Callable[[], LogBeginning]
-    """Where the ledger begins, which the first entry decides."""
+    """Returns the beginning of the ledger, which is known from the first entry on."""
     secret: bytes
     network: Network
     clock: Clock
     workers: Workers
     secrets: Randomness
     deliver: Callable[[Message], None]
-    """Takes each message that came."""
+    """Called with each received message."""
     on_connected: Callable[[PeerId], None]
     """Called when entries can be sent to a peer again."""
     on_disconnected: Callable[[PeerId], None]
-    """Called when a connection over which a peer sent has ended, and no other one has taken its place."""
+    """Called when the last connection from a peer has ended."""
     outgoing: dict[tuple[PeerId, int], Link] = attrs.field(factory=dict[tuple[PeerId, int], Link])
     accepted: dict[Accepted, None] = attrs.field(factory=dict[Accepted, None])
     heard: dict[PeerId, float] = attrs.field(factory=dict[PeerId, float])
-    """When each peer was heard last, by the monotonic clock."""
+    """The time of the last bytes from each peer, by the monotonic clock."""
     serves: dict[PeerId, str] = attrs.field(factory=dict[PeerId, str])
-    """Where the brokers of the peers serve clients, as each said when it connected last."""
+    """The addresses where the peers' brokers serve clients, each from the peer's last handshake."""
     _nursery: trio.Nursery | None = None
 
     @property
     def card(self) -> NodeCard:
-        """Who this node is now."""
+        """The card of this node, with the current beginning of its ledger."""
         return attrs.evolve(self.identity, beginning=self.beginning())
 
     def nonce(self) -> bytes:
         return self.secrets.getrandbits(8 * NONCE_SIZE).to_bytes(NONCE_SIZE, "big")
 
     def refused(self, peer: PeerId | None, address: Address, error: HaError) -> None:
-        """Log why a connection is of no use."""
+        """Log why a connection was refused or had to be closed."""
         if isinstance(error, WrongRaftDialect):
             log.error("raft_peer_speaks_other_dialect", peer=peer, address=str(address), set_raft_dialect=error.theirs)
         else:
             log.error("raft_connection_refused", peer=peer, address=str(address), reason=str(error))
 
     def follow_members(self, addresses: dict[PeerId, Address]) -> None:
-        """Dial these peers, and no others."""
+        """Keep connections to these peers, and close those to others."""
         for (peer, lane), link in list(self.outgoing.items()):
             if addresses.get(peer) != link.address:
                 link.scope.cancel()
@@ -229,10 +229,10 @@ class Links:
             link.send(message)
 
     async def run(self, host: str, port: int, *, task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED) -> None:
-        """Listen and dial until cancelled; reports the port.
+        """Listen and dial until cancelled; `started` returns the port.
 
         Raises:
-            OSError: the port is taken.
+            OSError: the port is in use.
         """
         listeners = list(await self.network.open_listeners(host, port))
         async with trio.open_nursery() as nursery:
@@ -244,7 +244,7 @@ class Links:
             await trio.serve_listeners(self._accept, listeners)
 
     async def _sweep(self) -> None:
-        """Dial peers again that answer nothing: the other end of the connection may be gone without a word."""
+        """Dial peers again that do not answer, because the peer may have disappeared without closing the connection."""
         while True:
             await trio.sleep(SWEEP_SECONDS)
             for (peer, _), link in self.outgoing.items():
@@ -296,7 +296,7 @@ class Links:
         await self._receive(accepted, listener.rest)
 
     def _judge(self, hello: Hello) -> str | None:
-        """Why a node that knows the secret may not join in."""
+        """Return why a node that knows the secret is refused, or None."""
         now = self.clock.monotonic()
         for other in self.accepted:
             if other.peer == hello.card.peer and other.node != hello.card.node and now - other.heard < SILENT_SECONDS:
@@ -307,7 +307,7 @@ class Links:
         return None
 
     def _replace_former(self, accepted: Accepted) -> None:
-        """A peer has one connection per lane; an earlier one is half-open, or its end was not noticed yet."""
+        """Close an earlier connection of the same peer and lane, which is half-open or whose end was not noticed yet."""
         for other in list(self.accepted):
             if other is not accepted and (other.peer, other.lane) == (accepted.peer, accepted.lane):
                 other.scope.cancel()

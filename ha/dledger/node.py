@@ -1,4 +1,4 @@
-"""A broker's node of a DLedger group: it elects by itself and reports what the broker has become.
+"""A broker's node of a DLedger group: it takes part in elections and reports the broker's role.
 
 Invariant: the broker becomes master only after everything that earlier leaders committed has been derived here.
 """
@@ -34,7 +34,7 @@ from .status import Leading
 log = get_logger(__name__)
 
 OnLeading = Callable[[Leading], Awaitable[None]]
-"""Lets the broker take the role that the group has given it; ends early when the next one comes."""
+"""Makes the broker assume the role that the group has given it; it is cancelled by the next change."""
 
 
 @attrs.define(eq=False)
@@ -68,7 +68,7 @@ class DLedgerNode:
             raise
 
     def _with_older_log(self, world: World, config: StoreConfig, newer: DLedgerCommitLog) -> CommitLog:
-        """The ledger, behind the segments of a classic commit log if the store has some (RocketMQ's divided offset)."""
+        """Return the ledger, after the segments of a classic commit log if the store has some (RocketMQ's divided offset)."""
         replica = self.replica
         replica.reader.may_fill = self._may_fill
         replica.before_clearing.append(self._forget_mark)
@@ -94,12 +94,12 @@ class DLedgerNode:
         return DividedCommitLog(newer, older, ledger.continue_from, older.files_end, sealed=sealed)
 
     async def _drop_older(self) -> None:
-        """The leader no longer has what came between: what is older has expired too."""
+        """Remove the older log, because the group has expired the entries that follow it."""
         assert self.replica.older is not None
         self.replica.older.drop()
 
     async def run(self, store: MessageStore, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Report what this node becomes, until cancelled. The group itself runs with the store's log."""
+        """Report the changes of role until cancelled. The replica itself runs with the store's log."""
         self._store = store
         store.queue_ends.filled_from = lambda: self.replica.ledger.begin_position
         self.replica.on_role.append(self._role_changed)
@@ -112,7 +112,7 @@ class DLedgerNode:
             if leading != reported and self.on_leading is not None:
                 with trio.CancelScope() as self._scope:
                     await self.on_leading(leading)
-                # One that was interrupted has to be taken from the beginning, also if the same one is back already.
+                # An interrupted change of role must be done again, even if the same role has returned already.
                 reported = None if self._scope.cancelled_caught else leading
             if reported == self.replica.leading or self.on_leading is None:
                 await self._changed.wait()
@@ -121,23 +121,23 @@ class DLedgerNode:
         return self._running.is_set() and not self._store.queue_ends.owed
 
     def _role_changed(self, _leading: Leading) -> None:
-        self._store.queue_ends.owed = True  # what this node has expired as a follower is said once it leads
+        self._store.queue_ends.owed = True  # once it leads, it reports what it expired as a follower
         self._changed.set()
         self._scope.cancel()
 
     async def _forget_mark(self) -> None:
-        """Let no later start look for the log that is about to be dropped."""
-        await self._running.wait()  # the log takes part in the group a moment before the broker knows its store
+        """Remove the recovery mark, so that no later start requires the log that is about to be removed."""
+        await self._running.wait()  # the log takes part in the group before `run` gets the store
         await self._store.begin_cut(everything=True)
 
     def _begun_anew(self) -> None:
-        """The leader no longer had what was missing here: what was derived from it has gaps that nothing can fill."""
+        """Drop everything derived from the log: after the missing entries it has gaps that cannot be filled."""
         self._store.drop_everything_derived()
 
     async def prepare_to_lead(self) -> None:
         """Wait until everything that earlier leaders committed is committed and derived here too.
 
-        Cancellation: by the next change of the group's leader.
+        Cancellation: the next change of the group's leader cancels it.
         """
         while True:
             try:
@@ -153,20 +153,20 @@ class DLedgerNode:
             return
 
     async def hand_over(self) -> None:
-        """Before a stop: let another node lead, if there is one that can."""
+        """Transfer leadership before a stop, if another node can take it."""
         await self.replica.resign()
 
     async def lead(self, broker_id: int, *, synchronous: bool) -> None:
-        """The group has decided already."""
+        """Do nothing, because the group elects its leader."""
 
     async def follow(self, broker_id: int) -> None:
-        """The group has decided already."""
+        """Do nothing, because the group elects its leader."""
 
     async def stop(self) -> None:
-        """The node goes on as a member of its group in every role."""
+        """Do nothing, because the node is a member of its group in every role."""
 
     def set_master(self, master: Address | None) -> None:
-        """The group knows its leader."""
+        """Do nothing, because the group knows its leader."""
 
     @property
     def is_leader(self) -> bool:
@@ -174,7 +174,7 @@ class DLedgerNode:
 
 
 def _check_adjacent(older: OlderLog, ledger: Ledger, config: StoreConfig) -> None:
-    """Refuse an older log that does not end where the ledger begins.
+    """Raise an error if the older log does not end where the ledger begins.
 
     Raises:
         LogOfOtherMode: both have messages at the same offsets.

@@ -1,7 +1,7 @@
-"""Changing a follower's ledger as its leader orders: entries are written, cut, or replaced by a later beginning.
+"""Changes of a follower's ledger that its leader requires: entries are written or truncated, or the log begins again later.
 
-Each of these must be done before the node says anything more, so each is tried until the disk accepts it. Meanwhile the leader
-goes on with the other nodes.
+Each change must be done before the node sends its next message, so it is retried until the disk accepts it. In the meantime the
+leader continues with the other nodes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ async def write(ledger: Ledger, piece: Slice) -> None:
     """Append received entries.
 
     Raises:
-        LedgerGap: they do not continue the ledger. Nothing was appended.
+        LedgerGap: the entries do not continue the ledger. Nothing was appended.
     """
     while True:
         try:
@@ -42,7 +42,7 @@ async def write(ledger: Ledger, piece: Slice) -> None:
 
 
 async def truncate(ledger: Ledger, disk: DiskTasks, index: LogIndex) -> None:
-    """Cut the entries from `index` on, which the leader does not have."""
+    """Truncate the entries from `index` on, which the leader does not have."""
     log.info("uncommitted_entries_cut", first_index=index, last_index=ledger.end_index)
     while True:
         try:
@@ -62,7 +62,7 @@ async def begin_anew(
     before_clearing: Sequence[Callable[[], Awaitable[None]]],
     on_cleared: Sequence[Callable[[], None]],
 ) -> None:
-    """Drop the ledger and all that was derived from it: the leader no longer has the entries that are missing here."""
+    """Remove the ledger and everything derived from it, because the leader no longer has the entries missing here."""
     begin, last_index, last_term = snapshot.payload, snapshot.last_index, snapshot.last_term
     assert isinstance(begin, BeginAnew)
     log.warning(
@@ -76,7 +76,7 @@ async def begin_anew(
         async with disk.lock:
             for prepare in before_clearing:
                 await prepare()
-            # On the event loop, which reads the list of files that this changes.
+            # This runs on the event loop, because it changes the list of files that the event loop reads.
             ledger.clear(last_index + 1, begin.position, last_term)
             if begin.configuration_body:
                 ledger.configurations = [(begin.configuration_index, begin.configuration_body)]

@@ -1,4 +1,4 @@
-"""The log of a store of any mode, read without a broker: classic segments, and behind them the ledger if there is one."""
+"""Reads the log of a store of any mode without a broker: classic segments, then the ledger if there is one."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from .walk import body_is_sound, is_message
 
 
 def all_log_files(disk: Disk, root: str) -> list[LogFile]:
-    """All files of a store's log, in order; none if there is no store.
+    """Return all files of a store's log, in order; an empty list if there is no store.
 
     Raises:
-        OSError: one cannot be read.
+        OSError: a file cannot be read.
     """
     found = log_files(disk, root)
     for name in disk.list_directory(root):
@@ -24,7 +24,7 @@ def all_log_files(disk: Disk, root: str) -> list[LogFile]:
 
 
 def look_at_entry(file: LogFile, position: int) -> tuple[Check, RecordSpan | None, int]:
-    """What is at a position of a ledger's data file: an entry that is whole and in its place, a blank block, or nothing."""
+    """Check what is at a position of a ledger's data file: a complete entry in its place, a blank block, or nothing."""
     view, left = file.view, len(file.view) - position
     if left >= BLANK_SIZE and BLANK.codec.unpack_from(view, position) == (MAGIC_BLANK, left):
         return Check.BLANK, None, position

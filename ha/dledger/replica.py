@@ -1,9 +1,9 @@
 """One node of a DLedger group: the trio shell around the Raft core, the ledger and the connections.
 
-Everything that happens (a tick, a message, a proposal, a finished sync) is told to the core at once; one task then carries out
-what the core wants done, in the order that `ha/raft/ready.py` prescribes. Entries are written on the event loop and synced by
-another task, on the leader while its followers receive them. Whatever shows that two histories exist ends the node's part in
-the group, with a text that says why; it never goes on with a wrong log.
+Every input (a tick, a message, a proposal, a finished sync) is passed to the core at once; one task then does the work of each
+`Ready`, in the order that `ha/raft/ready.py` prescribes. Entries are written on the event loop and synced by another task, on
+the leader while its followers receive them. When there is evidence of two diverged histories, the node leaves the group with
+a logged reason; it never continues with a wrong log.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ from .waiters import Done, Waiters
 log = get_logger(__name__)
 
 STALLED_TICKS = 10
-"""A node that was not run for this much longer than it meant to sleep lets only a few ticks pass: what its peers sent meanwhile
-is still in its sockets."""
+"""If a node slept this many ticks longer than planned, only one tick is counted, so that it does not time out its peers, whose
+messages are still in its sockets."""
 ROUNDING = 1e-3
-"""Part of a tick that counts as a whole one: a sleep that ends a rounding error early must not be followed by an endless number
-of others."""
+"""The part of a tick by which a sleep may end early and still count as whole; otherwise a rounding error would make the loop
+sleep again and again."""
 EXPIRE_SECONDS = 0.1
-"""How often deadlines of waiting puts are looked at."""
+"""Polling interval for the deadlines of waiting puts, in seconds."""
 
 
 @attrs.define(eq=False)
 class Replica:
-    """One node; `open_replica` makes it."""
+    """One node of a group; `open_replica` creates it."""
 
     world: World
     settings: ReplicaSettings
@@ -67,24 +67,24 @@ class Replica:
     core: Raft | JavaCore
     reader: LedgerReader
     node: bytes
-    """Random identity, kept with the store."""
+    """The random identity of the node, stored with its ledger."""
     hard_state_file: HardStateFile
     port: int = 0
-    """Where peers connect, once `run` has started."""
+    """The port to which peers connect, once `run` has started."""
     on_role: list[Callable[[Leading], None]] = attrs.field(factory=list[Callable[[Leading], None]])
     """Called when role, term or leader have changed."""
     on_committed: list[Callable[[LogIndex, int], None]] = attrs.field(factory=list[Callable[[LogIndex, int], None]])
     """Called with the last committed index, and the position where its entry ends."""
     before_clearing: list[Callable[[], Awaitable[None]]] = attrs.field(factory=list[Callable[[], Awaitable[None]]])
-    """Awaited right before the ledger begins anew, so that no later start calls for what it drops; one that raises OSError is
-    called again."""
+    """Awaited right before the ledger is cleared, so that no later start requires the removed entries; if one raises OSError,
+    they are called again."""
     on_cleared: list[Callable[[], None]] = attrs.field(factory=list[Callable[[], None]])
-    """Called when the ledger has begun anew, because the leader no longer had what was missing here; one that raises OSError is
-    called again."""
+    """Called when the ledger was cleared, because the leader no longer had the entries missing here; if one raises OSError,
+    they are called again."""
     older: OlderLog | None = None
     """The classic commit log that the ledger continues, if the store has one."""
     stopped: str | None = None
-    """Why the node has no part in the group any more; a person has to act."""
+    """Why the node has left the group, so that an operator has to act; None while it takes part."""
     waiters: Waiters = attrs.field(factory=Waiters)
     disk: DiskTasks = attrs.field(init=False)
     links: Links | JavaLinks = attrs.field(init=False)
@@ -145,11 +145,11 @@ class Replica:
 
     @property
     def leading(self) -> Leading:
-        """Who leads."""
+        """The role of this node, and the leader that it knows."""
         return self._leading
 
     def served_at(self, peer: PeerId) -> str | None:
-        """Where the broker of a peer serves clients; None if it has not said so, as nodes of the java dialect never do."""
+        """The address where the broker of a peer serves clients; None if unknown, as it is for nodes of the java dialect."""
         return self.links.serves.get(peer) or None if isinstance(self.links, Links) else None
 
     @property
@@ -157,7 +157,7 @@ class Replica:
         return self._leading.role is Role.LEADER
 
     def addresses(self) -> dict[PeerId, Address]:
-        """Where every member is. Addresses that an operator has changed in `dLegerPeers` win over those in the log."""
+        """The addresses of all members. Those that an operator has changed in `dLegerPeers` override those in the log."""
         group = self.reader.newest()
         known = {**group.addresses, **self.settings.peers}
         return {peer: known[peer] for peer in sorted(group.configuration.members) if peer in known}
@@ -171,7 +171,7 @@ class Replica:
         return LogBeginning(NOT_BEGUN if ledger.empty else ledger.begin_position)
 
     def status(self) -> ReplicaStatus:
-        """The node as it is now."""
+        """Return the current status of the node."""
         return status_of(
             self.settings.self_id,
             self.core,
@@ -189,8 +189,8 @@ class Replica:
 
         Args:
             records: at least one.
-            expected_term: refuse in any other term.
-            patch: the records are messages, and each one's physical offset is written into it.
+            expected_term: the proposal is refused in any other term.
+            patch: whether the records are messages, into each of which its physical offset is written.
 
         Raises:
             NotLeader, TermChanged, TransferInProgress, LeaderNotReady (Refused): nothing was appended.
@@ -212,15 +212,15 @@ class Replica:
         """Call `done` once: when the entry is committed, when this node stops leading, or at `deadline`.
 
         Args:
-            index: of an entry that this node has proposed, in the order of the log.
-            deadline: by the monotonic clock, seconds; no earlier than that of an entry before.
-            done: must not raise.
+            index: index of an entry that this node has proposed; calls are in log order.
+            deadline: by the monotonic clock, seconds; not before the deadline of an earlier entry.
+            done: called with the outcome; it must not raise.
         """
         self.waiters.add(index, deadline, done)
         self._awaited.set()
 
     def propose_own(self, record: bytes, configuration: Configuration | None = None) -> LogIndex | None:
-        """Append an entry of the group itself; None if it cannot be done now, and then it will be wanted again."""
+        """Append a control entry of the group and return its index; None if that fails, and the core then asks for it again."""
         core = self.core
         try:
             assignment = core.admit()
@@ -237,12 +237,12 @@ class Replica:
         return placed.last_index
 
     async def read_index(self) -> LogIndex:
-        """The index up to which the log must be applied before a read that begins now is linearizable.
+        """Return the index up to which the log must be applied before a read that begins now is linearizable.
 
         Raises:
             NotLeader: no leader is known.
-            LeadershipLost: leadership was lost meanwhile.
-        Cancellation: a follower's question to its leader may get lost, so callers set a deadline.
+            LeadershipLost: leadership was lost in the meantime.
+        Cancellation: a follower's request to its leader may get lost, so callers set a deadline.
         """
         self._read_count += 1
         context = self._read_count
@@ -261,7 +261,7 @@ class Replica:
     # --------------------------------------------------------------------------------------------------------------- membership
 
     def transfer(self, target: PeerId) -> None:
-        """Begin to hand leadership to `target`; proposals are refused until that has succeeded or is given up.
+        """Begin to transfer leadership to `target`; proposals are refused until that has succeeded or is aborted.
 
         Raises:
             NotLeader, ChangeRefused (Refused): nothing was changed.
@@ -275,7 +275,7 @@ class Replica:
         """Take part in the group until cancelled.
 
         Raises:
-            OSError: the port is taken.
+            OSError: the port is in use.
         """
         self._ticked_at = self.world.clock.monotonic()
         async with trio.open_nursery() as nursery:
@@ -289,24 +289,24 @@ class Replica:
             task_status.started()
 
     def hand_over(self, reason: str) -> bool:
-        """Let another voter lead, if this node leads and one can; returns whether that is under way."""
+        """Begin to transfer leadership if this node leads and another voter can; return whether a transfer is in progress."""
         under_way = hand_over(self.core, reason)
         self._wake()
         return under_way
 
     async def resign(self) -> None:
-        """Before a stop: hand leadership to another voter, if there is one that can take it in time."""
+        """Transfer leadership to another voter before a stop, if one can take it within `transfer_seconds`."""
         with trio.move_on_after(self.settings.transfer_seconds):
             while self.core.leadership is not None and self.hand_over("the node stops"):  # noqa: ASYNC110
                 await trio.sleep(self.settings.tick_seconds)
 
     async def close(self) -> None:
-        """Sync and note what is there, and close the files; `run` must have ended."""
+        """Sync the ledger, write its checkpoint and close its files; `run` must have ended."""
         with trio.CancelScope(shield=True):
             await self.world.workers.run(self.close_files)
 
     def close_files(self) -> None:
-        """The same; blocks."""
+        """Do the work of `close`. Blocks."""
         ledger, end = self.ledger, self.ledger.end
         try:
             if ledger.failure is None:
@@ -366,7 +366,7 @@ class Replica:
 
     async def _expire_forever(self) -> None:
         while True:
-            if not len(self.waiters):  # an idle node does not wake up for this
+            if not len(self.waiters):  # an idle node does not poll
                 self._awaited = trio.Event()
                 await self._awaited.wait()
             await trio.sleep(EXPIRE_SECONDS)
@@ -391,7 +391,7 @@ class Replica:
 
     async def _carry_out(self, ready: Ready) -> None:
         if ready.soft_state is not None and ready.soft_state.role is not Role.LEADER:
-            self._lead(ready)  # at once: the disk may take its time to save the new term
+            self._lead(ready)  # before the new term is saved, which may take long
         if ready.hard_state is not None:
             await self.disk.save(ready.hard_state)
         if ready.snapshot is not None:
@@ -411,7 +411,7 @@ class Replica:
         if ready.appends and any(piece.batch.configurations for piece in ready.appends):
             self.links.follow_members(self.addresses())
         for message in ready.messages:
-            sent: Any = message  # of the dialect that both the core and the links speak
+            sent: Any = message  # in the dialect that both the core and the links speak
             self.links.send(sent)
         if ready.committed is not None:
             self._commit(ready.committed.last_index)
@@ -459,7 +459,7 @@ class Replica:
             self.propose_own(configuration_record(group, wall_ms), wanted)
 
     def _stop(self, reason: str) -> None:
-        """End this node's part in the group."""
+        """Leave the group, and answer everything that waits."""
         self.stopped = reason
         log.error("raft_node_stopped", peer=self.settings.self_id, term=self.core.term, reason=reason)
         self.links.follow_members({})
@@ -474,17 +474,17 @@ class Replica:
         """Delete the oldest data file, if it is not the last one and all of it is committed.
 
         Raises:
-            OSError: it has to stay, or the disk refused; it may be tried again.
+            OSError: the file has to stay, or the disk failed; the caller may try again.
         """
         files = self.ledger.data.files
         if len(files) < 2 or not await self.expire(files[1].start):
             raise OSError(errno.EBUSY, "the oldest file of the ledger is its last one, or not committed yet")
 
     async def expire(self, position: int) -> int:
-        """Delete the data files that lie wholly before `position`, as far as that may be; returns how many.
+        """Delete the data files that end at or before `position` and may be deleted; return how many.
 
         Raises:
-            OSError: the disk refused; some of them may be gone.
+            OSError: the disk failed; some of the files may be deleted.
         """
         begin = self.ledger.begin_after(position)
         if begin is None:

@@ -1,7 +1,7 @@
-"""Giving up the lost majority of a group: one node that is left becomes the only voter of its ledger (JRaft `resetPeer`).
+"""Abandoning the lost majority of a group: one remaining node becomes the only voter of its ledger (JRaft `resetPeer`).
 
-Nobody is asked, so this is for groups whose other voters are lost for good: what only they had is given up, and one of them
-that comes back would be another group of the same name. The node must not run.
+No other voter takes part, so this is only for groups whose other voters are lost permanently. Entries that only they had are
+lost, and a voter that returned would form a second group of the same name. The node must not run.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ DIRECTORY_PREFIX = "dledger-"
 
 @attrs.frozen
 class NodeLeft:
-    """What there is of a node, as far as an operator has to know it."""
+    """The state of a remaining node that an operator needs to know."""
 
     peer: PeerId
     term: Term
     end_index: int
     committed_index: int
-    """At least this entry was on a majority."""
+    """The last entry known to be committed; later ones may have been committed too."""
     configuration: Configuration | None
-    """Of the newest entry with one; None if the group still is as `dLegerPeers` has it."""
+    """The newest configuration in the log; None if the group still has the members of `dLegerPeers`."""
 
 
 def look_at_node(disk: Disk, root: str, peer: str | None = None, data_directory: str = "") -> NodeLeft:
-    """Read what a node has kept; it must not run.
+    """Read the state of a node from its files; the node must not run.
 
     Args:
         root: the store (storePathRootDir).
-        peer: the node's id, where the store holds several ledgers.
+        peer: the node's id; it may be None if the store has only one ledger.
         data_directory: storePathDLedgerCommitLog, if that is set.
 
     Raises:
-        NoSuchNode: the store has no ledger of that node, or it has several.
+        NoSuchNode: the store has no ledger of that node, or several and `peer` is None.
         CorruptLedger, CorruptHardState, WrongSegmentSize, OSError: as when the node starts.
     """
     name = _node_of(disk, root, peer)
@@ -58,15 +58,15 @@ def look_at_node(disk: Disk, root: str, peer: str | None = None, data_directory:
 
 
 def reset_peers(disk: Disk, root: str, left: NodeLeft, address: Address, wall_ms: int, data_directory: str = "") -> None:
-    """Append a configuration in which the node is the only voter, in a new term, and make it durable; blocks.
+    """Append a configuration in which the node is the only voter, in a new term, and make it durable. Blocks.
 
     Args:
-        left: what `look_at_node` has found.
-        address: where the node listens for others that will join it.
-        wall_ms: by the wall clock.
+        left: the result of `look_at_node`.
+        address: the address where the node listens for nodes that will join it.
+        wall_ms: the current time by the wall clock.
 
     Raises:
-        OSError: the disk refused; the command may be repeated.
+        OSError: the disk failed; the operation may be repeated.
     """
     directory = f"{root}/{DIRECTORY_PREFIX}{left.peer}"
     ledger = _open(disk, root, left.peer, data_directory)

@@ -1,4 +1,4 @@
-"""What a node says about itself and its group."""
+"""The status of a node and its group."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ from .native_layout import LANE_CONTROL
 
 @attrs.frozen
 class Leading:
-    """Who leads, as this node knows it."""
+    """A node's role, and the leader that it knows."""
 
     role: Role
     term: Term
     leader: PeerId | None
     address: Address | None
-    """Of the leader's Raft port."""
+    """The address of the leader's Raft port."""
 
 
 @attrs.frozen
 class PeerStatus:
-    """One other member, as this node sees it."""
+    """The state of one other member, as this node knows it."""
 
     peer: PeerId
     address: Address
     learner: bool
     connected: bool
     match_index: LogIndex | None
-    """What it is known to hold on its medium; None where this node does not lead."""
+    """The last entry known to be durable there; None if this node does not lead."""
     refusal: str | None
-    """Why it cannot be connected, if a person has to act."""
+    """Why no connection to it is possible, if an operator has to act."""
 
 
 @attrs.frozen
 class ReplicaStatus:
-    """One node, as it is now."""
+    """The current state of one node."""
 
     self_id: PeerId
     leading: Leading
@@ -55,7 +55,7 @@ class ReplicaStatus:
     committed_index: LogIndex
     configuration: Configuration
     failure: str | None
-    """Why the node takes nothing or has no part in the group; None while all is well."""
+    """Why the node refuses appends or has left the group; None if neither."""
     peers: tuple[PeerStatus, ...]
 
 
@@ -69,7 +69,7 @@ def status_of(
     addresses: Mapping[PeerId, Address],
     stopped: str | None,
 ) -> ReplicaStatus:
-    """A node as it is now; `stopped` says why it has no part in the group, if it has none."""
+    """Return the current status of a node; `stopped` is why it has left the group, if it has."""
     group = core.leadership.group if core.leadership is not None else None
     peers: list[PeerStatus] = []
     for peer, address in addresses.items():

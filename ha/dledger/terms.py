@@ -1,7 +1,7 @@
-"""Which term each entry of a log has, kept as the few places where the term changes; pure.
+"""The terms of a log's entries, stored as the few indexes where the term changes; it does no I/O.
 
-Terms never decrease along a log, so the first index of each term says everything. Index `begin - 1`, the entry before the first
-one, has a term too where it is known: a leader must name it to a follower that goes on from there.
+Terms never decrease along a log, so the first index of each term is enough. Index `begin - 1`, the entry before the first one,
+also has a term if it is known, because a leader must send it to a follower that continues from there.
 """
 
 from __future__ import annotations
@@ -20,39 +20,39 @@ class Terms:
 
     begin: int = 0
     before: int = NO_TERM
-    """Term of the entry `begin - 1`; `NO_TERM` where there never was one or nobody knows any more."""
+    """The term of the entry `begin - 1`; `NO_TERM` if there never was one or its term is no longer known."""
     _firsts: list[int] = attrs.field(factory=list[int])
     _terms: list[int] = attrs.field(factory=list[int])
 
     @property
     def last(self) -> int:
-        """Term of the last entry."""
+        """The term of the last entry."""
         return self._terms[-1] if self._terms else self.before
 
     def term_of(self, index: int) -> int:
-        """Term of the entry `index`, which the caller knows to be in the log or just before it."""
+        """The term of the entry `index`, which must be in the log or just before it."""
         at = bisect_right(self._firsts, index)
         return self._terms[at - 1] if at else self.before
 
     def first_of(self, term: int) -> int | None:
-        """Index of the first entry of `term`, if the log has one."""
+        """The index of the first entry of `term`, or None if the log has none."""
         at = bisect_right(self._terms, term)
         return self._firsts[at - 1] if at and self._terms[at - 1] == term else None
 
     def add(self, index: int, term: int) -> None:
-        """Note that the entries from `index` on have this term; earlier ones have a smaller one, or the same."""
+        """Record that the entries from `index` on have this term; the term of earlier entries must not be higher."""
         if not self._terms or self._terms[-1] != term:
             self._firsts.append(index)
             self._terms.append(term)
 
     def truncate(self, index: int) -> None:
-        """Forget the entries from `index` on."""
+        """Remove the entries from `index` on."""
         while self._firsts and self._firsts[-1] >= index:
             self._firsts.pop()
             self._terms.pop()
 
     def drop_before(self, begin: int) -> None:
-        """Forget the entries before `begin`, except the term of the last of them."""
+        """Remove the entries before `begin`, but keep the term of the last of them."""
         if begin <= self.begin:
             return
         self.before = self.term_of(begin - 1)
@@ -63,7 +63,7 @@ class Terms:
         self.begin = begin
 
     def runs(self, first: int, last: int) -> Iterator[tuple[int, int]]:
-        """For the entries from `first` to `last`: the first index of each term, with the term."""
+        """Yield the first index of each term among the entries from `first` to `last`, with the term."""
         at = max(bisect_right(self._firsts, first) - 1, 0)
         for start, term in zip(self._firsts[at:], self._terms[at:], strict=True):
             if start > last:

@@ -1,4 +1,4 @@
-"""Who waits for an entry to be committed: puts with their deadlines, in the order of the log; pure."""
+"""The puts that wait for their entries to be committed, with their deadlines, in log order; it does no I/O."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from .java_messages import Code
 
 
 class Outcome(enum.Enum):
-    """What became of an entry, as far as is known when its waiter is told."""
+    """The outcome of an entry, as far as it is known when its waiter is called."""
 
     COMMITTED = "committed"
     TERM_CHANGED = "term changed"
     """This node no longer leads; the entry may be committed by another leader, or be lost (DLedger 501)."""
     TIMED_OUT = "timed out"
-    """No majority in time; the entry stays in the log and usually commits later (DLedger 502)."""
+    """There was no majority in time; the entry stays in the log and is usually committed later (DLedger 502)."""
 
 
 CODE_OF_OUTCOME = {
@@ -29,11 +29,11 @@ CODE_OF_OUTCOME = {
     Outcome.TERM_CHANGED: Code.TERM_CHANGED,
     Outcome.TIMED_OUT: Code.WAIT_QUORUM_ACK_TIMEOUT,
 }
-"""What a client of DLedger itself is told."""
+"""The code that a client of DLedger itself gets for each outcome."""
 
 
 def code_of_refusal(error: Exception) -> Code:
-    """What a client of DLedger itself is told when its entry was not appended."""
+    """Return the code for a client of DLedger itself whose entry was not appended."""
     if isinstance(error, TransferInProgress):
         return Code.LEADER_TRANSFERRING
     if isinstance(error, TooManyPending):
@@ -58,19 +58,19 @@ class Waiters:
         self._waiting.append((index, deadline, done))
 
     def commit(self, index: LogIndex) -> None:
-        """Tell those who wait for entries up to `index`."""
+        """End the waits for entries up to `index` as committed."""
         waiting = self._waiting
         while waiting and waiting[0][0] <= index:
             waiting.popleft()[2](Outcome.COMMITTED)
 
     def expire(self, now: float) -> None:
-        """Tell those whose deadline has passed."""
+        """End the waits whose deadline has passed as timed out."""
         waiting = self._waiting
         while waiting and waiting[0][1] <= now:
             waiting.popleft()[2](Outcome.TIMED_OUT)
 
     def change_term(self) -> None:
-        """Tell all of them that this node no longer leads in the term of their entries."""
+        """End all waits because this node no longer leads in the term of their entries."""
         waiting, self._waiting = self._waiting, deque()
         for _, _, done in waiting:
             done(Outcome.TERM_CHANGED)
