@@ -32,6 +32,7 @@ assert FIELDS.size == 40
 MARK_AT = 2048
 """The position of our own recovery mark, in the part of the file that RocketMQ does not use."""
 MARK_SIZE_MAX = 256
+"""How many bytes of the file are reserved for the mark, and as many for the note."""
 DERIVE_ANEW = b"DERIVE ANEW"
 """Stored in place of the mark while a log is being replaced by another one."""
 NOTE_AT = 3072

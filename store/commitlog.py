@@ -2,7 +2,7 @@
 
 Positions are known when `append` returns; completion (flush, slaves, a majority) comes later through `when_stored`. A log owns
 its framing: readers walk `records` and never parse fillers, entry headers or entries that are no message. Readers see
-nothing at or beyond `readable_offset`. `append` is synchronous, so that queue offsets given out just before it cannot be
+nothing at or beyond `readable_offset`. `append` is synchronous, so that queue offsets assigned just before it cannot be
 overtaken. The contract suite in `ledgermq.testing.contracts` checks what every implementation must do.
 """
 
@@ -115,7 +115,7 @@ class CommitLog(Protocol):
 
     @property
     def max_offset(self) -> int:
-        """End of what has been appended: where the next byte goes."""
+        """End of what has been appended: the offset of the next byte."""
         ...
 
     @property
@@ -145,7 +145,7 @@ class CommitLog(Protocol):
         """Append encoded records in order, writing each one's physical offset into it; does no network I/O.
 
         Args:
-            records: made by `encode_record`; at least one.
+            records: encoded by `encode_record`; at least one.
             together: all in one segment, as a client's batch must be.
 
         Raises:

@@ -141,7 +141,7 @@ class ConsumeQueue:
         segment.append(_PRE_BLANK * ((at - segment.start) // UNIT_SIZE))
 
     def sync(self) -> None:
-        """Force written units to the medium; blocks."""
+        """Sync the written units; blocks."""
         start, self._unsynced_from = self._unsynced_from, -1
         if start >= 0:
             try:
@@ -439,7 +439,7 @@ class ConsumeQueues:
         """The queue, created if it does not exist yet.
 
         Raises:
-            BadQueueName: it cannot have a directory. Nothing was made.
+            BadQueueName: it cannot have a directory. Nothing was created.
         """
         return self.table.get((topic, queue_id)) or self._open(topic, queue_id, kept_all=True)
 

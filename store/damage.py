@@ -66,7 +66,7 @@ def _is_in_order(queue: ConsumeQueue, number: int, unit: Unit) -> bool:
 
 
 def lost_units(mark: RecoveryMark, commit_log: CommitLog, queues: ConsumeQueues) -> bool:
-    """Whether queues have fewer units than the mark says."""
+    """Whether queues have fewer units than the mark counts."""
     table = queues.table.values()
     if queue_ends(table, mark.dispatched_offset) < mark.queue_ends:
         log.error("queue_units_lost", directory=queues.directory, expected=mark.queue_ends)
@@ -80,7 +80,7 @@ def lost_units(mark: RecoveryMark, commit_log: CommitLog, queues: ConsumeQueues)
 def lost_index_files(
     mark: RecoveryMark, note: RecoveryMark | None, commit_log: CommitLog, index: IndexFiles, *, page_cache_intact: bool
 ) -> bool:
-    """Whether there are fewer index files than the mark says."""
+    """Whether there are fewer index files than the mark counts."""
     if mark.index_files < 0 or commit_log.min_offset != mark.log_min_offset:
         return False
     expected, found = mark.full_index_files, index.full_files

@@ -1,4 +1,4 @@
-"""What control records say about queues: its next offset, and before which offset its messages are deleted.
+"""What control records determine about a queue: its next offset, and before which offset its messages are deleted.
 
 The file `deletedQueues.json` is a cache of control records of the log. A deletion in it counts as long as its control record is
 in the log. Pure except for the file; readers of a store's files, which do not import the server, use it too.

@@ -1,7 +1,7 @@
 """Deriving consume queues and the key index from the log (RocketMQ ReputMessageService).
 
 Invariant: records reach the queues in log order, each once, and none at or beyond the log's readable offset. What a put has
-just encoded is handed over (`offer`) so that it need not be parsed again; whatever was not offered (recovery, a slave's raw
+just encoded is passed on (`offer`) so that it need not be parsed again; whatever was not offered (recovery, a slave's raw
 bytes, an overrun) is read back from the log. Both ways end in the same `derive`.
 """
 
@@ -50,6 +50,7 @@ the master would stop sending."""
 BULK_SECONDS = 0.1
 """For how long after its last piece bulk data counts as still arriving."""
 TAGS_CACHED_MAX = 10_000
+"""How many hashes of tags are cached; a full cache is emptied."""
 REFUSED_QUEUES_MAX = 100
 """How many queues that cannot have files are logged; records of further ones are skipped silently."""
 
@@ -179,7 +180,7 @@ class Dispatcher:
         return max(self.log.readable_offset - self.dispatched_offset, 0)
 
     def offer(self, start: int, end: int, records: list[Derivable]) -> None:
-        """Hand over the records of one append, which covers the log from `start` to `end`."""
+        """Pass the records of one append, which covers the log from `start` to `end`."""
         if self._offered_count < OFFERED_MAX:
             self._offered.append((start, end, records))
             self._offered_count += len(records)

@@ -20,7 +20,7 @@ from .wrapping_log import WrappingCommitLog
 
 @attrs.define(eq=False)
 class DividedCommitLog(WrappingCommitLog[CommitLog]):
-    """Implements `CommitLog`; `inner` is the newer log, which takes the puts."""
+    """Implements `CommitLog`; `inner` is the newer log, which receives the puts."""
 
     older: OlderLog
     continue_from: Callable[[int], None]

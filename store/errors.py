@@ -2,7 +2,7 @@
 
 StoreError
 ├── StoreInUse           another broker has the directory open
-├── WrongSegmentSize     a file is not as long as the configuration says
+├── WrongSegmentSize     a file has another size than the configured one
 ├── MissingLog           no file of the log is left in its directory
 ├── MissingSegment       a file of the log is missing before or between others
 ├── LogOfOtherMode       the messages of the store are in a log that the configured mode does not read
@@ -11,7 +11,7 @@ StoreError
 ├── DamagedLog           a record that was safely on the medium is no longer whole
 ├── BadQueueName         a queue of a record or a request that can have no files
 ├── NotWritable          the log accepts no appends now; its text says why
-├── AppendUnclear        an append failed, and what it wrote could not be taken back (an OSError too)
+├── AppendUnclear        an append failed, and what it wrote could not be removed (an OSError too)
 ├── NoSuchOffset         a physical offset that the log does not have
 └── OffsetGap            raw bytes do not begin at the end of the log
 """
@@ -139,7 +139,7 @@ class DamagedLog(StoreError):
 
 
 class BadQueueName(StoreError):
-    """A queue's topic or number cannot become a path. Nothing was made."""
+    """A queue's topic or number cannot become a path. Nothing was created."""
 
 
 class NotWritable(StoreError):

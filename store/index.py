@@ -1,8 +1,8 @@
 """Files that find messages by key: each is a table of slots, and chains of entries behind it (RocketMQ IndexService).
 
-The index is derived from the commit log and kept on disk alone: what was given to `put_batch` is found by the next `query`,
-because the file's map shows every byte written. After a power cut a file counts only as far as the recovery mark says that it
-was synced. Entries are found by hash: the caller must compare topic and key of the messages.
+The index is derived from the commit log and kept on disk only: what was passed to `put_batch` is found by the next `query`,
+because every byte written is visible in the file's map. After a power cut a file counts only as far as the recovery mark says
+that it was synced. Entries are found by hash: the caller must compare topic and key of the messages.
 """
 
 from __future__ import annotations

@@ -24,7 +24,9 @@ _NO_TAIL = "\0" * _TAIL
 _PREFIXES_MAX = 4096
 """How many prefixes of one topic are remembered; a full table is emptied. A producer starts a new prefix every 65 seconds."""
 _TOPICS_MAX = 1024
+"""How many topics have remembered prefixes; a full table is emptied."""
 _TAILS_AT_ONCE = 1024
+"""How many tails are hashed in one long integer; a larger batch takes several steps."""
 
 # One long integer holds all tails side by side, eight bytes each. Three steps, each for all tails, join neighbouring fields of
 # 8, 16 and 32 bits: the first times 31, 31^2 or 31^4, plus the second. No sum overflows its field.
@@ -38,7 +40,7 @@ IndexEntry = tuple[str, str, str, int, int]
 
 
 def key_hash(topic: str, key: str) -> int:
-    """The hash of a key as entries hold it: Java's string hash, made non-negative."""
+    """The hash of a key as it is in entries: Java's string hash, made non-negative."""
     return _positive(hash_units(f"{topic}#{key}"))
 
 

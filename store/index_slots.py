@@ -20,6 +20,7 @@ _PAGE_SIZE = PAGE_SLOTS * SLOT.size
 _PAGES_AT_ONCE = 32
 """How many neighbouring pages are written together at most; in a busy index nearly all pages have changed."""
 _CHANGED_MAX = 1 << 16
+"""How many changed slots are listed one by one; then they are reduced to the pages that they are in."""
 
 
 class SlotTable:

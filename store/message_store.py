@@ -145,7 +145,7 @@ class MessageStore(PutSide):
         return self.queues.ids(topic)
 
     def delete_topic(self, topic: str) -> int:
-        """Delete a topic's messages; the offsets of its queues go on. The records stay in the log until their segments expire.
+        """Delete a topic's messages; the offsets of its queues continue. Records stay in the log until their segments expire.
 
         The deletion is an event of the log: messages that are put after this call are kept, on every node.
 
@@ -161,7 +161,7 @@ class MessageStore(PutSide):
             del self.next_offsets[key]
 
     def catch_up(self) -> None:
-        """Derive what is readable, as far as one round goes, so that queues and index have what was acknowledged before."""
+        """Derive one round of what is readable, so that queues and index have what was acknowledged before."""
         self.dispatcher.catch_up()
 
     @property

@@ -233,7 +233,7 @@ def _end_topic(record: LogRecord, checks: Mapping[tuple[str, int], _QueueCheck],
 
 @attrs.define(eq=False)
 class _QueueCheck:
-    """Compares the records of one queue, as they come in the log, with the queue's entries."""
+    """Compares the records of one queue, in log order, with the queue's entries."""
 
     topic: str
     queue_id: int
@@ -242,7 +242,7 @@ class _QueueCheck:
     """Records without an entry that no deletion accounts for."""
     _expected: int | None = None
     _waiting: tuple[int, int, int, int] | None = None
-    """An entry whose record is still to come."""
+    """An entry whose record was not reached in the log yet."""
 
     def compare(self, record: LogRecord, report: Report) -> None:
         """Compare the next record of the queue with the next entry."""

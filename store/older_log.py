@@ -179,7 +179,7 @@ class OlderLog:
     # ---------------------------------------------------------------- expiry
 
     async def remove_oldest(self) -> None:
-        """Delete the oldest file, which may be the last one: the log that continues this one goes on.
+        """Delete the oldest file, which may be the last one: the newer log continues without it.
 
         Raises:
             OSError: the disk refused; the call may be repeated.
@@ -190,7 +190,7 @@ class OlderLog:
         """Delete all files, the oldest first, so that what a crash leaves still reaches to the newer log; blocks.
 
         Raises:
-            OSError: the disk refused; some files may be gone.
+            OSError: the disk refused; some files may be deleted.
         """
         segments = self.local.segments
         while segments.files:

@@ -1,6 +1,6 @@
 """Puts that wait for a position to be reached: the pure core of group commit and of group transfer.
 
-Waiters come in log order with one timeout, so both their ends and their deadlines ascend, and one queue serves both: no task,
+Waiters are added in log order with one timeout, so their ends and their deadlines ascend, and one queue serves both: no task,
 no timer and no search per put.
 """
 

@@ -322,7 +322,7 @@ class PutSide(ReadSide):
     def when_stored(self, batch: PutBatch, done: Done) -> None:
         """Call `done` once, with the outcome for those messages of a batch that were appended.
 
-        PUT_OK: they are as safe as the mode promises. Other outcomes say what is known when the mode's time is up or when the
+        PUT_OK: they are as safe as the mode promises. Other outcomes say what is known at the mode's time-out or when the
         log stops; see `PutStatus`.
         """
         self.log.when_stored(batch.end, done)

@@ -1,8 +1,8 @@
 """Keeping the next offsets of queues in the log when the messages that determine them expire.
 
-Invariant: on a node that accepts messages and owes nothing, the log determines the next offset of every queue: by a message, by
-a deletion or by a `QUEUES_END` event. So a node that is filled from this log assigns no queue offset a second time. A replica
-expires its log independently; when it becomes master, it appends what its log then lacks.
+Invariant: on a node that accepts messages, and while nothing is `owed`, the log determines the next offset of every queue: by a
+message, by a deletion or by a `QUEUES_END` event. So a node that is filled from this log assigns no queue offset a second time.
+A replica expires its log independently; when it becomes master, it appends what its log then lacks.
 """
 
 from __future__ import annotations

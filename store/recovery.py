@@ -1,10 +1,10 @@
 """Making queues and index agree with the log after any kind of exit, in numbered passes.
 
 1. Queues: each finds its own end (`ConsumeQueue.recover`), without looking at the log.
-2. Start: where the log has to be read from. Our own mark (`RecoveryMark`) says up to where log and queues are known to be on
+2. Start: where the log has to be read from. Our own mark (`RecoveryMark`) has the offsets up to which log and queues are on
    the medium; it counts only if the record it names is still there, whole. Otherwise RocketMQ's rule applies: the newest
    segment whose first record is sound and old enough for the checkpoint (after a crash) or held by the queues (after a clean
-   stop). Until the machine restarts, a note takes the mark's place: it says the same of what was written, synced or not.
+   stop). Until the machine restarts, a note replaces the mark: it covers what was written, synced or not.
 3. Queues drop the units of all records at or behind the start: these are derived again, not trusted.
 4. The log is read back from the start; every record that it accepts as whole is derived, as far as consumers may read it.
 5. The log ends behind the last such record (`CommitLog.end_at`); what follows is truncated.
@@ -59,7 +59,7 @@ def recover(
     """Run passes 2 to 5 (pass 1 happened when the queues were opened).
 
     Args:
-        page_cache_intact: no written byte can have been lost, and no older state of one can have come back.
+        page_cache_intact: no written byte can have been lost, and none can have returned to an older state.
         note: the note of what had been written; counts only if the page cache is intact.
         index_lost_from: records from there on have to be indexed again.
         derived_damaged: queues have lost units, so everything is derived from the whole log.
@@ -118,7 +118,7 @@ def recover(
 
 
 def _forget_derived(log: CommitLog, queues: list[ConsumeQueue], checkpoint: Checkpoint) -> int:
-    """Let all queues be derived anew from the whole log; returns where it begins."""
+    """Let all queues be derived again from the whole log; returns where it begins."""
     # A start after a crash during what follows must read back the whole log.
     checkpoint.physical_timestamp = checkpoint.logical_timestamp = 0
     checkpoint.forget()

@@ -1,7 +1,7 @@
 """An ordered run of files of one size, each named by the offset of its first byte (RocketMQ MappedFileQueue).
 
 Invariant: `start <= offset < start + size` finds a byte's file; files are consecutive. Writes go to the last file and past its
-`wrote` position only; cutting the run makes what is cut read as zeros, so that no later scan can take old bytes for new ones.
+`wrote` position only; cutting the run makes what is cut read as zeros, so that no later scan mistakes old bytes for new ones.
 """
 
 from __future__ import annotations

@@ -54,13 +54,13 @@ def _record(number: int, body_size: int = 100) -> bytes:
 
 
 async def check_commit_log(new_log: Callable[[], LogUnderTest]) -> None:
-    """Run all checks that need no faults, each on a log of its own made by `new_log`."""
+    """Run all checks that need no faults, each on a log of its own from `new_log`."""
     for check in LOG_CHECKS:
         await check(new_log())
 
 
 async def check_faulty_commit_log(new_log: Callable[[], FaultyLogUnderTest]) -> None:
-    """Run all checks with faults, each on a log of its own made by `new_log`; needs virtual time."""
+    """Run all checks with faults, each on a log of its own from `new_log`; needs virtual time."""
     for check in FAULT_CHECKS:
         await check(new_log())
 

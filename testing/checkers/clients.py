@@ -8,6 +8,7 @@ from math import inf
 from ..history import End, History
 
 SLACK_SECONDS = 0.01
+"""A send may exceed its total time by this much."""
 CLOSED_SECONDS = 5.0
 """Waits on a client must end within this time after it was closed; meanwhile the client unregisters from brokers."""
 

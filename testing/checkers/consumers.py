@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from ..history import Commit, Handling, History, Queue
 
 SAME_MOMENT_SECONDS = 1e-6
+"""Times that differ by less count as equal."""
 PASSED_ON_SECONDS = 60.0
 """For how long a member may still deliver messages of a queue that another member has taken over and committed meanwhile."""
 

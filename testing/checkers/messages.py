@@ -166,7 +166,7 @@ def acknowledged_puts_are_on_slaves(history: History) -> Iterator[str]:
 
 
 def slaves_keep_what_they_confirmed(history: History) -> Iterator[str]:
-    """A slave that has an acknowledged message keeps it until it loses power, or an operator names it to give up its log."""
+    """A slave that has an acknowledged message keeps it until it loses power, or an operator gives up its log by name."""
     if history.copies == 1:  # puts did not wait for slaves
         return
     losses: dict[str, list[float]] = {}
@@ -253,7 +253,7 @@ def readers_see_all_in_order(history: History) -> Iterator[str]:
 
 
 def committed_offsets_never_retreat(history: History) -> Iterator[str]:
-    """While a broker lives, and over a clean stop, the offset of a group in a queue never goes back.
+    """While a broker runs, and over a clean stop, the offset of a group in a queue never decreases.
 
     A kill or a power cut may lose what was committed in the last `commit_seconds` before it, and any end of a life may lose
     what the disk refused to write (`commit_seconds` is infinite then). A power cut that loses a part of the log rightly moves

@@ -84,7 +84,7 @@ class _Direction:
         return data
 
     def given_up_at(self) -> float | None:
-        """When the sender breaks the connection, as things stand."""
+        """When the sender breaks the connection if nothing changes; None if it does not."""
         if self.forgotten:
             return self.chunks[0][0] + FORGOTTEN_GIVE_UP_SECONDS if self.chunks else None
         if self.blocked and self.chunks:
