@@ -26,7 +26,7 @@ from wire import Connection
 
 Values = Mapping[str, float]
 
-# How many cores processes outside the benchmark used during a run; much of it makes the run doubtful.
+# How many cores processes outside the benchmark used during a run; a high value makes the run doubtful.
 OTHERS = "cores used by others"
 _SETTLE_SECONDS = 2.0
 """The pause after servers continue from SIGSTOP, in which they send delayed heartbeats and registrations."""

@@ -67,7 +67,7 @@ def _kill_and_restart(cluster: Cluster, load_seconds: float) -> Values:
 
 
 def _records_read_back(cluster: Cluster) -> float:
-    """How many records our broker logged to have read back; NaN for Apache's, which does not log it."""
+    """How many records our broker has read back, according to its log; NaN for Apache's, which does not log it."""
     found = re.findall(r'"records_read": ?(\d+)', cluster.running_broker.output())
     return float(found[-1]) if found else math.nan
 

@@ -199,7 +199,7 @@ class Cluster:
         return self.broker
 
     def start_broker(self) -> float:
-        """Start the broker and return the seconds until it reported to be ready."""
+        """Start the broker and return the seconds until it reported that it was ready."""
         return self.launch_broker().wait_for_output(_READY, _READY_SECONDS_MAX)
 
     def _broker_settings(self) -> dict[str, str]:

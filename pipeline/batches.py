@@ -63,7 +63,7 @@ class Piece:
 
 @attrs.define(eq=False)
 class Expected:
-    """What consume queues say about records, in the order of their positions. A record that disagrees is damaged."""
+    """The records as their consume queues describe them, in the order of their positions. A record that differs is damaged."""
 
     sizes: Array
     physical_offsets: Array

@@ -117,7 +117,7 @@ class Deletions:
             piece = self.log.piece(file)
             if piece is not None:
                 self._walk_file(file, memoryview(piece.bytes), end)
-            self._walked = max(self._walked, min(file.end, end))  # the filler at the end of a file, or a file that is gone
+            self._walked = max(self._walked, min(file.end, end))  # skips the filler at the end of a file, or a deleted file
 
     def _walk_file(self, file: SegmentFile, view: memoryview, end: int) -> None:
         header = file.header_size

@@ -4,9 +4,9 @@ PipelineError
 ├── BadOption          an option has a value that cannot be used
 ├── BadSchema          a schema that the source or the sink does not have
 ├── UnknownTopic       a topic that does not exist or may not be read
-├── TopicGone          a topic has been deleted from a broker that is there
+├── TopicGone          a topic has been deleted from a live broker
 ├── Unavailable        a name server or broker does not answer
-├── DataLoss           messages of a planned range are gone, or not there
+├── DataLoss           messages of a planned range no longer exist, or are missing
 ├── CorruptStore       bytes of a store that are no message
 ├── NotWritten         a row that cannot be sent, or a broker that did not store it as promised
 └── NoJava             no Java that Spark runs on

@@ -132,7 +132,7 @@ class Sender:
         queues = self._queues_of(message.topic)
         if message.queue_id is not None or message.sharding_key:
             return choose_queue(message, queues, 0)
-        # Messages without a queue of their own go to one queue until it has a whole request.
+        # Messages without a given queue go to one queue until it has a whole request.
         queue = self._last_queue.get(message.topic)
         if queue is None or len(self.pending.get(queue, ())) % BATCH_MESSAGES_MAX == 0:
             self.turn += 1

@@ -43,7 +43,7 @@ class Progress:
     _queues: list[MessageQueue] = attrs.field(factory=list[MessageQueue])
     _looked_up: float = -SUBSCRIPTION_SECONDS
     _polled: float = 0.0
-    """When the ends were looked up last."""
+    """The time at which the ends were looked up last."""
     _pause: float = POLL_SECONDS
     """The pause before the next poll, at least as long as the last poll took, which for a thousand queues is noticeable."""
     _shorter_since: dict[MessageQueue, float] = attrs.field(factory=dict[MessageQueue, float])

@@ -189,7 +189,7 @@ class Fuzz:
         self.outcome.violations.append(violation)
         self.report(violation)
 
-    # ------------------------------------------------------------------------------------------------- meanwhile
+    # ------------------------------------------------------------------------------------------------- concurrent clients
 
     async def _connect(self) -> trio.socket.SocketType:
         connection = trio.socket.socket()

@@ -46,7 +46,7 @@ class Journal:
     """How often the handling of each message is still to fail."""
 
     def new_put(self, topic: str, producer: int = 0) -> Put:
-        """Record a message that is about to be sent; without a producer number it counts as the only one of its producer."""
+        """Record a message that is about to be sent; without a producer number it counts as from a separate one."""
         number = next(self._numbers)
         put = Put(number, producer or -number, (topic, 0), 0, sent_at=time.monotonic())
         if self.lots.random() < FAILING_SHARE:

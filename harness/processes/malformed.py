@@ -1,7 +1,7 @@
 """Malformed remoting frames of every kind, drawn from a random source, each with the required reaction of a server.
 
 Frames are encoded here independently of `ledgermq.remoting`, because a bug in our encoder must not hide one in our decoder.
-Names of topics and groups come from a short list, so that valid creations of these do not grow the server's memory.
+Names of topics and groups come from a short list, so that the server's memory does not grow by those that are validly created.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Virtual machines for real processes, made of network namespaces: each has its own address, and paths between them fail.
+"""Machines for real processes, simulated by network namespaces: each has its own address, and paths between them fail.
 
 There is one namespace per machine and one for a router, to which each machine is connected by a pair of virtual devices. A cut
 is a rule of the router that drops packets silently, so connections stay half-open; an unplugged machine has lost its link.

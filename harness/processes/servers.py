@@ -35,7 +35,7 @@ _SOURCES = f"{_ROOT}/src"
 
 
 class NotUp(Exception):
-    """A server ended, or did not report to be up in time; `status` is None if it still runs."""
+    """A server ended, or did not report in time that it was up; `status` is None if it still runs."""
 
     def __init__(self, status: int | None, errors: str) -> None:
         super().__init__(f"the server did not come up (exit status {status}):\n{errors}")
@@ -115,7 +115,7 @@ def _errors_path(directory: Path, command: str) -> Path:
 async def running(
     directory: Path, *arguments: str, place: Place | None = None, turns: Path | None = None
 ) -> AsyncGenerator[ServerProcess]:
-    """Start `ledgermq` with arguments, here or on a virtual machine; at the end of the block it is killed if it still runs.
+    """Start `ledgermq` with arguments, here or on a machine of a virtual network, and kill it at the end of the block.
 
     Args:
         turns: a file that receives the long turns of its event loop, as `watched` measures them.

@@ -69,7 +69,7 @@ class Service:
         return self.lots.uniform(0.5, 1.5) / self.rate
 
     def senders(self) -> Iterator[tuple[str, int]]:
-        """Topic and producer number of each sender; with number 0 every message counts as its own producer's only one."""
+        """Topic and producer number of each sender; with number 0 each message counts as from a separate producer."""
         yield from ((PLAIN, 0) for _ in range(PLAIN_SENDERS))
         yield from ((ORDERED, number + 1) for number in range(ORDERED_SENDERS))
         yield DELETED, 0

@@ -255,7 +255,7 @@ class Soak:
                 return
             await trio.sleep(1)
 
-    # ---------------------------------------------------------------- looks
+    # ---------------------------------------------------------------- observations
 
     async def _look_at_commits(self) -> None:
         async with open_admin(self.service.namesrv) as admin:

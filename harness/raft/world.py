@@ -180,7 +180,7 @@ class World:
         self.note(f"{node.id} has lost its disk and will come back without it")
 
     def leaders(self) -> list[SimNode]:
-        """The nodes that believe to be leader, the one with the highest term first."""
+        """The nodes that consider themselves leader, the highest term first."""
         leading = [node for node in self.nodes.values() if node.up and node.raft.leadership is not None]
         return sorted(leading, key=lambda node: -node.raft.term)
 
@@ -298,7 +298,7 @@ class World:
     # ---------------------------------------------------------------- clients
 
     def propose(self, node: SimNode, *values: Any) -> None:
-        """Send entries of a client to a node that believes to be leader."""
+        """Send entries of a client to a node that considers itself leader."""
         first = node.propose(*values)
         self.checker.log_matching(node, first)
         task = Task(node.raft.term, node.storage.last_index, lambda committed: self._answer(node, task, committed=committed))

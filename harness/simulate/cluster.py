@@ -25,7 +25,7 @@ from .workloads.delayed import DELAY_LEVELS
 CHANGE_SLACK_SECONDS = 5.0
 """A crash may lose changes of a table that are at most this old, because tables are written after the answer."""
 PERSIST_SLACK_SECONDS = 5.0
-"""A table is on the disk at most this much later than its interval."""
+"""A table is written at most this many seconds after its interval has passed."""
 
 
 @attrs.define(eq=False)

@@ -82,7 +82,7 @@ class Blocking(Members):
             try:
                 if self._style.take == "get_many":
                     for message in consumer.get_many(self.scene.lots.randint(1, 8), 5.0):
-                        # To ask for more acknowledges the whole list, so an interrupted thread goes on with the rest first.
+                        # The next `get_many` acknowledges the whole list, so an interrupted thread first handles the rest.
                         with suppress(KeyboardInterrupt):
                             self._settle_in_thread(message, member)
                 else:
