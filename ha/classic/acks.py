@@ -24,7 +24,7 @@ class Acknowledgements:
     """The acknowledgements of one master's slaves."""
 
     replicas: int = 2
-    """Copies that a waiting put needs, the master's own included (inSyncReplicas)."""
+    """How many copies, including the master's, a waiting put needs (inSyncReplicas)."""
     gap_max: int = GAP_MAX
     confirmed: int = 0
     """Enough slaves hold everything before this offset (RocketMQ's push2SlaveMaxOffset when one slave is enough)."""

@@ -74,7 +74,7 @@ _AS_SLAVE, _AS_MASTER, _AS_REFUSAL = b"ledgermq ha slave", b"ledgermq ha master"
 
 
 class Stage(Enum):
-    """How far a connection has got."""
+    """The progress of a connection."""
 
     GREETING = auto()
     HANDSHAKE = auto()
@@ -89,7 +89,7 @@ def _nobody_has(_node: bytes) -> str | None:
 
 @attrs.define(eq=False)
 class AuthenticatedMaster:
-    """The master's end."""
+    """The master's end of a connection in our dialect."""
 
     log: LogBounds
     limits: TransferLimits
@@ -301,7 +301,7 @@ class AuthenticatedMaster:
 
 @attrs.define(eq=False)
 class AuthenticatedSlave:
-    """The slave's end."""
+    """The slave's end of a connection in our dialect."""
 
     log: LogBounds
     limits: TransferLimits

@@ -34,9 +34,9 @@ class ClassicCommitLog(WrappingCommitLog[RawCommitLog]):
     settings: HaSettings
     clock: Clock
     on_appended: Callable[[], None] = _nobody
-    """Called after every append: there is more to send. Must do no I/O."""
+    """Called after every append, because there is more to send; it must do no I/O."""
     on_awaited: Callable[[], None] = _nobody
-    """Called when a put begins to wait for slaves: what there is to send should leave now."""
+    """Called when a put begins to wait for slaves, so that its bytes are sent now."""
     _expiry: Expiry = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -69,7 +69,7 @@ class ClassicCommitLog(WrappingCommitLog[RawCommitLog]):
         self.acks = Acknowledgements(settings.replicas, settings.gap_max)
 
     def stop_leading(self) -> None:
-        """Answer the puts that wait for slaves with what is known: they are stored here, and no slave has confirmed them."""
+        """Answer the puts that wait for slaves as stored here and not confirmed by enough slaves."""
         self.on_appended = self.on_awaited = _nobody
         self.acks.fail(PutStatus.FLUSH_SLAVE_TIMEOUT)
 
@@ -106,7 +106,7 @@ class ClassicCommitLog(WrappingCommitLog[RawCommitLog]):
 
 @attrs.define(eq=False)
 class _Both:
-    """Two waits of one put."""
+    """The state of the two waits of one put."""
 
     done: Done
     _first: PutStatus | None = None

@@ -24,9 +24,9 @@ class Epoch:
 
     number: int
     start: int
-    """Physical offset of its first byte."""
+    """The physical offset of its first byte."""
     writer: bytes
-    """16 bytes that the master drew when the epoch began; older versions wrote the identity of their node."""
+    """16 random bytes that the master chose when the epoch began; older versions wrote the identity of their node."""
     replicas: int
     """How many copies, including the master's, a put of this epoch waited for; 1 is the master's alone."""
 

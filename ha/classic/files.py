@@ -15,7 +15,7 @@ from .layout import NODE_SIZE
 
 
 def load_node(disk: Disk, root: str, secrets: Randomness) -> bytes:
-    """The node's random identity, drawn at its first start and kept in `haIdentity.json`.
+    """The node's random identity, created at its first start and stored in `haIdentity.json`.
 
     Raises:
         OSError: the file cannot be read or written.

@@ -172,17 +172,17 @@ def mac(secret: bytes, *parts: bytes) -> bytes:
 
 
 def same_mac(one: bytes, other: bytes) -> bool:
-    """Compare without telling by time where they differ."""
+    """Compare two MACs in a time that does not depend on where they differ."""
     return hmac.compare_digest(one, other)
 
 
 def envelope(kind: int, body: bytes) -> bytes:
-    """One part of the handshake."""
+    """Encode one part of the handshake."""
     return ENVELOPE.pack(tag=TAG, size=len(body), kind=kind) + body
 
 
 def encode_hello(hello: Hello) -> bytes:
-    """The body of a hello, without its MAC."""
+    """Encode the body of a hello, without its MAC."""
     cluster, name = hello.identity.cluster.encode(), hello.identity.broker_name.encode()
     return (
         HELLO.pack(
@@ -204,10 +204,10 @@ def encode_hello(hello: Hello) -> bytes:
 
 
 def decode_hello(body: bytes) -> Hello:
-    """Read the body of a hello.
+    """Decode the body of a hello.
 
     Raises:
-        HaProtocolError: it does not add up.
+        HaProtocolError: the body is not a valid hello.
     """
     try:
         head = HELLO.unpack(body)
@@ -231,7 +231,7 @@ def decode_hello(body: bytes) -> Hello:
 
 
 def encode_welcome(welcome: Welcome) -> bytes:
-    """The body of a welcome, without its MAC."""
+    """Encode the body of a welcome, without its MAC."""
     return WELCOME.pack(
         node=welcome.node,
         min_offset=welcome.min_offset,
@@ -242,10 +242,10 @@ def encode_welcome(welcome: Welcome) -> bytes:
 
 
 def decode_welcome(body: bytes) -> Welcome:
-    """Read the body of a welcome.
+    """Decode the body of a welcome.
 
     Raises:
-        HaProtocolError: it does not add up.
+        HaProtocolError: the body is not a valid welcome.
     """
     try:
         head = WELCOME.unpack(body)

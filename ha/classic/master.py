@@ -39,13 +39,13 @@ RECEIVE_BYTES = 64 * 1024
 UNSENT_BYTES_MAX = 2 * 1024 * 1024
 """The size of a socket's send buffer. The writer is woken when half of it is sent; the rest keeps a fast slave busy."""
 SWEEP_SECONDS = 0.5
-"""How often silent slaves are looked for and heartbeats are sent."""
+"""Interval, in seconds, at which silent slaves are disconnected and due heartbeats are sent."""
 STRANGERS_MAX = 64
 """How many connections may be open that have not joined; a further one closes the oldest, so that slaves can always join."""
 FAREWELL_SECONDS = 1.0
-"""How long sending the reason of a refusal may take."""
+"""Time-out for sending the reason of a refusal; then the connection is closed without it."""
 EPOCH_RETRY_SECONDS = 5.0
-"""The pause before saving the list of epochs is tried again."""
+"""Pause, in seconds, before saving the list of epochs is tried again."""
 TWIN_SECONDS = 60.0
 """For this time after a connection replaced another one of the same node, a third one is refused unless it is silent."""
 FRAMES_TOGETHER = 16
@@ -58,20 +58,20 @@ COLD_BYTES = 1024 * 1024 * 1024
 
 @attrs.frozen
 class SlaveStatus:
-    """One slave as the master sees it."""
+    """The master's state of one slave."""
 
     address: Address
     broker_id: int | None
-    """None for a bare slave, which does not send it."""
+    """The broker id of the slave; None for a bare slave, which does not send it."""
     appended: int
     flushed: int
     lag_bytes: int
     sent: int
-    """End of the log bytes that were passed to its connection."""
+    """The end of the log bytes that were sent on its connection."""
     sent_per_second: int
-    """Bytes per second over the last seconds."""
+    """The bytes per second of the last few seconds."""
     last_ack_seconds: float
-    """Seconds since its last report."""
+    """How many seconds ago its last report was received."""
     in_sync: bool
 
 

@@ -153,7 +153,7 @@ class ClassicNode:
         await self._nursery.start(self._run_role, service.run)
 
     def _say_queue_ends(self, start: int) -> None:
-        """Let a slave that gets the log from `start` on learn where queues go on whose messages are all before that."""
+        """Report the ends of queues whose messages are all before `start`, for a slave that gets the log from there on."""
         self._nursery.start_soon(self._store.queue_ends.say, start)
 
     async def follow(self, broker_id: int) -> None:

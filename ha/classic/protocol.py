@@ -1,4 +1,4 @@
-"""What both dialects of the HA port share: the facts that a core reports, its limits and its interface.
+"""The common part of both dialects of the HA port: the facts that a core reports, its limits and its interface.
 
 A core is one end of one connection: it takes received bytes and the time, and returns facts and bytes to send. It uses no
 socket, clock or file; it reads the offsets of the log from `LogBounds`. The shell carries facts out in order; a `HaError` that
@@ -37,11 +37,11 @@ class TransferLimits:
     housekeeping_seconds: float = 20.0
     """A connection whose peer was silent for longer is closed (haHousekeepingInterval)."""
     handshake_seconds: float = 10.0
-    """How long the handshake may take; a bare slave may need 5 s for its first report."""
+    """Time-out of the handshake, after which the connection is closed; a bare slave may need 5 s for its first report."""
     batch_size: int = 32 * 1024
-    """Log bytes of one frame in the bare dialect, and of the first frames in ours (haTransferBatchSize)."""
+    """The most log bytes of one frame in the bare dialect, and of the first frames in ours (haTransferBatchSize)."""
     segment_size: int = 1 << 30
-    """Bytes of one segment of the log; master and slave must have the same."""
+    """The bytes of one segment of the log; master and slave must have the same value."""
 
 
 # --- facts for a master ---
@@ -52,11 +52,11 @@ class SlaveJoined:
     """A slave holds everything before `offset` and needs what follows."""
 
     node: bytes | None
-    """Its identity; None for a bare slave, which sends none."""
+    """The identity of the slave; None for a bare slave, which sends none."""
     broker_id: int | None
     offset: int
     fresh: bool
-    """Whether it begins there with an empty log, so that the offset acknowledges no put."""
+    """Whether the slave begins at `offset` with an empty log, so that the offset acknowledges no put."""
 
 
 @attrs.define
@@ -84,7 +84,7 @@ class JoinedMaster:
 
     offset: int
     epochs: EpochList | None
-    """None in the bare dialect, which has none."""
+    """The epochs; None in the bare dialect, which has none."""
 
 
 @attrs.frozen
@@ -107,7 +107,7 @@ class LogAbandoned:
     old_min: int
     old_end: int
     diverged: bool
-    """Whether it held bytes that the master never had; otherwise the master has only expired what follows it."""
+    """Whether the log held bytes that the master never had; otherwise the master has only expired the bytes after it."""
     confirmed_end: int
     promised_end: int
 
@@ -173,7 +173,7 @@ class MasterCore(Protocol):
         ...
 
     def silent_for(self, now: float) -> float | None:
-        """Seconds since the peer sent something, if they exceed the limit, else None."""
+        """How many seconds the peer has been silent, if that exceeds the limit, else None."""
         ...
 
 
@@ -187,12 +187,12 @@ class SlaveCore(Protocol):
 
     @property
     def wanted(self) -> int:
-        """Missing bytes of an incomplete frame, before which nothing can be done; 0 if there is none."""
+        """How many bytes of an incomplete frame are missing; 0 if there is no incomplete frame."""
         ...
 
     @property
     def held(self) -> int:
-        """Received bytes of an incomplete frame."""
+        """How many bytes of an incomplete frame have been received."""
         ...
 
     def opening(self) -> bytes:
@@ -222,5 +222,5 @@ class SlaveCore(Protocol):
         ...
 
     def silent_for(self, now: float) -> float | None:
-        """Seconds of the peer's silence once they are too many, else None."""
+        """How many seconds the master has been silent, if that exceeds the limit, else None."""
         ...

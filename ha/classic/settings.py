@@ -21,7 +21,7 @@ class HaSettings:
     """The secret that master and slaves share; if empty, nobody is authenticated (haSecret)."""
     listen_host: str = ""
     listen_port: int = 10912
-    """haListenPort."""
+    """The port on which the master accepts slaves (haListenPort)."""
     limits: TransferLimits = attrs.field(factory=TransferLimits)
     sync_master: bool = False
     """Whether puts wait for slaves (brokerRole = SYNC_MASTER)."""
@@ -32,9 +32,9 @@ class HaSettings:
     min_in_sync_replicas: int = 1
     """With fewer copies in sync a SYNC_MASTER refuses puts before it stores them (minInSyncReplicas)."""
     gap_max: int = GAP_MAX
-    """A slave that is further behind is not in sync (haMaxGapNotInSync)."""
+    """A slave that is this many bytes behind does not count as in sync (haMaxGapNotInSync)."""
     slave_timeout_seconds: float = 3.0
-    """How long a put waits for slaves (slaveTimeout)."""
+    """How long a put waits for slaves; then it is answered FLUSH_SLAVE_TIMEOUT (slaveTimeout)."""
     from_first: bool = False
     """Whether a slave with an empty log is filled from the master's first segment instead of its last (syncFrom = first)."""
 

@@ -32,15 +32,15 @@ from .settings import OURS, HaSettings
 log = get_logger(__name__)
 
 CONNECT_SECONDS = 3.0
-"""How long connecting may take."""
+"""Time-out for connecting to the master, in seconds; then the attempt counts as failed."""
 RETRY_SECONDS_MIN = 0.5
 RETRY_SECONDS_MAX = 5.0
 """The longest pause after a failed connection, which is RocketMQ's; ours doubles up to it."""
 TICK_SECONDS = 0.5
-"""How often silence and due reports are looked for."""
+"""Polling interval for a silent master and for due reports, in seconds."""
 RECEIVE_BYTES = BATCH_MAX + 2 * DATA.size
-"""Bytes of one receive: many small frames, or a long one with the header of the next. It is rarely a large part of a frame,
-which would have to be copied."""
+"""The most bytes of one receive: many small frames, or a long one with the header of the next. A receive then rarely ends
+in the middle of a frame, whose bytes would have to be copied."""
 RECEIVES_AT_ONCE = 3
 """How many receives one turn of the event loop makes during bulk transfer, when more bytes have often arrived already. They
 take a millisecond or two; then other tasks run."""
@@ -51,9 +51,9 @@ BUFFER_BYTES = max(RECEIVE_BYTES, FRAME_BODY_MAX + 2 * DATA.size)
 BULK_BYTES = 128 * 1024
 """A receive of this size means a backlog: the master sends faster than this slave appends."""
 FAR_BEHIND_BYTES = 2 * 1024 * 1024
-"""A slave that is further behind catches up: receiving then has priority over deriving and reporting."""
+"""A slave that is more bytes behind is catching up: receiving then has priority over deriving and reporting."""
 UNPROMISED_SECONDS_MAX = 60.0
-"""A longer tail is more than a crash takes from a master: its store must be an older copy or another store."""
+"""A slave refuses to remove a tail of more seconds: a crashed master loses less, so its store is an older copy or another."""
 REPORT_BYTES = 2 * 1024 * 1024
 """A slave that catches up reports once per this many bytes, because each report costs both nodes a turn of their loops."""
 
@@ -102,11 +102,11 @@ class Losses:
     """How many bytes rejoins have removed so far."""
 
     dropped: int = 0
-    """Bytes removed because the master did not have them."""
+    """How many bytes were removed because the master did not have them."""
     promised: int = 0
-    """Of these, bytes whose puts waited for a slave, so that producers may have got an acknowledgement."""
+    """How many of these had puts that waited for a slave, so that producers may have got an acknowledgement."""
     confirmed: int = 0
-    """Of these, bytes that the master had reported as confirmed."""
+    """How many of these the master had reported as confirmed."""
 
 
 @attrs.define(eq=False)
@@ -125,7 +125,7 @@ class HAClient:
     master: Address | None = None
     """The master's HA address; set through `follow`."""
     on_joined: Callable[[], None] = lambda: None
-    """Called when a master's log and the own one have been found to be one history. Must do no I/O."""
+    """Called when the master's log was found to continue this slave's log; it must do no I/O."""
     losses: Losses = attrs.field(factory=Losses)
     joined_at: float | None = None
     """When the master accepted the current connection, by the monotonic clock; None while there is none."""
@@ -142,7 +142,7 @@ class HAClient:
     _unreachable: Address | None = None
     """The master that was logged as unreachable, until it can be reached again."""
     epochs: EpochList | None = None
-    """The epochs of the own log, once they have been read."""
+    """The epochs of this slave's log, once they have been read."""
     _confirmed: int = 0
     _known: trio.Event = attrs.field(factory=trio.Event)
     _reported: int = 0
@@ -420,7 +420,7 @@ class HAClient:
 
 
 def _room(wanted: int, held: int) -> int:
-    """Up to which position of the buffer to receive; `wanted` bytes of a frame are missing, `held` bytes of it are kept."""
+    """Return the end of the buffer's part to receive into, if `held` bytes of a frame are kept and `wanted` are missing."""
     # This holds for the short rest of a long frame too: otherwise a part of the next frame would be received with it and
     # copied, which would leave a short rest again.
     return wanted + DATA.size if wanted and wanted + held >= LONG_FRAME_BYTES else RECEIVE_BYTES

@@ -30,11 +30,11 @@ from .table_proofs import NONCE_FIELD, NONCE_SIZE, PROOF_FIELD, is_proved
 log = get_logger(__name__)
 
 RETRY_SECONDS = 1.0
-"""Pause after a round in which a table could not be copied: a new master refuses until it serves."""
+"""Pause, in seconds, after a round in which a table could not be copied; a new master refuses until it serves clients."""
 PERIOD_SECONDS = 10.0
-"""The pause between two rounds of copying."""
+"""Pause, in seconds, between two rounds of copying."""
 CALL_SECONDS = 5.0
-"""How long one call to the master may take."""
+"""Time-out of one call to the master, in seconds; then the call counts as failed."""
 PUSHES_MAX = 1000
 """How many offsets are sent to the master in one round; the others follow in the next."""
 
@@ -65,7 +65,7 @@ class SlaveTables(Protocol):
         ...
 
     def consumer_offsets(self) -> Offsets:
-        """The current offsets."""
+        """Return the current consumer offsets."""
         ...
 
     def put_consumer_offsets(self, offsets: Offsets) -> None:
@@ -126,12 +126,12 @@ class ConfigSync:
     tables: SlaveTables
     network: Network
     secret: bytes = attrs.field(default=b"", repr=False)
-    """With a secret, only tables of a master that proves to share it are accepted."""
+    """The secret; if it is set, only tables of a master that proves to know it are accepted."""
     secrets: Randomness | None = None
     """Unpredictable randomness for nonces; required with a secret."""
     period_seconds: float = PERIOD_SECONDS
     may_take: Callable[[], bool] = lambda: True
-    """Whether the own log follows the master's. The tables of a master whose log is refused belong to another history."""
+    """Whether this slave's log follows the master's. The tables of a master whose log is refused belong to another history."""
     master: Address | None = None
     rounds: int = 0
     """How many rounds have copied every table."""
@@ -242,7 +242,7 @@ class _Unanswered(Exception):
 
 
 class _Unproved(Exception):
-    """The node that answered does not share our secret."""
+    """The node that answered does not prove that it knows the secret."""
 
 
 def _table_of(body: bytes, code: RequestCode) -> dict[str, Any]:

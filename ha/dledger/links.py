@@ -30,7 +30,9 @@ from .native_layout import LANE_CONTROL, LANE_ENTRIES, NONCE_SIZE
 log = get_logger(__name__)
 
 HANDSHAKE_SECONDS = 2.0
+"""Time-out of the handshake; then the connection is closed."""
 CONNECT_SECONDS = 1.0
+"""Time-out for connecting to a peer; then the attempt counts as failed."""
 RETRY_SECONDS_MIN, RETRY_SECONDS_MAX = 0.05, 1.0
 """The first and the longest pause after a failed connection, in seconds; the pause doubles with each failure."""
 REFUSED_SECONDS = 3.0
@@ -38,12 +40,15 @@ REFUSED_SECONDS = 3.0
 QUEUE_MAX = {LANE_CONTROL: 1024, LANE_ENTRIES: 512}
 """How many messages may wait for one connection; a further one drops the oldest."""
 UNSENT_BYTES_MAX = 2 * 1024 * 1024
+"""How many unsent bytes the kernel buffers for one connection; then sending waits."""
 SILENT_SECONDS = 5.0
 """A peer that has not answered for this long is dialled again, and another node may then connect with its id."""
 SWEEP_SECONDS = 1.0
+"""Interval at which silent peers are looked for."""
 STRANGERS_MAX = 64
 """How many connections may be in the handshake; a further one ends the oldest."""
 FAREWELL_SECONDS = 1.0
+"""Time-out for sending the reason of a refusal; then the connection is closed without it."""
 COLD_BYTES = 256 * 1024
 """A slice of at least this many bytes may be out of the page cache, so a worker thread reads it before the event loop."""
 

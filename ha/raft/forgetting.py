@@ -21,6 +21,7 @@ from .state import Leadership, State
 from .units import NO_INDEX, PeerId, Term
 
 LIFE_MAX = 1 << 30
+"""The largest random context of a start's queries."""
 
 
 def start(state: State) -> None:
