@@ -15,6 +15,7 @@ from ...world.files import read_file, replace_file
 from ..errors import CorruptHardState
 
 FILE_BYTES_MAX = 64 * 1024
+"""The most bytes of the file that are read; the rest is ignored."""
 _TERM_MAX = (1 << 63) - 1
 
 

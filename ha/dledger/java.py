@@ -41,6 +41,7 @@ BODY_BYTES_MAX = 16 * 1024 * 1024
 ENTRIES_MAX = 4096
 """The most entries of one push; a push with more raises HaProtocolError."""
 NAME_CHARACTERS_MAX = 255
+"""The most characters of a name in a request or answer; a longer one raises HaProtocolError."""
 
 _unpack_header = ENTRY.codec.unpack_from
 

@@ -47,6 +47,7 @@ ReadConfiguration = Callable[[bytes], Configuration]
 """Decodes the body of a configuration entry; raises HaProtocolError if it is not one."""
 
 RECEIVE_BYTES = 64 * 1024
+"""The size of a connection's receive buffer; a frame that does not fit gets a buffer of its own."""
 
 _PLAIN: tuple[tuple[int, type, Layout], ...] = (
     (1, PreVoteRequest, wire.PRE_VOTE_REQUEST),

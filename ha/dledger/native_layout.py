@@ -15,6 +15,7 @@ NONCE_SIZE = 32
 MAC_SIZE = 32
 NODE_SIZE = 16
 NAME_BYTES_MAX = 255
+"""The most bytes of a group's name, a node's id or an address; a hello with a longer one is refused."""
 HANDSHAKE_PART_MAX = 4096
 """The most bytes that may follow an envelope; a larger size ends the connection."""
 

@@ -38,7 +38,7 @@ class Walked:
     configurations: list[int]
     """The places in the buffer where configuration entries begin."""
     fault: str | None
-    """What is wrong with the entry at `at`; None if the walk came to the end of the buffer."""
+    """A description of the fault of the entry at `at`; None if the walk reached its limit."""
 
 
 def walk_entries(

@@ -134,7 +134,7 @@ class RaftLog:
         return self.boundary_index, self.boundary_term
 
     def sync_point(self) -> SyncPoint:
-        """How far the log is written now."""
+        """Return how far the log is written now."""
         return SyncPoint(self.written_index, self.epoch)
 
     # ---------------------------------------------------------------- changes
