@@ -274,6 +274,7 @@ class BlockingConsumer:
         while True:
             message = self._next_of_own(own) if self.host.client.options.orderly else self._next_of_all()
             if message.is_current:
+                message.check_open()  # a closed consumer must not go on with what was fetched before: others get it
                 return message
             self.host.soon(message.settle)  # its queue was moved in the meantime, or it comes again as another delivery
 
@@ -310,6 +311,8 @@ class BlockingConsumer:
         with suppress(IndexError):
             while len(received) < messages_max:
                 received.append(self._fetched.popleft())
+        for message in received[:1]:
+            message.check_open()
         received = [message for message in received if message.is_current] or self._take(
             messages_max, inf if timeout_seconds is None else timeout_seconds
         )

@@ -213,6 +213,8 @@ class Wait:
 
     what: str
     closed_at: float = inf
+    began: float = 0.0
+    """When it last began, if the application's own code ran before."""
     ended_at: float = inf
     said: str = ""
     """How the wait ended: the name of the error."""
@@ -254,6 +256,8 @@ class History:
     snapshots: list[Snapshot] = attrs.field(factory=list[Snapshot])
     ends: list[End] = attrs.field(factory=list[End])
     """How each life ended, in order."""
+    failed_stops: dict[int, float] = attrs.field(factory=dict[int, float])
+    """Lives whose clean stop may not have written the tables, because the disk failed during it, and when the stop was over."""
     ended_at: list[float] = attrs.field(factory=list[float])
     """When each life ended, if that was recorded."""
     copies: int = 1
@@ -274,6 +278,8 @@ class History:
     handlings: list[Handling] = attrs.field(factory=list[Handling])
     member_commits: list[Commit] = attrs.field(factory=list[Commit])
     """Commits of groups whose handlings are all in the history."""
+    common_commits: list[Commit] = attrs.field(factory=list[Commit])
+    """The same commits as far as the master and all slaves have them: a slave's copy may be old."""
     subscriptions: set[tuple[str, str]] = attrs.field(factory=set[tuple[str, str]])
     """Group and topic, of the groups whose handlings are in the history."""
 

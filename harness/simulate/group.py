@@ -162,6 +162,10 @@ class GroupScene(Scene):
         return [node for node in self.members if node is not leader]
 
     @property
+    def copying(self) -> list[Node]:
+        return []  # offsets come through the log and are not copied at intervals
+
+    @property
     def serving(self) -> Broker | None:
         leader = self.leader
         return leader.broker if leader is not None else None

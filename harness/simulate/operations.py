@@ -85,8 +85,12 @@ class Operations:
         slaves = scene.slaves if self.draw.slave_fails and self.lots.random() < 0.5 else []
         victim = self.lots.choice(slaves or [scene.master])
         scene.say(f"{victim.host} ends by {end.value}")
+        life = scene.epoch
         self._ended(end)
+        failures = _disk_failures(victim)
         await self._end(victim, end)
+        if end is End.CLEAN and _disk_failures(victim) > failures:
+            self.history.failed_stops[life] = trio.current_time()
         if self.draw.restores and victim is scene.master and self.lots.random() < 0.5:
             self._back_up()
         await trio.sleep(outage_seconds)
@@ -172,6 +176,12 @@ class Operations:
                 self.scene.say(f"{node.host} does not start: {error}")
             else:
                 return
+
+
+def _disk_failures(node: Node) -> int:
+    """How often the disk of a node has failed so far."""
+    injected = node.machine.disk.faults.injected
+    return sum(count for kind, count in injected.items() if kind.endswith(("_eio", "_enospc")))
 
 
 def _progress(node: Node) -> tuple[int, int]:

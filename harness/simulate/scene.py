@@ -174,6 +174,11 @@ class Scene:
         return [node for node in self.nodes if node is not self.master]
 
     @property
+    def copying(self) -> list[Node]:
+        """The nodes that tell members a copy of the master's offsets, which may be old, while the master cannot be reached."""
+        return self.slaves
+
+    @property
     def serving(self) -> Broker | None:
         """The broker that accepts messages now, or None."""
         return self.master.broker

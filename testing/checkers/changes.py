@@ -14,7 +14,8 @@ UNKNOWN_SECONDS = 60.0
 def answered_changes_hold(history: History) -> Iterator[str]:
     """Each look at a setting finds the value of the last change that was answered, or of a later one without an answer.
 
-    A kill or a power cut may lose the changes of the last `change_seconds` before it.
+    A kill or a power cut may lose the changes of the last `change_seconds` before it. A clean stop loses none, unless the disk
+    failed during it: tables that cannot be written when a process ends are lost with it.
     """
     changes: dict[str, list[Change]] = {}
     for change in history.changes:
@@ -35,6 +36,8 @@ def answered_changes_hold(history: History) -> Iterator[str]:
 
 def _is_kept(history: History, change: Change, epoch: int) -> bool:
     """Whether an answered change must have survived the end of every life since."""
+    if any(life < epoch and change.answered_at < over for life, over in history.failed_stops.items()):
+        return False
     for life in range(change.epoch, epoch):
         if history.ends[life] is End.CLEAN:
             continue

@@ -45,7 +45,7 @@ def whoever_waits_on_something_closed_is_told(history: History) -> Iterator[str]
     for wait in history.waits:
         if wait.closed_at == inf:
             continue
-        if wait.ended_at > wait.closed_at + CLOSED_SECONDS:
+        if wait.ended_at > max(wait.closed_at, wait.began) + CLOSED_SECONDS:
             yield f"{wait.what} was not told that its client was closed at {wait.closed_at:.2f} s"
         elif wait.said != "Closed":
             yield f"{wait.what} ended with {wait.said or 'nothing'} when its client was closed at {wait.closed_at:.2f} s"

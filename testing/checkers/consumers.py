@@ -55,12 +55,13 @@ def nothing_is_acknowledged_before_it_was_handled(history: History) -> Iterator[
 def nothing_committed_is_handed_out_again(history: History) -> Iterator[str]:
     """What a group has committed is delivered to none of its members again, except while a queue changes its owner.
 
-    A crash of the broker may lose the commits of the last `commit_seconds` before it.
+    A crash of the broker may lose the commits of the last `commit_seconds` before it. A commit counts from the moment at which
+    all slaves have copied it: a member that cannot reach the master asks a slave, which knows no later one.
     """
     if not history.consumers_follow(len(history.ends)):
         return  # offsets of messages that a power cut lost are assigned to other messages
     commits: dict[tuple[str, Queue], list[Commit]] = {}
-    for commit in history.member_commits:
+    for commit in history.common_commits:
         commits.setdefault((commit.group, commit.queue), []).append(commit)
     for one in history.handlings:
         for commit in commits.get((one.group, one.queue), ()):

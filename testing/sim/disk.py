@@ -570,7 +570,8 @@ class SimDisk:
 
     def sync_directory(self, path: str) -> None:
         self.check_power()
-        if path and path != "." and path not in self._names.directories:
+        path = "" if path == "." else path
+        if path and path not in self._names.directories:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         self._check_change("sync_directory_eio")
         concerned = [at for at, change in enumerate(self._journal) if path in change.directories]

@@ -207,6 +207,20 @@ def interrupt_after(seconds):
     return done.stdout
 
 
+@pytest.mark.parametrize("mode", ["auto", "explicit"])
+def test_a_closed_consumer_gives_out_nothing_that_it_fetched_before(cluster: Embedded, mode: str) -> None:
+    """Other members get it, so a thread that is still in its loop is told."""
+    fill(cluster, 20)
+    with blocking.open_consumer(cluster.namesrv, "g", "t", ack=mode, consume_from=FIRST) as consumer:
+        messages = iter(consumer)
+        next(messages)
+
+    with pytest.raises(Closed):
+        next(messages)
+    with pytest.raises(Closed):
+        consumer.get_one()
+
+
 def test_an_interrupted_question_acknowledges_nothing(cluster: Embedded) -> None:
     """Ctrl-C while a program waits for messages: those that come then are seen by its next question."""
     printed = run_program(

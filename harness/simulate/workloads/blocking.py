@@ -54,7 +54,7 @@ class Blocking(Members):
         for number in range(self.scene.lots.randint(1, THREADS_MAX)):
             wait = Wait(f"thread {number} of {member}")
             waits.append(wait)
-            self._drivers.start_soon(self._drive, SimThread(partial(self._take, shell, member)), wait)
+            self._drivers.start_soon(self._drive, SimThread(partial(self._take, shell, member, wait)), wait)
         try:
             await trio.sleep_forever()
         finally:
@@ -77,10 +77,11 @@ class Blocking(Members):
 
     # ---------------------------------------------------------------- in a thread
 
-    def _take(self, consumer: BlockingConsumer, member: str) -> None:
+    def _take(self, consumer: BlockingConsumer, member: str, wait: Wait) -> None:
         while True:
             try:
                 if self._style.take == "get_many":
+                    wait.began = current_thread().now  # until now it handled a list that it had been given before
                     for message in consumer.get_many(self.scene.lots.randint(1, 8), 5.0):
                         # The next `get_many` acknowledges the whole list, so an interrupted thread first handles the rest.
                         with suppress(KeyboardInterrupt):

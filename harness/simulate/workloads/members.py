@@ -75,6 +75,8 @@ class Members(Workload):
     _failures: dict[int, int] = attrs.field(factory=dict[int, int])
     _done: set[int] = attrs.field(factory=set[int])
     _found: list[str] = attrs.field(factory=list[str])
+    _copied: dict[str, dict[int, int]] = attrs.field(factory=dict[str, dict[int, int]])
+    """The group's offsets on each slave, as they were when it ran last."""
 
     def __attrs_post_init__(self) -> None:
         self._style = self.scene.lots.choice(self.styles)
@@ -283,9 +285,15 @@ class Members(Workload):
             self._look(broker)
 
     def _look(self, broker: Broker) -> None:
+        scene, history = self.scene, self.scene.history
+        for node in scene.copying:
+            if node.broker is not None:
+                self._copied[node.host] = dict(node.broker.offsets.of(self.group, self.topic))
         for queue_id, offset in broker.offsets.of(self.group, self.topic).items():
-            commit = Commit(trio.current_time(), self.group, (self.topic, queue_id), offset, self.scene.epoch)
-            self.scene.history.member_commits.append(commit)
+            commit = Commit(trio.current_time(), self.group, (self.topic, queue_id), offset, scene.epoch)
+            copies = [self._copied.get(node.host, {}).get(queue_id, 0) for node in scene.copying]
+            history.member_commits.append(commit)
+            history.common_commits.append(attrs.evolve(commit, offset=min(offset, *copies) if copies else offset))
 
     def lacking(self) -> str:
         if not self.scene.history.consumers_follow(self.scene.epoch):

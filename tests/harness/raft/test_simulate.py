@@ -34,6 +34,10 @@ RARE = (
 """Planted bugs that take too many seeds for every run."""
 
 
+FOUND_LATE = {"vote after the loss of the disk": 102, "remember at the first word of a leader": 188}
+"""Planted bugs that one in a hundred seeds finds, and such a seed."""
+
+
 def test_groups_keep_every_claim_under_every_fault() -> None:
     """Safety while faults happen, liveness after they end; every kind of fault is among them."""
     counts = Counter[str]()
@@ -50,9 +54,22 @@ def test_one_seed_gives_one_trace() -> None:
     assert simulate_raft(7).digest == simulate_raft(7).digest != simulate_raft(8).digest
 
 
-FOUND_SOON = [mutant for mutant in MUTANTS if mutant.name.startswith("raft: ") and not mutant.name.endswith(RARE)]
+FOUND_SOON = [
+    mutant for mutant in MUTANTS if mutant.name.startswith("raft: ") and not mutant.name.endswith((*RARE, *FOUND_LATE))
+]
 
 
 @pytest.mark.parametrize("mutant", FOUND_SOON, ids=lambda mutant: mutant.name)
 def test_a_planted_bug_is_found(mutant: Mutant) -> None:
     assert seeds_until_found(mutant, 100) is not None
+
+
+@pytest.mark.parametrize("name", FOUND_LATE)
+def test_a_planted_bug_is_found_by_a_seed_that_holds_without_it(name: str) -> None:
+    (mutant,) = (each for each in MUTANTS if each.name == f"raft: {name}")
+
+    with mutant.planted():
+        outcome = simulate_raft(FOUND_LATE[name])
+
+    assert outcome.violations != []
+    assert simulate_raft(FOUND_LATE[name]).violations == []

@@ -32,6 +32,18 @@ def test_a_look_finds_the_last_change_that_was_answered() -> None:
     assert look(history, None, 1.5) == look(history, "0", 1.5) == []
 
 
+def test_a_clean_stop_takes_nothing_unless_the_disk_fails_during_it() -> None:
+    history = changed(2.0, 40.0)
+    history.ends, history.ended_at = [End.CLEAN], [39.0]
+    assert len(look(history, "0", 50.0, 1)) == 1
+
+    history.failed_stops = {0: 41.0}
+    assert look(history, "0", 50.0, 1) == []
+
+    history.failed_stops = {0: 39.5}
+    assert len(look(history, "0", 50.0, 1)) == 1
+
+
 def test_a_crash_takes_only_what_was_changed_shortly_before() -> None:
     history = changed(2.0, 40.0)
     history.ends, history.ended_at = [End.KILL], [41.0]

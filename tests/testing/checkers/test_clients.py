@@ -43,10 +43,11 @@ def test_whoever_is_not_told_that_its_client_was_closed_is_found() -> None:
     misled = attrs.evolve(told, said="NoAnswer")
     late = attrs.evolve(told, ended_at=5.1 + CLOSED_SECONDS)
     open_still = Wait("a receiver")
+    busy = attrs.evolve(late, began=late.ended_at)
 
     found = [
         list(whoever_waits_on_something_closed_is_told(History(True, waits=[wait])))
-        for wait in (told, waits_on, misled, late, open_still)
+        for wait in (told, waits_on, misled, late, open_still, busy)
     ]
 
-    assert [len(some) for some in found] == [0, 1, 1, 1, 0]
+    assert [len(some) for some in found] == [0, 1, 1, 1, 0, 0]

@@ -48,7 +48,7 @@ def test_a_message_that_comes_again_long_after_its_commit_is_found() -> None:
     run = history(handling(0, 1, 2), handling(0, late, late + 1))
     assert list(nothing_committed_is_handed_out_again(run)) == []
 
-    run.member_commits = [Commit(3.5, "g", QUEUE, 1, 0)]
+    run.common_commits = [Commit(3.5, "g", QUEUE, 1, 0)]
     assert len(list(nothing_committed_is_handed_out_again(run))) == 1
 
     run.ended_at, run.commit_seconds = [4.0], 10.0

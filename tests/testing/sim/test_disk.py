@@ -37,6 +37,16 @@ def test_synced_bytes_survive_every_power_cut() -> None:
         assert content[100:1100] == b"x" * 1000
 
 
+def test_a_file_without_a_directory_survives_every_power_cut_once_the_current_directory_is_synced() -> None:
+    for seed in SEEDS:
+        disk = SimDisk()
+        file = disk.open("a", create_size=SECTOR)
+        file.sync()
+        disk.sync_directory(".")
+
+        assert disk.power_cut(seed).exists("a")
+
+
 def test_unsynced_bytes_survive_some_power_cuts_and_are_torn_and_reordered_by_others() -> None:
     found = set[tuple[bool, bool]]()
     for seed in SEEDS:
