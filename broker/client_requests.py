@@ -36,7 +36,7 @@ NOTICE_PAUSE_SECONDS = 0.1
 """The pause before members of large groups are notified again; changes during the pause cause one notification."""
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class ClientRequests:
     """The handlers of these requests, and the notifications of groups' members."""
 

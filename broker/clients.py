@@ -240,7 +240,7 @@ class Consumers:
             self.groups.pop(living.name, None)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Producers:
     """All producer groups that have members."""
 

@@ -14,7 +14,7 @@ from .role import LiveRole
 log = get_logger(__name__)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Commits:
     """Commits offsets of groups on one broker.
 

@@ -92,7 +92,7 @@ class _Level:
         return due_ms - self.ahead_ms
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class DelayDelivery:
     """Delivers the delayed messages of one broker."""
 

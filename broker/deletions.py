@@ -41,7 +41,7 @@ log = get_logger(__name__)
 TOPICS_FILE, GROUPS_FILE, OFFSETS_FILE = "topics.json", "subscriptionGroup.json", "consumerOffset.json"
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class Deletions:
     """Deletes topics and groups on one broker."""
 

@@ -104,7 +104,7 @@ def first_role(config: BrokerConfig) -> RoleState:
     return RoleState(Role.CANDIDATE, config.replica_id, "it is starting")
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class DLedgerReplication(Replication[DLedgerNode]):
     """The replication of a node of a DLedger group."""
 

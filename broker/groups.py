@@ -111,7 +111,7 @@ def _always() -> bool:
     return True
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class GroupTable:
     """All consumer groups that this broker knows."""
 

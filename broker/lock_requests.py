@@ -23,7 +23,7 @@ from .request_bodies import body_of
 from .topics import TopicTable
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class LockRequests:
     """The handlers of lock requests."""
 

@@ -16,7 +16,7 @@ from .offsets import ConsumerOffsets
 from .topics import TopicTable
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class OffsetRequests:
     """The handlers of offset requests."""
 

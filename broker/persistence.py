@@ -98,7 +98,7 @@ class Table:
             return True
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Persistence:
     """All files of one broker's tables."""
 

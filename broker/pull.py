@@ -88,7 +88,7 @@ class Pull:
     codes: frozenset[int] | None
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class PullService:
     """Answers pulls of one broker."""
 

@@ -67,7 +67,7 @@ class _Link:
     channel: Channel | None = None
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class Registration:
     """Keeps one broker registered with all its name servers."""
 

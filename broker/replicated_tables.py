@@ -52,7 +52,7 @@ SETTINGS_PER_RECORD_MAX = 1000
 the log."""
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class ReplicatedTables:
     """The replicated tables of one node."""
 

@@ -69,7 +69,7 @@ def classic_node(config: BrokerConfig, world: World, port: int) -> ClassicNode:
     return node
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class SlavesTables:
     """The tables of a slave, which are updated from its master's."""
 
@@ -193,7 +193,7 @@ class Replication(Generic[Node]):
         """The state of replication as JSON (RocketMQ HARuntimeInfo)."""
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class ClassicReplication(Replication[ClassicNode]):
     """The replication of a classic master or slave."""
 

@@ -57,7 +57,7 @@ def retries_max(group: GroupConfig, request: RemotingCommand) -> int:
     return asked if asked >= 0 else group.retry_max_times
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class SendBack:
     """Answers CONSUMER_SEND_MSG_BACK."""
 

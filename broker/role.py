@@ -88,7 +88,7 @@ OnMaster = Callable[[str, str], None]
 """Receives the master's address and its HA address."""
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class LiveRole:
     """The role of one broker."""
 

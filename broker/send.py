@@ -100,7 +100,7 @@ _Sent = tuple[RemotingCommand, int, int]
 """A request, the index of its message in the put, and its queue id."""
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class SendHandler:
     """Turns send requests into puts."""
 

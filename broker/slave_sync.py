@@ -19,7 +19,7 @@ from .replicated_tables import ReplicatedTables
 from .topics import TopicTable
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class SlaveSync:
     """Answers the slaves of one broker with whole tables in one frame, which every version accepts."""
 

@@ -114,7 +114,7 @@ class Totals:
     missed: int = 0
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Stats:
     """All counters of one broker."""
 

@@ -22,7 +22,7 @@ from .topics import TopicTable
 DELAYS_FILE = "delayOffset.json"
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, repr=False)
 class TableFiles:
     """The tables of the files; those of topics and groups have already been made from their files."""
 

@@ -129,7 +129,7 @@ def system_topics(config: BrokerConfig) -> list[TopicConfig]:
     return topics
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class TopicTable:
     """All topics of this broker."""
 

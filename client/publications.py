@@ -27,7 +27,7 @@ NO_MASTER_PAUSE_SECONDS = 0.1
 """How long a search pauses after it found no broker with a master."""
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Publications:
     """The publications of one producer, by topic."""
 

@@ -35,7 +35,7 @@ Choose = Callable[[Publication], Target]
 SINGLE, BATCH = int(RequestCode.SEND_MESSAGE_V2), int(RequestCode.SEND_BATCH_MESSAGE)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Transmitter:
     """Chooses queues and makes the attempts of sends, for one producer."""
 

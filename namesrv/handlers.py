@@ -50,7 +50,7 @@ STRICT_JSON_VERSION = 401
 """V4_9_4: clients from this version on read only strict JSON."""
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Handlers:
     """The request handlers of one name server."""
 

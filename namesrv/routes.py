@@ -111,7 +111,7 @@ def _queue_data(broker_name: str, config: TopicConfig) -> dict[str, Any]:
     }
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class RouteTable(Generic[Connection]):
     """The registered brokers and topics of a name server."""
 

@@ -45,7 +45,7 @@ class Service(Protocol):
         ...
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Dispatcher:
     """Satisfies `BatchHandler` with a table of handlers."""
 

@@ -94,7 +94,7 @@ class _Call:
     answer: RemotingCommand | None = None
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class ServerConnection:
     """One accepted connection."""
 
@@ -277,7 +277,7 @@ class ServerConnection:
         self._forget_unsent()
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class RemotingServer:
     """Passes the requests of any number of listeners to one handler."""
 

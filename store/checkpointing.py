@@ -45,7 +45,7 @@ CLOSE_DISPATCH_SECONDS = 5.0
 """How long closing continues to derive; the next start derives the rest."""
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class CheckpointKeeper:
     """Keeps the checkpoint of one open store."""
 

@@ -137,7 +137,7 @@ def pause_after(took: float, since_bulk: float, *, wanted: bool) -> float:
     return max(PAUSE_SECONDS, took * (1 - BULK_SHARE) / BULK_SHARE)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Dispatcher:
     """Derives queues and index from the log, and records how far it is."""
 

@@ -18,7 +18,7 @@ from .older_log import OlderLog
 from .wrapping_log import WrappingCommitLog
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class DividedCommitLog(WrappingCommitLog[CommitLog]):
     """Implements `CommitLog`; `inner` is the newer log, which receives the puts."""
 

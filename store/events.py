@@ -34,7 +34,7 @@ _Table = dict[str, dict[str, list[Row]]]
 """Rows of control records in the file, by topic and queue id."""
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class LogEvents:
     """Applies events to the queues of one store, and notifies listeners of them."""
 

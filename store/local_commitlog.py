@@ -47,7 +47,7 @@ HEAL_SECONDS = 1.0
 """Pause between attempts to heal a log after a failed sync, in seconds."""
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class LocalCommitLog:
     """Implements `RawCommitLog`."""
 

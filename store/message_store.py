@@ -27,7 +27,7 @@ class Checkpoints(Protocol):
     def end_cut(self) -> None: ...
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class MessageStore(PutSide):
     """One broker's messages."""
 

@@ -40,7 +40,7 @@ FOREIGN_QUEUES = ("consumequeue_ext", "batchconsumequeue")
 """Directories of queues that only RocketMQ reads."""
 
 
-@attrs.frozen
+@attrs.frozen(repr=False)
 class _Opened:
     store: MessageStore
     checkpoint: Checkpoint

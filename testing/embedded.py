@@ -84,7 +84,7 @@ class SimulatedPlace:
         self.machine.kill()
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class EmbeddedNode:
     """One broker of a cluster, through all its lives."""
 
@@ -185,7 +185,7 @@ class Embedded:
             await (node.kill() if kill else node.stop())
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class OpenEmbedded(Embedded):
     """A cluster in the current trio loop."""
 
@@ -208,7 +208,7 @@ class OpenEmbedded(Embedded):
         await self._start(address, self.nursery)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class StartedEmbedded(Embedded):
     """A cluster in a thread of its own; the methods may be called from any thread, and block."""
 

@@ -86,7 +86,7 @@ class _QueueTable:
         return orjson.Fragment(self.joined)
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class Inspection:
     """The answers to these requests; each method takes a request and returns the content of the answer's body."""
 

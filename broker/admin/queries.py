@@ -22,7 +22,7 @@ UNITS_MAX = 1000
 """The most queue entries in one answer, even if the request asks for more; tools ask for ten at a time."""
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class Queries:
     """The handlers of queries."""
 

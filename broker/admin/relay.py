@@ -44,7 +44,7 @@ LATEST = -1
 """As the timestamp of a reset, this means the end of the queue; as a queue or offset, that none is given."""
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class Relay:
     """The handlers of these requests."""
 

@@ -59,7 +59,7 @@ _ZERO = dict.fromkeys(
 }
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class Runtime:
     """The handlers of requests for the broker's state."""
 

@@ -66,7 +66,7 @@ assert KEYS.keys() >= CHANGEABLE
 _STORE_FIELDS = frozenset(field.name for field in attrs.fields(StoreConfig))
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class Settings:
     """The handlers of requests for settings."""
 

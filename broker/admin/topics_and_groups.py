@@ -42,7 +42,7 @@ TOPIC_ATTRIBUTES: Mapping[str, Collection[str] | None] = {
 """The attribute keys of topics and the values that are valid here; None means any number."""
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class Administration:
     """The handlers of changes."""
 

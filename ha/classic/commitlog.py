@@ -26,7 +26,7 @@ def _nobody() -> None:
     """Nobody replicates yet."""
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class ClassicCommitLog(WrappingCommitLog[RawCommitLog]):
     """Implements `RawCommitLog`; `inner` is the local log."""
 

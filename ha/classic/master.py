@@ -75,7 +75,7 @@ class SlaveStatus:
     in_sync: bool
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class HAConnection:
     """One accepted connection."""
 
@@ -213,7 +213,7 @@ class HAConnection:
         return crc32(body)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class HAService:
     """All slaves of one master."""
 

@@ -22,7 +22,7 @@ from .settings import OURS, HaSettings
 from .slave import HAClient
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class StoreFollower:
     """A message store behind the `Follower` interface."""
 
@@ -57,7 +57,7 @@ class StoreFollower:
             self.log.readable_limit = min(self.log.readable_limit, end)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class ClassicNode:
     """A node of a classic group; implements `ReplicationNode`."""
 

@@ -109,7 +109,7 @@ class Losses:
     """How many of these the master had reported as confirmed."""
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class HAClient:
     """Keeps one store equal to its master's."""
 

@@ -119,7 +119,7 @@ class OffsetMerge:
         return self._settled is not None and self._settled.get((*key, queue_id)) != held
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class ConfigSync:
     """Copies the tables of the master periodically."""
 

@@ -38,7 +38,7 @@ STATUSES = {
 unknown: the entry may still be committed, or be replaced by another leader's."""
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class DLedgerCommitLog:
     """Implements `CommitLog` by a replicated ledger."""
 

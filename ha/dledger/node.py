@@ -37,7 +37,7 @@ OnLeading = Callable[[Leading], Awaitable[None]]
 """Makes the broker assume the role that the group has given it; it is cancelled by the next change."""
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class DLedgerNode:
     """A node of a DLedger group; implements `ReplicationNode`."""
 

@@ -57,7 +57,7 @@ EXPIRE_SECONDS = 0.1
 """Polling interval for the deadlines of waiting puts, in seconds."""
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Replica:
     """One node of a group; `open_replica` creates it."""
 

@@ -270,10 +270,10 @@ def test_commands_run_the_jobs(
 def test_ledgers_are_compared_as_far_as_they_are_committed(spark: SparkSession, tmp_path: Path) -> None:
     """Two nodes may hold other entries behind the committed index; before it, the first difference is named by its entry."""
     nodes = [tmp_path / name for name in ("one", "two")]
-    for node, tail in zip(nodes, (100, 200), strict=True):
+    for node, body_size in zip(nodes, (100, 200), strict=True):
         ledger = open_small(RealDisk(), str(node))
         ledger.append(1, messages(0, 50))
-        ledger.append(2, messages(tail, 10))
+        ledger.append(2, messages(50, 10, body_size))
         ledger.commit(49)
         force(ledger)
         ledger.write_checkpoint()
