@@ -416,6 +416,7 @@ class Raft(State):
         """Note that a sync which began at `point` has succeeded."""
         if self.log.mark_durable(point) and self.leadership is not None:
             ballot_box.advance_commit(self, self.leadership)
+        forgetting.remember(self)
 
     @property
     def checkpoint_index(self) -> LogIndex:

@@ -47,6 +47,9 @@ def on_append(state: State, message: Append) -> None:
     state.verified_index = max(state.verified_index, last_index)
     commit_index = state.commit_index
     ballot_box.follow_commit(state, message.commit_index)
+    if state.forgetful:  # at every chance, because the group cannot elect another leader before
+        forgetting.ask(state)
+        forgetting.remember(state)
     if message.batch is None and state.commit_index > commit_index and state.acked_index == state.verified_index:
         return  # The Append only carried the commit index, and the leader has all acknowledgements already.
     state.ack_due = True
