@@ -129,8 +129,11 @@ class PullService:
             self.commits.commit(pull.group.group_name, pull.topic, pull.queue_id, request.integer("commitOffset"))
         result = self._read(pull)
         code = code_of(result.status, pull.offset)
-        if code in _NOTHING_THERE and not sys_flag & PULL_SUSPEND and self.store.dispatcher.behind_bytes:
-            self.store.catch_up()  # this pull does not wait, and may ask for a message that was just acknowledged
+        at_end = code in _NOTHING_THERE or result.next_offset >= result.max_offset
+        if at_end and not sys_flag & PULL_SUSPEND and self.store.dispatcher.behind_bytes:
+            # This pull does not wait, and may ask for a message that was just acknowledged. A client that reads up to the end
+            # that the answer names would miss it too.
+            self.store.catch_up()
             result = self._read(pull)
             code = code_of(result.status, pull.offset)
         may_wait = code is ResponseCode.PULL_NOT_FOUND or (

@@ -411,6 +411,20 @@ async def test_a_pull_that_does_not_wait_finds_what_was_acknowledged_just_before
         assert [message.body for message in peer.pulled("T1", 3)] == [b"fresh"]
 
 
+async def test_a_pull_that_does_not_wait_names_an_end_behind_what_was_acknowledged_just_before(tmp_path: Path) -> None:
+    """A client that pulls until it has reached the end of the answer finds all messages that were acknowledged."""
+    async with open_desk(tmp_path) as desk:
+        await filled(desk)
+        peer = desk.peer()
+        peer.send("T1", b"fresh")
+
+        answer = peer.answer(peer.pull("T1"))
+
+        assert answer is not None
+        assert answer.ext["maxOffset"] == "4"
+        assert len(list(decode_records(answer.body))) == 4
+
+
 @pytest.mark.parametrize("damage", [(0, b"\x7f\xff\xff\xff"), (4, bytes(4)), (0, bytes(90))], ids=["size", "magic", "zeros"])
 async def test_a_record_that_was_damaged_at_rest_is_noticed_by_who_pulls_it(tmp_path: Path, damage: tuple[int, bytes]) -> None:
     """The log's bytes are sent as they are. Our client takes nothing of such an answer, and stays where it is."""
