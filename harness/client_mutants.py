@@ -135,7 +135,11 @@ def _keep_a_silent_connection(_: Any) -> Callable[[Any, Any, Any], None]:
 
 
 def _stay_with_a_black_hole(_: Any) -> Callable[..., float]:
-    return lambda left_seconds, retries_left, *, elsewhere: left_seconds
+    def give_all(left_seconds: float, retries_left: int, *, elsewhere: bool) -> float:
+        del retries_left, elsewhere
+        return left_seconds
+
+    return give_all
 
 
 def _call_a_send_that_was_out_not_stored(original: Any) -> Callable[[Any, Any, Any], Any]:

@@ -34,7 +34,10 @@ def _give_locks_at_once(_: Any) -> Callable[[Any], None]:
 
 
 def _name_all_epochs_alike(original: Any) -> Callable[..., Any]:
-    return lambda self, log_start, log_end, writer, replicas: original(self, log_start, log_end, bytes(16), replicas)
+    def begun(self: Any, log_start: int, log_end: int, writer: bytes, replicas: int) -> Any:
+        return original(self, log_start, log_end, bytes(len(writer)), replicas)
+
+    return begun
 
 
 def _trust_every_slot(original: Any) -> Callable[[Any, int], None]:

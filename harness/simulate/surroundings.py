@@ -77,7 +77,7 @@ class Troubles:
             return
         machine = scene.machine(SPARE_HOST)
         machine.worker_seconds_max = 0.0
-        scene.spare = Node(machine, _spare_config(scene.namesrv), lambda *_: None)
+        scene.spare = Node(machine, _spare_config(scene.namesrv), lambda _node, _broker: None)
         await nursery.start(scene.spare.process.run)
         scene.fabric.safe |= {SPARE_HOST, scene.name_servers[-1].host}
 

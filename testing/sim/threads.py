@@ -77,9 +77,10 @@ class SimThread:
             request = self._request
             assert request is not None
             if cancelled is None:
-                self._answer = await outcome.acapture(request)
-                if isinstance(self._answer, outcome.Error) and isinstance(self._answer.error, trio.Cancelled):
-                    cancelled, self._cancelled = self._answer.error, True
+                self._answer = answer = await outcome.acapture(request)
+                error: object = getattr(answer, "error", None)
+                if isinstance(error, trio.Cancelled):
+                    cancelled, self._cancelled = error, True
             if cancelled is not None:
                 self._answer = outcome.Error(ThreadEndedError())
         if cancelled is not None:

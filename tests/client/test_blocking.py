@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator
 import pytest
 
 from ledgermq import blocking
+from ledgermq.client.consumer import AckMode
 from ledgermq.client.errors import ClientError, Closed
 from ledgermq.client.subscription import ConsumeFrom
 from ledgermq.message.message import Message
@@ -208,7 +209,7 @@ def interrupt_after(seconds):
 
 
 @pytest.mark.parametrize("mode", ["auto", "explicit"])
-def test_a_closed_consumer_gives_out_nothing_that_it_fetched_before(cluster: Embedded, mode: str) -> None:
+def test_a_closed_consumer_gives_out_nothing_that_it_fetched_before(cluster: Embedded, mode: AckMode) -> None:
     """Other members get it, so a thread that is still in its loop is told."""
     fill(cluster, 20)
     with blocking.open_consumer(cluster.namesrv, "g", "t", ack=mode, consume_from=FIRST) as consumer:
