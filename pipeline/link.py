@@ -5,6 +5,7 @@ Workers of Spark run many tasks, so connections are kept between tasks. A link t
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any
@@ -117,12 +118,12 @@ def _reason(error: Exception) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
 
 
-_links: dict[tuple[Address, tuple[tuple[str, str], ...], Credentials | None], Link] = {}
+_links: dict[tuple[int, Address, tuple[tuple[str, str], ...], Credentials | None], Link] = {}
 
 
 def link_to(address: Address, servers: Servers) -> Link:
-    """Return the connection of this process to a server."""
-    key = (address, servers.tls, servers.credentials)
+    """Return the connection of this thread to a server. Threads share none, because a link matches answers without locks."""
+    key = (threading.get_ident(), address, servers.tls, servers.credentials)
     if key not in _links:
         _links[key] = Link(address, _sockets(servers), credentials=servers.credentials)
     return _links[key]
@@ -139,6 +140,6 @@ def _sockets(servers: Servers) -> Sockets:
 
 
 def close_links() -> None:
-    """Close all connections of this process."""
+    """Close all connections of this process; no other thread may use one meanwhile."""
     while _links:
         _links.popitem()[1].close()

@@ -7,11 +7,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ledgermq.pipeline.link import close_links
 from ledgermq.pipeline.session import session
 from ledgermq.testing.embedded import Embedded, start_embedded
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="session", autouse=True)
+def closed_links() -> Generator[None]:
+    """Connections that this process keeps between tasks are closed in the end, so that none is reported as leaked."""
+    yield
+    close_links()
 
 
 @pytest.fixture(scope="session")

@@ -18,8 +18,8 @@ from ledgermq.testing.history import Commit, Handling, Put
 from ledgermq.world.real import World
 
 from .operator import Operator
-from .plain import LOOK_SECONDS, SEND_SECONDS
-from .workload import Workload, note_failure, number_in
+from .plain import SEND_SECONDS
+from .workload import LOOK_SECONDS, Workload, note_failure, number_in
 
 TOPIC, GROUP, OFFSETS = "B", "bg", "offsets.json"
 MEMBERS_MAX = 3

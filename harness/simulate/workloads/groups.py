@@ -12,19 +12,19 @@ from ledgermq.remoting.codes import RequestCode
 from ledgermq.testing.history import Look
 
 from ..scene import Node
-from .operator import Operator
-from .workload import Workload
+from .operator import Changing, Operator
+from .workload import LOOK_SECONDS
 
 GROUPS = ("gx0", "gx1", "gx2")
 TOPIC = "T"
-LOOK_SECONDS = 0.5
 
 
 @attrs.define(eq=False)
-class Groups(Workload):
+class Groups(Changing):
     """An acknowledged change of a group is kept, and a slave has it too in the end."""
 
     name: ClassVar[str] = "groups"
+    pause_share: ClassVar[float] = 0.1
     codes: ClassVar[frozenset[RequestCode]] = frozenset(
         {
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
@@ -36,17 +36,7 @@ class Groups(Workload):
     _retries: int = 0
     _looks: int = 0
 
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        operator = Operator(self.scene)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._look)
-            task_status.started()
-            while True:
-                if not self.scene.healed:
-                    await self._change(operator)
-                await operator.pause(0.1)
-
-    async def _change(self, operator: Operator) -> None:
+    async def change(self, operator: Operator) -> None:
         lots, address = self.scene.lots, self.scene.asked.address
         group, kind = lots.choice(GROUPS), lots.randrange(4)
         if kind == 0:
@@ -72,7 +62,7 @@ class Groups(Workload):
         self._retries += 1
         return {"groupName": group, "retryQueueNums": 1, "retryMaxTimes": self._retries}
 
-    async def _look(self) -> None:
+    async def look_often(self) -> None:
         while True:
             await trio.sleep(LOOK_SECONDS)
             broker = self.scene.serving

@@ -23,9 +23,8 @@ from ledgermq.testing.history import Commit, Handling, Put
 
 from ..scene import Node
 from .plain import SEND_SECONDS
-from .workload import Workload, note_failure, number_in
+from .workload import LOOK_SECONDS, Workload, note_failure, number_in
 
-LOOK_SECONDS = 0.5
 FAILURES_MAX = 2
 """The most failures of one message, fewer than the retries of the group."""
 

@@ -20,12 +20,11 @@ from ledgermq.testing.history import Position, Put
 from ..scene import Node
 from .operator import Operator
 from .plain import SEND_SECONDS
-from .workload import Workload, number_in
+from .workload import LOOK_SECONDS, Workload, number_in
 
 TOPIC, GROUP = "O", "og"
 COPIES = ("oc0", "oc1")
 """Groups without members, whose offsets administrators set."""
-LOOK_SECONDS = 0.5
 
 
 @attrs.define(eq=False)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 import trio
@@ -18,6 +19,7 @@ from ledgermq.world.network import Address
 from ledgermq.world.real import World
 
 from ..scene import NAMESRV, Scene
+from .workload import Workload
 
 ASK_SECONDS = 3.0
 TOPIC_OF_TWO_QUEUES: Mapping[str, Any] = {
@@ -102,3 +104,29 @@ class Operator:
     async def pause(self, share: float) -> None:
         """Wait for a moment drawn from a share of a node's life."""
         await trio.sleep(self.scene.pause_seconds(share))
+
+
+@attrs.define(eq=False)
+class Changing(Workload):
+    """A workload whose operator makes changes until all faults have ended, while another task looks at what servers hold."""
+
+    pause_share: ClassVar[float]
+    """The pause between two changes, as a share of a life."""
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        operator = Operator(self.scene)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.look_often)
+            task_status.started()
+            while True:
+                if not self.scene.healed:
+                    await self.change(operator)
+                await operator.pause(self.pause_share)
+
+    @abstractmethod
+    async def change(self, operator: Operator) -> None:
+        """Make one change, drawn from the seed."""
+
+    @abstractmethod
+    async def look_often(self) -> None:
+        """Record what servers hold, with a pause between two looks, until cancelled."""

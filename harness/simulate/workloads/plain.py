@@ -22,13 +22,12 @@ from ledgermq.remoting.codes import RequestCode
 from ledgermq.testing.history import Commit, Put, Queue, Read
 
 from ..scene import Node
-from .workload import Workload, note_failure, number_in
+from .workload import LOOK_SECONDS, Workload, note_failure, number_in
 
 TOPIC = "T"
 GROUP, LEAVING_GROUP = "g", "lg"
 PRODUCERS = 2
 SEND_SECONDS = 3.0
-LOOK_SECONDS = 0.5
 READ_AT_ONCE = 32
 LEAVES_AFTER = 5
 """The number of messages after which the group leaves."""

@@ -15,20 +15,20 @@ from ledgermq.testing.history import Look
 from ledgermq.world.network import Address
 
 from ..scene import NAMESRV, Node
-from .operator import Operator
-from .workload import Workload
+from .operator import Changing, Operator
+from .workload import LOOK_SECONDS
 
 NAMESPACE, KEYS = "ns", ("k0", "k1")
-LOOK_SECONDS = 0.5
 WIPED_SHARE = 0.02
 """How long a broker's write permission is wiped at a time, at most, as a share of a life."""
 
 
 @attrs.define(eq=False)
-class Settings(Workload):
+class Settings(Changing):
     """An acknowledged setting is kept, and changed settings stop no client for good."""
 
     name: ClassVar[str] = "settings"
+    pause_share: ClassVar[float] = 0.15
     codes: ClassVar[frozenset[RequestCode]] = frozenset(
         {
             RequestCode.UPDATE_BROKER_CONFIG,
@@ -46,17 +46,7 @@ class Settings(Workload):
     _value: int = 0
     _looks: int = 0
 
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        operator = Operator(self.scene)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._look)
-            task_status.started()
-            while True:
-                if not self.scene.healed:
-                    await self._change(operator)
-                await operator.pause(0.15)
-
-    async def _change(self, operator: Operator) -> None:
+    async def change(self, operator: Operator) -> None:
         scene, lots = self.scene, self.scene.lots
         master, kind = scene.master, lots.randrange(6)
         if kind == 0:
@@ -112,7 +102,7 @@ class Settings(Workload):
             code = RequestCode.DELETE_KV_CONFIG if deletes else RequestCode.PUT_KV_CONFIG
             await operator.change(values, Address(process.host, NAMESRV.port), code, fields)
 
-    async def _look(self) -> None:
+    async def look_often(self) -> None:
         operator = Operator(self.scene)
         while True:
             await trio.sleep(LOOK_SECONDS)

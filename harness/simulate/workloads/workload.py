@@ -16,6 +16,9 @@ from ledgermq.testing.history import Put
 
 from ..scene import Node, Scene
 
+LOOK_SECONDS = 0.5
+"""The pause between two looks of a workload at what servers or clients hold."""
+
 
 @attrs.define(eq=False)
 class Workload(ABC):

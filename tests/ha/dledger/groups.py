@@ -252,3 +252,49 @@ def scenario(story: Callable[[Group], Awaitable[None]], *, seed: int = 1, **shar
 
     with_clock: Any = seeded_run
     with_clock(run, seed=seed)
+
+
+async def lose_power_during_puts(group: Group) -> None:
+    """Cut the power of all machines in the middle of puts; everything that was acknowledged is there afterwards."""
+    leader = await group.leader()
+    async with trio.open_nursery() as nursery:
+        for _ in range(10):
+            nursery.start_soon(group.put, leader, 3)
+        await trio.sleep(0.004)
+        for node in list(group.running):
+            await node.power_cut()
+        nursery.cancel_scope.cancel()
+    for node in group.nodes.values():
+        await node.start()
+        assert node.failure is None
+    await group.put_until_done()
+    await group.converged()
+    group.check()
+
+
+async def miss_files_that_expire(group: Group) -> tuple[Node, Node]:
+    """Kill a follower, and expire on the others what it misses; returns the leader and the killed node."""
+    leader = await group.leader()
+    away = next(node for node in group.running if node is not leader)
+    await group.put(leader, 5)
+    await group.converged()
+    await away.kill()
+    for _ in range(30):
+        await group.put(leader, 10, body_size=300)
+    await group.converged()
+    for node in group.running:
+        assert await node.up.expire(node.up.ledger.end_position) > 5
+    return leader, away
+
+
+async def check_begun_anew(group: Group, leader: Node, away: Node) -> None:
+    """A node that was started after `miss_files_that_expire` has the leader's log, follows it, and can be restarted."""
+    await group.converged()
+    assert away.up.ledger.begin_index == leader.up.ledger.begin_index > 5
+    await group.put(leader, 5)
+    await group.converged()
+    group.check()
+    await away.kill()
+    await away.start()
+    assert away.failure is None
+    await group.converged()

@@ -20,7 +20,7 @@ from ledgermq.remoting.command import RemotingCommand
 from ledgermq.testing.sim.world import Machine
 from ledgermq.world.network import Address
 
-from .groups import PORT, Group, Node, scenario
+from .groups import PORT, Group, Node, check_begun_anew, lose_power_during_puts, miss_files_that_expire, scenario
 
 SEEDS = range(1, 4)
 FAST = JavaSettings(heartbeat_ms=200, vote_interval_min_ms=50, vote_interval_max_ms=200, vote_round_ms=300)
@@ -133,23 +133,7 @@ def test_a_leader_that_is_elected_again_in_its_term_serves_again() -> None:
 def test_a_group_that_lost_power_has_everything_acknowledged(seed: int) -> None:
     """All three machines at once, in the middle of puts."""
 
-    async def story(group: Group) -> None:
-        leader = await group.leader()
-        async with trio.open_nursery() as nursery:
-            for _ in range(10):
-                nursery.start_soon(group.put, leader, 3)
-            await trio.sleep(0.004)
-            for node in list(group.running):
-                await node.power_cut()
-            nursery.cancel_scope.cancel()
-        for node in group.nodes.values():
-            await node.start()
-            assert node.failure is None
-        await group.put_until_done()
-        await group.converged()
-        group.check()
-
-    scenario(story, seed=seed, dialect=JAVA, java=FAST)
+    scenario(lose_power_during_puts, seed=seed, dialect=JAVA, java=FAST)
 
 
 def test_a_node_that_was_away_catches_up_over_many_files() -> None:
@@ -172,26 +156,9 @@ def test_a_node_begins_anew_where_old_files_have_expired() -> None:
     """The leader truncates it at its own beginning."""
 
     async def story(group: Group) -> None:
-        leader = await group.leader()
-        away = next(node for node in group.running if node is not leader)
-        await group.put(leader, 5)
-        await group.converged()
-        await away.kill()
-        for _ in range(30):
-            await group.put(leader, 10, body_size=300)
-        await group.converged()
-        for node in group.running:
-            assert await node.up.expire(node.up.ledger.end_position) > 5
+        leader, away = await miss_files_that_expire(group)
         await away.start()
-        await group.converged()
-        assert away.up.ledger.begin_index == leader.up.ledger.begin_index > 5
-        await group.put(leader, 5)
-        await group.converged()
-        group.check()
-        await away.kill()
-        await away.start()
-        assert away.failure is None
-        await group.converged()
+        await check_begun_anew(group, leader, away)
         group.check()
 
     scenario(story, dialect=JAVA, java=FAST)

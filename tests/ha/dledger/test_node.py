@@ -15,7 +15,7 @@ from harness.simulate.scene import Node
 from ledgermq.broker.broker import Broker, open_broker
 from ledgermq.broker.dledger import DLedgerReplication
 from ledgermq.client.admin import open_admin
-from ledgermq.client.producer import open_producer
+from ledgermq.client.producer import Producer, open_producer
 from ledgermq.ha.dledger.node import DLedgerNode
 from ledgermq.ha.dledger.recovery import LedgerFiles
 from ledgermq.ha.dledger.replica import Replica
@@ -37,15 +37,33 @@ SETTINGS = ReplicaSettings(
 )
 
 
-async def expire_all_but_the_newest_files(node: Node) -> None:
-    """Delete what retention would delete one day."""
+async def miss_messages(group: Group, producer: Producer, away: Node) -> None:
+    """Stop a node, and send messages that fill several files meanwhile."""
+    await away.process.end(End.CLEAN)
+    for _ in range(60):
+        await producer.send(Message("U", group.lots.randbytes(5000)))
+
+
+async def expire_all_but_the_newest_files(group: Group, away: Node) -> None:
+    """Delete what retention would delete one day, on all nodes but one that is away."""
+    for node in group.nodes:
+        if node is away:
+            continue
+        assert node.broker is not None
+        store = node.broker.store
+        assert store.cleaner is not None
+        while len(files := store.log.files()) > 3:
+            await store.cleaner.before_removal(files[0].end)
+            await store.log.remove_oldest()
+        await store.cleaner.follow_log()
+
+
+async def begun_anew(node: Node) -> None:
+    """Wait until the ledger of a node begins where its leader's does."""
     assert node.broker is not None
-    store = node.broker.store
-    assert store.cleaner is not None
-    while len(files := store.log.files()) > 3:
-        await store.cleaner.before_removal(files[0].end)
-        await store.log.remove_oldest()
-    await store.cleaner.follow_log()
+    with trio.fail_after(30):
+        while node.broker.store.log.min_offset == 0:  # noqa: ASYNC110 - virtual time
+            await trio.sleep(0.001)
 
 
 async def hand_over(group: Group, master: Broker, target: Node) -> None:
@@ -70,18 +88,11 @@ def test_a_node_that_ends_right_after_its_ledger_began_anew_starts_again_and_can
             master = await group.master()
             away = next(node for node in group.nodes if node is not master)
             await trio.sleep(12)
-            await away.process.end(End.CLEAN)
-            for _ in range(60):
-                await producer.send(Message("U", group.lots.randbytes(5000)))
+            await miss_messages(group, producer, away)
             await trio.sleep(12)
-            for node in group.nodes:
-                if node is not away:
-                    await expire_all_but_the_newest_files(node)
+            await expire_all_but_the_newest_files(group, away)
             await group.nursery.start(away.process.run)
-            assert away.broker is not None
-            with trio.fail_after(30):
-                while away.broker.store.log.min_offset == 0:  # noqa: ASYNC110 - virtual time
-                    await trio.sleep(0.001)
+            await begun_anew(away)
             await trio.sleep(seconds)
             await away.process.end(how)
 
@@ -107,12 +118,8 @@ def test_a_node_that_ends_while_it_begins_anew_keeps_nothing_of_the_old_queues(h
             await group.produce(producer, 20)
             master = await group.master()
             away = next(node for node in group.nodes if node is not master)
-            await away.process.end(End.CLEAN)
-            for _ in range(60):
-                await producer.send(Message("U", group.lots.randbytes(5000)))
-            for node in group.nodes:
-                if node is not away:
-                    await expire_all_but_the_newest_files(node)
+            await miss_messages(group, producer, away)
+            await expire_all_but_the_newest_files(group, away)
             await group.nursery.start(away.process.run)
             assert away.broker is not None
             assert isinstance(away.broker.replication, DLedgerReplication)
@@ -162,18 +169,11 @@ def test_a_node_that_begins_anew_knows_where_the_queues_of_a_deleted_topic_go_on
             await group.produce(producer, 20)
             master = await group.master()
             away = next(node for node in group.nodes if node is not master)
-            await away.process.end(End.CLEAN)
-            for _ in range(60):
-                await producer.send(Message("U", group.lots.randbytes(5000)))
+            await miss_messages(group, producer, away)
             await admin.delete_topic("T")
-            for node in group.nodes:
-                if node is not away:
-                    await expire_all_but_the_newest_files(node)
+            await expire_all_but_the_newest_files(group, away)
             await group.nursery.start(away.process.run)
-            assert away.broker is not None
-            with trio.fail_after(30):
-                while away.broker.store.log.min_offset == 0:  # noqa: ASYNC110 - virtual time
-                    await trio.sleep(0.001)
+            await begun_anew(away)
             await trio.sleep(2)
             assert master.broker is not None
             await hand_over(group, master.broker, away)
@@ -198,12 +198,8 @@ def test_a_node_that_begins_anew_knows_where_queues_go_on_whose_messages_have_ex
             await group.produce(producer, 20)
             master = await group.master()
             away = next(node for node in group.nodes if node is not master)
-            await away.process.end(End.CLEAN)
-            for _ in range(60):
-                await producer.send(Message("U", group.lots.randbytes(5000)))
-            for node in group.nodes:
-                if node is not away:
-                    await expire_all_but_the_newest_files(node)
+            await miss_messages(group, producer, away)
+            await expire_all_but_the_newest_files(group, away)
             if newly_elected:
                 assert master.broker is not None
                 await hand_over(group, master.broker, next(node for node in group.nodes if node not in (master, away)))
@@ -211,10 +207,7 @@ def test_a_node_that_begins_anew_knows_where_queues_go_on_whose_messages_have_ex
                 assert master.broker is not None
                 await master.broker.store.queue_ends.say(master.broker.store.log.min_offset)
             await group.nursery.start(away.process.run)
-            assert away.broker is not None
-            with trio.fail_after(30):
-                while away.broker.store.log.min_offset == 0:  # noqa: ASYNC110 - virtual time
-                    await trio.sleep(0.001)
+            await begun_anew(away)
             await trio.sleep(2)
             await away.process.end(how)
             await group.nursery.start(away.process.run)

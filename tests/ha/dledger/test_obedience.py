@@ -4,36 +4,19 @@ from __future__ import annotations
 
 import trio
 
-from .groups import Group, scenario
+from .groups import Group, check_begun_anew, miss_files_that_expire, scenario
 
 
 def test_a_node_begins_anew_where_old_files_have_expired() -> None:
     """The leader tells it where its log begins now."""
 
     async def story(group: Group) -> None:
-        leader = await group.leader()
-        away = next(node for node in group.running if node is not leader)
-        await group.put(leader, 5)
-        await group.converged()
-        await away.kill()
-        for _ in range(30):
-            await group.put(leader, 10, body_size=300)
-        await group.converged()
-        for node in group.running:
-            assert await node.up.expire(node.up.ledger.end_position) > 5
+        leader, away = await miss_files_that_expire(group)
         cleared: list[bool] = []
         await away.start()
         away.up.on_cleared.append(lambda: cleared.append(True))
-        await group.converged()
-        assert away.up.ledger.begin_index == leader.up.ledger.begin_index > 5
+        await check_begun_anew(group, leader, away)
         assert cleared == [True]
-        await group.put(leader, 5)
-        await group.converged()
-        group.check()
-        await away.kill()
-        await away.start()
-        assert away.failure is None
-        await group.converged()
 
     scenario(story)
 

@@ -15,7 +15,7 @@ from ledgermq.ha.raft.units import PeerId
 from ledgermq.testing.sim.disk import SimDisk
 from ledgermq.world.network import Address
 
-from .groups import PORT, Group, scenario
+from .groups import PORT, Group, lose_power_during_puts, scenario
 
 SEEDS = range(1, 4)
 
@@ -94,23 +94,7 @@ def test_nothing_acknowledged_is_lost_when_the_leader_dies(seed: int, way: str) 
 def test_a_group_that_lost_power_has_everything_acknowledged(seed: int) -> None:
     """All three machines at once, in the middle of puts."""
 
-    async def story(group: Group) -> None:
-        leader = await group.leader()
-        async with trio.open_nursery() as nursery:
-            for _ in range(10):
-                nursery.start_soon(group.put, leader, 3)
-            await trio.sleep(0.004)
-            for node in list(group.running):
-                await node.power_cut()
-            nursery.cancel_scope.cancel()
-        for node in group.nodes.values():
-            await node.start()
-            assert node.failure is None
-        await group.put_until_done()
-        await group.converged()
-        group.check()
-
-    scenario(story, seed=seed)
+    scenario(lose_power_during_puts, seed=seed)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
