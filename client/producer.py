@@ -291,8 +291,8 @@ class Producer:
         return compress(body, options.compression)
 
     def _make_ids(self) -> UniqueIds:
-        lots = self._session.world.randomness
-        self._ids = UniqueIds(self._session.local_host or "127.0.0.1", lots.getrandbits(16), lots.getrandbits(32))
+        rng = self._session.world.randomness
+        self._ids = UniqueIds(self._session.local_host or "127.0.0.1", rng.getrandbits(16), rng.getrandbits(32))
         return self._ids
 
     def targets_changed(self) -> None:

@@ -464,11 +464,11 @@ async def open_session(
     if tls:
         settings = ClientTls() if tls is True else tls
         world = attrs.evolve(world, network=TlsNetwork(world.network, settings, world.workers))
-    lots = world.randomness
-    instance = instance_name or f"{lots.getrandbits(16)}#{lots.getrandbits(48)}"
+    rng = world.randomness
+    instance = instance_name or f"{rng.getrandbits(16)}#{rng.getrandbits(48)}"
     async with background_nursery() as nursery:
         # Each client begins with a random name server, which balances them, and stays with one that answers.
-        first = lots.randrange(len(name_servers))
+        first = rng.randrange(len(name_servers))
         session = Session(world, name_servers[first:] + name_servers[:first], nursery, instance)
         nursery.start_soon(session.poll_routes)
         nursery.start_soon(session.send_heartbeats)

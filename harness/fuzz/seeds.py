@@ -93,9 +93,9 @@ _SEND_FIELDS = {
 
 
 def _frames() -> list[bytes]:
-    lots = random.Random(1)  # noqa: S311 - draws frames
+    rng = random.Random(1)  # noqa: S311 - draws frames
     right = frame(json_header(310, _SEND_FIELDS, 1), b"Hello") + frame(binary_header(310, _SEND_FIELDS, 2), b"Hello", wire=1)
-    drawn = [kind.draw(lots, number) for number, kind in enumerate(KINDS * 3)]
+    drawn = [kind.draw(rng, number) for number, kind in enumerate(KINDS * 3)]
     return [b"\x09" + content for content in (right, *drawn) if len(content) < 2000]
 
 

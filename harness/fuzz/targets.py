@@ -345,7 +345,7 @@ def _deletions(data: bytes) -> None:
 
 def _identity(data: bytes) -> None:
     disk = _disk_with("/ha/haIdentity.json", data)
-    assert len(load_node(disk, "/ha", disk.lots)) == 16
+    assert len(load_node(disk, "/ha", disk.rng)) == 16
 
 
 def _json_file(data: bytes) -> None:

@@ -163,7 +163,7 @@ async def create_topic(admin: Admin) -> None:
             await trio.sleep(0.05)
 
 
-async def run(directory: Path, kills: int, lots: random.Random) -> Kills:
+async def run(directory: Path, kills: int, rng: random.Random) -> Kills:
     """Kill the leader `kills` times under load, then read everything."""
     result = Kills()
     async with open_group(directory) as group, open_admin(group.namesrv) as admin:
@@ -172,7 +172,7 @@ async def run(directory: Path, kills: int, lots: random.Random) -> Kills:
             for _ in range(SENDERS):
                 nursery.start_soon(result.send_forever, producer)
             for _ in range(kills):
-                await trio.sleep(lots.uniform(*LIFE_SECONDS))
+                await trio.sleep(rng.uniform(*LIFE_SECONDS))
                 await result.kill_leader(group, admin)
             await trio.sleep(1.0)
             nursery.cancel_scope.cancel()

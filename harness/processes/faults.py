@@ -45,7 +45,7 @@ class Faults:
 
     store: Path
     sync_flush: bool
-    lots: random.Random
+    rng: random.Random
     report: Report
     life_seconds: tuple[float, float] = LIFE_SECONDS
     outcome: Outcome = attrs.field(init=False)
@@ -54,14 +54,14 @@ class Faults:
 
     def __attrs_post_init__(self) -> None:
         self.outcome = Outcome(History(self.sync_flush))
-        self.load = Load(self.outcome.history, self.lots)
+        self.load = Load(self.outcome.history, self.rng)
         self.settings = {"flushDiskType": "SYNC_FLUSH" if self.sync_flush else "ASYNC_FLUSH", **PULL_SETTINGS}
 
     async def run(self, kills: int) -> Outcome:
         """Kill the broker `kills` times, then check that everything is there."""
         started = time.monotonic()
         while self.outcome.faults["kills"] < kills:
-            if self.outcome.faults["kills"] and self.lots.random() < START_KILLED_SHARE:
+            if self.outcome.faults["kills"] and self.rng.random() < START_KILLED_SHARE:
                 await self._kill_while_starting()
             else:
                 await self._kill_under_load()
@@ -74,7 +74,7 @@ class Faults:
 
     async def _kill_while_starting(self) -> None:
         async with running(self.store.parent, *broker_arguments(self.store, self.settings)) as broker:
-            await trio.sleep(self.lots.uniform(*START_KILLED_SECONDS))
+            await trio.sleep(self.rng.uniform(*START_KILLED_SECONDS))
             await broker.kill()
         self.outcome.history.ends.append(End.KILL)
         self.outcome.faults["kills while starting"] += 1
@@ -87,11 +87,11 @@ class Faults:
             await self._look(broker.address)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self.load.run, broker.address)
-                if self.lots.random() < PAUSED_SHARE:
-                    await trio.sleep(self.lots.uniform(*self.life_seconds))
-                    await broker.pause(self.lots.uniform(*PAUSE_SECONDS))
+                if self.rng.random() < PAUSED_SHARE:
+                    await trio.sleep(self.rng.uniform(*self.life_seconds))
+                    await broker.pause(self.rng.uniform(*PAUSE_SECONDS))
                     self.outcome.faults["pauses"] += 1
-                await trio.sleep(self.lots.uniform(*self.life_seconds))
+                await trio.sleep(self.rng.uniform(*self.life_seconds))
                 await broker.kill()
         self.outcome.history.ends.append(End.KILL)
         self.report(
@@ -131,12 +131,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     directory = Path(tempfile.mkdtemp(prefix="ledgermq-faults-", dir=chosen.directory))
     title = f"seed {seed}, {chosen.mode}, {chosen.flush} flush"
     say(f"{title}, in {directory}")
-    sync_flush, lots = chosen.flush == "sync", random.Random(seed)  # noqa: S311 - draws faults
+    sync_flush, rng = chosen.flush == "sync", random.Random(seed)  # noqa: S311 - draws faults
     try:
         if chosen.mode == "single":
-            outcome = trio.run(Faults(directory / "store", sync_flush, lots, say).run, chosen.kills)
+            outcome = trio.run(Faults(directory / "store", sync_flush, rng, say).run, chosen.kills)
         else:
-            outcome = trio.run(PairFaults(directory, sync_flush, lots, say).run, chosen.kills)
+            outcome = trio.run(PairFaults(directory, sync_flush, rng, say).run, chosen.kills)
     except NetworkUnavailable as error:
         say(str(error))
         return 2

@@ -89,7 +89,7 @@ class Fuzz:
     """One run against one broker."""
 
     broker: ServerProcess
-    lots: random.Random
+    rng: random.Random
     report: Report = lambda _: None
     outcome: Outcome = attrs.field(factory=lambda: Outcome(History(sync_flush=False)))
     """The result of the run; its faults are the malformed frames by kind."""
@@ -98,7 +98,7 @@ class Fuzz:
     _opaque: int = 0
 
     def __attrs_post_init__(self) -> None:
-        self.load = Load(self.outcome.history, self.lots, body_bytes_max=100)
+        self.load = Load(self.outcome.history, self.rng, body_bytes_max=100)
 
     async def run(self, frames: int) -> None:
         """Send this many frames, and judge the result."""
@@ -129,8 +129,8 @@ class Fuzz:
 
     async def _keep_going(self, frames: int) -> None:
         while self.traffic.frames < frames:
-            run = [self.lots.choice(_RUN) for _ in range(self.lots.randint(0, FRAMES_PER_RUN))]
-            last = self.lots.choice(_LAST)
+            run = [self.rng.choice(_RUN) for _ in range(self.rng.randint(0, FRAMES_PER_RUN))]
+            last = self.rng.choice(_LAST)
             self.traffic.frames += len(run) + 1
             self.traffic.connections += 1
             self.outcome.faults.update(kind.name for kind in (*run, last))
@@ -149,7 +149,7 @@ class Fuzz:
             parts: list[bytes] = []
             for kind in run:
                 self._opaque = self._opaque + 1 & 0x3FFFFFFF
-                parts.append(kind.draw(self.lots, self._opaque))
+                parts.append(kind.draw(self.rng, self._opaque))
                 if kind.fate is Fate.ANSWERED:
                     expected[self._opaque] = kind.name
             async with trio.open_nursery() as nursery:
@@ -159,7 +159,7 @@ class Fuzz:
             if left:
                 self._violated(f"closed instead of answered: {left}")
                 return
-            await _send_what_goes(connection, last.draw(self.lots, 1))
+            await _send_what_goes(connection, last.draw(self.rng, 1))
             with suppress(ConnectionError):
                 if await connection.recv(1 << 16):
                     self._violated(f"answered instead of closed: {last.name}")
@@ -204,15 +204,15 @@ class Fuzz:
 
     async def _fall_silent(self) -> None:
         with await self._connect() as connection:
-            whole = self.lots.choice(_RUN).draw(self.lots, 1)
-            await _send(connection, whole[: self.lots.randint(1, min(len(whole), 100) - 1)])
+            whole = self.rng.choice(_RUN).draw(self.rng, 1)
+            await _send(connection, whole[: self.rng.randint(1, min(len(whole), 100) - 1)])
             await trio.sleep_forever()
 
     async def _trickle(self) -> None:
         with await self._connect() as connection:
             await _send(connection, struct.pack(">iI", FRAME_SIZE_MAX - 4, 100))
             while True:
-                await _send(connection, b" " * self.lots.randint(1, 3))
+                await _send(connection, b" " * self.rng.randint(1, 3))
                 await trio.sleep(TRICKLE_SECONDS)
 
     async def _sample(self) -> None:

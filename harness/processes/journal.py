@@ -36,7 +36,7 @@ def number_of(message: RecordView) -> int:
 class Journal:
     """The history of one run; appending to a list is safe between threads."""
 
-    lots: random.Random
+    rng: random.Random
     history: History = attrs.field(factory=lambda: History(sync_flush=True, commit_seconds=COMMIT_SECONDS))
     errors: Counter[str] = attrs.field(factory=Counter[str])
     """How many sends failed, by the class of their error."""
@@ -49,8 +49,8 @@ class Journal:
         """Record a message that is about to be sent; without a producer number it counts as from a separate one."""
         number = next(self._numbers)
         put = Put(number, producer or -number, (topic, 0), 0, sent_at=time.monotonic())
-        if self.lots.random() < FAILING_SHARE:
-            self._failures[number] = self.lots.randint(1, FAILURES_MAX)
+        if self.rng.random() < FAILING_SHARE:
+            self._failures[number] = self.rng.randint(1, FAILURES_MAX)
         self.history.puts.append(put)
         return put
 

@@ -61,7 +61,7 @@ class Load:
     """Producers and readers of one broker, for all its lives."""
 
     history: History
-    lots: random.Random
+    rng: random.Random
     network: Network = attrs.field(factory=lambda: real_world().network)
     body_bytes_max: int = BODY_BYTES_MAX
     skipped: list[str] = attrs.field(factory=list[str])
@@ -91,8 +91,8 @@ class Load:
 
     async def _keep_sending(self, channel: Channel, producer: int) -> None:
         while not channel.closed:
-            size = self.lots.randint(2, BATCH_MAX) if self.lots.random() < BATCH_SHARE else 1
-            puts = self.numbered(self.lots.choice(QUEUES), producer, size)
+            size = self.rng.randint(2, BATCH_MAX) if self.rng.random() < BATCH_SHARE else 1
+            puts = self.numbered(self.rng.choice(QUEUES), producer, size)
             with suppress(RemotingError):
                 answer = await self.send(channel, puts)
                 if answer.code != ResponseCode.SUCCESS:
@@ -141,7 +141,7 @@ class Load:
         return RemotingCommand(RequestCode.SEND_BATCH_MESSAGE, fields, batch)
 
     def _body(self, number: int) -> bytes:
-        return b"%0*d" % (NUMBER_DIGITS, number) + self.lots.randbytes(self.lots.randint(0, self.body_bytes_max))
+        return b"%0*d" % (NUMBER_DIGITS, number) + self.rng.randbytes(self.rng.randint(0, self.body_bytes_max))
 
     # ------------------------------------------------------------------------------------------------------- reading
 
@@ -197,7 +197,7 @@ class Load:
                         break
                     low = found[-1].queue_offset + 1
             acknowledged = [put.key for put in self.history.puts[-2000:] if put.acknowledged]
-            for key in self.lots.sample(acknowledged, min(KEYS_ASKED, len(acknowledged))):
+            for key in self.rng.sample(acknowledged, min(KEYS_ASKED, len(acknowledged))):
                 snapshot.by_key[key] = await numbers_by_key(channel, key)
         return snapshot
 

@@ -103,50 +103,50 @@ def binary_header(code: int, fields: dict[str, str], opaque: int) -> bytes:
     return struct.pack(">hbhiiii", code, 0, 409, opaque, 0, 0, len(block)) + block
 
 
-def _fields(lots: random.Random) -> dict[str, str]:
+def _fields(rng: random.Random) -> dict[str, str]:
     fields = {"suspendTimeoutMillis": "1"}
-    for name in lots.sample(NAMES, lots.randint(0, 14)):
+    for name in rng.sample(NAMES, rng.randint(0, 14)):
         if name in _OF_TOPIC:
-            fields[name] = lots.choice(TOPICS)
+            fields[name] = rng.choice(TOPICS)
         elif name in _OF_GROUP:
-            fields[name] = lots.choice(GROUPS)
+            fields[name] = rng.choice(GROUPS)
         else:
-            fields[name] = lots.choice(ABSURD)
+            fields[name] = rng.choice(ABSURD)
     return fields
 
 
-def _absurd_fields(lots: random.Random, opaque: int) -> bytes:
-    return frame(json_header(lots.choice(_CODES), _fields(lots), opaque), lots.randbytes(lots.randint(0, 50)))
+def _absurd_fields(rng: random.Random, opaque: int) -> bytes:
+    return frame(json_header(rng.choice(_CODES), _fields(rng), opaque), rng.randbytes(rng.randint(0, 50)))
 
 
-def _absurd_binary_fields(lots: random.Random, opaque: int) -> bytes:
-    code = lots.choice([code for code in _CODES if code < 1 << 15])
-    return frame(binary_header(code, _fields(lots), opaque), lots.randbytes(lots.randint(0, 50)), wire=1)
+def _absurd_binary_fields(rng: random.Random, opaque: int) -> bytes:
+    code = rng.choice([code for code in _CODES if code < 1 << 15])
+    return frame(binary_header(code, _fields(rng), opaque), rng.randbytes(rng.randint(0, 50)), wire=1)
 
 
-def _unknown_code(lots: random.Random, opaque: int) -> bytes:
-    code = lots.choice((-1, 0, 7777, (1 << 31) - 1, -(1 << 31), lots.randint(1000, 9999)))
+def _unknown_code(rng: random.Random, opaque: int) -> bytes:
+    code = rng.choice((-1, 0, 7777, (1 << 31) - 1, -(1 << 31), rng.randint(1000, 9999)))
     return frame(json_header(code, {}, opaque))
 
 
-def _bombs(lots: random.Random) -> bytes:
-    depth = _BOMB_DEPTH if lots.random() < 0.02 else lots.choice((101, 1000, 3000))
-    opening, closing = lots.choice(((b"[", b"]"), (b'{"a":', b"}"), (b"{{}:", b"}"), (b'[{"a":', b"}]")))
-    return opening * depth + b"1" + (closing * depth if lots.random() < 0.5 else b"")
+def _bombs(rng: random.Random) -> bytes:
+    depth = _BOMB_DEPTH if rng.random() < 0.02 else rng.choice((101, 1000, 3000))
+    opening, closing = rng.choice(((b"[", b"]"), (b'{"a":', b"}"), (b"{{}:", b"}"), (b'[{"a":', b"}]")))
+    return opening * depth + b"1" + (closing * depth if rng.random() < 0.5 else b"")
 
 
-def _references(lots: random.Random) -> bytes:
-    levels = lots.randint(5, 60)
+def _references(rng: random.Random) -> bytes:
+    levels = rng.randint(5, 60)
     doubled = ",".join(f'"a{n}":[{{"$ref":"$.a{n - 1}"}},{{"$ref":"$.a{n - 1}"}}]' for n in range(1, levels))
     return f'{{"a0":[1,2],{doubled}}}'.encode()
 
 
-def _bad_body(lots: random.Random, opaque: int) -> bytes:
-    body = lots.choice(
+def _bad_body(rng: random.Random, opaque: int) -> bytes:
+    body = rng.choice(
         (
-            _bombs(lots),
-            _references(lots),
-            lots.randbytes(lots.randint(0, 300)),
+            _bombs(rng),
+            _references(rng),
+            rng.randbytes(rng.randint(0, 300)),
             b"{}",
             b"null",
             b"[]",
@@ -154,85 +154,83 @@ def _bad_body(lots: random.Random, opaque: int) -> bytes:
             b'{"clientID":"c","consumerDataSet":[[]],"producerDataSet":[{"groupName":null}]}',
             b'{"groupName":"fuzzers","retryQueueNums":"many"}',
             b'{"consumerGroup":"fuzzers","clientId":1,"mqSet":[1,{"topic":[]}]}',
-            b"\xff" * lots.randint(1, 100),
-            b"1" * lots.randint(1, 10_000),
+            b"\xff" * rng.randint(1, 100),
+            b"1" * rng.randint(1, 10_000),
         )
     )
-    return frame(json_header(lots.choice(_BODY_CODES), _fields(lots), opaque), body)
+    return frame(json_header(rng.choice(_BODY_CODES), _fields(rng), opaque), body)
 
 
-def _large_body(lots: random.Random, opaque: int) -> bytes:
+def _large_body(rng: random.Random, opaque: int) -> bytes:
     """A frame with a large body, usually at most one byte above the limit of most requests; one in 200 has any allowed size."""
-    size = round(2 ** lots.uniform(16, 23.99)) if lots.random() < 0.005 else BODY_BYTES_MAX // lots.choice((1, 8, 64, 256)) + 1
-    start, unit = lots.choice(((b"[", b"[[],"), (b"[", b'{"a":1},'), (b"{", b"1:2,"), (b"", b"{{}:"), (b'"', b"x")))
+    size = round(2 ** rng.uniform(16, 23.99)) if rng.random() < 0.005 else BODY_BYTES_MAX // rng.choice((1, 8, 64, 256)) + 1
+    start, unit = rng.choice(((b"[", b"[[],"), (b"[", b'{"a":1},'), (b"{", b"1:2,"), (b"", b"{{}:"), (b'"', b"x")))
     body = (start + unit * (size // len(unit) + 1))[:size]
-    return frame(json_header(lots.choice(_BODY_CODES), {}, opaque), body)
+    return frame(json_header(rng.choice(_BODY_CODES), {}, opaque), body)
 
 
-def _bad_batch(lots: random.Random, opaque: int) -> bytes:
-    item = struct.pack(">iiiii", lots.choice((22, 30, -1, 0, 1 << 30)), 0, 0, 0, lots.choice((0, 8, -1, 1 << 30)))
-    return frame(json_header(320, _SEND_FIELDS | {"m": "true"}, opaque), item + lots.randbytes(lots.randint(0, 40)))
+def _bad_batch(rng: random.Random, opaque: int) -> bytes:
+    item = struct.pack(">iiiii", rng.choice((22, 30, -1, 0, 1 << 30)), 0, 0, 0, rng.choice((0, 8, -1, 1 << 30)))
+    return frame(json_header(320, _SEND_FIELDS | {"m": "true"}, opaque), item + rng.randbytes(rng.randint(0, 40)))
 
 
-def _too_large(lots: random.Random, opaque: int) -> bytes:
-    if lots.random() < 0.002:
+def _too_large(rng: random.Random, opaque: int) -> bytes:
+    if rng.random() < 0.002:
         return frame(json_header(310, _SEND_FIELDS, opaque), bytes((4 << 20) + 1))
     return frame(json_header(310, _SEND_FIELDS | {"i": _LONG_PROPERTIES}, opaque), b"x")
 
 
-def _not_asked(lots: random.Random, opaque: int) -> bytes:
-    return frame(json_header(lots.choice(_CODES), _fields(lots), opaque, lots.choice((1, 2, 3))))
+def _not_asked(rng: random.Random, opaque: int) -> bytes:
+    return frame(json_header(rng.choice(_CODES), _fields(rng), opaque, rng.choice((1, 2, 3))))
 
 
-def _wrong_length(lots: random.Random, _: int) -> bytes:
-    length = lots.choice(
-        (-1, -(1 << 31), 0, 1, 2, 3, FRAME_SIZE_MAX - 3, FRAME_SIZE_MAX, (1 << 31) - 1, lots.randint(-(1 << 31), 3))
+def _wrong_length(rng: random.Random, _: int) -> bytes:
+    length = rng.choice(
+        (-1, -(1 << 31), 0, 1, 2, 3, FRAME_SIZE_MAX - 3, FRAME_SIZE_MAX, (1 << 31) - 1, rng.randint(-(1 << 31), 3))
     )
-    return struct.pack(">iI", length, lots.randint(0, 30)) + lots.randbytes(lots.randint(0, 40))
+    return struct.pack(">iI", length, rng.randint(0, 30)) + rng.randbytes(rng.randint(0, 40))
 
 
-def _header_too_long(lots: random.Random, opaque: int) -> bytes:
+def _header_too_long(rng: random.Random, opaque: int) -> bytes:
     header = json_header(105, {}, opaque)
-    return struct.pack(">iI", 4 + len(header), len(header) + lots.choice((1, 100, 0xFFFFFF - len(header)))) + header
+    return struct.pack(">iI", 4 + len(header), len(header) + rng.choice((1, 100, 0xFFFFFF - len(header)))) + header
 
 
-def _wrong_encoding(lots: random.Random, opaque: int) -> bytes:
-    return frame(json_header(105, {}, opaque), wire=lots.randint(2, 255))
+def _wrong_encoding(rng: random.Random, opaque: int) -> bytes:
+    return frame(json_header(105, {}, opaque), wire=rng.randint(2, 255))
 
 
-def _not_json(lots: random.Random, opaque: int) -> bytes:
+def _not_json(rng: random.Random, opaque: int) -> bytes:
     right = json_header(105, {"topic": "fuzzed-a"}, opaque)
-    cut = right[: lots.randint(0, len(right) - 1)]
-    return frame(
-        lots.choice((b"", b"{", b"[]", b'"x"', b"5", b"\xff\xfe\x00", cut, right + b"}", right.replace(b":", b"=", 1)))
-    )
+    cut = right[: rng.randint(0, len(right) - 1)]
+    return frame(rng.choice((b"", b"{", b"[]", b'"x"', b"5", b"\xff\xfe\x00", cut, right + b"}", right.replace(b":", b"=", 1))))
 
 
-def _header_of_wrong_types(lots: random.Random, _: int) -> bytes:
-    name = lots.choice((b"code", b"opaque", b"flag", b"version"))
-    value = lots.choice(
+def _header_of_wrong_types(rng: random.Random, _: int) -> bytes:
+    name = rng.choice((b"code", b"opaque", b"flag", b"version"))
+    value = rng.choice(
         (b'"x"', b"1.5", b"null", b"[]", b"{}", b"true", b"%d" % (1 << 31), b"-%d" % (1 << 63), b"%d" % (1 << 70))
     )
     return frame(b'{"code":105,"%b":%b}' % (name, value))
 
 
-def _fields_of_wrong_types(lots: random.Random, opaque: int) -> bytes:
-    value = lots.choice((b"[]", b'"x"', b"5", b"true", b'{"a":{}}', b'{"a":[]}', b'{"a":[[[]]]}'))
+def _fields_of_wrong_types(rng: random.Random, opaque: int) -> bytes:
+    value = rng.choice((b"[]", b'"x"', b"5", b"true", b'{"a":{}}', b'{"a":[]}', b'{"a":[[[]]]}'))
     return frame(b'{"code":105,"opaque":%d,"extFields":%b}' % (opaque, value))
 
 
-def _nested_header(lots: random.Random, _: int) -> bytes:
-    return frame(lots.choice((b"", b'{"extFields":', b'{"unknown":')) + b"[" * lots.choice((2000, 5000, _BOMB_DEPTH)))
+def _nested_header(rng: random.Random, _: int) -> bytes:
+    return frame(rng.choice((b"", b'{"extFields":', b'{"unknown":')) + b"[" * rng.choice((2000, 5000, _BOMB_DEPTH)))
 
 
-def _bad_binary(lots: random.Random, opaque: int) -> bytes:
+def _bad_binary(rng: random.Random, opaque: int) -> bytes:
     right = binary_header(105, {"topic": "fuzzed-a", "n": "1"}, opaque)
     start = struct.pack(">hbhii", 105, 0, 409, opaque, 0)
-    size = lots.choice((-1, -(1 << 31), 1 << 30, 200))
+    size = rng.choice((-1, -(1 << 31), 1 << 30, 200))
     return frame(
-        lots.choice(
+        rng.choice(
             (
-                right[: lots.randint(0, len(right) - 1)],
+                right[: rng.randint(0, len(right) - 1)],
                 start + struct.pack(">i", size) + b"remark",
                 start + struct.pack(">ii", 0, size) + b"block",
                 start + struct.pack(">iih", 0, 5, -1) + b"abc",
@@ -245,13 +243,13 @@ def _bad_binary(lots: random.Random, opaque: int) -> bytes:
     )
 
 
-def _other_protocol(lots: random.Random, _: int) -> bytes:
-    return lots.choice(
+def _other_protocol(rng: random.Random, _: int) -> bytes:
+    return rng.choice(
         (
             b"GET / HTTP/1.1\r\nHost: broker\r\n\r\n",
             b"POST /metrics HTTP/1.0\r\nContent-Length: 3\r\n\r\nabc",
             b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-            b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + lots.randbytes(506),
+            b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + rng.randbytes(506),
             b"*1\r\n$4\r\nPING\r\n",
             b"SSH-2.0-OpenSSH_9.6\r\n",
             b"\x80\x00\x00\x00\x00\x00\x00\x00",

@@ -225,7 +225,7 @@ class PairFaults:
 
     directory: Path
     sync_flush: bool
-    lots: random.Random
+    rng: random.Random
     report: Report
     faults_per_life_max: int = FAULTS_PER_LIFE_MAX
     fault_seconds: tuple[float, float] = FAULT_SECONDS
@@ -244,7 +244,7 @@ class PairFaults:
         history = self.outcome.history
         settings: dict[str, object] = {"flushDiskType": "SYNC_FLUSH" if self.sync_flush else "ASYNC_FLUSH"}
         async with running_pair(self.directory, settings, small_disk=True) as pair:
-            load = Load(history, self.lots, pair.clients.network)
+            load = Load(history, self.rng, pair.clients.network)
             while self.outcome.faults["kills"] < kills:
                 await self._life(pair, load)
             snapshot = await self._look(load, pair.master, STORE_CHECKERS)
@@ -264,9 +264,9 @@ class PairFaults:
         before = sum(put.acknowledged for put in load.history.puts)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(load.run, pair.master.address)
-            for _ in range(self.lots.randint(1, self.faults_per_life_max)):
-                await trio.sleep(self.lots.uniform(*BEFORE_FAULT_SECONDS))
-                await self.lots.choice(self._faults())(pair)
+            for _ in range(self.rng.randint(1, self.faults_per_life_max)):
+                await trio.sleep(self.rng.uniform(*BEFORE_FAULT_SECONDS))
+                await self.rng.choice(self._faults())(pair)
             await pair.master.kill()
             nursery.cancel_scope.cancel()
         self.outcome.faults["kills"] += 1
@@ -288,40 +288,40 @@ class PairFaults:
         return [self._cut, self._part, self._unplug, self._pause, self._fill_disk, self._kill_slave, self._kill_slave]
 
     async def _some_time(self) -> None:
-        await trio.sleep(self.lots.uniform(*self.fault_seconds))
+        await trio.sleep(self.rng.uniform(*self.fault_seconds))
 
     async def _now_and_then_heal(self, pair: Pair) -> None:
         """Heal after a while, or in some cases leave the fault until the master is killed."""
         await self._some_time()
-        if self.lots.random() < 0.7:
+        if self.rng.random() < 0.7:
             await pair.virtual.heal()
 
     async def _cut(self, pair: Pair) -> None:
-        await pair.virtual.cut(*self.lots.sample([NAMESRV, MASTER, SLAVE, CLIENTS], 2))
+        await pair.virtual.cut(*self.rng.sample([NAMESRV, MASTER, SLAVE, CLIENTS], 2))
         await self._now_and_then_heal(pair)
 
     async def _part(self, pair: Pair) -> None:
         names = [NAMESRV, MASTER, SLAVE, CLIENTS]
-        some = self.lots.sample(names, self.lots.randint(1, len(names) - 1))
+        some = self.rng.sample(names, self.rng.randint(1, len(names) - 1))
         await pair.virtual.part(some, [name for name in names if name not in some])
         await self._now_and_then_heal(pair)
 
     async def _unplug(self, pair: Pair) -> None:
-        await pair.virtual.unplug(self.lots.choice((MASTER, SLAVE)))
+        await pair.virtual.unplug(self.rng.choice((MASTER, SLAVE)))
         await self._now_and_then_heal(pair)
 
     async def _pause(self, pair: Pair) -> None:
-        member = self.lots.choice((pair.master, pair.slave))
+        member = self.rng.choice((pair.master, pair.slave))
         if member.runs:
             self.outcome.faults["pauses"] += 1
-            await member.server.pause(self.lots.uniform(*self.fault_seconds))
+            await member.server.pause(self.rng.uniform(*self.fault_seconds))
 
     async def _fill_disk(self, pair: Pair) -> None:
         """Fill the slave's disk for a while, or until after the master was killed."""
         self.outcome.faults["full disks of the slave"] += 1
         fill(self._ballast(pair))
         await self._some_time()
-        if self.lots.random() < 0.7:
+        if self.rng.random() < 0.7:
             self._ballast(pair).unlink()
 
     async def _kill_slave(self, pair: Pair) -> None:
@@ -332,7 +332,7 @@ class PairFaults:
         self.outcome.faults["kills"] += 1
         self.outcome.faults["kills of the slave"] += 1
         await self._some_time()
-        if self.lots.random() < 0.7 and not self._ballast(pair).exists():
+        if self.rng.random() < 0.7 and not self._ballast(pair).exists():
             await self._start(pair, pair.slave)
 
     async def _mend(self, pair: Pair) -> None:

@@ -59,14 +59,14 @@ class Service:
 
     namesrv: str
     journal: Journal
-    lots: random.Random
+    rng: random.Random
     directory: Path
     rate: float
     """How many messages one sender sends per second on average."""
 
     def pause(self) -> float:
         """Seconds between two sends."""
-        return self.lots.uniform(0.5, 1.5) / self.rate
+        return self.rng.uniform(0.5, 1.5) / self.rate
 
     def senders(self) -> Iterator[tuple[str, int]]:
         """Topic and producer number of each sender; with number 0 each message counts as from a separate producer."""
@@ -130,15 +130,15 @@ class TrioService(Service):
             opened += 1
             with suppress(ClientError):
                 async with open_consumer(self.namesrv, group, topic, **self.options(group, topic, name)) as consumer:
-                    with trio.move_on_after(self.lots.uniform(*MEMBER_SECONDS)):
+                    with trio.move_on_after(self.rng.uniform(*MEMBER_SECONDS)):
                         await self._consume(consumer, f"{name}.{opened}")
-            await trio.sleep(self.lots.uniform(*AWAY_SECONDS))
+            await trio.sleep(self.rng.uniform(*AWAY_SECONDS))
 
     async def _consume(self, consumer: Consumer, member: str) -> None:
         async def handle(message: ReceivedMessage) -> None:
             fails = consumer.options.model is MessageModel.CLUSTERING  # broadcast messages are not redelivered
             with self.journal.handling(consumer.group, member, message, ordered=consumer.options.orderly, fails=fails):
-                await trio.sleep(self.lots.random() * HANDLING_SECONDS_MAX)
+                await trio.sleep(self.rng.random() * HANDLING_SECONDS_MAX)
 
         if consumer.group in PROCESS_GROUPS:
             await consumer.process(handle, tasks=2)
@@ -215,12 +215,12 @@ class ThreadService(Service):
                     work = self._consume, consumer, f"{name}.{opened}"
                     threads.append(threading.Thread(target=self._guarded, args=work, daemon=True))
                     threads[-1].start()
-                self.ended.wait(self.lots.uniform(*MEMBER_SECONDS))
+                self.ended.wait(self.rng.uniform(*MEMBER_SECONDS))
             for thread in threads:
                 thread.join(CLOSED_SECONDS)
                 if thread.is_alive():
                     self.failures.append(f"a thread of {name}.{opened} waits for a consumer that is closed")
-            self.ended.wait(self.lots.uniform(*AWAY_SECONDS))
+            self.ended.wait(self.rng.uniform(*AWAY_SECONDS))
 
     def _consume(self, consumer: BlockingConsumer, member: str) -> None:
         group = consumer.host.client.group
@@ -243,7 +243,7 @@ class ThreadService(Service):
         fails = client.options.model is MessageModel.CLUSTERING  # broadcast messages are not redelivered
         try:
             with self.journal.handling(client.group, member, message, ordered=client.options.orderly, fails=fails):
-                self.ended.wait(self.lots.random() * HANDLING_SECONDS_MAX)
+                self.ended.wait(self.rng.random() * HANDLING_SECONDS_MAX)
         except HandlerFailed:
             message.retry(delay_level=1)
             return False

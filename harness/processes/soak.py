@@ -111,7 +111,7 @@ class Soak:
     """One service, its servers, and the faults of one run."""
 
     directory: Path
-    lots: random.Random
+    rng: random.Random
     service: TrioService | ThreadService
     seconds: float
     report: Report
@@ -178,12 +178,12 @@ class Soak:
             self._delete,
         ]
         while True:
-            await trio.sleep(self.lots.uniform(*BETWEEN_FAULTS_SECONDS))
+            await trio.sleep(self.rng.uniform(*BETWEEN_FAULTS_SECONDS))
             with trio.CancelScope(shield=True):
-                await self.lots.choice(faults)()
+                await self.rng.choice(faults)()
 
     async def _kill_for_a_while(self, nursery: trio.Nursery, name: str) -> None:
-        await self.kill(nursery, name, self.lots.uniform(*DOWN_SECONDS))
+        await self.kill(nursery, name, self.rng.uniform(*DOWN_SECONDS))
 
     async def kill(self, nursery: trio.Nursery, name: str, seconds: float) -> None:
         """Kill a server, if it runs, and start it again after this many seconds."""
@@ -202,11 +202,11 @@ class Soak:
         process = self.servers[name].process
         if process is not None:
             self._say(f"hang {name}")
-            await process.pause(self.lots.uniform(*HANGS_SECONDS))
+            await process.pause(self.rng.uniform(*HANGS_SECONDS))
 
     async def _change_queues(self) -> None:
         """Change the number of queues for writing; all queues stay readable."""
-        self.queues = self.lots.randint(1, QUEUES_MAX)
+        self.queues = self.rng.randint(1, QUEUES_MAX)
         self._say(f"{self.queues} queues")
         await self._change(
             lambda admin: admin.update_topic(PLAIN, read_queues=QUEUES_MAX, write_queues=self.queues), patient=False
@@ -215,7 +215,7 @@ class Soak:
     async def _forbid_writing(self) -> None:
         self._say("forbid writing")
         await self._change(lambda admin: admin.update_topic(PLAIN, perm=4), patient=False)
-        await trio.sleep(self.lots.uniform(*DOWN_SECONDS) / 2)
+        await trio.sleep(self.rng.uniform(*DOWN_SECONDS) / 2)
         await self._change(lambda admin: admin.update_topic(PLAIN, perm=6))
 
     async def _delete(self) -> None:
@@ -342,12 +342,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     directory = Path(tempfile.mkdtemp(prefix="ledgermq-soak-", dir=chosen.directory))
     say(f"seed {seed}, {chosen.service}, in {directory}")
     logging.getLogger(ROOT_LOGGER).setLevel(logging.ERROR)  # killed servers cause many warnings
-    lots = random.Random(seed)  # noqa: S311 - draws faults
+    rng = random.Random(seed)  # noqa: S311 - draws faults
     servers = servers_of(directory)
     kind = TrioService if chosen.service == "trio" else ThreadService
-    service = kind(namesrv_of(servers), Journal(lots), lots, directory, chosen.rate)
+    service = kind(namesrv_of(servers), Journal(rng), rng, directory, chosen.rate)
     service.journal.history.subscriptions.update(SUBSCRIPTIONS)
-    outcome = trio.run(Soak(directory, lots, service, chosen.minutes * 60, say, servers).run)
+    outcome = trio.run(Soak(directory, rng, service, chosen.minutes * 60, say, servers).run)
     for violation in outcome.violations[:VIOLATIONS_SHOWN_MAX]:
         say(f"  {violation}")
     say(f"seed {seed}, {chosen.service}: {outcome.summary()}")

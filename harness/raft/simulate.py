@@ -81,26 +81,26 @@ class RaftDraw:
 
     @classmethod
     def of(cls, seed: int) -> RaftDraw:
-        lots = random.Random(seed ^ 0x4AF7)  # noqa: S311 - never secrets
+        rng = random.Random(seed ^ 0x4AF7)  # noqa: S311 - never secrets
         return cls(
             seed=seed,
-            nodes=lots.choice((3, 3, 3, 5)),
-            drift=lots.choice((0.0, 0.1)),
-            loss=lots.choice((0.0, 0.02, 0.2)),
-            duplication=lots.choice((0.0, 0.1)),
-            delay_max=lots.choice((0.3, 0.9, 3.0)),
-            late_max=lots.choice((0.0, 40.0)),
-            slow_disks=lots.random() < 0.3,
-            crash_voters=lots.choice((0.0, 0.0, 0.5)),
-            transfer_every=lots.choice((5.0, 25.0, 80.0)),
-            fault_every=lots.choice((5.0, 12.0, 40.0)),
-            membership=lots.random() < 0.5,
-            compaction=lots.random() < 0.4,
-            leases=lots.random() < 0.5,
-            disk_loss=lots.random() < 0.2,
-            preferred=lots.random() < 0.2,
-            returns=lots.random() < 0.6,
-            new=lots.random() < 0.2,
+            nodes=rng.choice((3, 3, 3, 5)),
+            drift=rng.choice((0.0, 0.1)),
+            loss=rng.choice((0.0, 0.02, 0.2)),
+            duplication=rng.choice((0.0, 0.1)),
+            delay_max=rng.choice((0.3, 0.9, 3.0)),
+            late_max=rng.choice((0.0, 40.0)),
+            slow_disks=rng.random() < 0.3,
+            crash_voters=rng.choice((0.0, 0.0, 0.5)),
+            transfer_every=rng.choice((5.0, 25.0, 80.0)),
+            fault_every=rng.choice((5.0, 12.0, 40.0)),
+            membership=rng.random() < 0.5,
+            compaction=rng.random() < 0.4,
+            leases=rng.random() < 0.5,
+            disk_loss=rng.random() < 0.2,
+            preferred=rng.random() < 0.2,
+            returns=rng.random() < 0.6,
+            new=rng.random() < 0.2,
         )
 
 
@@ -118,10 +118,10 @@ class RaftRun:
 
     @classmethod
     def of(cls, draw: RaftDraw) -> RaftRun:
-        lots = random.Random(draw.seed)  # noqa: S311 - never secrets
+        rng = random.Random(draw.seed)  # noqa: S311 - never secrets
         names = [PeerId(f"n{number}") for number in range(draw.nodes)]
         preferred = frozenset({names[0]} if draw.preferred else ())
-        world = World(lots, attrs.evolve(SETTINGS, preferred=preferred, lease_ticks=SETTINGS.lease_ticks if draw.leases else 0))
+        world = World(rng, attrs.evolve(SETTINGS, preferred=preferred, lease_ticks=SETTINGS.lease_ticks if draw.leases else 0))
         world.loss, world.duplication, world.delay_max = draw.loss, draw.duplication, draw.delay_max
         world.late_max, world.crash_voters = draw.late_max, draw.crash_voters
         run = cls(draw, world, founders=Configuration(tuple(names)))
@@ -131,10 +131,10 @@ class RaftRun:
         return run
 
     def disk_factor(self) -> float:
-        return self.world.lots.choice((1.0, 10.0, 30.0)) if self.draw.slow_disks else 1.0
+        return self.world.rng.choice((1.0, 10.0, 30.0)) if self.draw.slow_disks else 1.0
 
     def drawn_rate(self) -> float:
-        return 1.0 + self.world.lots.uniform(-self.draw.drift, self.draw.drift)
+        return 1.0 + self.world.rng.uniform(-self.draw.drift, self.draw.drift)
 
     # ---------------------------------------------------------------- workload
 
@@ -145,17 +145,17 @@ class RaftRun:
         def happen() -> None:
             if world.now < self.faults_end:
                 what()  # type: ignore[operator]
-                world.after(world.lots.random() * 2 * ticks, happen)
+                world.after(world.rng.random() * 2 * ticks, happen)
 
-        world.after(world.lots.random() * 2 * ticks, happen)
+        world.after(world.rng.random() * 2 * ticks, happen)
 
     def propose(self) -> None:
         leaders = self.world.leaders()
         if leaders:
-            self.propose_to(self.world.lots.choice(leaders))
+            self.propose_to(self.world.rng.choice(leaders))
 
     def propose_to(self, node: SimNode) -> None:
-        values = [self.next_value() for _ in range(self.world.lots.randint(1, 3))]
+        values = [self.next_value() for _ in range(self.world.rng.randint(1, 3))]
         try:
             self.world.propose(node, *values)
         except Refused:
@@ -169,13 +169,13 @@ class RaftRun:
         alive = [node for node in self.world.nodes.values() if node.up]
         leaders = self.world.leaders()
         if alive:
-            node = self.world.lots.choice(leaders if leaders and self.world.lots.random() < 0.7 else alive)
+            node = self.world.rng.choice(leaders if leaders and self.world.rng.random() < 0.7 else alive)
             self.contexts += 1
-            self.world.read(node, self.contexts, lease=self.draw.leases and self.world.lots.random() < 0.7)
+            self.world.read(node, self.contexts, lease=self.draw.leases and self.world.rng.random() < 0.7)
 
     def transfer(self) -> None:
         for node in self.world.leaders():
-            target = self.world.lots.choice(sorted(self.world.nodes))
+            target = self.world.rng.choice(sorted(self.world.nodes))
             try:
                 node.raft.transfer_leadership(target)
             except Refused:
@@ -203,21 +203,21 @@ class RaftRun:
 
         world.after(self.draw.delay_max, lambda: world.isolate(leader.id))
         for _ in range(4):
-            world.after(world.lots.uniform(1, 4), propose_elsewhere)
-            world.after(world.lots.uniform(1, 4), read)
+            world.after(world.rng.uniform(1, 4), propose_elsewhere)
+            world.after(world.rng.uniform(1, 4), read)
         world.after(6, world.cut.clear)
 
     def compact(self) -> None:
-        node = self.world.lots.choice(list(self.world.nodes.values()))
+        node = self.world.rng.choice(list(self.world.nodes.values()))
         if node.up and node.obeying is None and node.raft.snapshot is None:
-            boundary = min(node.raft.applied_index, node.raft.checkpoint_index) - self.world.lots.randint(0, 6)
+            boundary = min(node.raft.applied_index, node.raft.checkpoint_index) - self.world.rng.randint(0, 6)
             if boundary > node.raft.log.boundary_index:
                 self.world.counts["compaction"] += 1
                 node.raft.compact(boundary)
                 node.storage.compact(node.raft.log.boundary_index)
 
     def remember_commit(self) -> None:
-        node = self.world.lots.choice(list(self.world.nodes.values()))
+        node = self.world.rng.choice(list(self.world.nodes.values()))
         if node.up:
             node.storage.checkpoint = node.raft.checkpoint_index
 
@@ -229,17 +229,17 @@ class RaftRun:
             present = node.raft.configuration
             voters, learners = set(present.voters), set(present.learners)
             lost = {peer for peer in present.members if self.world.nodes[peer].wiped}
-            kind = self.world.lots.choice(("learner", "learner", "promote", "remove", "demote", "swap", "replace"))
+            kind = self.world.rng.choice(("learner", "learner", "promote", "remove", "demote", "swap", "replace"))
             strangers = [peer for peer in self.world.nodes if peer not in present.members and not self.world.nodes[peer].wiped]
             if kind == "learner" and len(present.members) < 6:
                 learners |= set(strangers[: 6 - len(present.members)])
-                while len(voters | learners) < 6 and len(self.world.nodes) < NODES_MAX and self.world.lots.random() < 0.6:
+                while len(voters | learners) < 6 and len(self.world.nodes) < NODES_MAX and self.world.rng.random() < 0.6:
                     learners.add(self._new_node())
             elif kind == "promote":
                 voters |= learners
                 learners.clear()
             elif kind in {"remove", "demote", "swap"} and len(voters) > 2:
-                gone = self.world.lots.choice(sorted(lost & voters or voters))
+                gone = self.world.rng.choice(sorted(lost & voters or voters))
                 voters.discard(gone)
                 if kind == "demote":
                     learners.add(gone)
@@ -274,34 +274,34 @@ class RaftRun:
 
     def fault(self) -> None:
         """Inject one drawn fault."""
-        world, lots = self.world, self.world.lots
-        node = lots.choice(list(world.nodes.values()))
-        kind = lots.choice(FAULTS)
+        world, rng = self.world, self.world.rng
+        node = rng.choice(list(world.nodes.values()))
+        kind = rng.choice(FAULTS)
         leaders = world.leaders()
         if kind in {"crash_leader", "isolate_leader", "rivals"} and leaders:
             node = leaders[0]
         if kind.startswith("crash"):
-            self._crash_for(node, lots.choice((0.1, 3, 30)))
+            self._crash_for(node, rng.choice((0.1, 3, 30)))
         elif kind == "blackout":
             for other in world.nodes.values():
-                self._crash_for(other, lots.random() * 3)
+                self._crash_for(other, rng.random() * 3)
         elif kind.startswith("isolate"):
             world.counts["isolate"] += 1
             world.note(f"{node.id} is isolated")
-            if kind == "isolate_leader" and lots.random() < 0.5:
+            if kind == "isolate_leader" and rng.random() < 0.5:
                 # The entries that it still writes are replaced later, perhaps while its sync is running.
                 node.disk_factor = 100.0
                 world.after(60, lambda: setattr(node, "disk_factor", self.disk_factor()))
             world.isolate(node.id)
-            world.after(lots.choice((4, 20, 60)), world.cut.clear)
+            world.after(rng.choice((4, 20, 60)), world.cut.clear)
         elif kind == "split":
             self._split()
         elif kind == "cut":
             world.counts["one_way_cut"] += 1
             for peer in world.nodes:
-                if peer != node.id and lots.random() < 0.7:
-                    world.cut.add((node.id, peer) if lots.random() < 0.5 else (peer, node.id))
-            world.after(lots.choice((4, 20)), world.cut.clear)
+                if peer != node.id and rng.random() < 0.7:
+                    world.cut.add((node.id, peer) if rng.random() < 0.5 else (peer, node.id))
+            world.after(rng.choice((4, 20)), world.cut.clear)
         elif kind == "heal":
             world.cut.clear()
             world.reconnect(node.id)
@@ -314,7 +314,7 @@ class RaftRun:
                 other.raft.timers.election.start(SETTINGS.election_ticks_min + 2)
         elif kind == "slow":
             world.counts["slow_disk"] += 1
-            node.disk_factor = lots.choice((10.0, 100.0))
+            node.disk_factor = rng.choice((10.0, 100.0))
             world.after(20, lambda: setattr(node, "disk_factor", self.disk_factor()))
         elif kind == "sync_fails":
             # A node whose sync failed does not know what is on its disk; it stops and starts from what it finds there.
@@ -327,7 +327,7 @@ class RaftRun:
         """Partition the nodes in two: in a joint configuration the new voters from the others, otherwise at random."""
         world = self.world
         joint = [node for node in world.leaders() if node.raft.configuration.joint]
-        side = {peer for peer in world.nodes if world.lots.random() < 0.5}
+        side = {peer for peer in world.nodes if world.rng.random() < 0.5}
         if joint:
             side = {joint[0].id, *joint[0].raft.configuration.voters}
         world.counts["split"] += 1
@@ -335,7 +335,7 @@ class RaftRun:
         for one in side:
             for other in world.nodes.keys() - side:
                 world.cut |= {(one, other), (other, one)}
-        world.after(world.lots.choice((10, 30)), world.cut.clear)
+        world.after(world.rng.choice((10, 30)), world.cut.clear)
 
     def _crash_for(self, node: SimNode, ticks: float) -> None:
         self.world.crash(node)
@@ -354,7 +354,7 @@ class RaftRun:
             self.world.lose_disk(node)
         elif not node.wiped:
             self.world.wipe(node, self.founders if node.id in self.founders.voters else Configuration())
-            self.world.after(self.world.lots.choice((1, 10, 40)), lambda: self.world.restart(node))
+            self.world.after(self.world.rng.choice((1, 10, 40)), lambda: self.world.restart(node))
 
     # ---------------------------------------------------------------- the three parts of a run
 
@@ -371,14 +371,14 @@ class RaftRun:
             self.every(6.0, self.compact)
         self.every(self.draw.fault_every, self.fault)
         if self.draw.disk_loss and self.draw.returns:
-            self.every(20.0, lambda: self._lose_disk(world.lots.choice(list(world.nodes.values()))))
+            self.every(20.0, lambda: self._lose_disk(world.rng.choice(list(world.nodes.values()))))
         world.run_until(FAULT_TICKS)
         self.faults_end = 0.0
         if not world.checker.violations:
             self.heal()
         if not world.checker.violations:
             self.converge()
-        if not world.checker.violations and world.lots.random() < 0.5:
+        if not world.checker.violations and world.rng.random() < 0.5:
             self.absence()
 
     def heal(self) -> None:
@@ -444,7 +444,7 @@ class RaftRun:
         others = [world.nodes[peer] for peer in sorted(configuration.members - {leader.id})]
         if len(configuration.voters) < 3 or any(node.wiped for node in others):
             return  # without another node the leader would have no majority
-        away = world.lots.choice(others)
+        away = world.rng.choice(others)
         world.isolate(away.id)
         world.run_until(world.now + ABSENCE_TICKS)
         world.checker.expect(

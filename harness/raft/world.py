@@ -61,7 +61,7 @@ class SimNode(Node):
 class World:
     """The whole state of one run."""
 
-    lots: random.Random
+    rng: random.Random
     settings: Settings
     checker: Checker = attrs.field(factory=Checker)
     now: float = 0.0
@@ -105,7 +105,7 @@ class World:
             new: the node cannot tell whether the group is new or its disk was lost.
         """
         storage = MemoryStorage(configuration, hard_state=HardState(0, FORGOTTEN) if new else HardState())
-        node = SimNode(name, self.settings, self.lots.randint, storage, rate=rate)
+        node = SimNode(name, self.settings, self.rng.randint, storage, rate=rate)
         self.nodes[name] = node
         self._tick_later(node)
         return node
@@ -119,17 +119,17 @@ class World:
                 self.pump(node)
                 self.after(node.rate, tick)
 
-        self.after(node.rate * self.lots.random(), tick)
+        self.after(node.rate * self.rng.random(), tick)
 
     def crash(self, node: SimNode) -> None:
         """Cut the power of a node: any prefix of the unsynced operations survives, the rest is lost."""
         if not node.up:
             return
         self.counts["crash"] += 1
-        if node.obeying is not None and node.obeying.hard_state is not None and self.lots.random() < 0.5:
+        if node.obeying is not None and node.obeying.hard_state is not None and self.rng.random() < 0.5:
             node.storage.hard_state = node.obeying.hard_state
         storage = node.storage
-        storage.crash(self.lots.randint(0, len(storage.syncing) + len(storage.unsynced)))
+        storage.crash(self.rng.randint(0, len(storage.syncing) + len(storage.unsynced)))
         node.up = False
         node.life += 1
         node.obeying = None
@@ -147,7 +147,7 @@ class World:
         self.note(f"{node.id} starts")
         self._tick_later(node)
         self.pump(node)
-        if self.lots.random() < 0.5:
+        if self.rng.random() < 0.5:
             self.after(self.delay_max, lambda: self.reconnect(node.id))
 
     def reconnect(self, peer: PeerId) -> None:
@@ -187,15 +187,15 @@ class World:
     # ---------------------------------------------------------------- network
 
     def send(self, message: Message) -> None:
-        if self.lots.random() < self.loss:
+        if self.rng.random() < self.loss:
             self.counts["message_lost"] += 1
             return
-        self.after(self.lots.random() * self.delay_max, lambda: self._arrive(message))
+        self.after(self.rng.random() * self.delay_max, lambda: self._arrive(message))
         # A vote that arrives again in a later term is the most dangerous duplicate and the rarest; votes are always duplicated.
         vote = self.late_max and isinstance(message, VoteResponse)
-        if self.duplication and (vote or self.lots.random() < self.duplication):
+        if self.duplication and (vote or self.rng.random() < self.duplication):
             self.counts["message_duplicated"] += 1
-            self.after(self.lots.random() * (self.delay_max + self.late_max), lambda: self._arrive(message))
+            self.after(self.rng.random() * (self.delay_max + self.late_max), lambda: self._arrive(message))
         if self.crash_voters and isinstance(message, VoteResponse) and message.granted:
             self._crash_voter(self.nodes[message.sender])
 
@@ -216,7 +216,7 @@ class World:
                 self.cut |= {(name, other), (other, name)}
 
     def _crash_voter(self, node: SimNode) -> None:
-        if self.lots.random() < self.crash_voters:
+        if self.rng.random() < self.crash_voters:
             self.counts["crash_voter"] += 1
 
             def crash() -> None:
@@ -245,7 +245,7 @@ class World:
         self.checker.invariants(node)
 
     def _disk_ticks(self, node: SimNode) -> float:
-        return self.lots.random() * DISK_TICKS * node.disk_factor
+        return self.rng.random() * DISK_TICKS * node.disk_factor
 
     def _durable(self, node: SimNode, ready: Ready, life: int) -> None:
         if node.life == life:

@@ -37,7 +37,7 @@ class ClusterRun(NodesRun[ClusterDraw]):
 
     @classmethod
     def of(cls, draw: ClusterDraw) -> ClusterRun:
-        lots = random.Random(draw.seed ^ 0x5EED)  # noqa: S311 - never secrets
+        rng = random.Random(draw.seed ^ 0x5EED)  # noqa: S311 - never secrets
         replaces = draw.promotes or draw.restores  # tables are copied to slaves only every ten seconds
         history = History(
             draw.sync_flush,
@@ -46,7 +46,7 @@ class ClusterRun(NodesRun[ClusterDraw]):
             retries_max=draw.retries_max,
             change_seconds=inf if draw.disk_errors or replaces else CHANGE_SLACK_SECONDS,
         )
-        return cls(draw, Scene(lots, fabric_of(draw), history, draw.life_seconds, draw.sync_seconds_max))
+        return cls(draw, Scene(rng, fabric_of(draw), history, draw.life_seconds, draw.sync_seconds_max))
 
     def _configs(self) -> list[BrokerConfig]:
         draw = self.draw
@@ -78,7 +78,7 @@ class ClusterRun(NodesRun[ClusterDraw]):
         scene = self.scene
         scene.nodes += [Node(scene.machine(config.broker_ip1), config, self.started) for config in self._configs()]
         for node in self.nodes:
-            node.clock.drift = self.draw.clock_drift * self.lots.choice((0, 1))
+            node.clock.drift = self.draw.clock_drift * self.rng.choice((0, 1))
         for node in self.nodes:
             await nursery.start(node.process.run)
         self.operations = Operations(scene, self.draw, nursery, self.heal)
@@ -90,12 +90,12 @@ class ClusterRun(NodesRun[ClusterDraw]):
 
     async def _live(self, end: End, outage_seconds: float) -> None:
         operations = self.operations
-        with trio.move_on_after(self.draw.life_seconds * (0.3 + self.lots.random())):
+        with trio.move_on_after(self.draw.life_seconds * (0.3 + self.rng.random())):
             await self.strike()
         async with operations.lock:
-            if self.draw.restores and self.lots.random() < 0.4:
+            if self.draw.restores and self.rng.random() < 0.4:
                 await operations.restore(outage_seconds)
-            elif self.draw.promotes and self.lots.random() < 0.5:
+            elif self.draw.promotes and self.rng.random() < 0.5:
                 await operations.promote(end, outage_seconds)
             else:
                 await operations.crash(end, outage_seconds)

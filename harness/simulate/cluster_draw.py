@@ -47,38 +47,38 @@ class ClusterDraw(NodesDraw):
 
     @classmethod
     def of(cls, seed: int) -> ClusterDraw:
-        lots = random.Random(seed ^ 0xC1)  # noqa: S311 - never secrets
-        lives, nodes = lots.randint(1, 4), lots.choice((1, 1, 2, 2, 4))
-        sync_master = nodes > 1 and lots.random() < 0.7
+        rng = random.Random(seed ^ 0xC1)  # noqa: S311 - never secrets
+        lives, nodes = rng.randint(1, 4), rng.choice((1, 1, 2, 2, 4))
+        sync_master = nodes > 1 and rng.random() < 0.7
         draw = cls(
             seed=seed,
             nodes=nodes,
             sync_master=sync_master,
-            in_sync_replicas=lots.randint(2, 3) if nodes > 2 else 2,
-            sync_flush=lots.random() < 0.6,
-            slaves_sync_flush=lots.random() < 0.3,
-            segment_size=lots.choice((8192, 65536, 1 << 20)),
+            in_sync_replicas=rng.randint(2, 3) if nodes > 2 else 2,
+            sync_flush=rng.random() < 0.6,
+            slaves_sync_flush=rng.random() < 0.3,
+            segment_size=rng.choice((8192, 65536, 1 << 20)),
             lives=lives,
-            life_seconds=lots.choice((2.0, 10.0, 40.0)),
-            ends=tuple(lots.choice((End.CLEAN, End.KILL, End.POWER)) for _ in range(lives)),
-            outage_seconds=tuple(lots.choice((0.0, 0.5, 5.0, 40.0)) for _ in range(lives)),
-            delay_seconds=lots.choice(((0.0001, 0.001), (0.001, 0.05))),
-            send_buffer_bytes=lots.choice((1024, SEND_BUFFER_BYTES)),
-            sync_seconds_max=lots.choice((0.0, 0.01, 0.2, 1.0)),
-            connection_losses=lots.random() < 0.4,
-            half_open=lots.random() < 0.3,
-            partitions=lots.random() < 0.3,
-            one_way_cuts=lots.random() < 0.3,
-            slave_fails=lots.random() < 0.5,
-            disk_errors=lots.random() < 0.2,
-            clock_jumps=lots.random() < 0.2,
-            clock_drift=lots.choice((-0.01, -0.0001, 0.0001, 0.01)) if lots.random() < 0.2 else 0.0,
-            commit_seconds=lots.choice((1, 5)),
-            retries_max=lots.randint(1, 2),
-            workloads=tuple(name for name in CLASSIC_WORKLOADS if name in ALWAYS_DRAWN or lots.random() < WORKLOAD_SHARE),
-            promotes=sync_master and lots.random() < 0.5,
-            accepts_loss=(accepts_loss := lots.random() < 0.5),
-            restores=sync_master and lots.random() < 0.3 and not accepts_loss,
+            life_seconds=rng.choice((2.0, 10.0, 40.0)),
+            ends=tuple(rng.choice((End.CLEAN, End.KILL, End.POWER)) for _ in range(lives)),
+            outage_seconds=tuple(rng.choice((0.0, 0.5, 5.0, 40.0)) for _ in range(lives)),
+            delay_seconds=rng.choice(((0.0001, 0.001), (0.001, 0.05))),
+            send_buffer_bytes=rng.choice((1024, SEND_BUFFER_BYTES)),
+            sync_seconds_max=rng.choice((0.0, 0.01, 0.2, 1.0)),
+            connection_losses=rng.random() < 0.4,
+            half_open=rng.random() < 0.3,
+            partitions=rng.random() < 0.3,
+            one_way_cuts=rng.random() < 0.3,
+            slave_fails=rng.random() < 0.5,
+            disk_errors=rng.random() < 0.2,
+            clock_jumps=rng.random() < 0.2,
+            clock_drift=rng.choice((-0.01, -0.0001, 0.0001, 0.01)) if rng.random() < 0.2 else 0.0,
+            commit_seconds=rng.choice((1, 5)),
+            retries_max=rng.randint(1, 2),
+            workloads=tuple(name for name in CLASSIC_WORKLOADS if name in ALWAYS_DRAWN or rng.random() < WORKLOAD_SHARE),
+            promotes=sync_master and rng.random() < 0.5,
+            accepts_loss=(accepts_loss := rng.random() < 0.5),
+            restores=sync_master and rng.random() < 0.3 and not accepts_loss,
         )
         # The losses of tables by a promotion or a restore are judged without further faults.
         wide = not (draw.restores or draw.promotes) and random.Random(seed ^ WIDE_SALT).random() < WIDE_SHARE  # noqa: S311 - never secrets
@@ -86,6 +86,6 @@ class ClusterDraw(NodesDraw):
 
     def widened(self) -> ClusterDraw:
         """The same draw with failing surroundings and with more workloads."""
-        lots = random.Random(self.seed ^ 0xA2)  # noqa: S311 - never secrets
-        more = tuple(name for name in DRAWN_WIDELY if lots.random() < WIDE_WORKLOAD_SHARE)
-        return attrs.evolve(self, around=Surroundings.of(lots), workloads=(*self.workloads, *more))
+        rng = random.Random(self.seed ^ 0xA2)  # noqa: S311 - never secrets
+        more = tuple(name for name in DRAWN_WIDELY if rng.random() < WIDE_WORKLOAD_SHARE)
+        return attrs.evolve(self, around=Surroundings.of(rng), workloads=(*self.workloads, *more))

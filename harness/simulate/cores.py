@@ -40,13 +40,13 @@ class CoresDraw:
 
     @classmethod
     def of(cls, seed: int) -> CoresDraw:
-        lots = random.Random(seed ^ 0xC0)  # noqa: S311 - never secrets
+        rng = random.Random(seed ^ 0xC0)  # noqa: S311 - never secrets
         return cls(
             seed=seed,
-            replicas=lots.choice((2, 2, 3)),
-            slaves=lots.randint(1, 4),
-            connections=lots.randint(2, 6),
-            loss=lots.choice((0.0, 0.05, 0.3)),
+            replicas=rng.choice((2, 2, 3)),
+            slaves=rng.randint(1, 4),
+            connections=rng.randint(2, 6),
+            loss=rng.choice((0.0, 0.05, 0.3)),
         )
 
 
@@ -73,7 +73,7 @@ class CoresRun:
     """The run of one seed."""
 
     draw: CoresDraw
-    lots: random.Random
+    rng: random.Random
     counts: Counter[str] = attrs.field(factory=Counter[str])
     trace: list[str] = attrs.field(factory=list[str])
     violations: list[str] = attrs.field(factory=list[str])
@@ -86,7 +86,7 @@ class CoresRun:
 
     def replicate(self) -> None:
         """A put that is answered PUT_OK is on as many nodes as required, and every put is answered once, by its deadline."""
-        heap, lots, draw = EventHeap(), self.lots, self.draw
+        heap, rng, draw = EventHeap(), self.rng, self.draw
         acks = Acknowledgements(draw.replicas)
         held = [0] * draw.slaves
         joined: set[int] = set()
@@ -106,7 +106,7 @@ class CoresRun:
 
         def put() -> None:
             nonlocal log_end
-            log_end += lots.randint(1, 500)
+            log_end += rng.randint(1, 500)
             end = log_end
             acks.wait(end, heap.now + 3.0, lambda status: answered(end, status))
             self.counts["puts"] += 1
@@ -114,8 +114,8 @@ class CoresRun:
 
         def receive(slave: int) -> None:
             if slave in joined:
-                held[slave] = lots.randint(held[slave], log_end)
-                if lots.random() < draw.loss:
+                held[slave] = rng.randint(held[slave], log_end)
+                if rng.random() < draw.loss:
                     self.counts["report_lost"] += 1
                     return
                 # Reports of one connection arrive in order, so a delayed report is simply a later one.
@@ -134,10 +134,10 @@ class CoresRun:
 
         at = 0.0
         for _ in range(EVENTS):
-            at += lots.random() * 0.2
-            slave = lots.randrange(draw.slaves)
-            heap.after(at, lots.choice((put, put, lambda s=slave: receive(s), lambda s=slave: receive(s))))
-            if lots.random() < 0.05:
+            at += rng.random() * 0.2
+            slave = rng.randrange(draw.slaves)
+            heap.after(at, rng.choice((put, put, lambda s=slave: receive(s), lambda s=slave: receive(s))))
+            if rng.random() < 0.05:
                 heap.after(at, lambda s=slave: come_or_go(s))  # type: ignore[misc]
             heap.after(at, lambda: acks.expire(heap.now))
         for tick in range(40):
@@ -148,7 +148,7 @@ class CoresRun:
 
     def hold_pulls(self) -> None:
         """A held pull is released once, by its message or at its deadline, or never if its connection closed. None remains."""
-        lots, heap = self.lots, EventHeap()
+        rng, heap = self.rng, EventHeap()
         holds: HeldPulls[int] = HeldPulls()
         waiting: dict[int, HeldPull[int]] = {}
         ends = dict.fromkeys(range(3), 0)
@@ -160,15 +160,15 @@ class CoresRun:
 
         def hold() -> None:
             number = self.counts["held"] = self.counts["held"] + 1
-            queue_id = lots.randrange(3)
+            queue_id = rng.randrange(3)
             pull = HeldPull(
-                "T", queue_id, ends[queue_id], None, heap.now + lots.choice((1, 5)), lots.randrange(connections), number
+                "T", queue_id, ends[queue_id], None, heap.now + rng.choice((1, 5)), rng.randrange(connections), number
             )
             self.expect(holds.hold(pull), "a pull was declined though there is room")
             waiting[number] = pull
 
         def arrive() -> None:
-            queue_id = lots.randrange(3)
+            queue_id = rng.randrange(3)
             ends[queue_id] += 1
             wanted = {number for number, pull in waiting.items() if pull.queue_id == queue_id and pull.offset < ends[queue_id]}
             released(holds.arrived([("T", queue_id, ends[queue_id], 0)]), "a message")
@@ -181,7 +181,7 @@ class CoresRun:
             self.expect(not late, f"pulls {late} wait beyond their deadline")
 
         def close() -> None:
-            owner = lots.randrange(connections)
+            owner = rng.randrange(connections)
             for number in [number for number, pull in waiting.items() if pull.owner == owner]:
                 del waiting[number]
             holds.drop(owner)
@@ -190,7 +190,7 @@ class CoresRun:
 
         connections = self.draw.connections
         for step in range(EVENTS):
-            heap.after(step * 0.05, lots.choice((hold, hold, hold, arrive, sweep, close)))
+            heap.after(step * 0.05, rng.choice((hold, hold, hold, arrive, sweep, close)))
         heap.after(EVENTS * 0.05 + 10, sweep)
         heap.run()
         self.expect(len(holds) == 0, f"{len(holds)} pulls are held for ever")
@@ -199,11 +199,11 @@ class CoresRun:
 
     def commit_offsets(self) -> None:
         """A committed offset never decreases; after a restart it is the one that was written to the file last."""
-        lots = self.lots
+        rng = self.rng
         offsets, written = ConsumerOffsets(), dict[tuple[str, str, int], int]()
         now: dict[tuple[str, str, int], int] = {}
         for _ in range(EVENTS):
-            if lots.random() < 0.05:
+            if rng.random() < 0.05:
                 stored = loads(orjson.dumps(encoded(offsets.to_json())))
                 written = dict(now)
                 self.counts["restart"] += 1
@@ -212,8 +212,8 @@ class CoresRun:
                 for (group, topic, queue_id), offset in written.items():
                     found = offsets.query(group, topic, queue_id)
                     self.expect(found == offset, f"{group} had {offset} of {topic}-{queue_id} and has {found} after a restart")
-            key = (f"g{lots.randrange(3)}", lots.choice(("T", "%RETRY%g1")), lots.randrange(4))
-            now[key] = now.get(key, 0) + lots.randint(0, 32)
+            key = (f"g{rng.randrange(3)}", rng.choice(("T", "%RETRY%g1")), rng.randrange(4))
+            now[key] = now.get(key, 0) + rng.randint(0, 32)
             offsets.commit(*key, now[key])
             self.counts["commits"] += 1
 

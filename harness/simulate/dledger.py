@@ -64,9 +64,9 @@ class Blow:
     """How long the nodes are down, or how long the fault lasts."""
 
     @classmethod
-    def of(cls, lots: random.Random) -> Blow:
-        end = lots.choice((End.CLEAN, End.KILL, End.POWER, End.POWER))
-        return cls(lots.choice(BLOWS), end, lots.choice((0.05, 0.5, 2.0, 5.0)))
+    def of(cls, rng: random.Random) -> Blow:
+        end = rng.choice((End.CLEAN, End.KILL, End.POWER, End.POWER))
+        return cls(rng.choice(BLOWS), end, rng.choice((0.05, 0.5, 2.0, 5.0)))
 
 
 @attrs.frozen(kw_only=True)
@@ -84,31 +84,31 @@ class DLedgerDraw(NodesDraw):
 
     @classmethod
     def of(cls, seed: int) -> DLedgerDraw:
-        lots = random.Random(seed ^ 0xD1ED)  # noqa: S311 - never secrets
-        lives = lots.randint(1, 3)
-        drawn = tuple(name for name in DLEDGER_WORKLOADS if name in ALWAYS or lots.random() < WORKLOAD_SHARE)
+        rng = random.Random(seed ^ 0xD1ED)  # noqa: S311 - never secrets
+        lives = rng.randint(1, 3)
+        drawn = tuple(name for name in DLEDGER_WORKLOADS if name in ALWAYS or rng.random() < WORKLOAD_SHARE)
         return cls(
             seed=seed,
-            nodes=lots.choice((3, 3, 3, 3, 5)),
-            segment_size=lots.choice((16384, 65536)),
-            life_seconds=lots.choice((1.0, 2.5, 5.0)),
-            delay_seconds=lots.choice(((0.0001, 0.001), (0.001, 0.05))),
-            send_buffer_bytes=lots.choice((1024, SEND_BUFFER_BYTES, SEND_BUFFER_BYTES)),
-            sync_seconds_max=lots.choice((0.0, 0.01, 0.2)),
-            connection_losses=lots.random() < 0.3,
-            half_open=lots.random() < 0.2,
-            partitions=lots.random() < 0.2,
-            one_way_cuts=lots.random() < 0.3,
-            disk_errors=lots.random() < 0.2,
-            clock_jumps=lots.random() < 0.2,
-            clock_drift=lots.choice((-0.05, -0.0001, 0.0001, 0.05)) if lots.random() < 0.2 else 0.0,
-            retries_max=lots.randint(1, 2),
+            nodes=rng.choice((3, 3, 3, 3, 5)),
+            segment_size=rng.choice((16384, 65536)),
+            life_seconds=rng.choice((1.0, 2.5, 5.0)),
+            delay_seconds=rng.choice(((0.0001, 0.001), (0.001, 0.05))),
+            send_buffer_bytes=rng.choice((1024, SEND_BUFFER_BYTES, SEND_BUFFER_BYTES)),
+            sync_seconds_max=rng.choice((0.0, 0.01, 0.2)),
+            connection_losses=rng.random() < 0.3,
+            half_open=rng.random() < 0.2,
+            partitions=rng.random() < 0.2,
+            one_way_cuts=rng.random() < 0.3,
+            disk_errors=rng.random() < 0.2,
+            clock_jumps=rng.random() < 0.2,
+            clock_drift=rng.choice((-0.05, -0.0001, 0.0001, 0.05)) if rng.random() < 0.2 else 0.0,
+            retries_max=rng.randint(1, 2),
             workloads=drawn,
-            blows=tuple(Blow.of(lots) for _ in range(lives)),
-            preferred=lots.random() < 0.1,
-            restarts=lots.random() < 0.4,
-            dialect=JAVA if Membership.name not in drawn and lots.random() < 0.2 else NATIVE,
-            older_messages=lots.randint(1, 400) if lots.random() < 0.25 else 0,
+            blows=tuple(Blow.of(rng) for _ in range(lives)),
+            preferred=rng.random() < 0.1,
+            restarts=rng.random() < 0.4,
+            dialect=JAVA if Membership.name not in drawn and rng.random() < 0.2 else NATIVE,
+            older_messages=rng.randint(1, 400) if rng.random() < 0.25 else 0,
         )
 
 
@@ -121,7 +121,7 @@ class DLedgerRun(NodesRun[DLedgerDraw]):
 
     @classmethod
     def of(cls, draw: DLedgerDraw) -> DLedgerRun:
-        lots = random.Random(draw.seed ^ 0x1ED6)  # noqa: S311 - never secrets
+        rng = random.Random(draw.seed ^ 0x1ED6)  # noqa: S311 - never secrets
         kinds = [blow.kind for blow in draw.blows]
         spoiled = draw.disk_errors or any("sync" in blow or "full" in blow or "slow" in blow for blow in kinds)
         history = History(
@@ -135,7 +135,7 @@ class DLedgerRun(NodesRun[DLedgerDraw]):
         return cls(
             draw,
             GroupScene(
-                lots, fabric_of(draw), history, draw.life_seconds, draw.sync_seconds_max, watch=watch, voters_min=draw.nodes
+                rng, fabric_of(draw), history, draw.life_seconds, draw.sync_seconds_max, watch=watch, voters_min=draw.nodes
             ),
         )
 
@@ -183,7 +183,7 @@ class DLedgerRun(NodesRun[DLedgerDraw]):
             own = attrs.evolve(config, broker_ip1=host, bind_address=host, dleger_peers=";".join(known))
             group.nodes.append(Node(group.machine(host), own, self._started))
         for node in group.nodes:
-            node.clock.drift = draw.clock_drift * self.lots.choice((0, 1))
+            node.clock.drift = draw.clock_drift * self.rng.choice((0, 1))
         if draw.older_messages:
             await leave_older_log(group.nodes, draw.older_messages)
         self.watch.on_change.append(self._life_ended)
@@ -205,7 +205,7 @@ class DLedgerRun(NodesRun[DLedgerDraw]):
     async def live(self, nursery: trio.Nursery) -> None:
         draw = self.draw
         for blow in draw.blows:
-            with trio.move_on_after(draw.life_seconds * (0.3 + self.lots.random())):
+            with trio.move_on_after(draw.life_seconds * (0.3 + self.rng.random())):
                 await self.strike()
             self.scene.say(f"{blow}")
             self.blows[blow.kind.replace(" ", "_")] += 1
@@ -217,12 +217,12 @@ class DLedgerRun(NodesRun[DLedgerDraw]):
                 await self._disturb(blow.kind, blow.seconds)
 
     def _victims(self, blow: str) -> list[Node]:
-        lots, nodes, leader = self.lots, self.nodes, self.group.master
+        rng, nodes, leader = self.rng, self.nodes, self.group.master
         if blow == "end all":
             return list(nodes)
         if blow == "end minority":
-            return lots.sample(nodes, (len(nodes) - 1) // 2)
-        return [leader if blow == "end leader" else lots.choice(nodes)]
+            return rng.sample(nodes, (len(nodes) - 1) // 2)
+        return [leader if blow == "end leader" else rng.choice(nodes)]
 
     async def _end_some(self, nursery: trio.Nursery, victims: Sequence[Node], end: End, seconds: float) -> None:
         scene = self.scene
@@ -232,13 +232,13 @@ class DLedgerRun(NodesRun[DLedgerDraw]):
                 ending.start_soon(node.process.end, end)
         self._life_ended()
         await trio.sleep(seconds)
-        if self.lots.random() < 0.5:
+        if self.rng.random() < 0.5:
             scene.fabric.heal()
-        for node in self.lots.sample(victims, len(victims)):
+        for node in self.rng.sample(victims, len(victims)):
             node.machine.disk.faults.calm()
             await nursery.start(node.process.run)
             scene.say(f"{node.host} is back")
-            await trio.sleep(seconds * self.lots.random() * 0.3)
+            await trio.sleep(seconds * self.rng.random() * 0.3)
 
     async def _lose_disk(self, nursery: trio.Nursery) -> None:
         """Remove a machine for good, with its disk, and replace it by another one with another name.
@@ -253,7 +253,7 @@ class DLedgerRun(NodesRun[DLedgerDraw]):
                 await trio.sleep(0.05)
         victims = group.dispensable()
         if victims and (strangers or len(victims) > self.draw.nodes):
-            victim = self.lots.choice(victims)
+            victim = self.rng.choice(victims)
             group.say(f"{victim.host} loses its disk")
             group.nodes.remove(victim)
             nursery.start_soon(victim.process.end, End.KILL)
@@ -278,31 +278,31 @@ class DLedgerRun(NodesRun[DLedgerDraw]):
 
     async def _disturb(self, blow: str, seconds: float) -> None:
         """Inject a fault that ends no process, for a while."""
-        lots, fabric, nodes = self.lots, self.scene.fabric, self.nodes
-        node = self.group.master if "leader" in blow else lots.choice(nodes)
+        rng, fabric, nodes = self.rng, self.scene.fabric, self.nodes
+        node = self.group.master if "leader" in blow else rng.choice(nodes)
         others = [other.host for other in nodes if other is not node]
         clients = [*self.scene.client_hosts, *(one.host for one in self.scene.name_servers)]
         disk = node.machine.disk
         if blow.startswith("isolate"):
             # Some clients can reach only the isolated node.
-            away = lots.sample(clients, lots.randrange(len(clients) + 1))
+            away = rng.sample(clients, rng.randrange(len(clients) + 1))
             fabric.part([node.host, *away], [*others, *(host for host in clients if host not in away)])
         elif blow.startswith("half-isolate"):
-            fabric.part([node.host], lots.sample(others, len(others) - 1))
+            fabric.part([node.host], rng.sample(others, len(others) - 1))
         elif blow == "one way":
-            outwards = lots.random() < 0.5
-            for other in lots.sample(others, lots.randint(1, len(others))):
+            outwards = rng.random() < 0.5
+            for other in rng.sample(others, rng.randint(1, len(others))):
                 fabric.cut(*((node.host, other) if outwards else (other, node.host)))
         elif blow == "split":
             hosts = [one.host for one in nodes]
-            some = lots.sample(hosts, len(hosts) // 2)
+            some = rng.sample(hosts, len(hosts) // 2)
             fabric.part(some, [host for host in hosts if host not in some])
         elif blow.startswith("slow"):
-            node.machine.slow_down(lots.choice((0.5, 2.0)))
+            node.machine.slow_down(rng.choice((0.5, 2.0)))
         elif blow.endswith("sync fails"):
-            disk.faults.sync_error = lots.choice((0.3, 1.0))
+            disk.faults.sync_error = rng.choice((0.3, 1.0))
         elif blow == "full disk":
-            disk.faults.capacity = disk.usage("").used + lots.randrange(20_000)
+            disk.faults.capacity = disk.usage("").used + rng.randrange(20_000)
         await trio.sleep(max(seconds, 1.0))
         node.machine.slow_down(self.draw.sync_seconds_max)
         self.heal()

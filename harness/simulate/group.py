@@ -182,7 +182,7 @@ class GroupScene(Scene):
 
     @property
     def asked(self) -> Node:
-        return self.lots.choice(self.nodes) if self.lots.random() < ASKED_ELSEWHERE else self.master
+        return self.rng.choice(self.nodes) if self.rng.random() < ASKED_ELSEWHERE else self.master
 
     @property
     def members(self) -> list[Node]:

@@ -73,8 +73,8 @@ class NodesRun(ABC, Generic[Draw]):
         self.workloads = [WORKLOADS[name](self.scene) for name in self.draw.workloads]
 
     @property
-    def lots(self) -> random.Random:
-        return self.scene.lots
+    def rng(self) -> random.Random:
+        return self.scene.rng
 
     @property
     def history(self) -> History:
@@ -179,23 +179,23 @@ class NodesRun(ABC, Generic[Draw]):
 
     async def strike(self) -> None:
         """Inject faults of network, clocks and disks until cancelled."""
-        draw, lots = self.draw, self.lots
+        draw, rng = self.draw, self.rng
         while True:
-            await trio.sleep(draw.life_seconds * lots.random() * 0.3)
+            await trio.sleep(draw.life_seconds * rng.random() * 0.3)
             self._strike_network()
-            machine = lots.choice(self.nodes).machine
+            machine = rng.choice(self.nodes).machine
             if draw.clock_jumps:
-                machine.clock.jump(lots.choice((-5000, -1, 1, 60_000)))
+                machine.clock.jump(rng.choice((-5000, -1, 1, 60_000)))
             if draw.disk_errors:
                 faults = machine.disk.faults
-                faults.write_error, faults.sync_error = 0.05 * lots.random(), 0.2 * lots.random()
-                if lots.random() < 0.3:
-                    faults.capacity = machine.disk.usage("").used + lots.randrange(100_000)
-            await trio.sleep(draw.life_seconds * lots.random() * 0.3)
+                faults.write_error, faults.sync_error = 0.05 * rng.random(), 0.2 * rng.random()
+                if rng.random() < 0.3:
+                    faults.capacity = machine.disk.usage("").used + rng.randrange(100_000)
+            await trio.sleep(draw.life_seconds * rng.random() * 0.3)
             self.heal()
 
     def _strike_network(self) -> None:
-        draw, lots, fabric = self.draw, self.lots, self.scene.fabric
+        draw, rng, fabric = self.draw, self.rng, self.scene.fabric
         hosts = [
             *(process.host for process in self.scene.name_servers),
             *(node.host for node in self.nodes),
@@ -207,9 +207,9 @@ class NodesRun(ABC, Generic[Draw]):
         if draw.half_open:
             fabric.lose_one_end()
         if draw.one_way_cuts:
-            fabric.cut(*lots.sample(hosts, 2))
+            fabric.cut(*rng.sample(hosts, 2))
         if draw.partitions:
-            some = lots.sample(hosts, lots.randint(1, len(hosts) - 1))
+            some = rng.sample(hosts, rng.randint(1, len(hosts) - 1))
             fabric.part(some, [host for host in hosts if host not in some])
 
     # ---------------------------------------------------------------- results
@@ -272,5 +272,5 @@ def simulate(run: NodesRun[Draw], checkers: tuple[Checker, ...]) -> Outcome:
 
 def fabric_of(draw: NodesDraw) -> SimFabric:
     """The network that a seed has drawn."""
-    lots = random.Random(draw.seed ^ 0xFAB)  # noqa: S311 - never secrets
-    return SimFabric(lots, draw.delay_seconds, send_buffer_bytes=draw.send_buffer_bytes)
+    rng = random.Random(draw.seed ^ 0xFAB)  # noqa: S311 - never secrets
+    return SimFabric(rng, draw.delay_seconds, send_buffer_bytes=draw.send_buffer_bytes)

@@ -39,8 +39,8 @@ class Operations:
     _refused_at: dict[Node, float] = attrs.field(factory=dict[Node, float])
 
     @property
-    def lots(self) -> random.Random:
-        return self.scene.lots
+    def rng(self) -> random.Random:
+        return self.scene.rng
 
     @property
     def history(self) -> History:
@@ -52,7 +52,7 @@ class Operations:
             await trio.sleep(LOOK_SECONDS)
             for node in self.scene.slaves:
                 self._look_at(node)
-            if self.draw.restores and self.lots.random() < LOOK_SECONDS / self.draw.life_seconds:
+            if self.draw.restores and self.rng.random() < LOOK_SECONDS / self.draw.life_seconds:
                 self._back_up()
             async with self.lock:
                 await self._settle()
@@ -82,8 +82,8 @@ class Operations:
     async def crash(self, end: End, outage_seconds: float) -> None:
         """Stop one node, and start it again after a while."""
         scene = self.scene
-        slaves = scene.slaves if self.draw.slave_fails and self.lots.random() < 0.5 else []
-        victim = self.lots.choice(slaves or [scene.master])
+        slaves = scene.slaves if self.draw.slave_fails and self.rng.random() < 0.5 else []
+        victim = self.rng.choice(slaves or [scene.master])
         scene.say(f"{victim.host} ends by {end.value}")
         life = scene.epoch
         self._ended(end)
@@ -91,7 +91,7 @@ class Operations:
         await self._end(victim, end)
         if end is End.CLEAN and _disk_failures(victim) > failures:
             self.history.failed_stops[life] = trio.current_time()
-        if self.draw.restores and victim is scene.master and self.lots.random() < 0.5:
+        if self.draw.restores and victim is scene.master and self.rng.random() < 0.5:
             self._back_up()
         await trio.sleep(outage_seconds)
         self.heal()
@@ -111,7 +111,7 @@ class Operations:
             self.history.misled.append(scene.epoch)
         self._ended(End.KILL)
         await self._end(master, end)
-        await slave.process.end(self.lots.choice((End.CLEAN, End.KILL)))
+        await slave.process.end(self.rng.choice((End.CLEAN, End.KILL)))
         before, after = master.config, slave.config
         slave.config = attrs.evolve(after, broker_id=0, broker_role=before.broker_role, flush_disk_type=before.flush_disk_type)
         master.config = attrs.evolve(
@@ -124,7 +124,7 @@ class Operations:
         self.heal()
         await self.nursery.start(slave.process.run)
         scene.say(f"{slave.host} is the master")
-        await trio.sleep(outage_seconds * self.lots.random())
+        await trio.sleep(outage_seconds * self.rng.random())
         await self.nursery.start(master.process.run)
         scene.say(f"{master.host} is its slave")
 
@@ -144,7 +144,7 @@ class Operations:
         self.heal()
         await self.nursery.start(master.process.run)
         scene.say(f"{master.host} is back with what it had when its backup was made")
-        await trio.sleep(scene.life_seconds * self.lots.random() * 0.5)
+        await trio.sleep(scene.life_seconds * self.rng.random() * 0.5)
         await self.promote(End.KILL, outage_seconds)
 
     async def _settle(self) -> None:

@@ -140,7 +140,7 @@ class Node:
 class Scene:
     """All machines of one run, the trace of its events, and what its clients share."""
 
-    lots: random.Random
+    rng: random.Random
     fabric: SimFabric
     history: History
     life_seconds: float
@@ -189,11 +189,11 @@ class Scene:
 
     def pause_seconds(self, share: float) -> float:
         """A random pause of a client, up to this share of a node's life."""
-        return self.life_seconds * self.lots.random() * share
+        return self.life_seconds * self.rng.random() * share
 
     def read_seconds(self) -> float:
         """A random pause of a reader of a slave between two reads."""
-        return self.life_seconds * self.lots.random() * 0.01
+        return self.life_seconds * self.rng.random() * 0.01
 
     @property
     def asked(self) -> Node:
@@ -223,7 +223,7 @@ class Scene:
         return self._number
 
     def machine(self, host: str) -> Machine:
-        machine = Machine.of(host, self.fabric, random.Random(self.lots.getrandbits(64)))  # noqa: S311 - never secrets
+        machine = Machine.of(host, self.fabric, random.Random(self.rng.getrandbits(64)))  # noqa: S311 - never secrets
         machine.worker_seconds_max = self.worker_seconds_max
         return machine
 

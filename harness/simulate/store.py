@@ -84,31 +84,31 @@ class StoreDraw:
 
     @classmethod
     def of(cls, seed: int) -> StoreDraw:
-        lots, later = random.Random(seed), random.Random(seed ^ 0x1A7E)  # noqa: S311 - never secrets
-        lives = lots.randint(2, 6)
+        rng, later = random.Random(seed), random.Random(seed ^ 0x1A7E)  # noqa: S311 - never secrets
+        lives = rng.randint(2, 6)
 
         def rarely(value: float) -> float:
-            return value * lots.random() if lots.random() < 0.3 else 0.0
+            return value * rng.random() if rng.random() < 0.3 else 0.0
 
         return cls(
             seed=seed,
-            sync_flush=lots.random() < 0.6,
-            segment_size=lots.choice((4096, 8192, 16384, 65536)),
-            queue_file_size=20 * lots.choice((5, 16, 64, 1000)),
-            index_slots=lots.choice((1, 10, 100)),
-            index_entries=lots.choice((8, 64, 1000)),
+            sync_flush=rng.random() < 0.6,
+            segment_size=rng.choice((4096, 8192, 16384, 65536)),
+            queue_file_size=20 * rng.choice((5, 16, 64, 1000)),
+            index_slots=rng.choice((1, 10, 100)),
+            index_entries=rng.choice((8, 64, 1000)),
             lives=lives,
-            life_seconds=lots.choice((0.05, 0.5, 2.0, 6.0)),
-            ends=tuple(lots.choice((End.CLEAN, End.KILL, End.POWER, End.POWER)) for _ in range(lives)),
-            sync_seconds_max=lots.choice((0.0, 0.005, 0.1, 1.5)),
+            life_seconds=rng.choice((0.05, 0.5, 2.0, 6.0)),
+            ends=tuple(rng.choice((End.CLEAN, End.KILL, End.POWER, End.POWER)) for _ in range(lives)),
+            sync_seconds_max=rng.choice((0.0, 0.005, 0.1, 1.5)),
             write_error=rarely(0.05),
             sync_error=rarely(0.2),
             read_error=rarely(0.02),
             create_error=rarely(0.1),
-            full_disk=lots.random() < 0.15,
-            clock_jumps=lots.random() < 0.3,
-            body_bytes_max=lots.choice((20, 300, 1500)),
-            failing_start=lots.random() < 0.2,
+            full_disk=rng.random() < 0.15,
+            clock_jumps=rng.random() < 0.3,
+            body_bytes_max=rng.choice((20, 300, 1500)),
+            failing_start=rng.random() < 0.2,
             open_error=0.5 * later.random() if later.random() < 0.2 else 0.0,
             clock_drift=later.choice((-0.01, -0.0001, 0.0001, 0.01)) if later.random() < 0.2 else 0.0,
             bit_rot=later.random() < 0.3,
@@ -135,7 +135,7 @@ class StoreRun:
     """The run of one seed."""
 
     draw: StoreDraw
-    lots: random.Random
+    rng: random.Random
     clock: SimClock
     disk: SimDisk
     history: History
@@ -150,10 +150,10 @@ class StoreRun:
 
     @classmethod
     def of(cls, draw: StoreDraw) -> StoreRun:
-        lots = random.Random(draw.seed ^ 0x5EED)  # noqa: S311 - never secrets
+        rng = random.Random(draw.seed ^ 0x5EED)  # noqa: S311 - never secrets
         clock = SimClock(drift=draw.clock_drift)
         disk = SimDisk(random.Random(draw.seed ^ 0xD15C), clock.wall_ms)  # noqa: S311 - never secrets
-        return cls(draw, lots, clock, disk, History(draw.sync_flush))
+        return cls(draw, rng, clock, disk, History(draw.sync_flush))
 
     def say(self, what: str) -> None:
         self.trace.append(f"{trio.current_time():10.4f} {what}")
@@ -164,8 +164,8 @@ class StoreRun:
 
     def world(self, *, delays: bool = True) -> World:
         delay = self.draw.sync_seconds_max if delays else 0.0
-        workers = SimWorkers(random.Random(self.lots.getrandbits(32)), delay, self.disk.faults.injected)  # noqa: S311
-        return World(self.disk, SimFabric().machine("10.0.0.1"), self.clock, random.Random(self.lots.getrandbits(32)), workers)  # noqa: S311
+        workers = SimWorkers(random.Random(self.rng.getrandbits(32)), delay, self.disk.faults.injected)  # noqa: S311
+        return World(self.disk, SimFabric().machine("10.0.0.1"), self.clock, random.Random(self.rng.getrandbits(32)), workers)  # noqa: S311
 
     def config(self) -> StoreConfig:
         draw = self.draw
@@ -205,7 +205,7 @@ class StoreRun:
                     self.snapshot(store, after=1)
                 return
             self._alive = True
-            with trio.move_on_after(self.draw.life_seconds * (0.2 + self.lots.random())):
+            with trio.move_on_after(self.draw.life_seconds * (0.2 + self.rng.random())):
                 async with trio.open_nursery() as nursery:
                     for producer in range(PRODUCERS):
                         nursery.start_soon(self._produce, store, producer)
@@ -222,7 +222,7 @@ class StoreRun:
         self.disk.faults = DiskFaults(injected=self.disk.faults.injected)
         # A store whose machine has no power still runs its closing code, which reaches only the old disk object.
         if end is End.POWER:
-            self.disk = self.disk.power_cut(self.lots.getrandbits(32), at_edges=self.draw.cuts_at_edges)
+            self.disk = self.disk.power_cut(self.rng.getrandbits(32), at_edges=self.draw.cuts_at_edges)
         elif end is End.KILL:
             self.disk = self.disk.kill()
 
@@ -247,13 +247,13 @@ class StoreRun:
     async def _rot(self) -> None:
         """Flip a bit of a stored body: readers or the next start must detect it by the CRC, and no other message may change."""
         before = self.history.snapshots[-1].queues
-        queue, message = self.lots.choice([(queue, message) for queue, messages in before.items() for message in messages])
+        queue, message = self.rng.choice([(queue, message) for queue, messages in before.items() for message in messages])
         start = message.physical_offset - message.physical_offset % self.draw.segment_size
         path = f"{ROOT}/commitlog/{start:020d}"
         view = self.disk.open(path).view()
         span = span_of(view, message.physical_offset - start, len(view))
         assert span is not None
-        self.disk.rot(path, span.body_at + self.lots.randrange(body_size_of(view, span)), self.lots.randrange(8))
+        self.disk.rot(path, span.body_at + self.rng.randrange(body_size_of(view, span)), self.rng.randrange(8))
         try:
             async with open_message_store(self.world(), self.config()) as store:
                 for other, messages in before.items():
@@ -271,18 +271,18 @@ class StoreRun:
 
     async def _strike(self) -> None:
         """Inject temporary faults until cancelled."""
-        draw, lots = self.draw, self.lots
+        draw, rng = self.draw, self.rng
         while True:
-            await trio.sleep(draw.life_seconds * lots.random() * 0.3)
+            await trio.sleep(draw.life_seconds * rng.random() * 0.3)
             faults = self.disk.faults
             faults.write_error, faults.sync_error = draw.write_error, draw.sync_error
             faults.read_error, faults.create_error, faults.open_error = draw.read_error, draw.create_error, draw.open_error
             if draw.full_disk:
                 used = self.disk.usage("").used
-                faults.capacity = used + lots.randrange(20_000)
+                faults.capacity = used + rng.randrange(20_000)
             if draw.clock_jumps:
-                self.clock.jump(lots.choice((-3_600_000, -5000, -1, 1, 60_000)))
-            await trio.sleep(draw.life_seconds * lots.random() * 0.2)
+                self.clock.jump(rng.choice((-3_600_000, -5000, -1, 1, 60_000)))
+            await trio.sleep(draw.life_seconds * rng.random() * 0.2)
             self._heal()
 
     async def _must_catch_up(self, store: MessageStore) -> None:
@@ -331,7 +331,7 @@ class StoreRun:
         if self.draw.properties_bytes_max:
             # All messages of a batch together must fit in a segment.
             count_max = min(self.draw.properties_bytes_max, self.draw.segment_size // 4) // len(f"{put.number},")
-            filling = f"{put.number}," * self.lots.randint(1, count_max)
+            filling = f"{put.number}," * self.rng.randint(1, count_max)
             properties = f"filling\x01{filling}\x02{properties}"
         return properties
 
@@ -341,17 +341,17 @@ class StoreRun:
         return number if message.properties == self._properties.get(number) else -1
 
     async def _produce(self, store: MessageStore, producer: int) -> None:
-        lots, draw = self.lots, self.draw
+        rng, draw = self.rng, self.draw
         while True:
-            count = lots.choice((1, 1, 1, 2, 5))
-            together = count > 1 and lots.random() < 0.5
-            same = lots.choice(QUEUES)
-            puts = [self._next_put(producer, same if together else lots.choice(QUEUES)) for _ in range(count)]
+            count = rng.choice((1, 1, 1, 2, 5))
+            together = count > 1 and rng.random() < 0.5
+            same = rng.choice(QUEUES)
+            puts = [self._next_put(producer, same if together else rng.choice(QUEUES)) for _ in range(count)]
             if together:
                 self._batch += 1
                 for put in puts:
                     put.batch = self._batch
-            messages = [self._message(put, lots.randbytes(lots.randrange(draw.body_bytes_max))) for put in puts]
+            messages = [self._message(put, rng.randbytes(rng.randrange(draw.body_bytes_max))) for put in puts]
             batch = store.put(messages, together=together)
             stored = [status.stored for status in batch.statuses]
             for at, put in enumerate(puts):
@@ -366,7 +366,7 @@ class StoreRun:
                         put.acknowledged = kept
             else:
                 self.say(f"producer {producer} put {[put.number for put in puts]}: refused: {batch.remark}")
-            await trio.sleep(lots.choice((0.0, 0.001, 0.02, 0.2)))
+            await trio.sleep(rng.choice((0.0, 0.001, 0.02, 0.2)))
 
     async def _finished(self, store: MessageStore, batch: PutBatch) -> PutStatus:
         if not store.waits:
@@ -386,7 +386,7 @@ class StoreRun:
     async def _consume(self, store: MessageStore) -> None:
         offsets = {queue: store.min_offset(*queue) for queue in QUEUES}
         while True:
-            await trio.sleep(self.lots.choice((0.001, 0.05, 0.3)))
+            await trio.sleep(self.rng.choice((0.001, 0.05, 0.3)))
             for queue in QUEUES:
                 try:
                     result = store.get(*queue, offsets[queue], 32)
@@ -406,8 +406,8 @@ class StoreRun:
 
     async def _delete(self, store: MessageStore) -> None:
         while True:
-            await trio.sleep(self.draw.life_seconds * self.lots.random())
-            topic = self.lots.choice(QUEUES)[0]
+            await trio.sleep(self.draw.life_seconds * self.rng.random())
+            topic = self.rng.choice(QUEUES)[0]
             floors = {queue: store.next_offset(*queue) for queue in QUEUES if queue[0] == topic}
             try:
                 end = store.delete_topic(topic)
@@ -431,7 +431,7 @@ class StoreRun:
             queues[queue] = list(self._read_all(store, queue))
             self._check_deletions(queue, bounds[queue][0], self.epoch + after)
         asked = sorted({put.key for put in self.history.puts if put.key})
-        by_key = {key: self._query(store, key) for key in self.lots.sample(asked, min(len(asked), 50))}
+        by_key = {key: self._query(store, key) for key in self.rng.sample(asked, min(len(asked), 50))}
         self.history.snapshots.append(Snapshot(self.epoch + after, queues, bounds, by_key))
         self.say(f"snapshot {bounds}")
 

@@ -37,16 +37,16 @@ class Surroundings:
     """Whether there is a path without faults."""
 
     @classmethod
-    def of(cls, lots: random.Random) -> Surroundings:
+    def of(cls, rng: random.Random) -> Surroundings:
         """Draw all fields."""
-        spare = lots.random() < 0.6
+        spare = rng.random() < 0.6
         return cls(
-            name_servers=lots.randint(2 if spare else 1, NAME_SERVERS_MAX),
-            name_servers_die=lots.random() < 0.5,
-            name_servers_hang=lots.random() < 0.5,
-            brokers_hang=lots.random() < 0.4,
-            swallowing=lots.random() < 0.5,
-            forgetting=lots.random() < 0.5,
+            name_servers=rng.randint(2 if spare else 1, NAME_SERVERS_MAX),
+            name_servers_die=rng.random() < 0.5,
+            name_servers_hang=rng.random() < 0.5,
+            brokers_hang=rng.random() < 0.4,
+            swallowing=rng.random() < 0.5,
+            forgetting=rng.random() < 0.5,
             spare=spare,
         )
 
@@ -60,7 +60,7 @@ class Troubles:
 
     drawn: Surroundings
     scene: Scene
-    lots: random.Random
+    rng: random.Random
 
     async def start(self, nursery: trio.Nursery) -> None:
         """Start all name servers."""
@@ -83,7 +83,7 @@ class Troubles:
 
     async def run(self, nursery: trio.Nursery) -> None:
         """Inject faults, each for a part of a life, until `mended` is set."""
-        scene, lots = self.scene, self.lots
+        scene, rng = self.scene, self.rng
         kinds = [
             kind
             for kind, drawn in (
@@ -96,9 +96,9 @@ class Troubles:
             if drawn
         ]
         while kinds and not scene.mended.is_set():
-            await self._until_mended(scene.life_seconds * lots.random() * 0.5)
+            await self._until_mended(scene.life_seconds * rng.random() * 0.5)
             if not scene.mended.is_set():
-                await self._strike(nursery, lots.choice(kinds), scene.life_seconds * lots.random())
+                await self._strike(nursery, rng.choice(kinds), scene.life_seconds * rng.random())
 
     async def must_end(self) -> None:
         """Wait until every name server serves again."""
@@ -115,11 +115,11 @@ class Troubles:
         if kind == "forget":
             fabric.forget_connection()
         elif kind == "die" and name_servers:
-            victim = self.lots.choice(name_servers)
+            victim = self.rng.choice(name_servers)
             if victim.ended_by is None:
                 scene.say(f"the name server {victim.host} dies")
                 fabric.count("name_server_killed")
-                await victim.end(self.lots.choice((End.CLEAN, End.KILL, End.POWER)))
+                await victim.end(self.rng.choice((End.CLEAN, End.KILL, End.POWER)))
                 nursery.start_soon(self._start_again, nursery, victim.host, seconds)
         elif kind != "die":
             nodes = [node.host for node in scene.nodes]
@@ -127,7 +127,7 @@ class Troubles:
                 kind, [*nodes, *(process.host for process in name_servers)]
             )
             if hosts:
-                host = self.lots.choice(hosts)
+                host = self.rng.choice(hosts)
                 scene.say(f"{host}: {kind} for {seconds:.1f} s")
                 (fabric.swallow if kind == "swallow" else fabric.hang)(host)
                 await self._until_mended(seconds)

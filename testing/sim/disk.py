@@ -133,19 +133,19 @@ class _Inode:
         self.dirty.clear()
         self.writes.clear()
 
-    def sync_failed(self, lots: random.Random) -> None:
+    def sync_failed(self, rng: random.Random) -> None:
         for number in sorted(self.dirty):
-            if lots.random() < 0.5:
+            if rng.random() < 0.5:
                 del self.versions[number]
         self.dirty.clear()
 
-    def part_of_a_write(self, lots: random.Random) -> range:
+    def part_of_a_write(self, rng: random.Random) -> range:
         """Choose sectors of one unsynced write: one, all up to it or all from it on, mostly at an edge of the write."""
-        sectors = lots.choice(self.writes)
+        sectors = rng.choice(self.writes)
         first, last = sectors[0], sectors[-1]
-        at = lots.choice((first, min(first + 1, last), lots.randint(first, last), max(first, last - 1), last))
+        at = rng.choice((first, min(first + 1, last), rng.randint(first, last), max(first, last - 1), last))
         one = range(at, at + 1)
-        return lots.choice((one, one, range(first, at + 1), range(at, last + 1)))
+        return rng.choice((one, one, range(first, at + 1), range(at, last + 1)))
 
     def copy(self) -> _Inode:
         """A copy of the file, all of it on the medium."""
@@ -156,7 +156,7 @@ class _Inode:
             after.allocated.add(number)
         return after
 
-    def survivor(self, lots: random.Random, size: int, count: Callable[[str], None], *, at_edges: bool) -> _Inode:
+    def survivor(self, rng: random.Random, size: int, count: Callable[[str], None], *, at_edges: bool) -> _Inode:
         """What a power cut leaves of this file, whose length is then `size`; `count` is called for each kind of loss.
 
         Args:
@@ -164,17 +164,17 @@ class _Inode:
         """
         after = _Inode(modified_ms=self.modified_ms, size=size)
         by_chance, lost = set(self.versions), range(0)
-        if at_edges and self.writes and lots.random() < 0.5:
-            by_chance, lost = by_chance - self.dirty, self.part_of_a_write(lots)
+        if at_edges and self.writes and rng.random() < 0.5:
+            by_chance, lost = by_chance - self.dirty, self.part_of_a_write(rng)
             count("lost_edge")
         # At the cut, nearly everything, nearly nothing or a part has been written back.
-        written_back = lots.choice((0.0, 0.1, 0.5, 0.9, 1.0))
+        written_back = rng.choice((0.0, 0.1, 0.5, 0.9, 1.0))
         kept: list[bool] = []
         for number in sorted(self.allocated | self.versions.keys()):
             content = newest = self.sector(number)
             if number in self.versions:
-                if lots.random() >= written_back if number in by_chance else number in lost:
-                    content = lots.choice(self.versions[number])
+                if rng.random() >= written_back if number in by_chance else number in lost:
+                    content = rng.choice(self.versions[number])
                 kept.append(content == newest)
             start = number * SECTOR
             if start < size and content.strip(b"\0"):
@@ -254,7 +254,7 @@ class SimDiskFile:
         room = disk.room_for(self.inode, position, size)
         failing = disk.strikes(disk.faults.write_error)
         if room < size or failing:
-            kept = disk.lots.randrange(min(room, size) + 1) if failing else room
+            kept = disk.rng.randrange(min(room, size) + 1) if failing else room
             if kept:
                 self.inode.put(memoryview(buffer)[:kept], position)
                 disk.resized(self.inode)
@@ -289,7 +289,7 @@ class SimDiskFile:
         disk = self.disk
         disk.check_power()
         if disk.strikes(disk.faults.sync_error):
-            self.inode.sync_failed(disk.lots)
+            self.inode.sync_failed(disk.rng)
             raise disk.error("sync_eio", errno.EIO)
         self.inode.synced()
         disk.size_synced(self.inode)
@@ -335,7 +335,7 @@ class SimDiskLock:
 class SimDisk:
     """The disk of one simulated machine while that machine is on; `power_cut` and `kill` return its successor."""
 
-    lots: random.Random = attrs.field(factory=lambda: random.Random(0))  # noqa: S311 - never secrets
+    rng: random.Random = attrs.field(factory=lambda: random.Random(0))  # noqa: S311 - never secrets
     wall_ms: Callable[[], int] = no_time
     faults: DiskFaults = attrs.field(factory=DiskFaults)
     syncs: int = 0
@@ -354,7 +354,7 @@ class SimDisk:
             raise OSError(errno.EIO, "the simulated machine is off")
 
     def strikes(self, probability: float) -> bool:
-        return probability > 0 and self.lots.random() < probability
+        return probability > 0 and self.rng.random() < probability
 
     def error(self, kind: str, number: int) -> OSError:
         self.faults.count(kind)
@@ -416,27 +416,27 @@ class SimDisk:
         Args:
             at_edges: half of the files with unsynced writes lose only a part of one write.
         """
-        lots = random.Random(seed)  # noqa: S311 - never secrets
+        rng = random.Random(seed)  # noqa: S311 - never secrets
         names = self._durable.copy()
-        for change in self._journal[: lots.randrange(len(self._journal) + 1)]:
+        for change in self._journal[: rng.randrange(len(self._journal) + 1)]:
             change.apply(names)
         survivors: dict[int, _Inode] = {}
         for path in sorted(names.files):
             inode = names.files[path]
             if id(inode) not in survivors:
-                survivors[id(inode)] = inode.survivor(lots, names.sizes.get(inode, 0), self.faults.count, at_edges=at_edges)
+                survivors[id(inode)] = inode.survivor(rng, names.sizes.get(inode, 0), self.faults.count, at_edges=at_edges)
             names.files[path] = survivors[id(inode)]
         names.sizes = {inode: inode.size for inode in survivors.values()}
         self._off = True
         self.faults.count("power_cut")
-        return SimDisk(lots, self.wall_ms, self.faults, names=names, durable=names.copy(), boot=self._boot + 1)
+        return SimDisk(rng, self.wall_ms, self.faults, names=names, durable=names.copy(), boot=self._boot + 1)
 
     def kill(self) -> SimDisk:
         """End this disk as seen by one process; the next one finds every byte written, synced or not."""
         self._off = True
         self.faults.count("kill")
         return SimDisk(
-            self.lots,
+            self.rng,
             self.wall_ms,
             self.faults,
             names=self._names,
@@ -454,7 +454,7 @@ class SimDisk:
         self._off = True
         self.faults.count("restored_backup")
         names = backup.names.backup()
-        return SimDisk(self.lots, self.wall_ms, self.faults, names=names, durable=names.copy(), boot=self._boot + 1)
+        return SimDisk(self.rng, self.wall_ms, self.faults, names=names, durable=names.copy(), boot=self._boot + 1)
 
     # ---------------------------------------------------------------- names
 

@@ -295,7 +295,7 @@ class SimListener(Listener[Stream]):
 class SimFabric:
     """The network of all machines."""
 
-    lots: random.Random = attrs.field(factory=lambda: random.Random(0))  # noqa: S311 - never secrets
+    rng: random.Random = attrs.field(factory=lambda: random.Random(0))  # noqa: S311 - never secrets
     delay_seconds: tuple[float, float] = (0.0001, 0.001)
     short_reads: float = 0.1
     """The probability that a read returns less than has arrived."""
@@ -327,17 +327,17 @@ class SimFabric:
 
     def delay(self) -> float:
         low, high = self.delay_seconds
-        return low + (high - low) * self.lots.random() ** 2
+        return low + (high - low) * self.rng.random() ** 2
 
     def piece(self, size_max: int) -> int:
-        return 1 + self.lots.randrange(min(size_max, 100)) if self.lots.random() < self.short_reads else size_max
+        return 1 + self.rng.randrange(min(size_max, 100)) if self.rng.random() < self.short_reads else size_max
 
     def part_to_send(self, data: bytes) -> bytes:
         """The part of `data` that a send that may not wait sends: sometimes not all of it."""
-        if not data or self.lots.random() >= self.short_sends:
+        if not data or self.rng.random() >= self.short_sends:
             return data
         self.count("short_send")
-        return data[: self.lots.randrange(len(data))]
+        return data[: self.rng.randrange(len(data))]
 
     def free_port(self) -> int:
         self._next_port += 1
@@ -418,7 +418,7 @@ class SimFabric:
 
     def _any_stream(self) -> SimStream | None:
         streams = [stream for stream in self.streams if not {stream.local.host, stream.peer.host} <= self.safe]
-        return self.lots.choice(streams) if streams else None
+        return self.rng.choice(streams) if streams else None
 
     def _vanish(self, stream: SimStream) -> None:
         assert stream.other is not None

@@ -114,7 +114,7 @@ class SimThread:
 class SimThreadLoop:
     """How simulated threads reach the event loop (has what clients need of a `ThreadLoop`)."""
 
-    lots: random.Random
+    rng: random.Random
     interrupts: float = 0.0
     """The probability that a call is interrupted (Ctrl-C), while it waits or when it already has its result."""
     interrupted: int = 0
@@ -123,9 +123,9 @@ class SimThreadLoop:
         """Run an async function and wait for its result; `undo` is called with a result whose caller was interrupted."""
 
         async def run() -> T:
-            if self.lots.random() >= self.interrupts:
+            if self.rng.random() >= self.interrupts:
                 return await function()
-            with trio.move_on_after(self.lots.random() ** 4 * 30):
+            with trio.move_on_after(self.rng.random() ** 4 * 30):
                 result = await function()
                 undo(result)
             self.interrupted += 1

@@ -23,15 +23,15 @@ T = TypeVar("T")
 class SimWorkers:
     """Runs each piece of work at a random moment within its delay."""
 
-    lots: random.Random = attrs.field(factory=lambda: random.Random(0))  # noqa: S311 - never secrets
+    rng: random.Random = attrs.field(factory=lambda: random.Random(0))  # noqa: S311 - never secrets
     delay_seconds_max: float = 0.0
     """The longest delay of a piece of work, in seconds; the event loop runs other tasks meanwhile."""
     injected: dict[str, int] = attrs.field(factory=dict[str, int])
     """How often work was slow."""
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        delay = self.delay_seconds_max * self.lots.random() ** 3
-        part = self.lots.random()
+        delay = self.delay_seconds_max * self.rng.random() ** 3
+        part = self.rng.random()
         if delay > SLOW_SECONDS:
             self.injected["slow_disk"] = self.injected.get("slow_disk", 0) + 1
         await _sleep_whole(delay * part)

@@ -19,7 +19,7 @@ class Machine:
 
     host: str
     fabric: SimFabric
-    lots: random.Random
+    rng: random.Random
     clock: SimClock
     disk: SimDisk
     worker_seconds_max: float = 0.0
@@ -28,15 +28,15 @@ class Machine:
     """The workers of the process that was started last."""
 
     @classmethod
-    def of(cls, host: str, fabric: SimFabric, lots: random.Random) -> Machine:
-        """A new machine whose randomness comes from `lots`."""
+    def of(cls, host: str, fabric: SimFabric, rng: random.Random) -> Machine:
+        """A new machine whose randomness comes from `rng`."""
         clock = SimClock()
-        return cls(host, fabric, lots, clock, SimDisk(_split(lots), clock.wall_ms))
+        return cls(host, fabric, rng, clock, SimDisk(_split(rng), clock.wall_ms))
 
     def world(self) -> World:
         """The world of a process that starts on this machine now."""
-        self.workers = SimWorkers(_split(self.lots), self.worker_seconds_max, self.disk.faults.injected)
-        return World(self.disk, self.fabric.machine(self.host), self.clock, _split(self.lots), self.workers)
+        self.workers = SimWorkers(_split(self.rng), self.worker_seconds_max, self.disk.faults.injected)
+        return World(self.disk, self.fabric.machine(self.host), self.clock, _split(self.rng), self.workers)
 
     def slow_down(self, worker_seconds_max: float) -> None:
         """Let each piece of blocking work take up to this long from now on, in the present process and in later ones."""
@@ -50,7 +50,7 @@ class Machine:
     def power_cut(self) -> None:
         """End the machine: connections stay half-open, the disk keeps what was synced and some of the rest."""
         self.fabric.power_off(self.host)
-        self.disk = self.disk.power_cut(self.lots.getrandbits(32))
+        self.disk = self.disk.power_cut(self.rng.getrandbits(32))
 
     def restore(self, backup: DiskBackup) -> None:
         """End the machine, and switch it on again with the disk as it was when the backup was made."""
@@ -58,18 +58,18 @@ class Machine:
         self.disk = self.disk.restored(backup)
 
 
-def _split(lots: random.Random) -> random.Random:
-    return random.Random(lots.getrandbits(64))  # noqa: S311 - never secrets
+def _split(rng: random.Random) -> random.Random:
+    return random.Random(rng.getrandbits(64))  # noqa: S311 - never secrets
 
 
 def sim_world(seed: int) -> World:
     """The world of a lone machine without faults."""
-    lots = random.Random(seed)  # noqa: S311 - never secrets
-    return Machine.of("10.0.0.1", SimFabric(_split(lots)), lots).world()
+    rng = random.Random(seed)  # noqa: S311 - never secrets
+    return Machine.of("10.0.0.1", SimFabric(_split(rng)), rng).world()
 
 
 def sim_machines(seed: int, count: int) -> list[Machine]:
     """Machines on one network without faults."""
-    lots = random.Random(seed)  # noqa: S311 - never secrets
-    fabric = SimFabric(_split(lots))
-    return [Machine.of(f"10.0.0.{number}", fabric, _split(lots)) for number in range(1, count + 1)]
+    rng = random.Random(seed)  # noqa: S311 - never secrets
+    fabric = SimFabric(_split(rng))
+    return [Machine.of(f"10.0.0.{number}", fabric, _split(rng)) for number in range(1, count + 1)]

@@ -37,7 +37,7 @@ class Group:
 
     nursery: trio.Nursery
     fabric: SimFabric
-    lots: random.Random
+    rng: random.Random
     nodes: list[Node] = attrs.field(factory=list[Node])
     settings: Mapping[str, str] = attrs.field(factory=dict[str, str])
     """Keys in which the brokers differ from the usual ones."""
@@ -47,7 +47,7 @@ class Group:
     """What was acknowledged, in order."""
 
     def world(self, host: str) -> World:
-        return Machine.of(host, self.fabric, random.Random(self.lots.getrandbits(32))).world()
+        return Machine.of(host, self.fabric, random.Random(self.rng.getrandbits(32))).world()
 
     async def serve_names(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         config = NamesrvConfig(listen_port=NAMESRV_PORT, bind_address=NAMESRV_HOST)
@@ -78,7 +78,7 @@ class Group:
             },
         )
         for host, config in zip(hosts, configs, strict=True):
-            machine = Machine.of(host, self.fabric, random.Random(self.lots.getrandbits(32)))
+            machine = Machine.of(host, self.fabric, random.Random(self.rng.getrandbits(32)))
             node = Node(machine, attrs.evolve(config, broker_ip1=host, bind_address=host))
             self.nodes.append(node)
             await self.nursery.start(node.process.run)
@@ -126,9 +126,9 @@ def scenario(story: Callable[[Group], Awaitable[None]], seed: int = 1, settings:
     """Tell a story about a new group."""
 
     async def run() -> None:
-        lots = random.Random(seed)
+        rng = random.Random(seed)
         async with trio.open_nursery() as nursery:
-            group = Group(nursery, SimFabric(random.Random(seed)), lots, settings=settings or {})
+            group = Group(nursery, SimFabric(random.Random(seed)), rng, settings=settings or {})
             await group.start()
             await group.master()
             await story(group)

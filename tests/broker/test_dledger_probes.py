@@ -101,7 +101,7 @@ def test_a_node_that_is_stopped_during_an_election_stops_and_hinders_nobody() ->
                 old = await group.master()
                 other = next(node for node in group.nodes if node is not old)
                 await old.process.end(End.KILL)
-                await trio.sleep(0.25 + 0.1 * group.lots.random())
+                await trio.sleep(0.25 + 0.1 * group.rng.random())
                 with trio.fail_after(5):
                     await other.process.end(End.CLEAN)
                 await group.nursery.start(old.process.run)

@@ -37,7 +37,7 @@ def test_a_send_is_answered_within_half_a_second_of_the_leaders_death(seed: int)
     async def story(group: Group) -> None:
         async with open_producer(group.namesrv, "p", world=group.world("10.0.3.1")) as producer:
             await group.produce(producer, 5)
-            await trio.sleep(1 + group.lots.random())
+            await trio.sleep(1 + group.rng.random())
             old = await group.master()
             killed = trio.current_time()
             async with trio.open_nursery() as nursery:

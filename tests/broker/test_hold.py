@@ -97,21 +97,21 @@ def test_a_deleted_topic_lets_its_pulls_go() -> None:
 def test_random_histories_agree_with_a_plain_list() -> None:
     """Whatever comes and goes, the table holds what a list that is searched through would hold."""
     for seed in range(200):
-        lots = random.Random(seed)
+        rng = random.Random(seed)
         holds, plain = HeldPulls[str](per_owner_max=4, total_max=12), list[HeldPull[str]]()
         now = 0.0
         for step in range(60):
-            now += lots.random()
-            action = lots.randrange(4)
+            now += rng.random()
+            action = rng.randrange(4)
             if action < 2:
-                codes = None if lots.random() < 0.5 else frozenset((lots.randrange(3),))
-                pull = held(f"{lots.choice('abc')}{step}", queue_id=lots.randrange(2), offset=lots.randrange(4), codes=codes)
-                pull.deadline = common_deadline(now, lots.random() * 20)
+                codes = None if rng.random() < 0.5 else frozenset((rng.randrange(3),))
+                pull = held(f"{rng.choice('abc')}{step}", queue_id=rng.randrange(2), offset=rng.randrange(4), codes=codes)
+                pull.deadline = common_deadline(now, rng.random() * 20)
                 room = len(plain) < 12 and sum(other.owner == pull.owner for other in plain) < 4
                 assert holds.hold(pull) is room
                 plain += [pull] * room
             elif action == 2:
-                arrival: Arrival = ("T", lots.randrange(2), lots.randrange(5), lots.randrange(3))
+                arrival: Arrival = ("T", rng.randrange(2), rng.randrange(5), rng.randrange(3))
                 woken = [
                     pull
                     for pull in plain

@@ -315,7 +315,7 @@ def test_a_node_that_begins_anew_drops_its_classic_log_too() -> None:
             await group.produce(producer, 5)
             await away.process.end(End.CLEAN)
             for _ in range(60):
-                await producer.send(Message("U", group.lots.randbytes(5000)))
+                await producer.send(Message("U", group.rng.randbytes(5000)))
             for node in group.nodes:
                 if node is not away:
                     await expire_older_files(node)

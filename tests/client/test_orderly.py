@@ -129,13 +129,12 @@ async def test_members_come_and_go(autojump_clock: MockClock, seed: int) -> None
     async with open_cluster(seed) as cluster:
         broker = await cluster.start_broker("b1")
         cluster.create("t", 4)
-        lots = cluster.world.randomness
+        rng = cluster.world.randomness
         for number in range(60):
             for queue_id in range(4):
                 broker.put("t", queue_id, b"%d" % (1000 * queue_id + number))
         slow = {
-            b"%d" % (1000 * lots.randrange(4) + lots.randrange(60)): lots.choice((0.5, 5.0, 25.0, 45.0, 70.0))
-            for _ in range(12)
+            b"%d" % (1000 * rng.randrange(4) + rng.randrange(60)): rng.choice((0.5, 5.0, 25.0, 45.0, 70.0)) for _ in range(12)
         }
         handling = Handling(cluster, slow)
 
@@ -153,7 +152,7 @@ async def test_members_come_and_go(autojump_clock: MockClock, seed: int) -> None
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(live, "a", 0, 900, opened)
                 for name in "bcd":
-                    nursery.start_soon(live, name, lots.random() * 100, 10 + lots.random() * 100, opened)
+                    nursery.start_soon(live, name, rng.random() * 100, 10 + rng.random() * 100, opened)
 
         for queue_id in range(4):
             numbers = [number - 1000 * queue_id for _, number in handling.seen if number // 1000 == queue_id]

@@ -177,13 +177,13 @@ def test_answers_that_are_lost_neither_lose_nor_repeat(
     broker: Embedded, topic: str, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     """Requests that never arrive, answers that never come, refusals of a busy broker, all at once, with rows that repeat."""
-    lots = random.Random(seed)
+    rng = random.Random(seed)
     submit, answer = Link.submit, Link.answer
     fates: dict[int, str] = {}
 
     def unsure_submit(self: Link, command: RemotingCommand, timeout_seconds: float) -> int:
         is_send = command.code in (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
-        fate = lots.choice(["ok", "ok", "ok", "lost request", "lost answer", "busy"]) if is_send else "ok"
+        fate = rng.choice(["ok", "ok", "ok", "lost request", "lost answer", "busy"]) if is_send else "ok"
         if fate == "lost request":
             self.close()
             raise LinkLost(self.address, "test")

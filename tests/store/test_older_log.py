@@ -26,8 +26,8 @@ CLEAN = Evidence(clean_exit=True, page_cache_intact=True, synced_offset=-1, veri
 
 
 def world_of(disk: SimDisk) -> World:
-    lots = random.Random(1)
-    return World(disk, SimFabric(lots).machine("10.0.0.1"), SimClock(), lots, SimWorkers(lots, 0.0, disk.faults.injected))
+    rng = random.Random(1)
+    return World(disk, SimFabric(rng).machine("10.0.0.1"), SimClock(), rng, SimWorkers(rng, 0.0, disk.faults.injected))
 
 
 def older_log(disk: SimDisk) -> OlderLog:

@@ -25,7 +25,7 @@ from .stores import STORE_HOST, SetClock, derive_all, incoming, small_config, sm
 @asynccontextmanager
 async def simulated_store(disk: SimDisk, **changes: object) -> AsyncGenerator[MessageStore]:
     """A store on a simulated disk; everything it waits for takes no time under a mock clock."""
-    world = World(disk, TcpNetwork(), SetClock(), disk.lots, SimWorkers())
+    world = World(disk, TcpNetwork(), SetClock(), disk.rng, SimWorkers())
     async with open_message_store(world, small_config(Path("/store"), **changes), store_host=STORE_HOST) as store:
         yield store
 

@@ -97,8 +97,8 @@ class LogOfAStore:
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[CommitLog]:
-        lots = random.Random(1)
-        world = World(self.disk, SimFabric(lots).machine("10.0.0.1"), SimClock(), lots, self.workers)
+        rng = random.Random(1)
+        world = World(self.disk, SimFabric(rng).machine("10.0.0.1"), SimClock(), rng, self.workers)
         config = attrs.evolve(CONFIG, flush_disk_type=self.mode)
         async with open_message_store(world, config, open_commit_log=self.open_commit_log) as store:
             yield store.log
@@ -158,8 +158,8 @@ class LogOfAGroup(LogOfAStore):
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[CommitLog]:
-        lots = random.Random(1)
-        world = World(self.disk, SimFabric(lots).machine("10.0.0.1"), SimClock(), lots, self.workers)
+        rng = random.Random(1)
+        world = World(self.disk, SimFabric(rng).machine("10.0.0.1"), SimClock(), rng, self.workers)
         peers = parse_peers("n0-10.0.0.1:40911")
         files = LedgerFiles("store/dledger-n0", CONFIG.mapped_file_size_commit_log, 32 * 64)
         node = DLedgerNode(ReplicaSettings(group="g", self_id=PeerId("n0"), peers=peers, files=files))
@@ -231,8 +231,8 @@ def test_a_store_needs_nothing_of_a_log_beyond_the_interface() -> None:
     seen: list[bytes] = []
 
     async def live(disk: SimDisk, life: int) -> None:
-        lots = random.Random(1)
-        world = World(disk, SimFabric(lots).machine("10.0.0.1"), SimClock(), lots, GatedWorkers())
+        rng = random.Random(1)
+        world = World(disk, SimFabric(rng).machine("10.0.0.1"), SimClock(), rng, GatedWorkers())
         async with open_message_store(world, CONFIG, open_commit_log=lambda _, __: FramedLog(medium)) as store:
             for number in range(40):
                 message = IncomingMessage("T", 0, b"%d" % (40 * life + number), "", 0, 0, 0, bytes(8))

@@ -64,7 +64,7 @@ class Beginnings(Workload):
         scene = self.scene
         world = scene.client_world()
         while True:
-            stays = float("inf") if scene.healed else scene.life_seconds * scene.lots.uniform(0.1, 0.6)
+            stays = float("inf") if scene.healed else scene.life_seconds * scene.rng.uniform(0.1, 0.6)
             try:
                 async with open_consumer(scene.namesrv, GROUP, TOPIC, consume_from=ConsumeFrom.LAST, world=world) as consumer:
                     while not begun.is_set():
@@ -77,14 +77,14 @@ class Beginnings(Workload):
             except ClientError as error:
                 scene.say(f"beginnings: {type(error).__name__}")
             self._returns += 1
-            await trio.sleep(scene.life_seconds * scene.lots.random() * 0.6)
+            await trio.sleep(scene.life_seconds * scene.rng.random() * 0.6)
 
     async def _produce(self) -> None:
         scene = self.scene
         world = scene.client_world()
         async with open_producer(scene.namesrv, "bep", world=world, send_timeout_seconds=SEND_SECONDS) as producer:
             while True:
-                await trio.sleep(scene.life_seconds * scene.lots.random() * 0.3)
+                await trio.sleep(scene.life_seconds * scene.rng.random() * 0.3)
                 if scene.healed:
                     continue
                 put = Put(scene.next_number(), 0, (TOPIC, 0), scene.epoch)

@@ -48,10 +48,10 @@ class Blocking(Members):
     async def _be(self, consumer: Consumer, member: str) -> None:
         """Let threads consume; they must be notified when the consumer is closed."""
         assert self._drivers is not None
-        loop = SimThreadLoop(self.scene.lots, INTERRUPTED_SHARE)
+        loop = SimThreadLoop(self.scene.rng, INTERRUPTED_SHARE)
         shell = BlockingConsumer(Host(consumer, cast("Any", loop)), fetching=cast("Any", SimLock()))
         waits: list[Wait] = []
-        for number in range(self.scene.lots.randint(1, THREADS_MAX)):
+        for number in range(self.scene.rng.randint(1, THREADS_MAX)):
             wait = Wait(f"thread {number} of {member}")
             waits.append(wait)
             self._drivers.start_soon(self._drive, SimThread(partial(self._take, shell, member, wait)), wait)
@@ -82,7 +82,7 @@ class Blocking(Members):
             try:
                 if self._style.take == "get_many":
                     wait.began = current_thread().now  # until now it handled a list that it had been given before
-                    for message in consumer.get_many(self.scene.lots.randint(1, 8), 5.0):
+                    for message in consumer.get_many(self.scene.rng.randint(1, 8), 5.0):
                         # The next `get_many` acknowledges the whole list, so an interrupted thread first handles the rest.
                         with suppress(KeyboardInterrupt):
                             self._settle_in_thread(message, member)
@@ -101,7 +101,7 @@ class Blocking(Members):
         one = Handling(self.group, member, queue, message.queue_offset, number, thread.now, ordered=self._style.ordered)
         scene.history.handlings.append(one)
         try:
-            thread.sleep(scene.life_seconds * scene.lots.random() ** 4 * 0.1)
+            thread.sleep(scene.life_seconds * scene.rng.random() ** 4 * 0.1)
             one.settled_at = thread.now
             if self._failures.get(number, 0) > 0:
                 self._failures[number] -= 1

@@ -39,12 +39,12 @@ class Broadcasting(Workload):
     _ready: int = 0
 
     def __attrs_post_init__(self) -> None:
-        self._grows = self.scene.lots.random() < 0.5
+        self._grows = self.scene.rng.random() < 0.5
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         scene, operator = self.scene, Operator(self.scene)
         await operator.create_topic(TOPIC, QUEUES)
-        members = scene.lots.randint(1, MEMBERS_MAX)
+        members = scene.rng.randint(1, MEMBERS_MAX)
         async with trio.open_nursery() as nursery:
             for number in range(members):
                 world = scene.client_world()
@@ -66,7 +66,7 @@ class Broadcasting(Workload):
         world = scene.client_world()
         async with open_producer(scene.namesrv, "bp", world=world, send_timeout_seconds=SEND_SECONDS) as producer:
             while True:
-                await trio.sleep(scene.life_seconds * scene.lots.random() * 0.05)
+                await trio.sleep(scene.life_seconds * scene.rng.random() * 0.05)
                 if scene.healed:
                     continue
                 put = Put(scene.next_number(), 0, (TOPIC, 0), scene.epoch, sent_at=trio.current_time())
@@ -85,7 +85,7 @@ class Broadcasting(Workload):
         scene, ready = self.scene, False
         while True:
             stays = self._grows or scene.healed or not ready
-            seconds = float("inf") if stays else scene.life_seconds * scene.lots.uniform(0.3, 2.0)
+            seconds = float("inf") if stays else scene.life_seconds * scene.rng.uniform(0.3, 2.0)
             try:
                 async with open_consumer(
                     scene.namesrv,
@@ -105,7 +105,7 @@ class Broadcasting(Workload):
                         await self._consume(consumer, name)
             except ClientError as error:
                 scene.say(f"{name}: {type(error).__name__}")
-            await trio.sleep(scene.life_seconds * scene.lots.random() * 0.3)
+            await trio.sleep(scene.life_seconds * scene.rng.random() * 0.3)
 
     async def _consume(self, consumer: Consumer, name: str) -> None:
         scene = self.scene
@@ -115,7 +115,7 @@ class Broadcasting(Workload):
             one = Handling(name, name, queue, message.queue_offset, number, trio.current_time())
             scene.history.handlings.append(one)
             try:
-                await trio.sleep(scene.life_seconds * scene.lots.random() ** 4 * 0.1)
+                await trio.sleep(scene.life_seconds * scene.rng.random() ** 4 * 0.1)
                 one.settled_at, one.done = trio.current_time(), True
                 self._done.setdefault(name, set()).add(number)
             finally:

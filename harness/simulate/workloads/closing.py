@@ -43,14 +43,14 @@ class Closing(Workload):
         async with trio.open_nursery() as nursery:
             while True:
                 await operator.pause(0.1)
-                kind = scene.lots.choice((self._close_consumer, self._close_pull_consumer, self._close_producer))
+                kind = scene.rng.choice((self._close_consumer, self._close_pull_consumer, self._close_producer))
                 try:
                     await kind(nursery, world)
                 except ClientError as error:
                     scene.say(f"closing: {type(error).__name__}")
 
     def _open_seconds(self) -> float:
-        return self.scene.life_seconds * self.scene.lots.random() * OPEN_SHARE
+        return self.scene.life_seconds * self.scene.rng.random() * OPEN_SHARE
 
     async def _wait(self, what: str, act: Callable[[], Awaitable[object]], wait: Wait) -> None:
         wait.what = what
@@ -78,7 +78,7 @@ class Closing(Workload):
             await trio.lowlevel.checkpoint()
 
         async with open_consumer(
-            self.scene.namesrv, GROUP, QUIET_TOPIC, orderly=self.scene.lots.random() < 0.3, world=world
+            self.scene.namesrv, GROUP, QUIET_TOPIC, orderly=self.scene.rng.random() < 0.3, world=world
         ) as consumer:
             waits = [
                 self._start(nursery, "get_one", consumer.get_one),
@@ -102,7 +102,7 @@ class Closing(Workload):
         async with open_producer(scene.namesrv, "ep", world=world, send_timeout_seconds=SEND_SECONDS) as producer:
             for _ in range(SENDERS):
                 nursery.start_soon(self._send, producer)
-            await trio.sleep(scene.lots.choice((0.0, 0.001, self._open_seconds())))
+            await trio.sleep(scene.rng.choice((0.0, 0.001, self._open_seconds())))
 
     async def _send(self, producer: Producer) -> None:
         scene = self.scene

@@ -55,7 +55,7 @@ class Delayed(Workload):
     async def _send(self, producer: Producer) -> None:
         scene = self.scene
         while True:
-            level, node = scene.lots.randint(1, len(DELAYS_MS)), scene.master
+            level, node = scene.rng.randint(1, len(DELAYS_MS)), scene.master
             due_ms = node.clock.wall_ms() + DELAYS_MS[level - 1]
             with contextlib.suppress(ClientError):
                 body = f"{node.host};{due_ms};{node.clock.jumps_back}".encode()

@@ -73,13 +73,13 @@ class Failing(Workload):
         scene = self.scene
         trials, retries_max = scene.history.trials, scene.history.retries_max
         while not scene.healed:
-            failures = scene.lots.choice((*range(retries_max + 1), ALWAYS))
+            failures = scene.rng.choice((*range(retries_max + 1), ALWAYS))
             trial = Trial(len(trials), failures, scene.epoch)
             trials.append(trial)
             with contextlib.suppress(ClientError):
                 result = await producer.send(Message(TOPIC, b"%d;" % trial.number))
                 trial.acknowledged = result.status.name == "SEND_OK"
-            await trio.sleep(scene.life_seconds * scene.lots.random() * 0.3)
+            await trio.sleep(scene.life_seconds * scene.rng.random() * 0.3)
 
     def lacking(self) -> str:
         scene = self.scene

@@ -46,9 +46,9 @@ class Failover(Workload):
         task_status.started()
         while True:
             async with open_producer(scene.namesrv, "fp", world=world, send_timeout_seconds=SEND_SECONDS) as producer:
-                for _ in range(scene.lots.randint(1, SENDS_OF_ONE_PRODUCER_MAX)):
+                for _ in range(scene.rng.randint(1, SENDS_OF_ONE_PRODUCER_MAX)):
                     await self._send(producer, spare)
-                    await trio.sleep(scene.life_seconds * scene.lots.random() * 0.05)
+                    await trio.sleep(scene.life_seconds * scene.rng.random() * 0.05)
 
     async def _send(self, producer: Producer, spare: Node) -> None:
         send = TimedSend(self.scene.next_number(), trio.current_time(), SEND_SECONDS)

@@ -33,6 +33,6 @@ class Files(Workload):
         while True:
             await operator.pause(0.2)
             if not self.scene.healed:
-                entries = {"fileReservedTime": str(self.scene.lots.choice((24, 72)))}
+                entries = {"fileReservedTime": str(self.scene.rng.choice((24, 72)))}
                 await operator.ask_master(RequestCode.UPDATE_BROKER_CONFIG, body=write_properties(entries).encode())
-                await operator.ask_master(self.scene.lots.choice(sorted(self.codes)))
+                await operator.ask_master(self.scene.rng.choice(sorted(self.codes)))

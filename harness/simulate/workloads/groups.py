@@ -37,8 +37,8 @@ class Groups(Changing):
     _looks: int = 0
 
     async def change(self, operator: Operator) -> None:
-        lots, address = self.scene.lots, self.scene.asked.address
-        group, kind = lots.choice(GROUPS), lots.randrange(4)
+        rng, address = self.scene.rng, self.scene.asked.address
+        group, kind = rng.choice(GROUPS), rng.randrange(4)
         if kind == 0:
             config = self._config(group)
             await operator.change(
@@ -53,7 +53,7 @@ class Groups(Changing):
             fields = {"groupName": group, "cleanOffset": True}
             await operator.change({group: None}, address, RequestCode.DELETE_SUBSCRIPTIONGROUP, fields)
         else:
-            readable = lots.random() < 0.5
+            readable = rng.random() < 0.5
             key = f"{group} may read {TOPIC}"
             fields = {"group": group, "topic": TOPIC, "readable": readable}
             await operator.change({key: str(readable)}, address, RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN, fields)

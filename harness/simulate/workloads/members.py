@@ -78,7 +78,7 @@ class Members(Workload):
     """The group's offsets on each slave, as they were when it ran last."""
 
     def __attrs_post_init__(self) -> None:
-        self._style = self.scene.lots.choice(self.styles)
+        self._style = self.scene.rng.choice(self.styles)
         self.scene.history.subscriptions.add((self.group, self.topic))
 
     @property
@@ -89,7 +89,7 @@ class Members(Workload):
         self.scene.say(f"{self.name}: {self._style}")
         async with trio.open_nursery() as nursery:
             await nursery.start(self._produce)
-            for number in range(self.scene.lots.randint(1, self._style.members_max)):
+            for number in range(self.scene.rng.randint(1, self._style.members_max)):
                 nursery.start_soon(self._be_member, number)
             nursery.start_soon(self._look_at_commits)
             task_status.started()
@@ -102,12 +102,12 @@ class Members(Workload):
         async with open_producer(scene.namesrv, "mp", world=world, send_timeout_seconds=SEND_SECONDS) as producer:
             task_status.started()
             while True:
-                await trio.sleep(scene.life_seconds * scene.lots.random() * 0.05)
+                await trio.sleep(scene.life_seconds * scene.rng.random() * 0.05)
                 if scene.healed:
                     continue
                 put = Put(scene.next_number(), 0, (self.topic, 0), scene.epoch, sent_at=trio.current_time())
-                if scene.lots.random() < 0.2:
-                    self._failures[put.number] = scene.lots.randint(1, FAILURES_MAX)
+                if scene.rng.random() < 0.2:
+                    self._failures[put.number] = scene.rng.randint(1, FAILURES_MAX)
                 scene.history.puts.append(put)
                 self._sent.append(put)
                 try:
@@ -128,7 +128,7 @@ class Members(Workload):
         world, opened = scene.client_world(), 0
         while True:
             opened += 1
-            seconds = scene.life_seconds * scene.lots.uniform(0.3, 2.0) if style.leaves and not scene.healed else float("inf")
+            seconds = scene.life_seconds * scene.rng.uniform(0.3, 2.0) if style.leaves and not scene.healed else float("inf")
             try:
                 async with open_consumer(
                     scene.namesrv,
@@ -149,7 +149,7 @@ class Members(Workload):
                 scene.say(f"{self.name}-{number}.{opened} fails")
             except ClientError as error:
                 scene.say(f"{self.name}-{number}.{opened}: {type(error).__name__}")
-            await trio.sleep(scene.life_seconds * scene.lots.random() * 0.1)
+            await trio.sleep(scene.life_seconds * scene.rng.random() * 0.1)
 
     async def _be(self, consumer: Consumer, member: str) -> None:
         """Run a member: consume, and commit if its style says so; exceptions are raised unchanged."""
@@ -164,7 +164,7 @@ class Members(Workload):
         """Commit at random times; after a commit without error the broker must have the offsets."""
         scene = self.scene
         while True:
-            await trio.sleep(scene.life_seconds * scene.lots.random() * 0.2)
+            await trio.sleep(scene.life_seconds * scene.rng.random() * 0.2)
             epoch = scene.epoch
             wanted = {
                 source: source.assigned.committable
@@ -201,11 +201,11 @@ class Members(Workload):
                 finally:
                     handling.ended = trio.current_time()
 
-            await consumer.process(handle, tasks=1 if style.ordered else self.scene.lots.randint(1, 3))
+            await consumer.process(handle, tasks=1 if style.ordered else self.scene.rng.randint(1, 3))
         elif style.take == "get_many":
             while True:
                 failed = set[MessageQueue]()
-                for message in await consumer.get_many(self.scene.lots.randint(1, 8), 5.0):
+                for message in await consumer.get_many(self.scene.rng.randint(1, 8), 5.0):
                     if message.queue in failed:  # later messages of an ordered queue wait for the failed one
                         await message.retry()
                     elif not await self._settle(message, member) and style.ordered:
@@ -263,9 +263,9 @@ class Members(Workload):
     async def _handle(self, handling: Handling) -> None:
         """Handle a message as an application does: it takes time, sometimes stalls, and fails as planned."""
         scene = self.scene
-        await trio.sleep(scene.life_seconds * scene.lots.random() ** 4 * 0.1)
-        if self._style.stalls and scene.lots.random() < STALL_SHARE:
-            await trio.sleep(scene.lots.uniform(*STALL_SECONDS))
+        await trio.sleep(scene.life_seconds * scene.rng.random() ** 4 * 0.1)
+        if self._style.stalls and scene.rng.random() < STALL_SHARE:
+            await trio.sleep(scene.rng.uniform(*STALL_SECONDS))
         if self._failures.get(handling.number, 0) > 0:
             self._failures[handling.number] -= 1
             raise HandlerFailed

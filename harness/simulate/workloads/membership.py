@@ -37,16 +37,16 @@ class Membership(Workload):
     async def _change(self, group: GroupScene, operator: Operator, leader: Node) -> None:
         """Request one change that is possible in the leader's configuration."""
         assert leader.broker is not None
-        lots, configuration = group.lots, replica_of(leader.broker).core.configuration
+        rng, configuration = group.rng, replica_of(leader.broker).core.configuration
         peers = {peer_of(node): replica_settings(node.config).peers[peer_of(node)] for node in group.nodes}
         strangers = [peer for peer in peers if not configuration.votes(peer)]
-        if lots.random() < 0.4:
-            action, peer = "transfer", lots.choice(sorted(configuration.voters))
+        if rng.random() < 0.4:
+            action, peer = "transfer", rng.choice(sorted(configuration.voters))
         elif strangers:
-            peer = lots.choice(strangers)
-            action = lots.choice(("add", "add", "remove") if peer in configuration.learners else ("add", "learner"))
+            peer = rng.choice(strangers)
+            action = rng.choice(("add", "add", "remove") if peer in configuration.learners else ("add", "learner"))
         elif len(configuration.voters) > group.voters_min:
-            action, peer = "remove", lots.choice(sorted(configuration.voters))
+            action, peer = "remove", rng.choice(sorted(configuration.voters))
         else:
             return
         fields = {"action": action, "peer": peer, "address": peers.get(peer, "")}

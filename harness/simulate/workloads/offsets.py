@@ -86,12 +86,12 @@ class Offsets(Workload):
             self.seen.add(number_in(message.body))
 
     async def _move(self, operator: Operator) -> None:
-        lots, scene = self.scene.lots, self.scene
-        kind, copy, queue_id = lots.randrange(5), lots.choice(COPIES), lots.randrange(2)
+        rng, scene = self.scene.rng, self.scene
+        kind, copy, queue_id = rng.randrange(5), rng.choice(COPIES), rng.randrange(2)
         broker = scene.serving
         if kind == 0:
             # Reset to a time in the past, never forward, because members must still get every message.
-            timestamp = scene.master.clock.wall_ms() - round(scene.life_seconds * lots.random() * 1000)
+            timestamp = scene.master.clock.wall_ms() - round(scene.life_seconds * rng.random() * 1000)
             fields = {"topic": TOPIC, "group": GROUP, "timestamp": timestamp, "isForce": False}
             await operator.ask_master(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields)
         elif kind == 1:
@@ -101,11 +101,11 @@ class Offsets(Workload):
             fields = {"srcGroup": GROUP, "destGroup": copy, "topic": TOPIC, "offline": True}
             await operator.ask_master(RequestCode.CLONE_GROUP_OFFSET, fields)
         elif kind == 3 and broker is not None:
-            offset = lots.randint(0, max(broker.store.max_offset(TOPIC, queue_id), 0))
+            offset = rng.randint(0, max(broker.store.max_offset(TOPIC, queue_id), 0))
             fields = {"consumerGroup": copy, "topic": TOPIC, "queueId": queue_id, "commitOffset": offset}
             await operator.ask_master(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
         elif kind == 4 and broker is not None and self._sent:
-            put = self._sent[lots.choice(sorted(self._sent))]
+            put = self._sent[rng.choice(sorted(self._sent))]
             if not any(
                 number_in(decode_record(one).body) == put.number
                 for one in broker.store.get(*put.queue, put.queue_offset, 1).slices

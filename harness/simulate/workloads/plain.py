@@ -85,7 +85,7 @@ class Plain(Workload):
 
     async def _produce(self, producer: int, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         scene = self.scene
-        lots, world = scene.lots, scene.client_world()
+        rng, world = scene.rng, scene.client_world()
         async with open_producer(scene.namesrv, f"p{producer}", world=world, send_timeout_seconds=SEND_SECONDS) as client:
             task_status.started()
             while True:
@@ -93,7 +93,7 @@ class Plain(Workload):
                 self._epochs[put.number] = put.epoch
                 scene.history.puts.append(put)
                 try:
-                    result = await client.send(Message(TOPIC, b"%d;" % put.number + lots.randbytes(lots.randrange(600))))
+                    result = await client.send(Message(TOPIC, b"%d;" % put.number + rng.randbytes(rng.randrange(600))))
                 except ClientError as error:
                     scene.say(f"producer {producer} put {put.number}: {type(error).__name__}")
                     note_failure(put, error)

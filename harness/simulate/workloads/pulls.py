@@ -39,15 +39,15 @@ class Pulls(Workload):
         task_status.started()
         while True:
             await operator.pause(0.04)
-            lots, scene = self.scene.lots, self.scene
-            node = scene.master if lots.random() < 0.6 else lots.choice(scene.nodes)
-            queue: Queue = (TOPIC, lots.randrange(QUEUES))
+            rng, scene = self.scene.rng, self.scene
+            node = scene.master if rng.random() < 0.6 else rng.choice(scene.nodes)
+            queue: Queue = (TOPIC, rng.randrange(QUEUES))
             ends = [put.queue_offset for put in scene.history.puts if put.queue == queue and put.acknowledged]
             newest = max(ends, default=0)
-            if lots.random() < 0.2:
+            if rng.random() < 0.2:
                 await self._ask_for_end(operator, node, queue)
             else:
-                offset = newest if lots.random() < 0.5 else max(newest - lots.randrange(-1, READ_AT_ONCE), 0)
+                offset = newest if rng.random() < 0.5 else max(newest - rng.randrange(-1, READ_AT_ONCE), 0)
                 await self._pull(operator, node, queue, offset)
 
     async def _ask_for_end(self, operator: Operator, node: Node, queue: Queue) -> None:

@@ -37,7 +37,7 @@ class Sends(Workload):
         async with open_producer(scene.namesrv, "sp", world=world, send_timeout_seconds=SEND_SECONDS) as producer:
             task_status.started()
             while True:
-                kind = scene.lots.randrange(4)
+                kind = scene.rng.randrange(4)
                 if kind == 0:
                     await self._send_batch(producer)
                 elif kind == 1:
@@ -68,7 +68,7 @@ class Sends(Workload):
         return puts
 
     async def _send_batch(self, producer: Producer) -> None:
-        puts = self._puts(self.scene.lots.randint(2, 5))
+        puts = self._puts(self.scene.rng.randint(2, 5))
         self._batch += 1
         for put in puts:
             put.batch = self._batch

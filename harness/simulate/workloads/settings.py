@@ -47,17 +47,17 @@ class Settings(Changing):
     _looks: int = 0
 
     async def change(self, operator: Operator) -> None:
-        scene, lots = self.scene, self.scene.lots
-        master, kind = scene.master, lots.randrange(6)
+        scene, rng = self.scene, self.scene.rng
+        master, kind = scene.master, rng.randrange(6)
         if kind == 0:
             entries = {
-                "longPollingEnable": lots.choice(("true", "false")),
-                "maxTransferCountOnMessageInMemory": str(lots.randint(1, 40)),
-                "useServerSideResetOffset": lots.choice(("true", "false")),
+                "longPollingEnable": rng.choice(("true", "false")),
+                "maxTransferCountOnMessageInMemory": str(rng.randint(1, 40)),
+                "useServerSideResetOffset": rng.choice(("true", "false")),
             }
             await operator.ask_master(RequestCode.UPDATE_BROKER_CONFIG, body=write_properties(entries).encode())
         elif kind == 1:
-            entries = {"scanNotActiveBrokerInterval": str(lots.choice((1000, 5000)))}
+            entries = {"scanNotActiveBrokerInterval": str(rng.choice((1000, 5000)))}
             await operator.ask_name_servers(RequestCode.UPDATE_NAMESRV_CONFIG, body=write_properties(entries).encode())
         elif kind == 2:
             await self._change_kv(operator)
@@ -95,7 +95,7 @@ class Settings(Changing):
 
     async def _change_kv(self, operator: Operator) -> None:
         self._value += 1
-        key, deletes = self.scene.lots.choice(KEYS), self.scene.lots.random() < 0.3
+        key, deletes = self.scene.rng.choice(KEYS), self.scene.rng.random() < 0.3
         for process in self.scene.name_servers:
             fields = {"namespace": NAMESPACE, "key": key, "value": str(self._value)}
             values = {f"{process.host} {key}": None if deletes else str(self._value)}
@@ -106,7 +106,7 @@ class Settings(Changing):
         operator = Operator(self.scene)
         while True:
             await trio.sleep(LOOK_SECONDS)
-            process, key = self.scene.lots.choice(self.scene.name_servers), self.scene.lots.choice(KEYS)
+            process, key = self.scene.rng.choice(self.scene.name_servers), self.scene.rng.choice(KEYS)
             fields = {"namespace": NAMESPACE, "key": key}
             began = trio.current_time()
             answer = await operator.ask(Address(process.host, NAMESRV.port), RequestCode.GET_KV_CONFIG, fields)

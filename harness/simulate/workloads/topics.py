@@ -52,7 +52,7 @@ class Topics(Workload):
     async def change(self, operator: Operator) -> None:
         """Change the topic once; queues are only added, because messages in removed queues become unreadable."""
         self._queues += self._queues < QUEUES_MAX
-        if self.scene.lots.random() < 0.5:
+        if self.scene.rng.random() < 0.5:
             await operator.create_topic(self.topic, self._queues)
         else:
             topics = [
@@ -121,7 +121,7 @@ class Deletions(Topics):
 
     async def change(self, operator: Operator) -> None:
         self._deleted += await operator.delete_topic(self.topic)
-        if self.scene.lots.random() < 0.7:  # else the next send creates it, or the next start recovers it from its messages
+        if self.scene.rng.random() < 0.7:  # else the next send creates it, or the next start recovers it from its messages
             await operator.pause(0.05)
             await operator.create_topic(self.topic, 2)
 

@@ -102,7 +102,7 @@ async def test_strangers_neither_acknowledge_nor_keep_slaves_out(
     autojump_clock: MockClock, open_node: OpenNode, lines: Lines, joined: Joined
 ) -> None:
     """Random bytes, forged reports and silence on the HA port, hundreds of times, before a slave comes and while it follows."""
-    lots = random.Random(3)
+    rng = random.Random(3)
     strangers: list[Stream] = []
 
     async def annoy() -> None:
@@ -110,7 +110,7 @@ async def test_strangers_neither_acknowledge_nor_keep_slaves_out(
             stream = await lines.open_stream(MASTER)
             strangers.append(stream)
             noise = [
-                lots.randbytes(lots.randrange(200)),
+                rng.randbytes(rng.randrange(200)),
                 BARE_REPORT.pack(offset=1 << 60),
                 TAG + encode_report(1 << 60, 0),
                 b"",

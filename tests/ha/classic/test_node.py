@@ -234,14 +234,14 @@ async def test_a_slave_killed_anywhere_goes_on_where_it_stood(
     autojump_clock: MockClock, open_node: OpenNode, protocol: str, seed: int
 ) -> None:
     """Killed again and again in mid-transfer, with and without loss of unsynced bytes, it ends up equal."""
-    lots = random.Random(seed)
+    rng = random.Random(seed)
     disk = None
     async with open_node("m", protocol=protocol, from_first=True) as master:
         for _ in range(5):
-            master.put(lots.randint(1, 60), size=lots.randint(10, 900))
+            master.put(rng.randint(1, 60), size=rng.randint(10, 900))
             async with open_node("s", slave=True, protocol=protocol, disk=disk) as slave:
-                await trio.sleep(lots.random() * 2)
-                disk = slave.disk.kill() if lots.random() < 0.5 else slave.disk.power_cut(lots.randrange(1000))
+                await trio.sleep(rng.random() * 2)
+                disk = slave.disk.kill() if rng.random() < 0.5 else slave.disk.power_cut(rng.randrange(1000))
         master.put(10)
         async with open_node("s", slave=True, protocol=protocol, disk=disk) as slave:
             await slave.caught_up(master)

@@ -31,12 +31,12 @@ def test_a_slave_becomes_its_master_however_the_bytes_arrive(
     master_log = Log.of(master_size)
     slave_log = Log(0, bytearray(master_log.content[: max(master_size - missing, 0)]))
     pair = pair_of(dialect, master_log, slave_log)
-    lots = random.Random(seed)
+    rng = random.Random(seed)
 
-    pair.settle(lambda: lots.randint(1, piece_max))
+    pair.settle(lambda: rng.randint(1, piece_max))
     for size in later:
-        master_log.content += lots.randbytes(size)
-        pair.settle(lambda: lots.randint(1, piece_max))
+        master_log.content += rng.randbytes(size)
+        pair.settle(lambda: rng.randint(1, piece_max))
 
     assert slave_log.max_offset == master_log.max_offset or not slave_log.content
     pair.check_prefix()

@@ -30,10 +30,10 @@ async def test_a_killed_slave_shows_alone_what_could_be_read_a_flush_interval_be
     autojump_clock: MockClock, open_node: OpenNode, joined: Joined, seed: int, flush: str
 ) -> None:
     """Master and slave are killed in the midst of puts: what was shown half a second before is shown by the slave alone."""
-    lots, shown = random.Random(seed), list[tuple[float, int]]()
+    rng, shown = random.Random(seed), list[tuple[float, int]]()
     async with open_node("s", slave=True) as slave, open_node("m", flush=flush) as master:
         await joined(master)
-        until = trio.current_time() + 2 + 8 * lots.random()
+        until = trio.current_time() + 2 + 8 * rng.random()
         while trio.current_time() < until:
             master.put()
             await trio.sleep(0.05)

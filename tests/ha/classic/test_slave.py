@@ -64,15 +64,15 @@ async def test_killed_in_the_middle_it_goes_on_where_it_stood(
     autojump_clock: MockClock, open_node: OpenNode, protocol: str, seed: int
 ) -> None:
     """What had been received and was not in the log when the process ended was never reported."""
-    lots = random.Random(seed)
+    rng = random.Random(seed)
     disk = None
     async with open_node("m", protocol=protocol, from_first=True) as master:
         for _ in range(8):
-            master.put(lots.randint(1, 60), size=lots.randint(10, 900))
+            master.put(rng.randint(1, 60), size=rng.randint(10, 900))
             async with open_node("s", slave=True, protocol=protocol, disk=disk) as slave:
-                await trio.sleep(lots.random() ** 2)
+                await trio.sleep(rng.random() ** 2)
                 assert master.content().startswith(slave.content())
-                disk = slave.disk.kill() if lots.random() < 0.5 else slave.disk.power_cut(lots.randrange(1000))
+                disk = slave.disk.kill() if rng.random() < 0.5 else slave.disk.power_cut(rng.randrange(1000))
         master.put(10)
         async with open_node("s", slave=True, protocol=protocol, disk=disk) as slave:
             await slave.caught_up(master)
@@ -327,13 +327,13 @@ async def test_killed_after_a_flush_that_ended_inside_a_record_it_derives_every_
     autojump_clock: MockClock, open_node: OpenNode, seed: int
 ) -> None:
     """What a slave flushes does not keep to records; the next start must not begin to read there."""
-    lots = random.Random(seed)
+    rng = random.Random(seed)
     async with open_node("m", from_first=True) as master:
         async with open_node("s", slave=True) as slave:
             log = slave.local_log
             log.flush_interval_seconds = 0.73  # not just before the mark is written
-            for _ in range(lots.randint(300, 600)):
-                master.put(1, size=lots.randint(100, 1500))
+            for _ in range(rng.randint(300, 600)):
+                master.put(1, size=rng.randint(100, 1500))
                 await trio.sleep(0.02)
                 # As if only the beginning of the last record had come when the flush began.
                 log.flushed_offset = min(log.flushed_offset, log.max_offset - 50)

@@ -104,7 +104,7 @@ class Group:
 
     nursery: trio.Nursery
     fabric: SimFabric
-    lots: random.Random
+    rng: random.Random
     peers: dict[PeerId, Address]
     shared: dict[str, Any]
     nodes: dict[PeerId, Node] = attrs.field(factory=dict[PeerId, Node])
@@ -128,7 +128,7 @@ class Group:
         self.stopping[name] = trio.Event()
         host = f"10.0.0.{len(self.nodes) + 1}"
         node = self.nodes[name] = Node(
-            self, name, Machine.of(host, self.fabric, random.Random(self.lots.getrandbits(64))), changes
+            self, name, Machine.of(host, self.fabric, random.Random(self.rng.getrandbits(64))), changes
         )
         return node
 
@@ -233,10 +233,10 @@ class Group:
 @asynccontextmanager
 async def open_group(seed: int, names: tuple[str, ...] = ("n0", "n1", "n2"), **shared: Any) -> AsyncGenerator[Group]:
     """Machines of one group, all switched on."""
-    lots = random.Random(seed)
+    rng = random.Random(seed)
     peers = {PeerId(name): Address(f"10.0.0.{number}", PORT) for number, name in enumerate(names, 1)}
     async with trio.open_nursery() as nursery:
-        group = Group(nursery, SimFabric(random.Random(lots.getrandbits(64))), lots, peers, shared)
+        group = Group(nursery, SimFabric(random.Random(rng.getrandbits(64))), rng, peers, shared)
         for name in names:
             await group.add(name).start()
         yield group

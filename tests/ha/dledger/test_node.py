@@ -41,7 +41,7 @@ async def miss_messages(group: Group, producer: Producer, away: Node) -> None:
     """Stop a node, and send messages that fill several files meanwhile."""
     await away.process.end(End.CLEAN)
     for _ in range(60):
-        await producer.send(Message("U", group.lots.randbytes(5000)))
+        await producer.send(Message("U", group.rng.randbytes(5000)))
 
 
 async def expire_all_but_the_newest_files(group: Group, away: Node) -> None:

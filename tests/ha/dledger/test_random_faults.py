@@ -30,17 +30,17 @@ FAULTS = (
 )
 
 
-async def break_something(group: Group, lots: random.Random) -> None:
+async def break_something(group: Group, rng: random.Random) -> None:
     """One fault, or the end of one."""
-    node: Node = lots.choice(list(group.nodes.values()))
-    other: Node = lots.choice([one for one in group.nodes.values() if one is not node])
+    node: Node = rng.choice(list(group.nodes.values()))
+    other: Node = rng.choice([one for one in group.nodes.values() if one is not node])
     disk = node.machine.disk
     down = [one for one in group.nodes.values() if one.replica is None]
-    fault = lots.choice(FAULTS)
+    fault = rng.choice(FAULTS)
     if fault in ("kill", "power") and node.replica is not None:
         await (node.kill() if fault == "kill" else node.power_cut())
     elif fault == "start" and down:
-        await lots.choice(down).start()
+        await rng.choice(down).start()
     elif fault == "isolate":
         group.isolate(node)
     elif fault == "one way":
@@ -48,36 +48,36 @@ async def break_something(group: Group, lots: random.Random) -> None:
     elif fault == "heal":
         group.fabric.heal()
     elif fault == "sync":
-        disk.faults.sync_error = lots.choice((0.2, 1.0))
+        disk.faults.sync_error = rng.choice((0.2, 1.0))
     elif fault == "write":
-        disk.faults.write_error = lots.choice((0.1, 0.5))
+        disk.faults.write_error = rng.choice((0.1, 0.5))
     elif fault == "calm":
         disk.faults.calm()
     elif fault == "drop":
         group.fabric.lose_connection()
     elif fault == "slow":
-        node.machine.slow_down(lots.choice((0.0, 0.02, 0.5)))
+        node.machine.slow_down(rng.choice((0.0, 0.02, 0.5)))
     elif fault == "expire" and node.replica is not None:
         with trio.move_on_after(1), contextlib.suppress(OSError):
             await node.replica.expire(node.replica.ledger.committed_position // 2)
 
 
-async def put_forever(group: Group, lots: random.Random) -> None:
+async def put_forever(group: Group, rng: random.Random) -> None:
     while True:
         with trio.move_on_after(3):
-            await group.put_until_done(lots.randrange(1, 4))
-        await trio.sleep(lots.random() * 0.05)
+            await group.put_until_done(rng.randrange(1, 4))
+        await trio.sleep(rng.random() * 0.05)
 
 
 async def story(group: Group) -> None:
     """Faults for a while, then none, and everything must come together."""
-    lots = group.lots
+    rng = group.rng
     async with trio.open_nursery() as nursery:
         for _ in range(3):
-            nursery.start_soon(put_forever, group, lots)
+            nursery.start_soon(put_forever, group, rng)
         for _ in range(25):
-            await trio.sleep(lots.random() * 0.6)
-            await break_something(group, lots)
+            await trio.sleep(rng.random() * 0.6)
+            await break_something(group, rng)
             group.check_agreement()
         nursery.cancel_scope.cancel()
     group.fabric.heal()

@@ -203,10 +203,10 @@ def test_candidate_without_decision_begins_anew() -> None:
 
 def test_election_time_outs_are_spread_over_the_whole_range() -> None:
     """§5.2: Election timeouts are chosen randomly from a fixed interval."""
-    lots, settings = Random(1), Settings()
+    rng, settings = Random(1), Settings()
     seen = Counter[int]()
     for _ in range(1000):
-        node = Node(A, settings, lots.randint, MemoryStorage(Configuration((A, B, C))))
+        node = Node(A, settings, rng.randint, MemoryStorage(Configuration((A, B, C))))
         seen[node.raft.timers.election.ticks_left] += 1
 
     assert set(seen) == set(range(settings.election_ticks_min, settings.election_ticks_max + 1))

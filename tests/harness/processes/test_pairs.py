@@ -50,7 +50,7 @@ async def pair_under_load(directory: Path) -> AsyncGenerator[tuple[Pair, Load, C
 
 
 async def send(load: Load, channel: Channel) -> RemotingCommand:
-    return await load.send(channel, load.numbered(load.lots.choice(QUEUES)))
+    return await load.send(channel, load.numbered(load.rng.choice(QUEUES)))
 
 
 async def send_until(load: Load, channel: Channel, code: ResponseCode) -> None:
@@ -62,8 +62,8 @@ async def send_until(load: Load, channel: Channel, code: ResponseCode) -> None:
 
 async def test_what_was_answered_put_ok_is_on_the_slave_whatever_happens(tmp_path: Path) -> None:
     """Drawn faults and kills of both; afterwards the logs are equal, byte for byte."""
-    lots = random.Random(6)
-    faults = PairFaults(tmp_path, True, lots, lambda _: None, faults_per_life_max=2, fault_seconds=(0.05, 0.5))
+    rng = random.Random(6)
+    faults = PairFaults(tmp_path, True, rng, lambda _: None, faults_per_life_max=2, fault_seconds=(0.05, 0.5))
     try:
         outcome = await faults.run(2)
     except NetworkUnavailable as error:

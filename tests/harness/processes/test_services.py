@@ -20,10 +20,10 @@ async def test_a_service_loses_nothing_when_its_master_is_killed(
     tmp_path: Path, kind: type[TrioService | ThreadService]
 ) -> None:
     """Every acknowledged message is handled by every group, in order where that is promised."""
-    lots, servers = random.Random(1), servers_of(tmp_path)
-    service = kind(namesrv_of(servers), Journal(lots), lots, tmp_path, 2.0)
+    rng, servers = random.Random(1), servers_of(tmp_path)
+    service = kind(namesrv_of(servers), Journal(rng), rng, tmp_path, 2.0)
     service.journal.history.subscriptions.update(SUBSCRIPTIONS)
-    soak = Soak(tmp_path, lots, service, 0.0, lambda _: None, servers)
+    soak = Soak(tmp_path, rng, service, 0.0, lambda _: None, servers)
 
     async def strike(nursery: trio.Nursery) -> None:
         while sum(put.acknowledged for put in service.journal.history.puts) < 20:  # noqa: ASYNC110 - other threads write it

@@ -49,7 +49,7 @@ async def send_until(load: Load, channel: Channel, *, stored: bool) -> RemotingC
     """Send one message after the other until one is stored, or until one is not."""
     with trio.fail_after(60):
         while True:
-            answer = await load.send(channel, load.numbered(load.lots.choice(QUEUES)))
+            answer = await load.send(channel, load.numbered(load.rng.choice(QUEUES)))
             if (answer.code == ResponseCode.SUCCESS) is stored:
                 return answer
             if stored:

@@ -121,7 +121,7 @@ def test_a_power_cut_at_edges_takes_nothing_that_was_synced() -> None:
 def test_after_a_failed_sync_a_later_one_does_not_write_what_the_first_covered() -> None:
     lost = False
     for seed in SEEDS:
-        disk = SimDisk(lots=random.Random(seed))
+        disk = SimDisk(rng=random.Random(seed))
         file = file_on(disk)
         file.write(b"x", 0)
         disk.faults.sync_error = 1.0
@@ -135,7 +135,7 @@ def test_after_a_failed_sync_a_later_one_does_not_write_what_the_first_covered()
 
 def test_rewriting_after_a_failed_sync_makes_the_next_sync_whole() -> None:
     for seed in SEEDS:
-        disk = SimDisk(lots=random.Random(seed))
+        disk = SimDisk(rng=random.Random(seed))
         file = file_on(disk)
         file.write(b"x" * 1000, 0)
         disk.faults.sync_error = 1.0

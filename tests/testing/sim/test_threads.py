@@ -13,12 +13,12 @@ from ledgermq.testing.sim.threads import SimLock, SimThread, SimThreadLoop, Thre
 
 def _trace(seed: int) -> list[str]:
     trace: list[str] = []
-    lots, lock = random.Random(seed), SimLock()
+    rng, lock = random.Random(seed), SimLock()
 
     def body(name: str) -> None:
         for step in range(5):
             with lock:
-                current_thread().sleep(lots.random())
+                current_thread().sleep(rng.random())
                 trace.append(f"{current_thread().now:.3f} {name} {step}")
 
     async def main() -> None:
