@@ -145,6 +145,7 @@ def _spawn(arguments: Sequence[str]) -> subprocess.Popen[bytes]:
 
 
 def _write_privately(file: Path, entries: Mapping[str, str]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as opened:
         opened.write(write_properties(entries))

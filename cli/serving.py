@@ -62,7 +62,7 @@ def serve(
     port_options: str = "",
     on_hangup: Callable[[Server], None] | None = None,
 ) -> None:
-    """Run a server until SIGTERM or SIGINT, then stop it in order; a second signal stops it at once.
+    """Run a server until SIGTERM or SIGINT, then stop it in order; a second signal, or one during the start, stops it at once.
 
     Args:
         opened: the context manager that opens the server.
@@ -158,7 +158,10 @@ async def _serve(
                     on_hangup(server)
                 return True
 
-            nursery.start_soon(_stop_on_signal, signals, stop, nursery.cancel_scope, hangup)
+            def serving() -> bool:
+                return bool(servers)
+
+            nursery.start_soon(_stop_on_signal, signals, stop, nursery.cancel_scope, hangup, serving)
             async with opened as server:
                 _collect_rarely()
                 sys.setswitchinterval(SWITCH_SECONDS)
@@ -177,11 +180,15 @@ def _print(text: str) -> None:
 
 
 async def _stop_on_signal(
-    signals: AsyncIterator[int], stop: trio.Event, scope: trio.CancelScope, hangup: Callable[[], bool]
+    signals: AsyncIterator[int],
+    stop: trio.Event,
+    scope: trio.CancelScope,
+    hangup: Callable[[], bool],
+    serving: Callable[[], bool],
 ) -> None:
     async for number in signals:
         if number == signal.SIGHUP and hangup():
             continue
-        if stop.is_set():  # a second signal: do not wait for an orderly stop
+        if stop.is_set() or not serving():  # do not wait for an orderly stop, or for a start that may wait for other nodes
             scope.cancel()
         stop.set()

@@ -48,6 +48,8 @@ PORTS_PER_BROKER = 10
 RAFT_PORT_DISTANCE = 30_000
 PORT_MAX = 65_535
 TEMPORARY_PREFIX = "ledgermq-up-"
+STORES = "broker-*"
+"""The names of the brokers' directories in that of the cluster."""
 WAIT_SECONDS = 0.05
 """The interval in seconds at which the name server is asked whether new groups have elected a master."""
 ELECTION_SECONDS = 10.0
@@ -81,6 +83,13 @@ class Plan:
         return [
             self._broker(name, number, name * members + number, namesrv) for name in range(names) for number in range(members)
         ]
+
+    def stores(self) -> dict[str, list[Path]]:
+        """The directory of each broker's store, by broker name."""
+        found: dict[str, list[Path]] = {}
+        for config in self.brokers(""):
+            found.setdefault(config.broker_name, []).append(Path(config.store_path_root_dir))
+        return found
 
     def _broker(self, group: int, number: int, at: int, namesrv: str) -> BrokerConfig:
         replicated = self.mode != "local"
@@ -198,9 +207,39 @@ def command(
         raft_ports = _raft_ports(host, broker_port, nodes * masters) if mode == "dledger" else ()
         secret = secrets.token_hex()
         plan = Plan(mode, nodes, masters, host, port, broker_port, folder, secret, store is not None, raft_ports)
+        check_store(plan)
         expected = (BrokerError, StoreError, HaError, JsonError, BadTlsSetting)
         options = ("--log-level", log_level, *(("--log-format", log_format) if log_format else ()))
         serve(_open_cluster(plan, options, real_world()), _announce, *expected, port_options="--port or --broker-port")
+
+
+def check_store(plan: Plan) -> None:
+    """Refuse a directory whose stores this cluster would not open, or which could not become one group.
+
+    Raises:
+        click.UsageError: the stores were begun with another mode or number of brokers. Nothing was started or changed.
+    """
+    folder, stores = Path(plan.store), plan.stores()
+    used = {store for members in stores.values() for store in members}
+    left_out = sorted(found.name for found in folder.glob(STORES) if found.is_dir() and found not in used)
+    if left_out:
+        raise click.UsageError(
+            f"{folder} has stores that this cluster with --mode {plan.mode} does not open: {', '.join(left_out)}. Nothing was "
+            "started or changed. Give the --mode, --nodes and --masters that they were begun with, or another --store"
+        )
+    for members in stores.values() if plan.mode == "dledger" else ():
+        classic = [store for store in members if _has_files(store / "commitlog")]
+        without = [store.name for store in members if store not in classic]
+        if classic and without and not any(_has_files(store, "dledger-*") for store in members):
+            raise click.UsageError(
+                f"every node of a DLedger group needs the messages from before: {', '.join(without)} would lack those of "
+                f"{classic[0].name}. Nothing was started or changed. Give the --mode and --nodes that the stores were "
+                f"begun with, copy the directories commitlog and config of {classic[0]} to each node, or give another --store"
+            )
+
+
+def _has_files(folder: Path, pattern: str = "*") -> bool:
+    return any(folder.glob(pattern))
 
 
 def _raft_ports(host: str, broker_port: int, count: int) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Protocol
 
 from click.testing import Result
@@ -36,9 +37,10 @@ def leader(runner: Run, namesrv: str) -> str:
     return found
 
 
-def test_a_group_of_three_is_shown_handed_over_and_made_smaller(start: Start, runner: Run) -> None:
+def test_a_group_of_three_is_shown_handed_over_and_made_smaller(start: Start, runner: Run, tmp_path: Path) -> None:
     """Messages come through; the wanted node leads; a node that was removed is no member for the others."""
-    up = start("up", "--mode", "dledger", "--port", "0", "--broker-port", "0")
+    store = tmp_path / "not yet there"
+    up = start("up", "--mode", "dledger", "--port", "0", "--broker-port", "0", "--store", str(store))
     namesrv = up.wait_for(r"name server +(\S+:\d+)\n")[1]
     up.wait_for(r"Ctrl-C stops")
     assert "SEND_OK" in runner("send", "hello", "first", namesrv=namesrv).stdout

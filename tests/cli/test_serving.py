@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import signal
 import socket
 
 import attrs
 import click
 import pytest
+import trio
 
 from ledgermq.broker.errors import BadConfig
 from ledgermq.cli.serving import serve
@@ -88,6 +90,20 @@ def test_a_failure_of_several_tasks_is_told_in_a_line() -> None:
     assert failure_of(OSError(errno.EACCES, "cannot listen on *:80: Permission denied")).endswith("choose another port.")
     assert "ulimit -n" in failure_of(OSError(errno.EMFILE, "Too many open files"))
     assert failure_of(BadConfig("brokerId", "x", "a whole number")) == "brokerId must be a whole number (got 'x')"
+
+
+def test_a_signal_during_the_start_ends_it() -> None:
+    """A start may wait for something that never comes, such as the election of a master."""
+
+    class Waiting:
+        async def __aenter__(self) -> None:
+            signal.raise_signal(signal.SIGTERM)
+            await trio.sleep_forever()
+
+        async def __aexit__(self, *_: object) -> None:
+            raise AssertionError
+
+    serve(Waiting(), str)
 
 
 def test_a_failure_that_nobody_expects_keeps_its_traceback() -> None:

@@ -65,6 +65,36 @@ def test_a_terminal_that_is_closed_stops_a_cluster_in_order(start: Start, tmp_pa
     assert not (tmp_path / "store" / "broker-a" / "abort").exists()
 
 
+@pytest.mark.parametrize(
+    ("kept", "arguments", "words"),
+    [
+        (["broker-a"], ("--mode", "dledger"), "this cluster with --mode dledger does not open: broker-a."),
+        (
+            ["broker-a-0", "broker-a-1"],
+            (),
+            "this cluster with --mode local does not open: broker-a-0, broker-a-1.",
+        ),
+        (["broker-a", "broker-b"], (), "does not open: broker-b."),
+        (["broker-a-0", "broker-a-1"], ("--mode", "dledger"), "broker-a-2 would lack those of broker-a-0."),
+    ],
+    ids=["local to dledger", "ha to local", "fewer brokers", "ha to a larger group"],
+)
+def test_stores_of_another_mode_are_not_passed_over(
+    runner: Run, tmp_path: Path, kept: list[str], arguments: tuple[str, ...], words: str
+) -> None:
+    """A cluster beside them would look as if all messages were lost; nothing is started or changed."""
+    for name in kept:
+        (tmp_path / name / "commitlog").mkdir(parents=True)
+        (tmp_path / name / "commitlog" / "00000000000000000000").touch()
+    before = sorted(tmp_path.rglob("*"))
+
+    refused = runner("up", "--store", str(tmp_path), *arguments, status=2)
+
+    assert words in " ".join(refused.stderr.split())
+    assert "Nothing was started or changed" in " ".join(refused.stderr.split())
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", ""])
 def test_a_cluster_does_not_tell_clients_to_come_everywhere(runner: Run, host: str) -> None:
     """A broker would register with an address that only its own machine can use."""
