@@ -35,7 +35,7 @@ from ledgermq.testing.history import History
 from ledgermq.world.network import TcpNetwork
 
 from .load import PULL_SETTINGS, QUEUES, Load
-from .report import VIOLATIONS_SHOWN_MAX, Report, drawn_seed, say
+from .report import VIOLATIONS_SHOWN_MAX, Report, drawn_seed, print_line
 from .requests import BROKER, HEAVY_BROKER, HEAVY_NAMESRV, NAMESRV, SEND_FIELDS, Whole, draw_answer, draw_heavy, draw_request
 from .servers import ServerProcess, running_broker, running_namesrv
 
@@ -395,14 +395,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--turn-ms", type=int, default=TURN_MS_MAX, help=f"the longest turn that is allowed ({TURN_MS_MAX})")
     chosen = parser.parse_args(arguments)
     seed = drawn_seed(chosen.seed)
-    say(f"seed {seed}")
+    print_line(f"seed {seed}")
     with tempfile.TemporaryDirectory(prefix="ledgermq-edge-") as directory:
-        run = trio.run(fuzz_edge, Path(directory), float(chosen.seconds), seed, say, chosen.turn_ms)
+        run = trio.run(fuzz_edge, Path(directory), float(chosen.seconds), seed, print_line, chosen.turn_ms)
     for name, turns in run.longest.items():
         for ms, what, task in turns[:8]:
-            say(f"  {name}: {what} of {ms} ms {task}")
-    say(f"answers by code: {dict(sorted(run.answers.items()))}")
-    say(f"seed {seed}: {run.summary()}")
+            print_line(f"  {name}: {what} of {ms} ms {task}")
+    print_line(f"answers by code: {dict(sorted(run.answers.items()))}")
+    print_line(f"seed {seed}: {run.summary()}")
     return 1 if run.violations else 0
 
 

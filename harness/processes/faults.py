@@ -29,7 +29,7 @@ from ..outcome import Outcome
 from .load import PULL_SETTINGS, Load, message_ids_name_their_messages
 from .network import NetworkUnavailable
 from .pairs import PairFaults
-from .report import VIOLATIONS_SHOWN_MAX, Report, drawn_seed, say
+from .report import VIOLATIONS_SHOWN_MAX, Report, drawn_seed, print_line
 from .servers import broker_arguments, running, running_broker
 
 LIFE_SECONDS = (0.05, 1.0)
@@ -130,19 +130,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     seed = drawn_seed(chosen.seed)
     directory = Path(tempfile.mkdtemp(prefix="ledgermq-faults-", dir=chosen.directory))
     title = f"seed {seed}, {chosen.mode}, {chosen.flush} flush"
-    say(f"{title}, in {directory}")
+    print_line(f"{title}, in {directory}")
     sync_flush, rng = chosen.flush == "sync", random.Random(seed)  # noqa: S311 - draws faults
     try:
         if chosen.mode == "single":
-            outcome = trio.run(Faults(directory / "store", sync_flush, rng, say).run, chosen.kills)
+            outcome = trio.run(Faults(directory / "store", sync_flush, rng, print_line).run, chosen.kills)
         else:
-            outcome = trio.run(PairFaults(directory, sync_flush, rng, say).run, chosen.kills)
+            outcome = trio.run(PairFaults(directory, sync_flush, rng, print_line).run, chosen.kills)
     except NetworkUnavailable as error:
-        say(str(error))
+        print_line(str(error))
         return 2
     for violation in outcome.violations[:VIOLATIONS_SHOWN_MAX]:
-        say(f"  {violation}")
-    say(f"{title}: {outcome.summary()}")
+        print_line(f"  {violation}")
+    print_line(f"{title}: {outcome.summary()}")
     if outcome.violations:
         (directory / "violations.txt").write_text("\n".join(outcome.violations))
         return 1

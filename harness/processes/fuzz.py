@@ -32,7 +32,7 @@ from ledgermq.testing.history import History
 from ..outcome import Outcome
 from .load import PULL_SETTINGS, QUEUES, Load
 from .malformed import FRAME_SIZE_MAX, KINDS, Fate, Kind
-from .report import VIOLATIONS_SHOWN_MAX, Report, drawn_seed, say
+from .report import VIOLATIONS_SHOWN_MAX, Report, drawn_seed, print_line
 from .servers import ServerProcess, running_broker
 
 WORKERS = 8
@@ -286,16 +286,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, help="what to draw from; a new one by default")
     chosen = parser.parse_args(arguments)
     seed = drawn_seed(chosen.seed)
-    say(f"seed {seed}")
+    print_line(f"seed {seed}")
     with tempfile.TemporaryDirectory(prefix="ledgermq-fuzz-") as directory:
-        run = trio.run(fuzz_broker, Path(directory), int(chosen.frames), seed, say)
+        run = trio.run(fuzz_broker, Path(directory), int(chosen.frames), seed, print_line)
     outcome, traffic = run.outcome, run.traffic
     for violation in outcome.violations[:VIOLATIONS_SHOWN_MAX]:
-        say(f"  {violation}")
+        print_line(f"  {violation}")
     for name, number in sorted(outcome.faults.items()):
-        say(f"{number:>9} {name}")
-    say(f"answers by code: {dict(sorted(traffic.answers.items()))}")
-    say(f"seed {seed}, {outcome.seconds:.0f} s, {len(outcome.violations)} violations: {traffic.summary()}")
+        print_line(f"{number:>9} {name}")
+    print_line(f"answers by code: {dict(sorted(traffic.answers.items()))}")
+    print_line(f"seed {seed}, {outcome.seconds:.0f} s, {len(outcome.violations)} violations: {traffic.summary()}")
     return 1 if outcome.violations else 0
 
 

@@ -11,7 +11,7 @@ Report = Callable[[str], object]
 """A function that receives progress line by line."""
 
 
-def say(line: str) -> None:
+def print_line(line: str) -> None:
     """Print a line and flush it, because runs of hours are watched."""
     print(line, flush=True)  # noqa: T201
 

@@ -40,7 +40,7 @@ from ledgermq.world.events import ROOT_LOGGER
 
 from ..outcome import Outcome
 from .journal import Journal
-from .report import VIOLATIONS_SHOWN_MAX, Report, drawn_seed, say
+from .report import VIOLATIONS_SHOWN_MAX, Report, drawn_seed, print_line
 from .servers import ServerProcess, broker_arguments, running
 from .services import DELETED, DELETED_GROUP, ORDERED, PLAIN, SUBSCRIPTIONS, ThreadService, TrioService
 
@@ -190,7 +190,7 @@ class Soak:
         server, history = self.servers[name], self.journal.history
         if server.process is None:
             return
-        self._say(f"kill {name}")
+        self._report_fault(f"kill {name}")
         await server.kill()
         if name == "master":
             history.ends.append(End.KILL)
@@ -201,32 +201,32 @@ class Soak:
     async def _hang(self, name: str) -> None:
         process = self.servers[name].process
         if process is not None:
-            self._say(f"hang {name}")
+            self._report_fault(f"hang {name}")
             await process.pause(self.rng.uniform(*HANGS_SECONDS))
 
     async def _change_queues(self) -> None:
         """Change the number of queues for writing; all queues stay readable."""
         self.queues = self.rng.randint(1, QUEUES_MAX)
-        self._say(f"{self.queues} queues")
+        self._report_fault(f"{self.queues} queues")
         await self._change(
             lambda admin: admin.update_topic(PLAIN, read_queues=QUEUES_MAX, write_queues=self.queues), patient=False
         )
 
     async def _forbid_writing(self) -> None:
-        self._say("forbid writing")
+        self._report_fault("forbid writing")
         await self._change(lambda admin: admin.update_topic(PLAIN, perm=4), patient=False)
         await trio.sleep(self.rng.uniform(*DOWN_SECONDS) / 2)
         await self._change(lambda admin: admin.update_topic(PLAIN, perm=6))
 
     async def _delete(self) -> None:
-        self._say("delete a topic")
+        self._report_fault("delete a topic")
         deletion = Deletion(DELETED, time.monotonic(), 0)
         self.journal.history.deletions.append(deletion)
         await self._change(lambda admin: admin.delete_topic(DELETED))
         deletion.answered_at = time.monotonic()
         await self._change(lambda admin: admin.create_topic(DELETED, queues=2))
 
-    def _say(self, what: str) -> None:
+    def _report_fault(self, what: str) -> None:
         self.outcome.faults[what] += 1
         self._progress(what)
 
@@ -340,18 +340,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     seed = drawn_seed(chosen.seed)
     directory = Path(tempfile.mkdtemp(prefix="ledgermq-soak-", dir=chosen.directory))
-    say(f"seed {seed}, {chosen.service}, in {directory}")
+    print_line(f"seed {seed}, {chosen.service}, in {directory}")
     logging.getLogger(ROOT_LOGGER).setLevel(logging.ERROR)  # killed servers cause many warnings
     rng = random.Random(seed)  # noqa: S311 - draws faults
     servers = servers_of(directory)
     kind = TrioService if chosen.service == "trio" else ThreadService
     service = kind(namesrv_of(servers), Journal(rng), rng, directory, chosen.rate)
     service.journal.history.subscriptions.update(SUBSCRIPTIONS)
-    outcome = trio.run(Soak(directory, rng, service, chosen.minutes * 60, say, servers).run)
+    outcome = trio.run(Soak(directory, rng, service, chosen.minutes * 60, print_line, servers).run)
     for violation in outcome.violations[:VIOLATIONS_SHOWN_MAX]:
-        say(f"  {violation}")
-    say(f"seed {seed}, {chosen.service}: {outcome.summary()}")
-    say(f"{len(outcome.history.handlings)} deliveries handled, {len(outcome.history.member_commits)} looks at commits")
+        print_line(f"  {violation}")
+    print_line(f"seed {seed}, {chosen.service}: {outcome.summary()}")
+    print_line(f"{len(outcome.history.handlings)} deliveries handled, {len(outcome.history.member_commits)} looks at commits")
     if outcome.violations:
         (directory / "violations.txt").write_text("\n".join(outcome.violations))
         return 1

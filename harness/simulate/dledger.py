@@ -207,7 +207,7 @@ class DLedgerRun(NodesRun[DLedgerDraw]):
         for blow in draw.blows:
             with trio.move_on_after(draw.life_seconds * (0.3 + self.rng.random())):
                 await self.strike()
-            self.scene.say(f"{blow}")
+            self.scene.note(f"{blow}")
             self.blows[blow.kind.replace(" ", "_")] += 1
             if blow.kind == "lose disk":
                 await self._lose_disk(nursery)
@@ -228,7 +228,7 @@ class DLedgerRun(NodesRun[DLedgerDraw]):
         scene = self.scene
         async with trio.open_nursery() as ending:
             for node in victims:
-                scene.say(f"{node.host} ends by {end.value}")
+                scene.note(f"{node.host} ends by {end.value}")
                 ending.start_soon(node.process.end, end)
         self._life_ended()
         await trio.sleep(seconds)
@@ -237,7 +237,7 @@ class DLedgerRun(NodesRun[DLedgerDraw]):
         for node in self.rng.sample(victims, len(victims)):
             node.machine.disk.faults.calm()
             await nursery.start(node.process.run)
-            scene.say(f"{node.host} is back")
+            scene.note(f"{node.host} is back")
             await trio.sleep(seconds * self.rng.random() * 0.3)
 
     async def _lose_disk(self, nursery: trio.Nursery) -> None:
@@ -254,7 +254,7 @@ class DLedgerRun(NodesRun[DLedgerDraw]):
         victims = group.dispensable()
         if victims and (strangers or len(victims) > self.draw.nodes):
             victim = self.rng.choice(victims)
-            group.say(f"{victim.host} loses its disk")
+            group.note(f"{victim.host} loses its disk")
             group.nodes.remove(victim)
             nursery.start_soon(victim.process.end, End.KILL)
             self._life_ended()

@@ -129,7 +129,7 @@ class NodesRun(ABC, Generic[Draw]):
             self.heal()
             await troubles.must_end()
             scene.healed = True
-            scene.say("healed")
+            scene.note("healed")
             await self._must_converge()
             clients.cancel()
             await self.must_be_equal()

@@ -63,7 +63,7 @@ class Operations:
 
     def _back_up(self) -> None:
         master = self.scene.master
-        self.scene.say(f"a backup of {master.host} is made")
+        self.scene.note(f"a backup of {master.host} is made")
         self._backup = master, master.machine.disk.backup()
 
     async def _end(self, node: Node, end: End) -> None:
@@ -84,7 +84,7 @@ class Operations:
         scene = self.scene
         slaves = scene.slaves if self.draw.slave_fails and self.rng.random() < 0.5 else []
         victim = self.rng.choice(slaves or [scene.master])
-        scene.say(f"{victim.host} ends by {end.value}")
+        scene.note(f"{victim.host} ends by {end.value}")
         life = scene.epoch
         self._ended(end)
         failures = _disk_failures(victim)
@@ -96,7 +96,7 @@ class Operations:
         await trio.sleep(outage_seconds)
         self.heal()
         await self.nursery.start(victim.process.run)
-        scene.say(f"{victim.host} is back")
+        scene.note(f"{victim.host} is back")
 
     async def promote(self, end: End, outage_seconds: float) -> None:
         """Stop the master, start the slave with the longest log as the master, and the old master as its slave.
@@ -104,7 +104,7 @@ class Operations:
         Acknowledged messages are on a slave, so this loses no more than a kill would, however the master ends.
         """
         scene, master = self.scene, self.scene.master
-        scene.say(f"{master.host} ends by {end.value}, and a slave takes its place")
+        scene.note(f"{master.host} ends by {end.value}, and a slave takes its place")
         slave = max(scene.slaves, key=_progress)
         self.history.promotions.append(scene.epoch)
         if _has_shown_more(master, slave):
@@ -123,10 +123,10 @@ class Operations:
         await trio.sleep(outage_seconds)
         self.heal()
         await self.nursery.start(slave.process.run)
-        scene.say(f"{slave.host} is the master")
+        scene.note(f"{slave.host} is the master")
         await trio.sleep(outage_seconds * self.rng.random())
         await self.nursery.start(master.process.run)
-        scene.say(f"{master.host} is its slave")
+        scene.note(f"{master.host} is its slave")
 
     async def restore(self, outage_seconds: float) -> None:
         """Start the master with an older copy of its store; after a while, as if this was noticed, a slave is promoted."""
@@ -134,7 +134,7 @@ class Operations:
         if self._backup is None or self._backup[0] is not master:
             await self.crash(End.KILL, outage_seconds)
             return
-        scene.say(f"{master.host} is restored from a backup")
+        scene.note(f"{master.host} is restored from a backup")
         self.history.promotions.append(scene.epoch)
         self.history.misled.append(scene.epoch)
         self._ended(End.KILL)
@@ -143,7 +143,7 @@ class Operations:
         await trio.sleep(outage_seconds)
         self.heal()
         await self.nursery.start(master.process.run)
-        scene.say(f"{master.host} is back with what it had when its backup was made")
+        scene.note(f"{master.host} is back with what it had when its backup was made")
         await trio.sleep(scene.life_seconds * self.rng.random() * 0.5)
         await self.promote(End.KILL, outage_seconds)
 
@@ -157,7 +157,7 @@ class Operations:
             if trio.current_time() < self._refused_at.setdefault(node, trio.current_time() + self.draw.life_seconds * 0.2):
                 continue  # an operator takes some time
             del self._refused_at[node]
-            self.scene.say(f"the log of {node.host} is cut at {at}")
+            self.scene.note(f"the log of {node.host} is cut at {at}")
             await node.process.end(End.CLEAN)
             self._lost_by_name(node)
             with node.machine.disk.no_faults():
@@ -173,7 +173,7 @@ class Operations:
             try:
                 await self.nursery.start(node.process.run)
             except OSError as error:
-                self.scene.say(f"{node.host} does not start: {error}")
+                self.scene.note(f"{node.host} does not start: {error}")
             else:
                 return
 

@@ -214,7 +214,8 @@ class Scene:
         """The list of name servers in the format of settings of clients and brokers."""
         return ";".join(str(Address(process.host, NAMESRV.port)) for process in self.name_servers)
 
-    def say(self, what: str) -> None:
+    def note(self, what: str) -> None:
+        """Add a line to the trace."""
         self.trace.append(f"{trio.current_time():10.4f} {what}")
 
     def next_number(self) -> int:

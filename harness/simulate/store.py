@@ -155,7 +155,8 @@ class StoreRun:
         disk = SimDisk(random.Random(draw.seed ^ 0xD15C), clock.wall_ms)  # noqa: S311 - never secrets
         return cls(draw, rng, clock, disk, History(draw.sync_flush))
 
-    def say(self, what: str) -> None:
+    def note(self, what: str) -> None:
+        """Add a line to the trace."""
         self.trace.append(f"{trio.current_time():10.4f} {what}")
 
     @property
@@ -218,7 +219,7 @@ class StoreRun:
         self.history.ends.append(end)
 
     def _end(self, end: End) -> None:
-        self.say(f"life {self.epoch} ends by {end.value}")
+        self.note(f"life {self.epoch} ends by {end.value}")
         self.disk.faults = DiskFaults(injected=self.disk.faults.injected)
         # A store whose machine has no power still runs its closing code, which reaches only the old disk object.
         if end is End.POWER:
@@ -234,14 +235,14 @@ class StoreRun:
                 try:
                     store = await stack.enter_async_context(open_message_store(self.world(), self.config()))
                 except OSError as error:
-                    self.say(f"open failed: {error}")
+                    self.note(f"open failed: {error}")
                 else:
                     self._heal()
-                    self.say(f"opened in spite of faults, log ends at {store.log.max_offset}")
+                    self.note(f"opened in spite of faults, log ends at {store.log.max_offset}")
                     return store
             self._heal()
         store = await stack.enter_async_context(open_message_store(self.world(), self.config()))
-        self.say(f"opened, log ends at {store.log.max_offset}")
+        self.note(f"opened, log ends at {store.log.max_offset}")
         return store
 
     async def _rot(self) -> None:
@@ -360,12 +361,12 @@ class StoreRun:
                 put.withdrawn = "could not be written" in batch.remark
             if any(stored):
                 status = await self._finished(store, batch)
-                self.say(f"producer {producer} put {[put.number for put in puts]} at {batch.physical_offsets}: {status.name}")
+                self.note(f"producer {producer} put {[put.number for put in puts]} at {batch.physical_offsets}: {status.name}")
                 if self._alive and status is PutStatus.PUT_OK:
                     for put, kept in zip(puts, stored, strict=True):
                         put.acknowledged = kept
             else:
-                self.say(f"producer {producer} put {[put.number for put in puts]}: refused: {batch.remark}")
+                self.note(f"producer {producer} put {[put.number for put in puts]}: refused: {batch.remark}")
             await trio.sleep(rng.choice((0.0, 0.001, 0.02, 0.2)))
 
     async def _finished(self, store: MessageStore, batch: PutBatch) -> PutStatus:
@@ -391,7 +392,7 @@ class StoreRun:
                 try:
                     result = store.get(*queue, offsets[queue], 32)
                 except OSError as error:
-                    self.say(f"read of {queue} failed: {error}")
+                    self.note(f"read of {queue} failed: {error}")
                     continue
                 if not self._alive:
                     return
@@ -415,10 +416,10 @@ class StoreRun:
                 self.ended.append(ended)
                 await store.event_done(end)
             except (OSError, NotWritable) as error:
-                self.say(f"deletion of {topic} failed: {error}")
+                self.note(f"deletion of {topic} failed: {error}")
                 continue
             ended.answered = self._alive
-            self.say(f"{topic} deleted, queues go on at {floors}")
+            self.note(f"{topic} deleted, queues go on at {floors}")
 
     # ---------------------------------------------------------------- reading everything
 
@@ -433,7 +434,7 @@ class StoreRun:
         asked = sorted({put.key for put in self.history.puts if put.key})
         by_key = {key: self._query(store, key) for key in self.rng.sample(asked, min(len(asked), 50))}
         self.history.snapshots.append(Snapshot(self.epoch + after, queues, bounds, by_key))
-        self.say(f"snapshot {bounds}")
+        self.note(f"snapshot {bounds}")
 
     def _check_deletions(self, queue: Queue, low: int, epoch: int) -> None:
         """Check that deleted messages do not return, and that messages after the deletion are not hidden."""

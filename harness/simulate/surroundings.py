@@ -117,7 +117,7 @@ class Troubles:
         elif kind == "die" and name_servers:
             victim = self.rng.choice(name_servers)
             if victim.ended_by is None:
-                scene.say(f"the name server {victim.host} dies")
+                scene.note(f"the name server {victim.host} dies")
                 fabric.count("name_server_killed")
                 await victim.end(self.rng.choice((End.CLEAN, End.KILL, End.POWER)))
                 nursery.start_soon(self._start_again, nursery, victim.host, seconds)
@@ -128,7 +128,7 @@ class Troubles:
             )
             if hosts:
                 host = self.rng.choice(hosts)
-                scene.say(f"{host}: {kind} for {seconds:.1f} s")
+                scene.note(f"{host}: {kind} for {seconds:.1f} s")
                 (fabric.swallow if kind == "swallow" else fabric.hang)(host)
                 await self._until_mended(seconds)
                 fabric.spare(host)
@@ -137,7 +137,7 @@ class Troubles:
         await self._until_mended(seconds)
         process = next(each for each in self.scene.name_servers if each.host == host)
         await nursery.start(process.run)
-        self.scene.say(f"the name server {host} is back, and knows nothing")
+        self.scene.note(f"the name server {host} is back, and knows nothing")
 
 
 def _spare_config(namesrv: str) -> BrokerConfig:

@@ -75,7 +75,7 @@ class Beginnings(Workload):
                         async for message in consumer:
                             self.seen.add(number_in(message.body))
             except ClientError as error:
-                scene.say(f"beginnings: {type(error).__name__}")
+                scene.note(f"beginnings: {type(error).__name__}")
             self._returns += 1
             await trio.sleep(scene.life_seconds * scene.rng.random() * 0.6)
 

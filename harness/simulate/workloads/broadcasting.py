@@ -104,7 +104,7 @@ class Broadcasting(Workload):
                     with trio.move_on_after(seconds):
                         await self._consume(consumer, name)
             except ClientError as error:
-                scene.say(f"{name}: {type(error).__name__}")
+                scene.note(f"{name}: {type(error).__name__}")
             await trio.sleep(scene.life_seconds * scene.rng.random() * 0.3)
 
     async def _consume(self, consumer: Consumer, name: str) -> None:

@@ -47,7 +47,7 @@ class Closing(Workload):
                 try:
                     await kind(nursery, world)
                 except ClientError as error:
-                    scene.say(f"closing: {type(error).__name__}")
+                    scene.note(f"closing: {type(error).__name__}")
 
     def _open_seconds(self) -> float:
         return self.scene.life_seconds * self.scene.rng.random() * OPEN_SHARE

@@ -62,7 +62,7 @@ class Failing(Workload):
         trial = self.scene.history.trials[number_in(message.body)]
         trial.attempts.add(message.reconsume_times)
         trial.copies.add(message.reconsume_times - message.local_redeliveries)
-        self.scene.say(f"attempt {message.reconsume_times} at {trial.number}, which fails {trial.failures} times")
+        self.scene.note(f"attempt {message.reconsume_times} at {trial.number}, which fails {trial.failures} times")
         if message.reconsume_times < trial.failures:
             await message.retry()
         else:

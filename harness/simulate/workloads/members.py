@@ -86,7 +86,7 @@ class Members(Workload):
         return f"group-{self.name}"
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        self.scene.say(f"{self.name}: {self._style}")
+        self.scene.note(f"{self.name}: {self._style}")
         async with trio.open_nursery() as nursery:
             await nursery.start(self._produce)
             for number in range(self.scene.rng.randint(1, self._style.members_max)):
@@ -113,7 +113,7 @@ class Members(Workload):
                 try:
                     result = await producer.send(Message(self.topic, b"%d;" % put.number))
                 except ClientError as error:
-                    scene.say(f"{self.name} put {put.number}: {type(error).__name__}")
+                    scene.note(f"{self.name} put {put.number}: {type(error).__name__}")
                     note_failure(put, error)
                     continue
                 put.queue, put.queue_offset = (self.topic, int(result.queue.queue_id)), result.queue_offset
@@ -144,11 +144,11 @@ class Members(Workload):
                     name = f"{self.name}-{number}.{opened}"
                     with trio.move_on_after(seconds):
                         await self._be(consumer, name)
-                    scene.say(f"{name} leaves")
+                    scene.note(f"{name} leaves")
             except HandlerFailed:
-                scene.say(f"{self.name}-{number}.{opened} fails")
+                scene.note(f"{self.name}-{number}.{opened} fails")
             except ClientError as error:
-                scene.say(f"{self.name}-{number}.{opened}: {type(error).__name__}")
+                scene.note(f"{self.name}-{number}.{opened}: {type(error).__name__}")
             await trio.sleep(scene.life_seconds * scene.rng.random() * 0.1)
 
     async def _be(self, consumer: Consumer, member: str) -> None:
@@ -174,7 +174,7 @@ class Members(Workload):
             try:
                 await consumer.commit()
             except ClientError as error:
-                scene.say(f"{self.name} commit: {type(error).__name__}")
+                scene.note(f"{self.name} commit: {type(error).__name__}")
                 continue
             broker = scene.master.broker
             if broker is None or epoch != scene.epoch:

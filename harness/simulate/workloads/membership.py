@@ -50,7 +50,7 @@ class Membership(Workload):
         else:
             return
         fields = {"action": action, "peer": peer, "address": peers.get(peer, "")}
-        group.say(f"{action} {peer}")
+        group.note(f"{action} {peer}")
         answer = await operator.ask(group.asked.address, RequestCode.CHANGE_DLEDGER_GROUP, fields)
         self._changes += answer is not None and answer.code == ResponseCode.SUCCESS
 

@@ -72,7 +72,7 @@ class Offsets(Workload):
                 try:
                     result = await producer.send(Message(TOPIC, b"%d;" % put.number))
                 except ClientError as error:
-                    scene.say(f"offsets put {put.number}: {type(error).__name__}")
+                    scene.note(f"offsets put {put.number}: {type(error).__name__}")
                 else:
                     put.queue, put.queue_offset = (TOPIC, int(result.queue.queue_id)), result.queue_offset
                     put.acknowledged, put.answered = result.status.name == "SEND_OK", scene.epoch

@@ -53,9 +53,9 @@ class Operator:
             async with connected(address, network=self.world.network) as channel:
                 answer = await channel.call(command, ASK_SECONDS)
         except RemotingError as error:
-            self.scene.say(f"{code.name} at {address}: {type(error).__name__}")
+            self.scene.note(f"{code.name} at {address}: {type(error).__name__}")
             return None
-        self.scene.say(f"{code.name} at {address}: {answer.code} {answer.remark or ''}")
+        self.scene.note(f"{code.name} at {address}: {answer.code} {answer.remark or ''}")
         return answer
 
     async def ask_master(

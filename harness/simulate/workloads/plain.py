@@ -95,7 +95,7 @@ class Plain(Workload):
                 try:
                     result = await client.send(Message(TOPIC, b"%d;" % put.number + rng.randbytes(rng.randrange(600))))
                 except ClientError as error:
-                    scene.say(f"producer {producer} put {put.number}: {type(error).__name__}")
+                    scene.note(f"producer {producer} put {put.number}: {type(error).__name__}")
                     note_failure(put, error)
                 else:
                     self._answered(put, result)
@@ -109,7 +109,7 @@ class Plain(Workload):
         put.answered, put.answered_at = scene.epoch, trio.current_time()
         put.physical_offset = int(result.offset_message_id[-16:], 16)
         put.copies = scene.copies(put)
-        scene.say(f"producer {put.producer} put {put.number} at {put.queue}@{put.queue_offset}: {result.status.name}")
+        scene.note(f"producer {put.producer} put {put.number} at {put.queue}@{put.queue_offset}: {result.status.name}")
 
     async def _consume(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         scene = self.scene
@@ -152,7 +152,7 @@ class Plain(Workload):
             task_status.started()
             for _ in range(LEAVES_AFTER):
                 await consumer.get_one()
-        scene.say("a group has left")
+        scene.note("a group has left")
 
     async def _look_at_commits(self) -> None:
         while True:

@@ -75,7 +75,7 @@ class Sends(Workload):
         try:
             results = await producer.send_batch([Message(TOPIC, b"%d;" % put.number) for put in puts])
         except ClientError as error:
-            self.scene.say(f"batch of {puts[0].number}: {type(error).__name__}")
+            self.scene.note(f"batch of {puts[0].number}: {type(error).__name__}")
             for put in puts:
                 note_failure(put, error)
             return
@@ -91,7 +91,7 @@ class Sends(Workload):
         try:
             await producer.send_oneway(Message(TOPIC, b"%d;" % put.number))
         except ClientError as error:
-            self.scene.say(f"oneway {put.number}: {type(error).__name__}")
+            self.scene.note(f"oneway {put.number}: {type(error).__name__}")
 
     async def _send_long_named(self, operator: Operator) -> None:
         """Send a message with the long field names of old clients."""

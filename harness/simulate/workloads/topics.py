@@ -80,13 +80,13 @@ class Topics(Workload):
                 try:
                     result = await producer.send(Message(self.topic, b"%d;" % put.number))
                 except ClientError as error:
-                    scene.say(f"{self.name} put {put.number}: {type(error).__name__}")
+                    scene.note(f"{self.name} put {put.number}: {type(error).__name__}")
                     note_failure(put, error)
                 else:
                     put.queue, put.queue_offset = (self.topic, int(result.queue.queue_id)), result.queue_offset
                     put.acknowledged, put.answered = result.status.name == "SEND_OK", scene.epoch
                     put.answered_at = trio.current_time()
-                    scene.say(f"{self.name} put {put.number} at {put.queue}@{put.queue_offset}: {result.status.name}")
+                    scene.note(f"{self.name} put {put.number} at {put.queue}@{put.queue_offset}: {result.status.name}")
                 await trio.sleep(scene.pause_seconds(0.05))
 
     async def _consume(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
