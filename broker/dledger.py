@@ -126,14 +126,14 @@ class DLedgerReplication(Replication[DLedgerNode]):
         with scope:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(keep_running, "appending of commits", self.replicated.run)
-                nursery.start_soon(keep_running, "saying where queues go on", self._say_queue_ends)
+                nursery.start_soon(keep_running, "appending the ends of queues", self._append_queue_ends)
 
-    async def _say_queue_ends(self) -> None:
+    async def _append_queue_ends(self) -> None:
         """Append the ends of queues and the tables, until a node that begins with this log's first entry has all of them."""
         ends = self.store.queue_ends
-        while ends.owed:
-            await ends.pay()
-            if ends.owed:
+        while ends.pending:
+            await ends.append_pending()
+            if ends.pending:
                 await trio.sleep(RETRY_SECONDS)
 
     async def _keep_tables(self, sync: ConfigSync, scope: trio.CancelScope) -> None:

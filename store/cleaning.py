@@ -73,7 +73,7 @@ class Cleaner:
         safe = min(commit_log.flushed_offset, self.store.dispatcher.dispatched_offset)
         oldest = commit_log.files()[: len(deletion.names)]
         removed = [segment for segment in oldest if segment.end <= safe]
-        await self.store.queue_ends.pay()
+        await self.store.queue_ends.append_pending()
         if removed and not await self._keep_queue_ends(removed[-1].end) and deletion.reason is not Reason.FORCED:
             removed = []
         if removed:
@@ -95,9 +95,9 @@ class Cleaner:
         A replica cannot append them and need not: its master does.
         """
         ends = self.store.queue_ends
-        if self.store.writability.hard_refusal is not None or await ends.say(low):
+        if self.store.writability.hard_refusal is not None or await ends.append(low):
             return True
-        ends.owed = True
+        ends.pending = True
         return False
 
     def _ages(self) -> list[FileAge]:

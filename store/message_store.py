@@ -107,7 +107,7 @@ class MessageStore(PutSide):
             if self.dispatcher.dispatched_offset < self.log.max_offset:
                 await self.cut(self.dispatcher.dispatched_offset)
         self.take_up_next_offsets()
-        self.queue_ends.owed = self.queue_ends.filled_from() > 0
+        self.queue_ends.pending = self.queue_ends.filled_from() > 0
         self.last_timestamp = max(self.last_timestamp, self.dispatcher.last_store_timestamp)
 
     def take_up_next_offsets(self) -> None:

@@ -1,8 +1,8 @@
 """Keeping the next offsets of queues in the log when the messages that determine them expire.
 
-Invariant: on a node that accepts messages, and while nothing is `owed`, the log determines the next offset of every queue: by a
-message, by a deletion or by a `QUEUES_END` event. So a node that is filled from this log assigns no queue offset a second time.
-A replica expires its log independently; when it becomes master, it appends what its log then lacks.
+Invariant: on a node that accepts messages, and while nothing is `pending`, the log determines the next offset of every queue:
+by a message, by a deletion or by a `QUEUES_END` event. So a node that is filled from this log assigns no queue offset a second
+time. A replica expires its log independently; when it becomes master, it appends what its log then lacks.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ log = get_logger(__name__)
 
 QUEUES_PER_RECORD_MAX = 200
 """More queues than this are divided among several records, each of which stays below 64 KiB."""
-SAID_SECONDS_MAX = 5.0
+APPEND_SECONDS_MAX = 5.0
 """How long we wait until an event is as safe as the mode promises, before the attempt counts as failed."""
 
 
@@ -59,7 +59,7 @@ class QueueEnds:
     store: EventLog
     filled_from: Callable[[], int] = attrs.field(init=False)
     """Returns the physical offset from which on a node with an empty log is filled by this one."""
-    owed: bool = False
+    pending: bool = False
     """Whether the log from `filled_from` on may lack the record that determines the next offset of some queue."""
 
     restate: list[Callable[[], int]] = attrs.field(factory=list[Callable[[], int]])
@@ -69,7 +69,7 @@ class QueueEnds:
     def __attrs_post_init__(self) -> None:
         self.filled_from = lambda: self.store.log.min_offset
 
-    def unsaid(self, offset: int) -> list[tuple[str, int, int]]:
+    def missing(self, offset: int) -> list[tuple[str, int, int]]:
         """Topic, queue id and next offset of the queues whose next offset is determined by no record behind `offset`."""
         table = self.store.queues.table
         return [
@@ -78,29 +78,29 @@ class QueueEnds:
             if next_offset and ((queue := table.get((topic, queue_id))) is None or queue.last_mention <= offset)
         ]
 
-    async def say(self, offset: int) -> bool:
+    async def append(self, offset: int) -> bool:
         """Append the next offsets that a log would lack if it began at `offset`; returns whether it now has them.
 
         The events have been applied when this returns True. On a broker that accepts no messages nothing is appended.
         """
         end, store = 0, self.store
-        unsaid = self.unsaid(offset)
+        missing = self.missing(offset)
         try:
-            for at in range(0, len(unsaid), QUEUES_PER_RECORD_MAX):
-                end = store.append_event(queues_end_of(unsaid[at : at + QUEUES_PER_RECORD_MAX]), on_full_disk=True)
+            for at in range(0, len(missing), QUEUES_PER_RECORD_MAX):
+                end = store.append_event(queues_end_of(missing[at : at + QUEUES_PER_RECORD_MAX]), on_full_disk=True)
             if offset > 0:
                 end = max([end, *(restate() for restate in self.restate)])
             if end:
-                with trio.fail_after(SAID_SECONDS_MAX):
+                with trio.fail_after(APPEND_SECONDS_MAX):
                     await store.event_done(end)
         except (NotWritable, OSError, trio.TooSlowError) as error:
-            log.warning("queue_ends_not_in_log", queues=len(unsaid), offset=offset, reason=str(error) or "it took too long")
+            log.warning("queue_ends_not_in_log", queues=len(missing), offset=offset, reason=str(error) or "it took too long")
             return False
-        if unsaid:
-            log.info("queue_ends_said", queues=len(unsaid), offset=offset)
+        if missing:
+            log.info("queue_ends_appended", queues=len(missing), offset=offset)
         return True
 
-    async def pay(self) -> None:
-        """Append what is owed; if that fails, it stays owed."""
-        if self.owed and self.store.writability.hard_refusal is None and await self.say(self.filled_from()):
-            self.owed = False
+    async def append_pending(self) -> None:
+        """Append what is pending; if that fails, it stays pending."""
+        if self.pending and self.store.writability.hard_refusal is None and await self.append(self.filled_from()):
+            self.pending = False

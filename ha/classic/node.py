@@ -148,13 +148,13 @@ class ClassicNode:
             log.acks,
         )
         log.on_appended, log.on_awaited = service.log_grew, service.transfer_now
-        service.on_fresh_slave = self._say_queue_ends
+        service.on_fresh_slave = self._append_queue_ends
         self._local.on_readable.append(service.log_grew)
         await self._nursery.start(self._run_role, service.run)
 
-    def _say_queue_ends(self, start: int) -> None:
+    def _append_queue_ends(self, start: int) -> None:
         """Report the ends of queues whose messages are all before `start`, for a slave that gets the log from there on."""
-        self._nursery.start_soon(self._store.queue_ends.say, start)
+        self._nursery.start_soon(self._store.queue_ends.append, start)
 
     async def follow(self, broker_id: int) -> None:
         world = self.world

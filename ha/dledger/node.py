@@ -118,10 +118,10 @@ class DLedgerNode:
                 await self._changed.wait()
 
     def _may_fill(self) -> bool:
-        return self._running.is_set() and not self._store.queue_ends.owed
+        return self._running.is_set() and not self._store.queue_ends.pending
 
     def _role_changed(self, _leading: Leading) -> None:
-        self._store.queue_ends.owed = True  # once it leads, it reports what it expired as a follower
+        self._store.queue_ends.pending = True  # once it leads, it reports what it expired as a follower
         self._changed.set()
         self._scope.cancel()
 

@@ -94,7 +94,7 @@ async def expire_older_files(node: Node, *, left: int = 0) -> None:
     store, older = up(node).store, log_of(node).older
     assert store.cleaner is not None
     end = older.local.files()[-1 - left].start + older.local.files()[0].size
-    assert up(node).store.writability.hard_refusal is not None or await store.queue_ends.say(end)
+    assert up(node).store.writability.hard_refusal is not None or await store.queue_ends.append(end)
     while len(files := older.local.files()) > left:
         await store.cleaner.before_removal(files[0].end)
         await store.log.remove_oldest()

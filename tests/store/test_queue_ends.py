@@ -121,7 +121,7 @@ async def test_what_one_record_has_said_is_said_again_before_that_record_expires
             await Cleaner(store).delete_expired()
             with capture_logs() as told:
                 await Cleaner(store).delete_expired()
-            assert "queue_ends_said" not in [event["event"] for event in told]
+            assert "queue_ends_appended" not in [event["event"] for event in told]
     forget_derived(disk)
 
     async with opened(disk) as store:
@@ -208,10 +208,10 @@ async def test_a_full_disk_loses_expired_files_though_no_record_can_be_written_f
             await cleaner.clean()
         assert "queue_ends_not_in_log" in [event["event"] for event in told]
         assert store.log.min_offset > 0
-        assert store.queue_ends.owed
+        assert store.queue_ends.pending
         disk.faults.calm()
         await cleaner.clean()
-        assert not store.queue_ends.owed
+        assert not store.queue_ends.pending
     forget_derived(disk)
 
     async with opened(disk) as store:

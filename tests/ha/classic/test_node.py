@@ -72,7 +72,7 @@ async def test_a_slave_knows_where_queues_go_on_of_which_it_is_sent_no_message(
         master.put(300)
         if from_first:
             segments = master.local_log.segments
-            await master.store.queue_ends.say(segments.files[2].start)
+            await master.store.queue_ends.append(segments.files[2].start)
             for segment in segments.files[:2]:
                 segments.remove(segment)
         async with open_node("s", slave=True, protocol=protocol) as slave:

@@ -205,7 +205,7 @@ def test_a_node_that_begins_anew_knows_where_queues_go_on_whose_messages_have_ex
                 await hand_over(group, master.broker, next(node for node in group.nodes if node not in (master, away)))
             else:
                 assert master.broker is not None
-                await master.broker.store.queue_ends.say(master.broker.store.log.min_offset)
+                await master.broker.store.queue_ends.append(master.broker.store.log.min_offset)
             await group.nursery.start(away.process.run)
             await begun_anew(away)
             await trio.sleep(2)
