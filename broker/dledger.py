@@ -50,7 +50,7 @@ OTHER_DECISIONS = (
 """Requests that only the leader accepts, and whose handlers decide when to answer."""
 DISK_LOOK_SECONDS = 1.0
 """How often a leader checks whether its disk refuses messages."""
-DISK_PATIENCE_SECONDS = 3.0
+DISK_REFUSES_SECONDS_MAX = 3.0
 """A leader whose disk has refused messages for this long hands leadership over."""
 HAND_OVER_PAUSE_SECONDS = 30.0
 """The pause before a leader whose disk still refuses hands over again, because the disks of all nodes may be full."""
@@ -167,7 +167,7 @@ class DLedgerReplication(Replication[DLedgerNode]):
             refusal = self.store.writability.disk_refusal
             if refusal is None or not self.node.is_leader:
                 refused_since = clock.monotonic()
-            elif clock.monotonic() - refused_since >= DISK_PATIENCE_SECONDS and self.node.replica.hand_over(refusal):
+            elif clock.monotonic() - refused_since >= DISK_REFUSES_SECONDS_MAX and self.node.replica.hand_over(refusal):
                 refused_since = clock.monotonic() + HAND_OVER_PAUSE_SECONDS
 
     async def _follow_group(self, leading: Leading) -> None:

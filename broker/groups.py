@@ -157,7 +157,7 @@ class GroupTable:
         }
         self.version = DataVersion.from_json(object_of(stored.get("dataVersion")))
         self._forbidden_entries.put(self.forbidden, bounded=False)
-        self._tell()
+        self._notify()
 
     def get(self, group: str) -> GroupConfig | None:
         return self.groups.get(group)
@@ -220,8 +220,8 @@ class GroupTable:
 
     def _changed(self) -> None:
         self.version = self.version.next(self._now_ms())
-        self._tell()
+        self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         for tell in self.on_change:
             tell()

@@ -132,7 +132,7 @@ class Registration:
 
     async def _keep(self, link: _Link) -> None:
         pause = FIRST_PAUSE_SECONDS
-        told = False
+        logged = False
         while True:
             reason = ""
             async with trio.open_nursery() as nursery:
@@ -142,11 +142,11 @@ class Registration:
                     reason = str(error)
                 nursery.cancel_scope.cancel()
             if link.is_registered:
-                pause, told = FIRST_PAUSE_SECONDS, False
+                pause, logged = FIRST_PAUSE_SECONDS, False
             link.is_registered = False
-            if not told:
+            if not logged:
                 log.warning("name_server_lost", address=str(link.address), reason=reason)
-                told = True
+                logged = True
             link.tried.set()
             await trio.sleep(pause)
             pause = min(pause * 2, self.period_seconds)
@@ -176,9 +176,9 @@ class Registration:
             # A slave that does not know its master yet registers again soon, because the master may just be starting.
             searching = self.role.is_replica and not self.role.master_address
             with trio.move_on_after(SEARCH_SECONDS if searching else self.period_seconds):
-                await self._tell_changes(link, channel)
+                await self._send_changes(link, channel)
 
-    async def _tell_changes(self, link: _Link, channel: Channel) -> None:
+    async def _send_changes(self, link: _Link, channel: Channel) -> None:
         """Register topics when they change, until a full registration is requested."""
         while True:
             await link.wake.wait()

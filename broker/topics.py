@@ -195,7 +195,7 @@ class TopicTable:
             {config.topic_name: config.to_json() for config in changed if config.topic_name not in ready}, bounded=False
         )
         self.version = DataVersion.from_json(object_of(stored.get("dataVersion")))
-        self._tell([*(config.topic_name for config in changed), *gone])
+        self._notify([*(config.topic_name for config in changed), *gone])
 
     def get(self, topic: str) -> TopicConfig | None:
         return self.topics.get(topic)
@@ -293,9 +293,9 @@ class TopicTable:
 
     def _changed(self, names: list[str]) -> None:
         self.version = self.version.next(self._now_ms())
-        self._tell(names)
+        self._notify(names)
 
-    def _tell(self, names: list[str]) -> None:
+    def _notify(self, names: list[str]) -> None:
         for tell in self.on_change:
             tell(names)
 

@@ -102,10 +102,10 @@ class BrokerClient:
                 except LinkLost as error:
                     reasons[str(address)] = error.reason
             if time.monotonic() >= deadline:
-                said = "; ".join(f"{address}: {reason}" for address, reason in reasons.items())
+                attempted = "; ".join(f"{address}: {reason}" for address, reason in reasons.items())
                 raise Unavailable(
                     f"option 'nameServer': no name server answered within {self.servers.failover_seconds:g} s "
-                    f"('failoverTimeoutMs'), in {attempts} attempts ({said})"
+                    f"('failoverTimeoutMs'), in {attempts} attempts ({attempted})"
                 )
             time.sleep(PAUSE_SECONDS)
 
@@ -144,7 +144,7 @@ class BrokerClient:
         has_topic = route is not None and any(queue.broker_name == broker_name for queue in route.queues)
         return not has_topic and broker_name in self.brokers()
 
-    def route_patiently(self, topic: str) -> TopicRoute | None:
+    def retry_route(self, topic: str) -> TopicRoute | None:
         """Return the route of a topic; None if there are live brokers and none has the topic.
 
         Raises:
@@ -175,7 +175,7 @@ class BrokerClient:
         """Prefer other members for three seconds."""
         self._avoided[address] = time.monotonic() + 3.0
 
-    def patiently(self, queue: MessageQueue, ask: Callable[[Link], Answer | None]) -> Answer:
+    def retry(self, queue: MessageQueue, ask: Callable[[Link], Answer | None]) -> Answer:
         """Ask the members of a queue's broker in turn until one answers; a new route is fetched after each failure.
 
         Args:
@@ -235,7 +235,7 @@ class BrokerCatalog:
         return self.client.topics()
 
     def queues(self, topic: str) -> list[MessageQueue]:
-        route = self.client.route_patiently(topic)
+        route = self.client.retry_route(topic)
         return [] if route is None else route.subscribe_queues()
 
     def bounds(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, Bounds]:
@@ -258,7 +258,7 @@ class BrokerCatalog:
             own = listed
             while own:
                 try:
-                    found |= self.client.patiently(own[0], lambda link, own=own: self._ask_all(link, own, code))  # type: ignore[misc]
+                    found |= self.client.retry(own[0], lambda link, own=own: self._ask_all(link, own, code))  # type: ignore[misc]
                     break
                 except TopicGone as gone:
                     own = [queue for queue in own if queue.topic != gone.topic]
@@ -289,7 +289,7 @@ class BrokerCatalog:
         fields = {"topic": queue.topic, "queueId": queue.queue_id, "timestamp": timestamp_ms, "bname": queue.broker_name}
         command = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
         seconds = self.client.servers.call_seconds
-        hint = self.client.patiently(queue, lambda link: offset_of(link.call(request(command, fields), seconds)))
+        hint = self.client.retry(queue, lambda link: offset_of(link.call(request(command, fields), seconds)))
         # A broker may answer with any message of that millisecond, and with the last one if none is new enough.
         low, high = bounds.min, bounds.max
         hint = min(max(hint, low), high)
@@ -317,7 +317,7 @@ class BrokerCatalog:
                 return 0 if span is None else span.store_timestamp
             return 0 if answer.code == ResponseCode.PULL_OFFSET_MOVED else None
 
-        return self.client.patiently(queue, ask)
+        return self.client.retry(queue, ask)
 
     def plan(self, ranges: Sequence[QueueRange], options: ReadOptions) -> list[Task]:
         return plan_through_broker(ranges, options)

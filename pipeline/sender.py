@@ -143,7 +143,7 @@ class Sender:
         if topic not in self._queues:
             deadline = time.monotonic() + self.options.servers.failover_seconds
             while True:
-                route = self.client.route_patiently(topic)
+                route = self.client.retry_route(topic)
                 if route is None:
                     raise NotWritten(
                         f"the topic {topic!r} does not exist in {self.options.servers}; create it first. Nothing was sent to it"
@@ -216,9 +216,9 @@ class Sender:
                     reason = str(error)
                     failed.append((chunk, True))
                     continue
-                said = self._judge(answer, chunk)
-                if said:
-                    reason = said
+                problem = self._judge(answer, chunk)
+                if problem:
+                    reason = problem
                     failed.append((chunk, False))
             if not failed:
                 return
@@ -324,7 +324,7 @@ class Sender:
         for queue in queues:
             self._wait_until_derived(queue)
             # The end is requested from the master, because a slave may not have everything yet.
-            end = self.client.patiently(queue, lambda _, queue=queue: self._end_of(queue))  # type: ignore[misc]
+            end = self.client.retry(queue, lambda _, queue=queue: self._end_of(queue))  # type: ignore[misc]
             start = self._begin_of(queue) if begin is None else begin[queue]
             if begin is None:
                 self._floors[queue] = end
@@ -359,7 +359,7 @@ class Sender:
             goal = stored if goal is None else min(goal, stored)  # after a failover, the new master's log counts
             return True if stored - int(table["dispatchBehindBytes"]) >= goal else None
 
-        self.client.patiently(queue, is_derived)
+        self.client.retry(queue, is_derived)
 
     def _end_of(self, queue: MessageQueue) -> int | None:
         master = self._master(queue)

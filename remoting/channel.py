@@ -372,8 +372,8 @@ async def open_channel(
 def _cause(error: OSError) -> str:
     """The error text of the first address of a host."""
     first: Any = getattr(error.__cause__, "exceptions", (error,))[0]
-    said: str | None = getattr(first, "strerror", None)
-    return said.rpartition(": ")[2] if said else str(first)
+    text: str | None = getattr(first, "strerror", None)
+    return text.rpartition(": ")[2] if text else str(first)
 
 
 @asynccontextmanager

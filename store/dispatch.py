@@ -165,7 +165,7 @@ class Dispatcher:
     """Queues that cannot have files and were logged."""
     _wake: trio.Event = attrs.field(factory=trio.Event)
     _pause_over: trio.Event = attrs.field(factory=trio.Event)
-    _telling: bool = False
+    _notifying: bool = False
     """Whether listeners are being called. They read the store, which must not begin another round within this one."""
     _bulk_at: float = -inf
     """When the last piece of bulk data arrived."""
@@ -216,11 +216,11 @@ class Dispatcher:
         task_status.started()
         while True:
             # One scope serves all pauses that end early: creating one and having it cancelled costs as much as ten records.
-            with trio.CancelScope() as patience:
-                await self._keep_deriving(patience)
+            with trio.CancelScope() as pause:
+                await self._keep_deriving(pause)
 
-    async def _keep_deriving(self, patience: trio.CancelScope) -> None:
-        """Derive whatever becomes readable, until a pause is not ended early: then the deadline of `patience` passes."""
+    async def _keep_deriving(self, pause: trio.CancelScope) -> None:
+        """Derive whatever becomes readable, until a pause is not ended early: then the deadline of `pause` passes."""
         while True:
             while self.behind_bytes:
                 began = trio.current_time()
@@ -231,9 +231,9 @@ class Dispatcher:
                     self.on_failure(error)
                     await trio.sleep(1.0)
                 self._pause_over = trio.Event()
-                patience.deadline = self._pause_until(began)
+                pause.deadline = self._pause_until(began)
                 await self._pause_over.wait()
-                patience.deadline = inf
+                pause.deadline = inf
             await self._wake.wait()
             self._wake = trio.Event()
 
@@ -245,7 +245,7 @@ class Dispatcher:
 
     def catch_up(self) -> None:
         """Derive one round of what is readable now, for a reader that may know of messages that are not in queues yet."""
-        if self.behind_bytes and not self._telling:
+        if self.behind_bytes and not self._notifying:
             with suppress(OSError):  # the next round will fail too, and report it
                 self.round()
 
@@ -290,12 +290,12 @@ class Dispatcher:
         self.dispatched_offset = position
         self.on_success()
         if arrived:
-            self._telling = True
+            self._notifying = True
             try:
                 for listener in self.on_arrival:
                     listener(arrived)
             finally:
-                self._telling = False
+                self._notifying = False
         return True
 
     def derivable(self, parts: DerivedParts) -> Derivable:

@@ -158,7 +158,7 @@ class Relay:
         if living is None:
             refusal = not_online(group)
             raise RequestRefused(refusal.code, f"{refusal.remark}; its stored offsets on {topic} were reset")
-        self._tell_reset(living, request, table, orjson.Fragment(b"[%b]" % b",".join(listed)))
+        self._send_reset(living, request, table, orjson.Fragment(b"[%b]" % b",".join(listed)))
         return request.response(body=dumps({"offsetTable": table}))
 
     def _queues_to_reset(self, request: RemotingCommand, group: str, topic: str) -> Sequence[int]:
@@ -197,7 +197,7 @@ class Relay:
                 targets[queue_id] = min(target, committed[queue_id])
         return targets
 
-    def _tell_reset(
+    def _send_reset(
         self, living: ConsumerGroup, request: RemotingCommand, table: orjson.Fragment, queues: orjson.Fragment
     ) -> None:
         ext = {

@@ -111,9 +111,9 @@ class Settings:
             before: the content of the file when it was last read.
             after: its content now.
         """
-        told_before, told_now = before.entries(), after.entries()
-        different = {key for key in KEYS if told_before.get(key) != told_now.get(key)}
-        changeable = {key: told_now[key] for key in sorted(different & CHANGEABLE)}
+        entries_before, entries_now = before.entries(), after.entries()
+        different = {key for key in KEYS if entries_before.get(key) != entries_now.get(key)}
+        changeable = {key: entries_now[key] for key in sorted(different & CHANGEABLE)}
         if changeable:
             self._apply(config_of(changeable, self.config.now), changeable)
             log.info("broker_config_changed", entries=changeable)

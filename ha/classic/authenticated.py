@@ -117,7 +117,7 @@ class AuthenticatedMaster:
     _last_read: float = attrs.field(init=False)
     _last_write: float = attrs.field(init=False)
     _last_size: int = 0
-    _told_readable: int = -1
+    _sent_readable: int = -1
 
     def __attrs_post_init__(self) -> None:
         self._last_read = self._last_write = self.opened_at
@@ -272,7 +272,7 @@ class AuthenticatedMaster:
 
     def _header(self, size: int, body_crc: int) -> bytes:
         epoch = self.epochs.at(self.next_offset)
-        self._told_readable = self.log.readable_offset
+        self._sent_readable = self.log.readable_offset
         return encode_data_header(
             body_crc,
             size=size,
@@ -280,13 +280,13 @@ class AuthenticatedMaster:
             epoch=epoch.number if epoch is not None else 0,
             confirmed=self.confirmed(),
             master_end=self.log.max_offset,
-            readable=self._told_readable,
+            readable=self._sent_readable,
         )
 
     def heartbeat(self, now: float) -> bytes:
         if not self.ready:
             return b""
-        if now - self._last_write < self.limits.heartbeat_seconds and self._told_readable == self.log.readable_offset:
+        if now - self._last_write < self.limits.heartbeat_seconds and self._sent_readable == self.log.readable_offset:
             return b""
         self._last_write = now
         return self._header(0, 0)

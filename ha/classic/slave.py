@@ -317,7 +317,7 @@ class HAClient:
                 await self._keep(epochs)
             case TailDropped(start, end, confirmed_end, promised_end):
                 self._refuse_loss(start, end, confirmed_end, promised_end)
-                self._say_dropped(start, end, confirmed_end, promised_end)
+                self._log_dropped(start, end, confirmed_end, promised_end)
                 await self.follower.cut(start)
                 self._confirmed = min(self._confirmed, start)
             case LogAbandoned():
@@ -360,11 +360,11 @@ class HAClient:
         )
         if fact.diverged:
             common = min(fact.confirmed_end, fact.promised_end)
-            self._say_dropped(common, fact.old_end, fact.confirmed_end, fact.promised_end)
+            self._log_dropped(common, fact.old_end, fact.confirmed_end, fact.promised_end)
         await self.follower.clear()
         self._confirmed = 0
 
-    def _say_dropped(self, start: int, end: int, confirmed_end: int, promised_end: int) -> None:
+    def _log_dropped(self, start: int, end: int, confirmed_end: int, promised_end: int) -> None:
         self.losses.dropped += end - start
         self.losses.promised += promised_end - start
         self.losses.confirmed += confirmed_end - start

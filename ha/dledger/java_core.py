@@ -31,8 +31,8 @@ TICK_MS = 10
 class JavaCore(JavaState):
     """One member of a group."""
 
-    _told_hard: HardState = attrs.field(factory=HardState)
-    _told_soft: SoftState | None = None
+    _reported_hard: HardState = attrs.field(factory=HardState)
+    _reported_soft: SoftState | None = None
     _outstanding: Ready | None = None
 
     def start(self, hard_state: HardState) -> None:
@@ -41,7 +41,7 @@ class JavaCore(JavaState):
         A node that has voted in its term may have led in it, and may since have lost entries that it had not synced. Unlike
         Java, it does not ask for votes in that term again. A group of one node keeps its term.
         """
-        self._told_hard = hard_state
+        self._reported_hard = hard_state
         self.raise_term = hard_state.vote is not None and len(self.configuration.voters) > 1
         self.next_vote_ms = self.draw(0, self.settings.vote_interval_min_ms)
 
@@ -173,18 +173,18 @@ class JavaCore(JavaState):
         last = min(self.commit_index, self.log.handed_index)
         committed = CommittedRange(self.applied_index + 1, last) if last > self.applied_index else None
         ready = Ready(
-            hard_state=hard if hard != self._told_hard else None,
+            hard_state=hard if hard != self._reported_hard else None,
             snapshot=snapshot,
             truncate_from=truncate_from,
             appends=appends,
             messages=tuple(self.messages),  # type: ignore[arg-type]
             committed=committed,
-            soft_state=soft if soft != self._told_soft else None,
+            soft_state=soft if soft != self._reported_soft else None,
             read_states=tuple(self.read_states),
         )
         if ready == _NOTHING and not self.self_vote_due:
             return None
-        self._told_hard, self._told_soft = hard, soft
+        self._reported_hard, self._reported_soft = hard, soft
         self.messages.clear()
         self.read_states.clear()
         if committed is not None:
@@ -201,7 +201,7 @@ class JavaCore(JavaState):
         assert ready is self._outstanding, "advance takes the Ready that was given out last"
         self._outstanding = None
         self.log.mark_written()
-        if self._told_hard == HardState(self.term, self.vote):
+        if self._reported_hard == HardState(self.term, self.vote):
             election.count_self_vote(self)
 
     def sync_point(self) -> SyncPoint:

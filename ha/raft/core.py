@@ -52,8 +52,8 @@ _Soft: TypeAlias = tuple[Role, Term, PeerId | None, bool, Configuration | None, 
 class Raft(State):
     """One member of a group. See `Ready` for what its owner must do, and in which order."""
 
-    _told_hard: tuple[Term, PeerId | None] = attrs.field(default=(0, None), init=False)
-    _told_soft: _Soft | None = attrs.field(default=None, init=False)
+    _reported_hard: tuple[Term, PeerId | None] = attrs.field(default=(0, None), init=False)
+    _reported_soft: _Soft | None = attrs.field(default=None, init=False)
     _outstanding: Ready | None = attrs.field(default=None, init=False)
 
     @classmethod
@@ -92,7 +92,7 @@ class Raft(State):
             max(min(applied_index, commit_index), raft_log.boundary_index),
             commit_index,
         )
-        node._told_hard = (hard_state.term, hard_state.vote)
+        node._reported_hard = (hard_state.term, hard_state.vote)
         if not settings.lease_ticks:
             node.heard_tick = -settings.election_ticks_min
         if raft_log.last_term > node.term:
@@ -322,9 +322,9 @@ class Raft(State):
         """
         if self.role is Role.FOLLOWER and peer == self.leader and self.promotable:
             voters = sorted(voter for voter in self.configuration.voters if voter != peer)
-            patience = self.settings.election_ticks_min - (self.now - self.heard_tick)
+            ticks_left = self.settings.election_ticks_min - (self.now - self.heard_tick)
             turn = voters.index(self.id) if self.id in voters else len(voters)
-            self.timers.election.start(max(patience, 0) + 1 + turn * self.settings.turn_ticks)
+            self.timers.election.start(max(ticks_left, 0) + 1 + turn * self.settings.turn_ticks)
 
     def snapshot_failed(self, peer: PeerId) -> None:
         """Handle a snapshot that could not be delivered to a follower."""
@@ -350,9 +350,9 @@ class Raft(State):
             following.acknowledge(self)
         log = self.log
         last = min(self.commit_index, log.last_index)
-        hard = self.hard_state if (self.term, self.vote) != self._told_hard else None
+        hard = self.hard_state if (self.term, self.vote) != self._reported_hard else None
         present = self._soft_state()
-        soft = present if present != self._told_soft else None
+        soft = present if present != self._reported_soft else None
         if not (
             self.messages
             or last > self.applied_index
@@ -381,9 +381,9 @@ class Raft(State):
             snapshot_due=self.snapshot_due,
         )
         if hard is not None:
-            self._told_hard = (hard.term, hard.vote)
+            self._reported_hard = (hard.term, hard.vote)
         if soft is not None:
-            self._told_soft = soft
+            self._reported_soft = soft
         self.messages.clear()
         self.read_states.clear()
         self.snapshot_due = False

@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from ledgermq.broker.broker import Broker
-from ledgermq.broker.dledger import DISK_PATIENCE_SECONDS, DLedgerReplication
+from ledgermq.broker.dledger import DISK_REFUSES_SECONDS_MAX, DLedgerReplication
 from ledgermq.client.producer import open_producer
 from ledgermq.ha.dledger.replica import Replica
 from ledgermq.store.consumequeue import ConsumeQueue
@@ -47,7 +47,7 @@ def test_a_leader_whose_queues_cannot_be_written_hands_over(monkeypatch: pytest.
             await group.produce(producer, 10)
             old = await group.master()
             refusing.nodes = [old]
-            with trio.fail_after(DISK_PATIENCE_SECONDS + 3):
+            with trio.fail_after(DISK_REFUSES_SECONDS_MAX + 3):
                 await group.produce(producer, 20)
             new = await group.master()
             assert new is not old
@@ -79,7 +79,7 @@ def test_a_node_that_is_elected_though_its_queues_cannot_be_written_hands_over(m
             with trio.fail_after(5):
                 while not replica_of(full.broker).is_leader:  # noqa: ASYNC110 - virtual time
                     await trio.sleep(0.01)
-            with trio.fail_after(DISK_PATIENCE_SECONDS + 5):
+            with trio.fail_after(DISK_REFUSES_SECONDS_MAX + 5):
                 await group.produce(producer, 10)
             assert not full.broker.role.takes_puts
 
