@@ -94,7 +94,7 @@ def _believe_a_slave_that_knows_no_offset(original: Any) -> Callable[[Any, Any],
     return read
 
 
-def _tell_nobody_that_a_consumer_is_closed(_: Any) -> Callable[[Any], None]:
+def _notify_nobody_that_a_consumer_is_closed(_: Any) -> Callable[[Any], None]:
     def close(self: Any) -> None:
         self.closed = True
 
@@ -172,7 +172,7 @@ WIDE_BUGS: tuple[tuple[str, Any, str, Callable[[Any], Any], tuple[str, ...]], ..
     ("stop a queue at the second retry", Redelivery, "_hold_up", _stop_a_queue_at_the_second_retry, ("ordered_kinds",)),
     ("never commit a start at 0", QueueKeeper, "take", _never_commit_a_start_at_0, ("beginnings",)),
     ("believe a slave that knows no offset", BrokerOffsets, "read", _believe_a_slave_that_knows_no_offset, ("beginnings",)),
-    ("tell nobody that a consumer is closed", Line, "close", _tell_nobody_that_a_consumer_is_closed, ("closing",)),
+    ("tell nobody that a consumer is closed", Line, "close", _notify_nobody_that_a_consumer_is_closed, ("closing",)),
     ("forget what a loop had in hand", Hands, "leave", _forget_what_a_loop_had_in_hand, ("kinds", "ordered_kinds")),
     ("begin new queues at their end", QueueKeeper, "_first_offset", _begin_new_queues_at_their_end, ("broadcasting",)),
     ("begin anew with every file", LocalOffsets, "load", _begin_anew_with_every_file, ("broadcasting",)),

@@ -412,8 +412,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             continue
         found = seeds_until_found(mutant, chosen.seeds, chosen.seconds)
         missed += found is None
-        told = "MISSED" if found is None else f"{found[0]:4} seeds  {found[1][:100]}"
-        print(f"{mutant.name:44} {told}", flush=True)  # noqa: T201
+        line = "MISSED" if found is None else f"{found[0]:4} seeds  {found[1][:100]}"
+        print(f"{mutant.name:44} {line}", flush=True)  # noqa: T201
     return 1 if missed else 0
 
 

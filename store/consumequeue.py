@@ -258,11 +258,11 @@ class ConsumeQueue:
     def _units_per_file(self) -> int:
         return self.segments.segment_size // UNIT_SIZE
 
-    def recover(self, *, kept_all: bool) -> None:
+    def recover(self, *, page_cache_intact: bool) -> None:
         """Find the end: the first unit without an offset and a size. The search begins at the third file from the end.
 
         Args:
-            kept_all: no written byte can have been lost, so the bytes behind the end are not checked.
+            page_cache_intact: no written byte can have been lost, so the bytes behind the end are not checked.
         """
         files = self.segments.files
         first = max(len(files) - 3, 0)
@@ -272,7 +272,7 @@ class ConsumeQueue:
             segment = files[index]
             segment.wrote = _valid_bytes(segment)
             if segment.wrote < segment.size:
-                torn = not kept_all and segment.file.read(segment.wrote, segment.size).strip(b"\0")
+                torn = not page_cache_intact and segment.file.read(segment.wrote, segment.size).strip(b"\0")
                 if torn or index + 1 < len(files):
                     self.segments.truncate(segment.end)
                 break
@@ -404,7 +404,7 @@ class ConsumeQueues:
     damaged: bool = False
     """Whether a queue was emptied because a file was missing between others."""
 
-    def load(self, *, kept_all: bool) -> None:
+    def load(self, *, page_cache_intact: bool) -> None:
         """Open every existing queue and find its end (see `ConsumeQueue.recover`).
 
         Raises:
@@ -417,7 +417,7 @@ class ConsumeQueues:
                 for name in self.disk.list_directory(f"{self.directory}/{topic}"):
                     queue_id = queue_id_of(name)
                     if queue_id is not None and self._is_own_directory(f"{self.directory}/{topic}/{name}"):
-                        self._open(topic, queue_id, kept_all=kept_all)
+                        self._open(topic, queue_id, page_cache_intact=page_cache_intact)
         except BaseException:
             self.close()
             raise
@@ -441,9 +441,9 @@ class ConsumeQueues:
         Raises:
             BadQueueName: it cannot have a directory. Nothing was created.
         """
-        return self.table.get((topic, queue_id)) or self._open(topic, queue_id, kept_all=True)
+        return self.table.get((topic, queue_id)) or self._open(topic, queue_id, page_cache_intact=True)
 
-    def _open(self, topic: str, queue_id: int, *, kept_all: bool) -> ConsumeQueue:
+    def _open(self, topic: str, queue_id: int, *, page_cache_intact: bool) -> ConsumeQueue:
         fault = queue_fault(topic, queue_id)
         if fault is not None:
             raise BadQueueName(fault)
@@ -455,7 +455,7 @@ class ConsumeQueues:
             segments.clear()
             self.damaged = True
         queue = self.table[topic, queue_id] = ConsumeQueue(topic, queue_id, segments)
-        queue.recover(kept_all=kept_all)
+        queue.recover(page_cache_intact=page_cache_intact)
         return queue
 
     def ids(self, topic: str) -> list[int]:

@@ -53,13 +53,13 @@ class IndexFiles:
         """The physical offset of the last record indexed; 0 if there is none."""
         return self.files[-1].end_physical_offset if self.files else 0
 
-    def load(self, *, kept_all: bool, forced_offset: int, partial: PartialIndex | None = None) -> int | None:
+    def load(self, *, page_cache_intact: bool, forced_offset: int, partial: PartialIndex | None = None) -> int | None:
         """Open the files of the directory.
 
         Args:
-            kept_all: every byte that was written is known to be there.
-            forced_offset: `forced_offset` as the recovery mark has it. Unless `kept_all`, files that are not full or end behind
-                it may lack any bytes: they and all later files are deleted.
+            page_cache_intact: every byte that was written is known to be there.
+            forced_offset: `forced_offset` as the recovery mark has it. Unless `page_cache_intact`, files that are not full or
+                end behind it may lack any bytes: they and all later files are deleted.
             partial: how much of one of these files is on the medium; it is continued there instead of deleted.
 
         Returns:
@@ -84,7 +84,7 @@ class IndexFiles:
                 self._delete(self.files.pop())
             if index is not None and not lost and index.sound:
                 forced = index.room == 0 and index.end_physical_offset <= forced_offset
-                if kept_all or forced:
+                if page_cache_intact or forced:
                     index.synced_entry = index.next_entry if forced else 0
                     self.files.append(index)
                     continue
@@ -100,7 +100,7 @@ class IndexFiles:
             self.disk.remove(path)
         if restored is not None:
             return restored
-        return None if kept_all and not lost else self.end_physical_offset
+        return None if page_cache_intact and not lost else self.end_physical_offset
 
     def clear(self) -> None:
         """Delete every file."""

@@ -133,12 +133,12 @@ def _open(world: World, config: StoreConfig, store_host: tuple[str, int], open_c
     store = _assemble(world, config, store_host, commit_log, queues)
     index = store.index
     try:
-        queues.load(kept_all=page_cache_intact)
+        queues.load(page_cache_intact=page_cache_intact)
         store.events.load(deletions_file(disk, root))
         lost_from: int | None = None
         if index is not None:
             lost_from = index.load(
-                kept_all=page_cache_intact,
+                page_cache_intact=page_cache_intact,
                 forced_offset=-1 if mark is None else mark.indexed_offset,
                 partial=mark.partial_index if mark is not None else None,
             )

@@ -71,7 +71,7 @@ async def _done(log: CommitLog, end: int) -> PutStatus:
     outcome: list[PutStatus] = []
 
     def done(status: PutStatus) -> None:
-        assert not outcome, "a waiter was told twice"
+        assert not outcome, "a waiter was notified twice"
         outcome.append(status)
         finished.set()
 
@@ -140,27 +140,27 @@ async def what_is_done_is_readable(case: LogUnderTest) -> None:
             assert log.readable_offset >= appended.end
 
 
-async def waiters_are_told_in_order_and_once(case: LogUnderTest) -> None:
+async def waiters_are_notified_in_order_and_once(case: LogUnderTest) -> None:
     """Each of many waiters is answered once, in the order of their positions."""
     async with case.open() as log:
-        told: list[int] = []
+        notified: list[int] = []
         everyone = trio.Event()
 
-        def teller(number: int) -> Callable[[PutStatus], None]:
+        def notify(number: int) -> Callable[[PutStatus], None]:
             def done(status: PutStatus) -> None:
                 assert status is PutStatus.PUT_OK
-                told.append(number)
-                if len(told) == 50:
+                notified.append(number)
+                if len(notified) == 50:
                     everyone.set()
 
             return done
 
         for number in range(50):
             end = log.append([_record(number)]).end
-            log.when_stored(end, teller(number))
+            log.when_stored(end, notify(number))
         with trio.fail_after(_TIMEOUT_SECONDS):
             await everyone.wait()
-        assert told == list(range(50))
+        assert notified == list(range(50))
 
 
 async def absent_records_are_none(case: LogUnderTest) -> None:
@@ -298,7 +298,7 @@ async def a_put_that_waits_too_long_is_answered(case: FaultyLogUnderTest) -> Non
         await _append(log, [_record(2)])
 
 
-async def a_waiter_is_told_when_its_record_is_truncated(case: FaultyLogUnderTest) -> None:
+async def a_waiter_is_notified_when_its_record_is_truncated(case: FaultyLogUnderTest) -> None:
     """The waiter is answered once, whether its record was safe before the truncation or not."""
     if case.placed_alike:
         return
@@ -309,11 +309,11 @@ async def a_waiter_is_told_when_its_record_is_truncated(case: FaultyLogUnderTest
         kept = log.max_offset
         case.stall(stalled=True)
         outcome: list[PutStatus] = []
-        told = trio.Event()
+        notified = trio.Event()
 
         def done(status: PutStatus) -> None:
             outcome.append(status)
-            told.set()
+            notified.set()
 
         log.when_stored(log.append([_record(1)]).end, done)
         assert outcome == []
@@ -322,7 +322,7 @@ async def a_waiter_is_told_when_its_record_is_truncated(case: FaultyLogUnderTest
             await trio.sleep(0.1)
             case.stall(stalled=False)
         with trio.fail_after(_TIMEOUT_SECONDS):
-            await told.wait()
+            await notified.wait()
         await _append(log, [_record(2)])
         assert len(outcome) == 1
 
@@ -349,7 +349,7 @@ LOG_CHECKS: tuple[Callable[[LogUnderTest], Awaitable[None]], ...] = (
     positions_are_known_at_append,
     records_never_cross_a_segment,
     what_is_done_is_readable,
-    waiters_are_told_in_order_and_once,
+    waiters_are_notified_in_order_and_once,
     absent_records_are_none,
     slices_hold_the_raw_bytes,
     too_large_is_refused_whole,
@@ -361,6 +361,6 @@ LOG_CHECKS: tuple[Callable[[LogUnderTest], Awaitable[None]], ...] = (
 
 FAULT_CHECKS: tuple[Callable[[FaultyLogUnderTest], Awaitable[None]], ...] = (
     a_put_that_waits_too_long_is_answered,
-    a_waiter_is_told_when_its_record_is_truncated,
+    a_waiter_is_notified_when_its_record_is_truncated,
     what_was_answered_survives_a_power_cut,
 )

@@ -203,7 +203,7 @@ class TimedSend:
     ended: float = inf
     stored: bool = False
     """Whether a broker answered that the message is stored."""
-    said: str = ""
+    error: str = ""
     """The error, if there was one."""
 
 
@@ -216,7 +216,7 @@ class Wait:
     began: float = 0.0
     """When it last began, if the application's own code ran before."""
     ended_at: float = inf
-    said: str = ""
+    error: str = ""
     """How the wait ended: the name of the error."""
 
 

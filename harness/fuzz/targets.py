@@ -294,7 +294,7 @@ def _index_file(data: bytes) -> None:
     files = IndexFiles(SimDisk(), "/index", SimClock(lambda: 0.0), slot_count=5, entry_count=8)
     content = data[: files.file_size].ljust(files.file_size, b"\0")
     files.disk = _disk_with(f"/index/{20250101000000000:017d}", content)
-    files.load(kept_all=True, forced_offset=-1)
+    files.load(page_cache_intact=True, forced_offset=-1)
     for key in ("a", "b", "k1", "k2", "UK0"):
         assert len(files.query("TopicTest", key, 32, 0, 1 << 62)) <= 32
     files.put_batch([("TopicTest", "UK0", "k1 k2", files.end_physical_offset, 5)])
@@ -312,7 +312,7 @@ def _queue_files(data: bytes) -> None:
         part = content[start : start + _QUEUE_FILE].ljust(_QUEUE_FILE, b"\0")
         disk.open(f"/queues/T/0/{start:020d}", create_size=_QUEUE_FILE).write(part, 0)
     queues = ConsumeQueues(disk, "/queues", _QUEUE_FILE)
-    queues.load(kept_all=bool(data[:1].strip(b"\0")))
+    queues.load(page_cache_intact=bool(data[:1].strip(b"\0")))
     queue = queues.of("T", 0)
     assert 0 <= queue.min_offset <= queue.max_offset <= 3 * _QUEUE_FILE // UNIT_SIZE
     for offset in range(queue.min_offset, queue.max_offset):

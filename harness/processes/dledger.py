@@ -67,10 +67,10 @@ class GroupOfProcesses:
             while True:
                 for number, server in self.servers.items():
                     try:
-                        told = (await admin.ha_status(str(server.address))).get("dledger", {})
+                        status = (await admin.ha_status(str(server.address))).get("dledger", {})
                     except ClientError:
                         continue
-                    if told.get("role") == "leader":
+                    if status.get("role") == "leader":
                         return number
                 await trio.sleep(0.02)
 

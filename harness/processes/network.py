@@ -200,12 +200,12 @@ async def _kept_namespaces() -> AsyncGenerator[int]:
     assert keeper.stdin is not None
     assert keeper.stdout is not None
     try:
-        said = b""
+        announced = b""
         with trio.move_on_after(READY_SECONDS):
-            while not said.endswith(b"ready\n") and (more := await keeper.stdout.receive_some()):
-                said += more
-        if not said.endswith(b"ready\n"):
-            raise NetworkUnavailable(f"no namespaces for us: {said.decode(errors='replace').strip()}")
+            while not announced.endswith(b"ready\n") and (more := await keeper.stdout.receive_some()):
+                announced += more
+        if not announced.endswith(b"ready\n"):
+            raise NetworkUnavailable(f"no namespaces for us: {announced.decode(errors='replace').strip()}")
         yield keeper.pid
     finally:
         keeper.kill()

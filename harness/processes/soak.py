@@ -209,12 +209,12 @@ class Soak:
         self.queues = self.rng.randint(1, QUEUES_MAX)
         self._report_fault(f"{self.queues} queues")
         await self._change(
-            lambda admin: admin.update_topic(PLAIN, read_queues=QUEUES_MAX, write_queues=self.queues), patient=False
+            lambda admin: admin.update_topic(PLAIN, read_queues=QUEUES_MAX, write_queues=self.queues), until_answered=False
         )
 
     async def _forbid_writing(self) -> None:
         self._report_fault("forbid writing")
-        await self._change(lambda admin: admin.update_topic(PLAIN, perm=4), patient=False)
+        await self._change(lambda admin: admin.update_topic(PLAIN, perm=4), until_answered=False)
         await trio.sleep(self.rng.uniform(*DOWN_SECONDS) / 2)
         await self._change(lambda admin: admin.update_topic(PLAIN, perm=6))
 
@@ -240,8 +240,8 @@ class Soak:
         await self._change(lambda admin: admin.create_topic(ORDERED, queues=QUEUES))
         await self._change(lambda admin: admin.create_topic(DELETED, queues=2))
 
-    async def _change(self, change: Callable[[Admin], Awaitable[object]], *, patient: bool = True) -> None:
-        """Let an administrator change something; if `patient`, repeat until the change is answered."""
+    async def _change(self, change: Callable[[Admin], Awaitable[object]], *, until_answered: bool = True) -> None:
+        """Let an administrator change something; if `until_answered`, repeat until the change is answered."""
         while True:
             try:
                 async with open_admin(self.service.namesrv) as admin:
@@ -251,7 +251,7 @@ class Soak:
                 return  # a send has created it again
             except ClientError as error:
                 self.outcome.faults[f"changes that failed by {type(error).__name__}"] += 1
-            if not patient:
+            if not until_answered:
                 return
             await trio.sleep(1)
 

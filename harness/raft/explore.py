@@ -303,11 +303,11 @@ def _alive(network: frozenset[Message], nodes: tuple[SmallNode, ...]) -> frozens
         for message in network
         if message.term >= by_peer[message.to].term
         and not (isinstance(message, VoteResponse) and by_peer[message.to].role is not Role.CANDIDATE)
-        and not (isinstance(message, AppendResponse) and _says_nothing_new(message, by_peer[message.to]))
+        and not (isinstance(message, AppendResponse) and _is_redundant(message, by_peer[message.to]))
     )
 
 
-def _says_nothing_new(message: AppendResponse, raft: Raft) -> bool:
+def _is_redundant(message: AppendResponse, raft: Raft) -> bool:
     replicator = raft.leadership.group.get(message.sender) if raft.leadership is not None else None
     if replicator is None:
         return True

@@ -62,42 +62,42 @@ def _shown_value(value: object) -> str:
 
 
 @attrs.define(eq=False)
-class ToldNode(Node):
+class TracedNode(Node):
     """A node that adds what it does to the trace."""
 
-    told: list[str] = attrs.field(factory=list[str])
+    trace: list[str] = attrs.field(factory=list[str])
 
     def obey(self, ready: Ready) -> None:
         soft = ready.soft_state
         if soft is not None:
-            self.told.append(f"{self.id} is {soft.role.value} of term {soft.term}, leader {soft.leader or 'unknown'}")
+            self.trace.append(f"{self.id} is {soft.role.value} of term {soft.term}, leader {soft.leader or 'unknown'}")
         if ready.hard_state is not None:
-            self.told.append(f"{self.id} syncs term {ready.hard_state.term}, vote {ready.hard_state.vote or 'none'}")
+            self.trace.append(f"{self.id} syncs term {ready.hard_state.term}, vote {ready.hard_state.vote or 'none'}")
         if ready.snapshot is not None:
-            self.told.append(f"{self.id} installs a snapshot of {ready.snapshot.last_index}")
+            self.trace.append(f"{self.id} installs a snapshot of {ready.snapshot.last_index}")
         if ready.truncate_from is not None:
-            self.told.append(f"{self.id} removes its entries from {ready.truncate_from} on")
+            self.trace.append(f"{self.id} removes its entries from {ready.truncate_from} on")
         for piece in ready.appends:
-            self.told.append(f"{self.id} writes {piece.first_index} to {piece.last_index}")
+            self.trace.append(f"{self.id} writes {piece.first_index} to {piece.last_index}")
         if ready.committed is not None:
-            self.told.append(f"{self.id} applies {ready.committed.first_index} to {ready.committed.last_index}")
+            self.trace.append(f"{self.id} applies {ready.committed.first_index} to {ready.committed.last_index}")
         for read in ready.read_states:
-            self.told.append(f"{self.id} may answer {read.context} at {read.index}")
+            self.trace.append(f"{self.id} may answer {read.context} at {read.index}")
         super().obey(ready)
 
 
 @attrs.define(eq=False)
-class ToldGroup(Group):
+class TracedGroup(Group):
     """A group that adds the messages that arrive to the trace."""
 
-    told: list[str] = attrs.field(factory=list[str])
+    trace: list[str] = attrs.field(factory=list[str])
     heartbeats: bool = False
     """Whether the trace contains heartbeats and their answers."""
 
     def deliver(self, message: Message) -> None:
         if self.heartbeats or not isinstance(message, Heartbeat | HeartbeatResponse):
             lost = (message.sender, message.to) in self.cut or message.to not in self.nodes
-            self.told.append(shown(message) + (" (lost)" if lost else ""))
+            self.trace.append(shown(message) + (" (lost)" if lost else ""))
         super().deliver(message)
 
 
@@ -105,7 +105,7 @@ class ToldGroup(Group):
 class Scenario:
     """Runs the commands of one text."""
 
-    group: ToldGroup = attrs.field(factory=lambda: ToldGroup({}))
+    group: TracedGroup = attrs.field(factory=lambda: TracedGroup({}))
 
     def run(self, text: str) -> str:
         """Carry out a whole text; returns it with the actual traces in place of the written ones."""
@@ -116,14 +116,14 @@ class Scenario:
         commands = [line for line in lines if not line.startswith("#")]
         if not commands:
             return "\n".join(lines) + "\n"
-        self.group.told.clear()
+        self.group.trace.clear()
         for command in commands:
             word, *arguments = command.split()
             try:
                 COMMANDS[word](self, *arguments)
             except RaftError as error:
-                self.group.told.append(f"refused: {error}")
-        return "\n".join([*lines, "----", *(self.group.told or ["(nothing)"])]) + "\n"
+                self.group.trace.append(f"refused: {error}")
+        return "\n".join([*lines, "----", *(self.group.trace or ["(nothing)"])]) + "\n"
 
     # ---------------------------------------------------------------- commands
 
@@ -131,13 +131,13 @@ class Scenario:
         """`found abc`: start a group with empty logs."""
         for name in map(PeerId, voters):
             storage = MemoryStorage(Configuration(tuple(map(PeerId, voters))))
-            self.group.nodes[name] = ToldNode(name, SETTINGS, shortest, storage, told=self.group.told)
+            self.group.nodes[name] = TracedNode(name, SETTINGS, shortest, storage, trace=self.group.trace)
         self.group.settle()
-        self.group.told.clear()
+        self.group.trace.clear()
 
     def node(self, name: str) -> None:
         """`node d`: start one more node with an empty disk that is in no group yet."""
-        self.group.nodes[PeerId(name)] = ToldNode(PeerId(name), SETTINGS, shortest, MemoryStorage(), told=self.group.told)
+        self.group.nodes[PeerId(name)] = TracedNode(PeerId(name), SETTINGS, shortest, MemoryStorage(), trace=self.group.trace)
 
     def log(self, name: str, *terms: str) -> None:
         """`log a 1 1 2`: start a node with entries of these terms on its disk."""
@@ -147,7 +147,7 @@ class Scenario:
         node.storage.hard_state = HardState(int(terms[-1]))
         node.start()
         node.process()
-        self.group.told.clear()
+        self.group.trace.clear()
 
     def elect(self, name: str) -> None:
         """`elect a`: the election timer of this node expires before all others."""
@@ -208,7 +208,7 @@ class Scenario:
         """`logs`: print all logs, and the commit index of each node."""
         for name, node in self.group.nodes.items():
             first = f"from {node.storage.boundary[0] + 1}: " if node.storage.boundary[0] >= 0 else ""
-            self.group.told.append(f"{name}: {first}{shown_entries(node.storage.entries)}, commit {node.raft.commit_index}")
+            self.group.trace.append(f"{name}: {first}{shown_entries(node.storage.entries)}, commit {node.raft.commit_index}")
 
 
 COMMANDS: dict[str, Callable[..., None]] = {

@@ -17,8 +17,8 @@ from .changes import (
 )
 from .clients import (
     sends_fail_over_in_time,
+    waiters_on_closed_clients_are_notified,
     what_was_refused_is_nowhere,
-    whoever_waits_on_something_closed_is_told,
 )
 from .consumers import (
     nothing_committed_is_handed_out_again,
@@ -78,7 +78,7 @@ CLUSTER_CHECKERS: tuple[Checker, ...] = (
     ordered_queues_have_one_owner,
     sends_fail_over_in_time,
     what_was_refused_is_nowhere,
-    whoever_waits_on_something_closed_is_told,
+    waiters_on_closed_clients_are_notified,
 )
 DLEDGER_CHECKERS: tuple[Checker, ...] = (
     *CLUSTER_CHECKERS,
@@ -117,8 +117,8 @@ __all__ = [
     "retries_end_in_the_dead_letters",
     "sends_fail_over_in_time",
     "slaves_keep_what_they_confirmed",
+    "waiters_on_closed_clients_are_notified",
     "what_was_refused_is_nowhere",
-    "whoever_waits_on_something_closed_is_told",
 ]
 
 

@@ -18,7 +18,7 @@ def sends_fail_over_in_time(history: History) -> Iterator[str]:
     for send in history.timed_sends:
         took = min(send.ended, 1e9) - send.began
         if not send.stored:
-            yield f"the send of {send.number} at {send.began:.2f} s ended after {took:.2f} s with {send.said or 'nothing'}"
+            yield f"the send of {send.number} at {send.began:.2f} s ended after {took:.2f} s with {send.error or 'nothing'}"
         elif took > send.seconds + SLACK_SECONDS:
             yield f"the send of {send.number} at {send.began:.2f} s took {took:.2f} s of {send.seconds:.2f} s"
 
@@ -40,12 +40,12 @@ def what_was_refused_is_nowhere(history: History) -> Iterator[str]:
                     )
 
 
-def whoever_waits_on_something_closed_is_told(history: History) -> Iterator[str]:
+def waiters_on_closed_clients_are_notified(history: History) -> Iterator[str]:
     """A wait on a client that is closed ends soon, with `Closed`."""
     for wait in history.waits:
         if wait.closed_at == inf:
             continue
         if wait.ended_at > max(wait.closed_at, wait.began) + CLOSED_SECONDS:
             yield f"{wait.what} was not told that its client was closed at {wait.closed_at:.2f} s"
-        elif wait.said != "Closed":
-            yield f"{wait.what} ended with {wait.said or 'nothing'} when its client was closed at {wait.closed_at:.2f} s"
+        elif wait.error != "Closed":
+            yield f"{wait.what} ended with {wait.error or 'nothing'} when its client was closed at {wait.closed_at:.2f} s"

@@ -203,15 +203,15 @@ def acknowledged_puts_follow_real_time(history: History) -> Iterator[str]:
     """A message sent after another one was acknowledged is stored behind it, in queue and log, whichever producer sent it."""
     timed = [put for put in history.puts if put.acknowledged and put.answered_at < inf and put.physical_offset >= 0]
     answers = sorted(timed, key=lambda put: put.answered_at)
-    told, newest, by_queue = 0, -1, dict[tuple[str, int], Put]()
+    position, newest, by_queue = 0, -1, dict[tuple[str, int], Put]()
     for put in sorted(timed, key=lambda put: put.sent_at):
-        while told < len(answers) and answers[told].answered_at < put.sent_at:
-            answered = answers[told]
+        while position < len(answers) and answers[position].answered_at < put.sent_at:
+            answered = answers[position]
             newest = max(newest, answered.physical_offset)
             last = by_queue.get(answered.queue)
             if last is None or answered.queue_offset > last.queue_offset:
                 by_queue[answered.queue] = answered
-            told += 1
+            position += 1
         last = by_queue.get(put.queue)
         if last is not None and put.queue_offset <= last.queue_offset:
             before = f"message {last.number} was acknowledged at {_place(last)}"
@@ -224,12 +224,12 @@ def acknowledged_puts_follow_real_time(history: History) -> Iterator[str]:
 def leaders_show_all_that_is_acknowledged(history: History) -> Iterator[str]:
     """A leader that answers a pull after a message was acknowledged does not report that its queue ends before that message."""
     timed = sorted((put for put in history.puts if put.acknowledged and put.answered_at < inf), key=lambda put: put.answered_at)
-    newest, told = dict[tuple[str, int], int](), 0
+    newest, position = dict[tuple[str, int], int](), 0
     for pull in sorted(history.pulls, key=lambda pull: pull.began):
-        while told < len(timed) and timed[told].answered_at < pull.began:
-            put = timed[told]
+        while position < len(timed) and timed[position].answered_at < pull.began:
+            put = timed[position]
             newest[put.queue] = max(newest.get(put.queue, -1), put.queue_offset)
-            told += 1
+            position += 1
         if pull.led and pull.empty and pull.queue_offset <= newest.get(pull.queue, -1):
             yield (
                 f"{pull.host}, which leads, says at {pull.began:.3f} s that {pull.queue} ends before {pull.queue_offset}, "
@@ -299,22 +299,22 @@ def retries_end_in_the_dead_letters(history: History) -> Iterator[str]:
     """
     for trial in history.trials:
         hopeless = trial.failures > history.retries_max
-        told = f"message {trial.number}, which fails {'always' if hopeless else f'{trial.failures} times'},"
+        subject = f"message {trial.number}, which fails {'always' if hopeless else f'{trial.failures} times'},"
         if trial.dead and not hopeless:
-            yield f"{told} is a dead letter"
+            yield f"{subject} is a dead letter"
         elif min(trial.dead, default=history.retries_max + 1) <= history.retries_max:
-            yield f"{told} is a dead letter after {min(trial.dead)} failures, with {history.retries_max} retries"
+            yield f"{subject} is a dead letter after {min(trial.dead)} failures, with {history.retries_max} retries"
         if max(trial.copies, default=0) > history.retries_max:
-            yield f"{told} was tried again after {max(trial.copies)} failures, with {history.retries_max} retries"
+            yield f"{subject} was tried again after {max(trial.copies)} failures, with {history.retries_max} retries"
         if not trial.acknowledged or not history.consumers_follow(len(history.ends)):
             continue  # a consumer that is ahead of a log that lost its unsynced tail skips what is stored there next
         missing = set(range(min(trial.failures, history.retries_max) + 1)) - trial.attempts
         if missing:
-            yield f"{told} was never tried after {min(missing)} failures"
+            yield f"{subject} was never tried after {min(missing)} failures"
         elif hopeless and not trial.dead:
-            yield f"{told} is no dead letter"
+            yield f"{subject} is no dead letter"
         elif not hopeless and not trial.done:
-            yield f"{told} was never taken"
+            yield f"{subject} was never taken"
 
 
 def _place(put: Put) -> str:

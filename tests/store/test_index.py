@@ -128,7 +128,7 @@ def test_a_reopened_index_goes_on(tmp_path: Path, index: IndexFiles) -> None:
     index.sync()
     index.close()
 
-    assert index.load(kept_all=True, forced_offset=-1) is None
+    assert index.load(page_cache_intact=True, forced_offset=-1) is None
     index.put_batch(golden_entries())
 
     assert index.query("TopicTest", "k2", 64, *FOREVER) == [0, 138, 276, 1609, 4096]
@@ -140,7 +140,7 @@ def test_after_a_power_cut_only_full_forced_files_count(tmp_path: Path, index: I
     assert (index.forced_offset, index.forced_timestamp) == (1800, 1018)
     index.close()
 
-    lost_from = index.load(kept_all=False, forced_offset=1800)
+    lost_from = index.load(page_cache_intact=False, forced_offset=1800)
 
     assert lost_from == 1800
     assert [file.end_timestamp for file in index.files] == [1018]
@@ -162,7 +162,7 @@ def test_after_a_power_cut_a_file_goes_on_where_it_was_forced(tmp_path: Path, in
     content = path.read_bytes()
     path.write_bytes(content[:end_of_forced] + bytes(len(content) - end_of_forced))
 
-    assert index.load(kept_all=False, forced_offset=-1, partial=partial) == 1000
+    assert index.load(page_cache_intact=False, forced_offset=-1, partial=partial) == 1000
     assert index.query("T", "k1", 64, *FOREVER) == [100, 400, 700]
     index.put_batch(entries[10:])
 
@@ -177,7 +177,7 @@ def test_a_file_that_lacks_what_was_forced_is_made_anew(tmp_path: Path, index: I
     partial = attrs.evolve(index.partial(1000) or PartialIndex(0, 0, 0, 0), next_entry=9, end_physical_offset=700)
     index.close()
 
-    assert index.load(kept_all=False, forced_offset=-1, partial=partial) == 0
+    assert index.load(page_cache_intact=False, forced_offset=-1, partial=partial) == 0
     assert index.files == []
 
 
@@ -195,7 +195,7 @@ def test_a_file_behind_one_that_is_lost_goes_too(tmp_path: Path, index: IndexFil
     index.close()
     second.write_bytes(b"\xff" * second.stat().st_size)
 
-    assert index.load(kept_all=True, forced_offset=-1) == 1800
+    assert index.load(page_cache_intact=True, forced_offset=-1) == 1800
 
     assert list((tmp_path / "index").iterdir()) == [first]
 
@@ -216,7 +216,7 @@ def test_a_file_of_another_size_is_left_alone_and_its_name_too(tmp_path: Path, i
     index.close()
     (tmp_path / "index" / name).write_bytes(b"x" * 100)
 
-    index.load(kept_all=True, forced_offset=-1)
+    index.load(page_cache_intact=True, forced_offset=-1)
     index.put_batch(golden_entries(1))
 
     assert [file.name for file in index.files] == [str(int(name) + 1)]
@@ -228,7 +228,7 @@ def test_an_empty_or_impossible_file_is_deleted(tmp_path: Path, index: IndexFile
     (tmp_path / "index" / "20200101000000000").write_bytes(b"\xff" * 480)
     (tmp_path / "index" / "20200101000000001").write_bytes(b"")
 
-    assert index.load(kept_all=True, forced_offset=-1) == 0
+    assert index.load(page_cache_intact=True, forced_offset=-1) == 0
 
     assert index.files == []
     assert list((tmp_path / "index").iterdir()) == []
@@ -300,7 +300,7 @@ def test_what_was_not_flushed_before_a_crash_can_be_put_again(tmp_path: Path, di
         failing.flush()  # the slots are written, the header is not
 
     again = index_in(tmp_path)
-    assert again.load(kept_all=True, forced_offset=-1) is None
+    assert again.load(page_cache_intact=True, forced_offset=-1) is None
     before = again.query("TopicTest", "k1", 64, *FOREVER)
     again.put_batch(LATE)
 

@@ -37,7 +37,7 @@ def test_units_are_written_again_after_a_sync_that_failed() -> None:
         segments = Segments(disk.power_cut(seed), "q", 100)
         segments.load()
         after = ConsumeQueue("T", 0, segments)
-        after.recover(kept_all=False)
+        after.recover(page_cache_intact=False)
         assert after.max_offset == 8
         assert after.physical_end == 800
 
@@ -50,7 +50,7 @@ def test_units_of_a_process_that_was_killed_are_written_again_before_they_count_
         killed = disk.kill()
         next_process = ConsumeQueue("T", 0, Segments(killed, "q", 100))
         next_process.segments.load()
-        next_process.recover(kept_all=True)
+        next_process.recover(page_cache_intact=True)
 
         assert next_process.doubt_from(200)
         assert not next_process.doubt_from(800)
@@ -60,7 +60,7 @@ def test_units_of_a_process_that_was_killed_are_written_again_before_they_count_
         segments = Segments(killed.power_cut(seed), "q", 100)
         segments.load()
         after = ConsumeQueue("T", 0, segments)
-        after.recover(kept_all=False)
+        after.recover(page_cache_intact=False)
         assert after.max_offset == 8
 
 
@@ -76,7 +76,7 @@ def test_a_queue_that_lost_more_than_its_last_three_files_ends_before_them() -> 
     segments = Segments(disk, "q", 100)
     segments.load()
     after = ConsumeQueue("T", 0, segments)
-    after.recover(kept_all=False)
+    after.recover(page_cache_intact=False)
 
     assert (after.max_offset, after.physical_end) == (5, 500)
 

@@ -60,7 +60,7 @@ class Blocking(Members):
         finally:
             self._interrupted += loop.interrupted
             for wait in waits:
-                if not wait.said:
+                if not wait.error:
                     wait.closed_at = trio.current_time()
             self.scene.history.waits += waits
 
@@ -68,9 +68,9 @@ class Blocking(Members):
         try:
             await thread.drive()
         except Closed:
-            wait.said = "Closed"
+            wait.error = "Closed"
         except trio.Cancelled:
-            wait.said, wait.closed_at = "the end of the run", inf
+            wait.error, wait.closed_at = "the end of the run", inf
             raise
         finally:
             wait.ended_at = trio.current_time()

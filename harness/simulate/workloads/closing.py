@@ -57,7 +57,7 @@ class Closing(Workload):
         try:
             await act()
         except ClientError as error:
-            wait.said = type(error).__name__
+            wait.error = type(error).__name__
         wait.ended_at = trio.current_time()
 
     def _start(self, nursery: trio.Nursery, what: str, act: Callable[[], Awaitable[object]]) -> Wait:
@@ -114,8 +114,8 @@ class Closing(Workload):
                 result = await producer.send(Message(TOPIC, b"%d;" % put.number))
             except ClientError as error:
                 note_failure(put, error)
-                wait.said = type(error).__name__
-                if wait.said == "Closed":
+                wait.error = type(error).__name__
+                if wait.error == "Closed":
                     return
             else:
                 put.queue, put.queue_offset = (TOPIC, int(result.queue.queue_id)), result.queue_offset

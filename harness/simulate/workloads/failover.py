@@ -57,7 +57,7 @@ class Failover(Workload):
             await producer.send(Message(TOPIC, b"%d;" % send.number))
             send.stored = True
         except ClientError as error:
-            send.said = f"{type(error).__name__}: {error}"
+            send.error = f"{type(error).__name__}: {error}"
         send.ended = trio.current_time()
         if was_open and self._is_open(spare):
             self.scene.history.timed_sends.append(send)

@@ -7,8 +7,8 @@ import attrs
 from ledgermq.testing.checkers.clients import (
     CLOSED_SECONDS,
     sends_fail_over_in_time,
+    waiters_on_closed_clients_are_notified,
     what_was_refused_is_nowhere,
-    whoever_waits_on_something_closed_is_told,
 )
 from ledgermq.testing.history import End, History, Put, Snapshot, Stored, TimedSend, Wait
 
@@ -18,7 +18,7 @@ QUEUE = ("T", 0)
 def test_a_send_that_fails_or_is_late_is_found() -> None:
     in_time = TimedSend(1, 10.0, 3.0, ended=12.9, stored=True)
     late = attrs.evolve(in_time, ended=13.5)
-    failed = attrs.evolve(in_time, stored=False, said="NoAnswer")
+    failed = attrs.evolve(in_time, stored=False, error="NoAnswer")
     never = attrs.evolve(in_time, stored=False, ended=float("inf"))
 
     found = [list(sends_fail_over_in_time(History(True, timed_sends=[send]))) for send in (in_time, late, failed, never)]
@@ -38,15 +38,15 @@ def test_a_refused_message_that_is_stored_is_found() -> None:
 
 
 def test_whoever_is_not_told_that_its_client_was_closed_is_found() -> None:
-    told = Wait("a receiver", closed_at=5.0, ended_at=5.1, said="Closed")
+    told = Wait("a receiver", closed_at=5.0, ended_at=5.1, error="Closed")
     waits_on = attrs.evolve(told, ended_at=float("inf"))
-    misled = attrs.evolve(told, said="NoAnswer")
+    misled = attrs.evolve(told, error="NoAnswer")
     late = attrs.evolve(told, ended_at=5.1 + CLOSED_SECONDS)
     open_still = Wait("a receiver")
     busy = attrs.evolve(late, began=late.ended_at)
 
     found = [
-        list(whoever_waits_on_something_closed_is_told(History(True, waits=[wait])))
+        list(waiters_on_closed_clients_are_notified(History(True, waits=[wait])))
         for wait in (told, waits_on, misled, late, open_still, busy)
     ]
 
