@@ -234,9 +234,12 @@ class BrokerCatalog:
     def topics(self) -> list[str]:
         return self.client.topics()
 
-    def queues(self, topic: str) -> list[MessageQueue]:
-        route = self.client.retry_route(topic)
-        return [] if route is None else route.subscribe_queues()
+    def queues(self, topics: Iterable[str]) -> dict[str, list[MessageQueue]]:
+        found: dict[str, list[MessageQueue]] = {}
+        for topic in topics:
+            route = self.client.retry_route(topic)
+            found[topic] = [] if route is None else route.subscribe_queues()
+        return found
 
     def bounds(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, Bounds]:
         wanted = list(queues)

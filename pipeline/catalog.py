@@ -12,7 +12,7 @@ from typing import Protocol
 import attrs
 
 from ..message.message import DLQ_PREFIX, RETRY_PREFIX, MessageQueue
-from .errors import BadOption, DataLoss, UnknownTopic
+from .errors import BadOption, DataLoss, UnknownTopic, warn
 from .offsets import EARLIEST, LATEST, Offsets
 from .options import Position, ReadOptions, Stores, Subscription
 from .ranges import Extent, QueueRange, Task, plan_bytes, plan_queues, ranges_between
@@ -43,8 +43,8 @@ class Catalog(Protocol):
         """Return the topics that may be read."""
         ...
 
-    def queues(self, topic: str) -> list[MessageQueue]:
-        """Return the readable queues of a topic; none if the topic does not exist."""
+    def queues(self, topics: Iterable[str]) -> dict[str, list[MessageQueue]]:
+        """Return the readable queues of topics; none for a topic that does not exist."""
         ...
 
     def bounds(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, Bounds]:
@@ -81,12 +81,12 @@ class StoreCatalog:
     def topics(self) -> list[str]:
         return sorted({topic for store in self.stores.values() for topic in store.topics()})
 
-    def queues(self, topic: str) -> list[MessageQueue]:
-        return [
-            MessageQueue(topic, name, queue_id)
-            for name, store in sorted(self.stores.items())
-            for queue_id in range(store.topics().get(topic, 0))
-        ]
+    def queues(self, topics: Iterable[str]) -> dict[str, list[MessageQueue]]:
+        found: dict[str, list[MessageQueue]] = {topic: [] for topic in topics}
+        for name, store in sorted(self.stores.items()):
+            for topic, count in store.topics(found).items():
+                found[topic] += [MessageQueue(topic, name, queue_id) for queue_id in range(count)]
+        return found
 
     def bounds(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, Bounds]:
         wanted: dict[str, list[MessageQueue]] = {}
@@ -95,7 +95,7 @@ class StoreCatalog:
         found: dict[MessageQueue, Bounds] = {}
         for name, store in self.stores.items():
             own = wanted.get(name, [])
-            known = store.topics() if own else {}
+            known = store.topics({queue.topic for queue in own}) if own else {}
             own = [queue for queue in own if queue.queue_id < known.get(queue.topic, 0)]
             bounds = store.bounds([(queue.topic, queue.queue_id) for queue in own])
             found |= {queue: Bounds(*bounds[queue.topic, queue.queue_id]) for queue in own}
@@ -130,8 +130,14 @@ def is_system_topic(topic: str) -> bool:
     return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_PREFIXES)
 
 
-def subscribed(catalog: Catalog, subscription: Subscription, where: str) -> list[MessageQueue]:
+def subscribed(catalog: Catalog, subscription: Subscription, where: str, *, must_exist: bool = True) -> list[MessageQueue]:
     """Return the queues of a subscription.
+
+    Args:
+        catalog: where they are looked up.
+        subscription: names them.
+        where: the place that the catalog reads, for errors.
+        must_exist: every topic and queue that is named must exist; otherwise those that do not exist are left out.
 
     Raises:
         UnknownTopic, BadOption: a topic or a queue does not exist.
@@ -139,22 +145,20 @@ def subscribed(catalog: Catalog, subscription: Subscription, where: str) -> list
     if subscription.pattern:
         pattern = re.compile(subscription.pattern)
         topics = [topic for topic in catalog.topics() if not is_system_topic(topic) and pattern.fullmatch(topic)]
-        return sorted(queue for topic in topics for queue in catalog.queues(topic))
-    wanted = subscription.topics or sorted({queue.topic for queue in subscription.queues})
-    found: list[MessageQueue] = []
-    for topic in wanted:
-        queues = catalog.queues(topic)
-        if not queues:
-            raise UnknownTopic(topic, subscription.option, where, catalog.topics())
-        found += queues
+        return sorted(queue for queues in catalog.queues(topics).values() for queue in queues)
+    found = catalog.queues(subscription.topics or sorted({queue.topic for queue in subscription.queues}))
+    if must_exist:
+        for topic, queues in found.items():
+            if not queues:
+                raise UnknownTopic(topic, subscription.option, where, catalog.topics())
+    known = {queue for queues in found.values() for queue in queues}
     if not subscription.queues:
-        return sorted(found)
-    known = set(found)
-    for queue in subscription.queues:
+        return sorted(known)
+    for queue in subscription.queues if must_exist else ():
         if queue not in known:
             there = ", ".join(f"{each.broker_name}:{each.queue_id}" for each in sorted(known) if each.topic == queue.topic)
             raise BadOption("assign", str(queue), f"there is no such queue; the topic {queue.topic!r} has {there}")
-    return list(subscription.queues)
+    return [queue for queue in subscription.queues if queue in known]
 
 
 def resolve(
@@ -206,23 +210,34 @@ def batch_ranges(catalog: Catalog, options: ReadOptions) -> list[QueueRange]:
 
     Raises:
         UnknownTopic, BadOption: see `subscribed` and `resolve`.
-        DataLoss: a range begins before the oldest message that exists.
+        DataLoss: a range begins before the oldest message that exists, or a queue was deleted meanwhile.
     """
     queues = subscribed(catalog, options.subscription, str(options.place))
     bounds = catalog.bounds(queues)
     start = resolve(catalog, options.starting, bounds, strict_timestamps=options.strict_timestamps, is_end=False)
     end = resolve(catalog, options.ending, bounds, strict_timestamps=options.strict_timestamps, is_end=True)
+    losses = {queue: "the queue was deleted while the read was planned" for queue in queues if queue not in bounds}
     for queue, offset in start.items():
         if offset > end[queue] and (options.starting.offsets or options.ending.offsets):
             raise BadOption(options.starting.option, offset, f"{queue}: the range would end at {end[queue]}, before it begins")
         if offset < bounds[queue].min:
-            if options.fail_on_data_loss:
-                raise DataLoss(
-                    queue,
-                    f"option {options.starting.option!r} asks for offset {offset}, the oldest message has {bounds[queue].min}",
-                )
-            start[queue] = bounds[queue].min
+            oldest = bounds[queue].min
+            losses[queue] = f"option {options.starting.option!r} asks for offset {offset}, the oldest message has {oldest}"
+            start[queue] = oldest
+    report_losses(losses, options)
     return ranges_between(start, end)
+
+
+def report_losses(losses: Mapping[MessageQueue, str], options: ReadOptions) -> None:
+    """Report messages that no longer exist; with `failOnDataLoss` they are an error, without it warnings.
+
+    Raises:
+        DataLoss: for the first loss.
+    """
+    for queue, reason in losses.items():
+        if options.fail_on_data_loss:
+            raise DataLoss(queue, reason)
+        warn(f"{queue}: {reason}; going on without them")
 
 
 def plan_through_broker(ranges: Sequence[QueueRange], options: ReadOptions) -> list[Task]:

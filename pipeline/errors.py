@@ -8,14 +8,25 @@ PipelineError
 ├── Unavailable        a name server or broker does not answer
 ├── DataLoss           messages of a planned range no longer exist, or are missing
 ├── CorruptStore       bytes of a store that are no message
+│   └── CorruptFile    a table or a manifest that is not what was written
 ├── NotWritten         a row that cannot be sent, or a broker that did not store it as promised
 └── NoJava             no Java that Spark runs on
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from difflib import get_close_matches
+
+
+def warn(text: str) -> None:
+    """Report messages that a read skipped because its options accept it. The standard error of a worker goes to Spark's log."""
+    sys.stderr.write(f"{WARNING}{text}\n")
+
+
+WARNING = "ledgermq: "
+"""How a line with a warning begins."""
 
 
 class PipelineError(Exception):
@@ -79,6 +90,13 @@ class CorruptStore(PipelineError):
             f"{path}, physical offset {physical_offset} ({queue}, queue offset {queue_offset}): {reason}. "
             "Nothing was skipped. Set the option 'mode' to 'DROPMALFORMED' or 'PERMISSIVE' to go on"
         )
+
+
+class CorruptFile(CorruptStore):
+    """A table of a store or a manifest of an archive is not what was written; nothing was read or written."""
+
+    def __init__(self, path: str, what: str, reason: str) -> None:
+        PipelineError.__init__(self, f"{path}: {what} is not what was written: {reason}. Nothing was read or written")
 
 
 class NotWritten(PipelineError):

@@ -427,6 +427,11 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp") if streaming else ():
         if (text := given.text(name)) is not None:
             raise BadOption(name, text, "a stream has no end; read a batch, or stop the query")
+    ending = _position(given, "ending", LATEST, (LATEST,))
+    if starting.timestamp_ms is not None and ending.timestamp_ms is not None and starting.timestamp_ms > ending.timestamp_ms:
+        raise BadOption(
+            "endingTimestamp", given.text("endingTimestamp"), "the range would end before 'startingTimestamp', where it begins"
+        )
     limited = ("maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger")
     optional: dict[str, int | None] = {
         name: given.read(name, _integer(1), 0) or None for name in (*limited, "maxRecordsPerPartition")
@@ -438,7 +443,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         place,
         _subscription(given),
         starting,
-        _position(given, "ending", LATEST, (LATEST,)),
+        ending,
         Limits(most, optional["maxBytesPerTrigger"], least, given.read("maxTriggerDelay", _duration, TRIGGER_DELAY_MS) / 1000),
         Split(
             given.read("minPartitions", _integer(1, 100_000), 1),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +14,7 @@ from .broker_client import BrokerCatalog, BrokerClient
 from .broker_reader import BrokerReader
 from .catalog import Catalog, StoreCatalog
 from .columns import Column
+from .errors import warn
 from .options import ReadOptions, Stores
 from .ranges import Task
 from .segment_reader import Reader, read_segments
@@ -26,11 +26,6 @@ class TaskPartition(InputPartition):
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
-
-
-def warn(text: str) -> None:
-    """Report messages that a read skipped. The standard error of a worker goes to its log."""
-    sys.stderr.write(f"ledgermq: {text}\n")
 
 
 def open_catalog(options: ReadOptions) -> Catalog:

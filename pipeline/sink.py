@@ -43,7 +43,7 @@ def begin(options: WriteOptions) -> Began:
     ends = {}
     if options.topic is not None and options.exactly_once:
         catalog = BrokerCatalog(BrokerClient(options.servers))
-        ends = catalog.ends(catalog.queues(options.topic))
+        ends = catalog.ends(catalog.queues([options.topic])[options.topic])
     return Began(ends, time.time_ns() // 1_000_000)
 
 

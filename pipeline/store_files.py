@@ -23,7 +23,7 @@ from ..store.consumequeue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE
 from ..store.offline import NAME_DIGITS
 from ..world.disk import Disk, RealDisk
 from .deleted import Deletions
-from .errors import BadOption, CorruptStore
+from .errors import BadOption, CorruptFile
 from .log_files import SegmentFiles, numbered
 from .ranges import QueueRange, Sample
 
@@ -185,6 +185,29 @@ class QueueFiles:
         return tuple(found)
 
 
+@attrs.frozen
+class _Listed:
+    """A topic in the broker's table."""
+
+    read_queues: int
+    write_queues: int
+    perm: int
+
+    @property
+    def queues_max(self) -> int:
+        """The number of queues that the topic has for readers or for writers. They differ while queues are being removed."""
+        return max(self.read_queues, self.write_queues)
+
+
+@attrs.frozen
+class _Table:
+    """The broker's table of topics."""
+
+    topics: Mapping[str, _Listed]
+    log_offset: int | None
+    """The table contains all topics that have messages before this physical offset; None if an Apache broker wrote it."""
+
+
 @attrs.define(eq=False)
 class Store:
     """One store directory."""
@@ -213,23 +236,55 @@ class Store:
                 "storePath", self.root, "it holds no 'commitlog' directory; a broker's storePathRootDir is expected"
             )
 
-    def topics(self) -> dict[str, int]:
-        """Return the readable topics and their numbers of queues, from the table of topics or else from the directories."""
+    def topics(self, wanted: Iterable[str] | None = None) -> dict[str, int]:
+        """Return readable topics and their numbers of queues, from the table of topics and from the directories of queues.
+
+        A broker writes the table shortly after it has created a topic or added queues, and a slave copies it only every few
+        seconds. So queues that are not in the table count if they have messages that are newer than the table. Other
+        directories that are not in it belong to deleted topics.
+
+        Args:
+            wanted: only these topics are looked up; all if None.
+        """
         table = self._table()
+        there = self.disk.list_directory(f"{self.root}/consumequeue")
+        names = {*there, *(table.topics if table is not None else ())}
+        if wanted is not None:
+            names &= set(wanted)
+        directories = set(there) & names
         found: dict[str, int] = {}
-        for name in self.disk.list_directory(f"{self.root}/consumequeue"):
-            ids = [int(each) for each in self.disk.list_directory(f"{self.root}/consumequeue/{name}") if each.isdigit()]
-            if ids and (table is None or name in table):
-                found[name] = max(ids) + 1
-        for name, (queues, perm) in (table or {}).items():
-            if perm & PERM_READ:
-                found[name] = queues
-            else:
-                found.pop(name, None)
+        is_refreshed = False
+        for name in sorted(names):
+            listed = table.topics.get(name) if table is not None else None
+            if listed is not None and not listed.perm & PERM_READ:
+                continue
+            ids = self._stored_queues(name) if name in directories else []
+            if table is not None:
+                ids = [each for each in ids if each >= (listed.queues_max if listed is not None else 0)]
+                if ids and not is_refreshed:
+                    self.log.refresh()
+                    is_refreshed = True
+                ids = [each for each in ids if self._is_newer(name, each, table)]
+            count = max([each + 1 for each in ids] + ([listed.read_queues] if listed is not None else []), default=0)
+            if count:
+                found[name] = count
         return found
 
-    def _table(self) -> dict[str, tuple[int, int]] | None:
-        """Return read queues and permission of every topic from the broker's table; None if the store is a copy without it."""
+    def _stored_queues(self, topic: str) -> list[int]:
+        """Return the ids of the queues of a topic that have a directory."""
+        return [int(each) for each in self.disk.list_directory(f"{self.root}/consumequeue/{topic}") if each.isdigit()]
+
+    def _is_newer(self, topic: str, queue_id: int, table: _Table) -> bool:
+        """Return whether the newest message of a queue was appended after the table of topics was written."""
+        if table.log_offset is None:  # an Apache broker wrote it, which writes it before the first message of a topic
+            return False
+        files = self.queue(topic, queue_id)
+        files.refresh()
+        _, record_end = files.find_end(self.log)
+        return record_end > table.log_offset
+
+    def _table(self) -> _Table | None:
+        """Return the broker's table of topics; None if the store is a copy without it."""
         path = f"{self.root}/config/topics.json"
         try:
             file = self.disk.open(path, read_only=True)
@@ -240,10 +295,16 @@ class Store:
         finally:
             file.close()
         try:
-            table = cast("dict[str, Any]", json.loads(text))["topicConfigTable"]
-            return {name: (int(each["readQueueNums"]), int(each["perm"])) for name, each in table.items()}
+            stored = cast("dict[str, Any]", json.loads(text))
+            return _Table(
+                {
+                    name: _Listed(int(each["readQueueNums"]), int(each["writeQueueNums"]), int(each["perm"]))
+                    for name, each in stored["topicConfigTable"].items()
+                },
+                None if stored.get("logOffset") is None else int(stored["logOffset"]),
+            )
         except (ValueError, KeyError, TypeError) as error:
-            raise CorruptStore(path, 0, "the table of topics", 0, f"it is not what a broker writes: {error!r}") from error
+            raise CorruptFile(path, "the broker's table of topics", repr(error)) from error
 
     def queue(self, topic: str, queue_id: int) -> QueueFiles:
         """Return the consume queue of a queue; its files need not exist yet."""

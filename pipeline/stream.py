@@ -19,12 +19,12 @@ from ..remoting.codes import RequestCode
 from .broker_client import BrokerCatalog, request
 from .catalog import Bounds, Catalog, resolve, subscribed
 from .columns import Column
-from .errors import DataLoss, UnknownTopic
+from .errors import DataLoss, warn
 from .link import LinkLost
 from .offsets import JsonOffsets, Offsets, from_json, to_json
 from .options import TOOLS_GROUP, ReadOptions, Stores
 from .ranges import QueueRange, admit, ranges_between
-from .reading import TaskPartition, TaskReader, open_catalog, warn
+from .reading import TaskPartition, TaskReader, open_catalog
 
 POLL_SECONDS = 0.02
 """The shortest pause between two requests for the ends of queues. Spark itself asks for them about ninety times a second."""
@@ -42,27 +42,29 @@ class Progress:
     """The end of every queue at the last poll."""
     _queues: list[MessageQueue] = attrs.field(factory=list[MessageQueue])
     _looked_up: float = -SUBSCRIPTION_SECONDS
+    _has_begun: bool = False
+    """Whether all topics and queues that are named existed once."""
     _polled: float = 0.0
     """The time at which the ends were looked up last."""
     _pause: float = POLL_SECONDS
     """The pause before the next poll, at least as long as the last poll took, which for a thousand queues is noticeable."""
     _shorter_since: dict[MessageQueue, float] = attrs.field(factory=dict[MessageQueue, float])
+    """Queues that end before the offset up to which they were read, and the time at which that was noticed."""
+    _reported: set[MessageQueue] = attrs.field(factory=set[MessageQueue])
+    """Queues whose loss was reported and still lasts. It is reported once, not at every poll."""
     _batch_at: float = attrs.field(factory=time.monotonic)
 
     def queues(self) -> list[MessageQueue]:
         """Return the queues that are read. They are looked up again every `SUBSCRIPTION_SECONDS`.
 
         Raises:
-            UnknownTopic: a topic did not exist at the start. A later deletion is reported when its messages are missed.
+            UnknownTopic: a topic did not exist at the start. `poll` reports those that are deleted later.
         """
         now = time.monotonic()
         if now - self._looked_up >= SUBSCRIPTION_SECONDS:
-            try:
-                self._queues = subscribed(self.catalog, self.options.subscription, str(self.options.place))
-            except UnknownTopic:
-                if not self._queues:
-                    raise
-            self._looked_up = now
+            options = self.options
+            self._queues = subscribed(self.catalog, options.subscription, str(options.place), must_exist=not self._has_begun)
+            self._looked_up, self._has_begun = now, True
         return self._queues
 
     def start(self) -> Offsets:
@@ -94,15 +96,21 @@ class Progress:
         self._pause = max(POLL_SECONDS, now - began)
         for queue, offset in start.items():
             if queue not in ends:
-                self._lose(queue, f"the queue no longer exists; it was read up to offset {offset}")
+                self._lose_for_long(queue, f"the queue no longer exists; it was read up to offset {offset}")
             elif ends[queue] < offset:
                 since = self._shorter_since.setdefault(queue, now)
                 if now - since > self._failover_seconds:
-                    self._lose(queue, f"it was read up to offset {offset} and ends at {ends[queue]} now")
+                    self._lose_for_long(queue, f"it was read up to offset {offset} and ends at {ends[queue]} now")
             else:
                 self._shorter_since.pop(queue, None)
+                self._reported.discard(queue)
         self.latest = {**start, **{queue: max(end, start.get(queue, 0)) for queue, end in ends.items()}}
         return self.latest
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a queue is shorter than what was read of it, and this has not been reported yet."""
+        return not self._shorter_since.keys() <= self._reported
 
     @property
     def _failover_seconds(self) -> float:
@@ -168,6 +176,11 @@ class Progress:
             raise DataLoss(queue, reason)
         warn(f"{queue}: {reason}; going on without them")
 
+    def _lose_for_long(self, queue: MessageQueue, reason: str) -> None:
+        if queue not in self._reported:
+            self._lose(queue, reason)
+            self._reported.add(queue)
+
     def publish(self, offsets: Offsets) -> None:
         """Commit the offsets of the query for its consumer group, so that tools can show its lag. They are never read back."""
         catalog, group = self.catalog, self.options.pulling.group
@@ -227,6 +240,8 @@ class LedgermqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin = from_json(start)
         latest = self.progress.poll(begin)
         if self._target is not None:
+            while self.progress.is_waiting:  # the query ends after this batch, so a later poll would not notice the loss
+                latest = self.progress.poll(begin)
             latest = {
                 queue: max(min(end, self._target[queue]), begin.get(queue, 0))
                 for queue, end in latest.items()

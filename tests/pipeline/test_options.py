@@ -60,6 +60,7 @@ def test_several_stores_are_told_apart_by_broker_name() -> None:
         ({"endingOffsets": "earliest"}, "endingOffsets", "cannot be where a range begins or ends"),
         ({"endingOffsets": '{"T":{"a":{"0":-2}}}'}, "endingOffsets", "-2 cannot be"),
         ({"startingTimestamp": "yesterday"}, "startingTimestamp", "ISO-8601"),
+        ({"startingTimestamp": "1001", "endingTimestamp": "1000"}, "endingTimestamp", "before 'startingTimestamp'"),
         ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger", "at least 1"),
         ({"maxBytesPerTrigger": "1MB"}, "maxBytesPerTrigger", "a whole number"),
         ({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "5"}, "minOffsetsPerTrigger", "not be above"),

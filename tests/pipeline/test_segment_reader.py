@@ -229,15 +229,17 @@ def test_equal_hashes_do_not_make_equal_tags(tmp_path: Path) -> None:
 
 def test_only_topics_and_queues_that_may_be_read_are_there(files: StoreFiles) -> None:
     """The broker's table of topics decides: what it does not name was deleted."""
-    table = '{"topicConfigTable":{"T":{"readQueueNums":2,"perm":6},"W":{"readQueueNums":2,"perm":2}}}'
+    numbers = '"readQueueNums":2,"writeQueueNums":2'
+    table = f'{{"topicConfigTable":{{"T":{{{numbers},"perm":6}},"W":{{{numbers},"perm":2}}}}}}'
     (files.root / "config").mkdir()
     (files.root / "config" / "topics.json").write_text(table)
     files.append([attrs.evolve(each, topic=topic) for each in interleaved(3) for topic in ("W", "gone")])
     catalog = StoreCatalog(Stores((str(files.root),), ("a",)))
 
     assert catalog.topics() == ["T"]
-    assert [queue.queue_id for queue in catalog.queues("T")] == [0, 1]
-    assert catalog.queues("gone") == catalog.queues("W") == []
+    found = catalog.queues(["T", "gone", "W"])
+    assert [queue.queue_id for queue in found["T"]] == [0, 1]
+    assert found["gone"] == found["W"] == []
 
 
 def test_files_of_a_ledger_are_part_of_the_log(files: StoreFiles) -> None:

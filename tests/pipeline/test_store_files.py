@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from pathlib import Path
 
@@ -37,8 +38,6 @@ def test_a_store_is_scanned_while_its_broker_writes(tmp_path: Path) -> None:
         try:
             options = read_options({"storePath": str(tmp_path / "0"), "subscribe": "T", "verifyCrc": "true"}, streaming=False)
             catalog = open_catalog(options)
-            while "T" not in catalog.topics():  # the broker has not written its table of topics yet
-                pass
             while len(counts) < SCANS or counts[-1] == 0:
                 catalog = open_catalog(options)
                 found: dict[int, list[int]] = {}
@@ -80,3 +79,38 @@ def test_a_queue_that_does_not_exist_is_empty(tmp_path: Path) -> None:
     StoreFiles(tmp_path).append(interleaved(3))
 
     assert Store(str(tmp_path), "a").bounds([("T", 7), ("none", 0)]) == {("T", 7): (0, 0), ("none", 0): (0, 0)}
+
+
+def write_table(files: StoreFiles, topics: dict[str, tuple[int, int]], log_offset: int | None) -> None:
+    """Write the table of topics as a broker does, with read and write queues; Apache's has no offset of the log."""
+    table = {name: {"readQueueNums": read, "writeQueueNums": write, "perm": 6} for name, (read, write) in topics.items()}
+    config = files.root / "config"
+    config.mkdir(exist_ok=True)
+    stored = {"topicConfigTable": table, **({} if log_offset is None else {"logOffset": log_offset})}
+    (config / "topics.json").write_text(json.dumps(stored))
+
+
+def test_a_topic_that_is_newer_than_the_table_is_there_with_its_first_message(tmp_path: Path) -> None:
+    """So are queues that were added since. Directories of topics that the table no longer has are older than it."""
+    files = StoreFiles(tmp_path)
+    files.append([*interleaved(4, queues=4, topic="deleted"), *interleaved(8, queues=4, topic="grown")])
+    files.append(interleaved(4, queues=4, topic="shrinking"))
+    write_table(files, {"grown": (4, 4), "shrinking": (2, 4), "empty": (8, 8)}, files.position)
+    before = Store(str(tmp_path), "a").topics()
+
+    files.append([*interleaved(3, topic="new"), *interleaved(6, queues=6, topic="grown")])
+    files.append(interleaved(4, queues=4, topic="shrinking"))
+    store = Store(str(tmp_path), "a")
+
+    assert before == {"empty": 8, "grown": 4, "shrinking": 2}
+    assert store.topics() == {"empty": 8, "grown": 6, "new": 3, "shrinking": 2}
+    assert store.topics(["new", "deleted", "../consumequeue/new"]) == {"new": 3}
+
+
+def test_a_table_of_apache_names_all_topics(tmp_path: Path) -> None:
+    """An Apache broker writes it before a topic's first message, and it removes directories of deleted topics late."""
+    files = StoreFiles(tmp_path)
+    files.append(interleaved(4, topic="deleted"))
+    write_table(files, {"T": (1, 1)}, None)
+
+    assert Store(str(tmp_path), "a").topics() == {"T": 1}

@@ -12,9 +12,12 @@ from typing import Any
 import attrs
 import pytest
 
+from ledgermq.pipeline import stream
 from ledgermq.pipeline.columns import available
+from ledgermq.pipeline.errors import DataLoss
 from ledgermq.pipeline.options import read_options
-from ledgermq.pipeline.stream import LedgermqStreamReader
+from ledgermq.pipeline.reading import open_catalog
+from ledgermq.pipeline.stream import LedgermqStreamReader, Progress
 from ledgermq.testing.embedded import Embedded
 
 from .brokers import create_topic, send
@@ -256,3 +259,43 @@ def test_a_batch_may_wait_until_it_is_worth_it(files: StoreFiles) -> None:
 
     assert ends[0] == begin[0]
     assert ends[1] == {"T": {"store": {"0": 31, "1": 31, "2": 31}}}
+
+
+def test_a_deleted_topic_does_not_hide_the_queues_that_others_get(
+    files: StoreFiles, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its loss is reported once, not at every poll, and the query goes on with the topics that exist."""
+    files.append(interleaved(9, topic="U"))
+    options = read_options(
+        {"storePath": str(files.root), "subscribe": "T,U", "startingOffsets": "earliest", "failOnDataLoss": "false"},
+        streaming=True,
+    )
+    progress = Progress(options, open_catalog(options))
+    start = progress.poll(progress.start())
+    shutil.rmtree(files.root / "consumequeue" / "U")
+    files.append(interleaved(5, queues=5))
+
+    monkeypatch.setattr(stream, "SUBSCRIPTION_SECONDS", 0.0)
+    for _ in range(2):
+        progress.poll(start)
+    latest = progress.poll(start)
+
+    assert {str(queue): end for queue, end in latest.items() if queue.topic == "T"} == {
+        f"T@store:{queue_id}": 31 if queue_id < 3 else 1 for queue_id in range(5)
+    }
+    assert capsys.readouterr().err.count("U@store:0: the queue no longer exists; it was read up to offset 3") == 1
+
+
+def test_a_store_that_is_older_than_the_checkpoint_is_an_error_or_a_warning(
+    files: StoreFiles, run: Engine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A restored backup gives its next messages offsets that the query has read, so they would be skipped silently."""
+    run(storePath=str(files.root))
+    shutil.rmtree(files.root)
+    restored = StoreFiles(files.root)
+    restored.append(interleaved(30))
+
+    with pytest.raises(DataLoss, match="it was read up to offset 30 and ends at 10 now"):
+        run(storePath=str(files.root))
+    assert rows(run(storePath=str(files.root), failOnDataLoss="false")) == []
+    assert capsys.readouterr().err.count("ends at 10 now") == 3
