@@ -60,13 +60,21 @@ class DLedgerAdministration:
             with trio.fail_after(CHANGE_SECONDS):
                 await actions[action](peer, request)
         except trio.TooSlowError:
-            status = "it may still be done: look at `ledgermq dledger status`"
             raise RequestRefused(
-                ResponseCode.SYSTEM_ERROR, f"{action} {peer} was not done within {CHANGE_SECONDS:g} s; {status}"
+                ResponseCode.SYSTEM_ERROR, f"{action} {peer} was not done within {CHANGE_SECONDS:g} s; {self._so_far(peer)}"
             ) from None
         except (Refused, LeadershipLost) as error:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"{action} {peer}: {error}") from error
         return request.response()
+
+    def _so_far(self, peer: PeerId) -> str:
+        """What is known of a change that was not done in time."""
+        if peer in self.node.replica.core.configuration.learners:
+            return (
+                f"{peer} is a learner now, and becomes no voter before it has caught up: look at `ledgermq dledger status`, "
+                "then add it again or remove it"
+            )
+        return "it may still be done: look at `ledgermq dledger status`"
 
     async def _transfer(self, peer: PeerId, _request: RemotingCommand) -> None:
         replica = self.node.replica

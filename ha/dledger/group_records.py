@@ -17,13 +17,14 @@ from ...world.network import Address
 from ..errors import HaProtocolError
 from ..raft.quorum import Configuration
 from ..raft.units import PeerId
+from .native_layout import NAME_BYTES_MAX
 
 BARRIER = "raft_barrier"
 """The kind of the first record of a term. It changes nothing, but entries of earlier terms are committed with it."""
 CONFIGURATION = "raft_configuration"
 """The kind of the record with the voters, outgoing voters and learners of the group from here on, and their addresses."""
 PEERS_MAX = 64
-"""The most voters, outgoing voters, learners or addresses in one configuration; a record with more is refused."""
+"""The most members of one configuration, and addresses in its record; more are refused, by the leader and by readers."""
 _HOST = encode_host("0.0.0.0", 0)  # the node's address is not known here, and no reader uses the field
 
 
@@ -33,6 +34,17 @@ class GroupConfiguration:
 
     configuration: Configuration
     addresses: Mapping[PeerId, Address]
+
+    def check(self) -> None:
+        """Raise ValueError if no node could use the record of this configuration, which would stay in the log for good."""
+        members = self.configuration.members
+        if len(members) > PEERS_MAX:
+            raise ValueError(f"a group has at most {PEERS_MAX} members (got {len(members)})")
+        for peer in sorted(members):
+            if not 0 < len(peer.encode()) <= NAME_BYTES_MAX:
+                raise ValueError(f"ids of peers have 1 to {NAME_BYTES_MAX} bytes (got {peer!r:.100})")
+        if without := sorted(members - self.addresses.keys()):
+            raise ValueError(f"a configuration needs the addresses of its members, and {', '.join(without)} has none")
 
 
 def barrier_record(wall_ms: int) -> bytes:
@@ -70,19 +82,18 @@ def read_configuration(body: bytes) -> GroupConfiguration:
         content = control.content
         voters, outgoing, learners = (_peers(content.get(name)) for name in ("voters", "outgoing", "learners"))
         addresses = _addresses(content.get("addresses"))
-        configuration = Configuration(voters, outgoing, learners)
+        group = GroupConfiguration(Configuration(voters, outgoing, learners), addresses)
+        group.check()
     except (CorruptRecord, ValueError) as error:
         raise HaProtocolError(f"the record of a configuration cannot be read: {error}") from error
-    if not configuration.members <= addresses.keys():
-        raise HaProtocolError(f"a configuration without the addresses of {sorted(configuration.members - addresses.keys())}")
-    return GroupConfiguration(configuration, addresses)
+    return group
 
 
 def _peers(value: Any) -> tuple[PeerId, ...]:
     peers = cast("list[Any]", value)
     if not isinstance(value, list) or len(peers) > PEERS_MAX:
         raise ValueError(f"a list of at most {PEERS_MAX} peers was expected (got {value!r:.100})")
-    if not all(isinstance(peer, str) and peer for peer in peers):
+    if not all(isinstance(peer, str) for peer in peers):
         raise ValueError(f"ids of peers are texts (got {value!r:.100})")
     return tuple(PeerId(peer) for peer in peers)
 

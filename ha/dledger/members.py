@@ -8,6 +8,7 @@ import trio
 
 from ...world.network import Address
 from ..errors import LeadershipLost
+from ..raft.errors import ChangeRefused
 from ..raft.units import PeerId
 from .group_records import GroupConfiguration, configuration_record
 from .replica import Replica
@@ -24,6 +25,7 @@ async def change_members(
     Raises:
         NotLeader, ChangeRefused (Refused), LeadershipLost: the current step failed; earlier ones remain in effect.
     """
+    _check_addresses(replica, addresses)
     present = replica.core.configuration
     fresh = [peer for peer in voters if not present.votes(peer) and peer not in present.learners]
     if fresh:
@@ -31,6 +33,21 @@ async def change_members(
     while not _caught_up(replica, voters):  # noqa: ASYNC110 - no event reports it
         await trio.sleep(CATCH_UP_SECONDS)
     await _change(replica, voters, learners, addresses)
+
+
+def _check_addresses(replica: Replica, addresses: dict[PeerId, Address]) -> None:
+    """Raise ChangeRefused if the group could not reach a node at the address that was given for it."""
+    members = replica.addresses()
+    for peer, address in addresses.items():
+        set_here = replica.settings.peers.get(peer, address)
+        if set_here != address:
+            raise ChangeRefused(
+                f"the leader's dLegerPeers has {peer} at {set_here}, which counts: give that address, or set another one there "
+                "and start the leader again; membership was not changed"
+            )
+        for other, taken in members.items():
+            if taken == address and other != peer:
+                raise ChangeRefused(f"{address} is the address of {other}; membership was not changed")
 
 
 def _caught_up(replica: Replica, voters: Sequence[PeerId]) -> bool:
@@ -48,7 +65,12 @@ async def _change(
 ) -> None:
     configuration = replica.core.plan_change(voters, learners)
     known = {**replica.reader.newest().addresses, **replica.settings.peers, **addresses}
-    record = configuration_record(GroupConfiguration(configuration, known), replica.world.clock.wall_ms())
+    group = GroupConfiguration(configuration, known)
+    try:
+        group.check()
+    except ValueError as error:
+        raise ChangeRefused(f"{error}; membership was not changed") from error
+    record = configuration_record(group, replica.world.clock.wall_ms())
     index = replica.propose_own(record, configuration)
     if index is None:
         raise LeadershipLost

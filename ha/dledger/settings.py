@@ -10,6 +10,7 @@ from ...world.network import Address
 from ..errors import WrongHaSetting
 from ..raft.settings import Settings
 from ..raft.units import PeerId
+from .group_records import PEERS_MAX
 from .java_state import JavaSettings
 from .native_layout import NAME_BYTES_MAX
 from .recovery import LedgerFiles
@@ -81,6 +82,8 @@ class ReplicaSettings:
         for name in (self.group, *self.peers, self.self_id):
             if not name or len(name.encode()) > NAME_BYTES_MAX:
                 raise WrongHaSetting(f"dLegerGroup and ids of peers have 1 to {NAME_BYTES_MAX} bytes (got {name!r:.100})")
+        if len(self.peers) > PEERS_MAX:
+            raise WrongHaSetting(f"dLegerPeers has at most {PEERS_MAX} nodes (got {len(self.peers)})")
         if self.self_id not in self.peers:
             raise WrongHaSetting(
                 f"dLegerSelfId is {self.self_id}, which is not among dLegerPeers ({', '.join(self.peers) or 'which are empty'})"

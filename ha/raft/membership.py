@@ -20,6 +20,8 @@ def plan_change(state: State, led: Leadership, voters: Iterable[PeerId], learner
     """Return the configuration to propose so that the group becomes `voters` and `learners`."""
     present = state.configuration
     target = Configuration(tuple(voters), (), tuple(learners))
+    if not target.voters:
+        raise ChangeRefused("a group needs at least one voter; membership was not changed")
     planned = target if target.voters == present.voters else Configuration(target.voters, present.voters, target.learners)
     check_change(state, led, planned)
     return planned
@@ -38,8 +40,6 @@ def check_change(state: State, led: Leadership, configuration: Configuration) ->
         if configuration != present.left():
             raise ChangeRefused("the joint configuration must be left first; membership was not changed")
         return
-    if not configuration.voters:
-        raise ChangeRefused("a group needs at least one voter; membership was not changed")
     if configuration.joint:
         if configuration.outgoing != present.voters:
             raise ChangeRefused("the old voters of a joint configuration must be the present ones; membership was not changed")

@@ -107,10 +107,10 @@ def tables_of(broker: Broker) -> dict[str, Any]:
     }
 
 
-async def ask(group: Group, node: Node, code: RequestCode, request: Request) -> RemotingCommand:
+async def ask(group: Group, node: Node, code: RequestCode, request: Request, seconds: float = 20.0) -> RemotingCommand:
     """Send a request to one node, whatever it is."""
     async with connected(Address(node.machine.host, 10911), network=group.world("10.0.3.2").network) as channel:
-        return await channel.call(RemotingCommand(code, request[0], body=request[1]), 20.0)
+        return await channel.call(RemotingCommand(code, request[0], body=request[1]), seconds)
 
 
 async def prepare(group: Group) -> Node:

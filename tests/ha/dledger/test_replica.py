@@ -7,9 +7,10 @@ import random
 import pytest
 import trio
 
+from ledgermq.ha.dledger.group_records import PEERS_MAX
 from ledgermq.ha.dledger.members import change_members
 from ledgermq.ha.dledger.waiters import Outcome
-from ledgermq.ha.raft.errors import NotLeader
+from ledgermq.ha.raft.errors import ChangeRefused, NotLeader
 from ledgermq.ha.raft.roles import Role
 from ledgermq.ha.raft.units import PeerId
 from ledgermq.testing.sim.disk import SimDisk
@@ -272,6 +273,28 @@ def test_members_are_added_and_removed_while_it_runs() -> None:
         await group.put_until_done()
         await group.converged()
         group.check()
+
+    scenario(story)
+
+
+def test_a_group_takes_as_many_members_as_its_records_hold() -> None:
+    """One more would make the record of the configuration unreadable for all nodes, for good."""
+
+    async def story(group: Group) -> None:
+        leader = await group.leader()
+        voters = list(leader.up.core.configuration.voters)
+        learners = {
+            PeerId(f"l{number:02}"): Address("10.0.9.9", 1000 + number) for number in range(PEERS_MAX - len(voters) + 1)
+        }
+        with pytest.raises(ChangeRefused, match=f"a group has at most {PEERS_MAX} members"):
+            await change_members(leader.up, voters, list(learners), learners)
+        end = leader.up.ledger.end_index
+        del learners[max(learners)]
+        with trio.fail_after(20):
+            await change_members(leader.up, voters, list(learners), learners)
+        assert leader.up.ledger.end_index == end + 1
+        assert len(leader.up.core.configuration.members) == PEERS_MAX
+        await group.put_until_done()
 
     scenario(story)
 

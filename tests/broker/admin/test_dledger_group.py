@@ -1,0 +1,80 @@
+"""What the leader of a DLedger group refuses of an administrator, in words that say what to do."""
+
+from __future__ import annotations
+
+from ledgermq.remoting.codes import RequestCode, ResponseCode
+from ledgermq.testing.embedded import RAFT_PORT
+
+from ..test_dledger import Group, Node, scenario
+from ..test_dledger_requests import ask
+
+
+async def change(group: Group, leader: Node, action: str, peer: str, address: str = "") -> str | None:
+    """What the leader answers to a change: None if it is done, else why it is not."""
+    fields = {"action": action, "peer": peer, "address": address}
+    answer = await ask(group, leader, RequestCode.CHANGE_DLEDGER_GROUP, (fields, b""), seconds=90.0)
+    return None if answer.code == ResponseCode.SUCCESS else answer.remark
+
+
+def members(leader: Node) -> set[str]:
+    assert leader.broker is not None
+    group = leader.broker.replication.status()["dledger"]
+    return {*group["voters"], *group["learners"]}
+
+
+def test_a_change_that_cannot_work_changes_nothing() -> None:
+    """No record of it reaches the log, which every node of the group would have to read for ever."""
+
+    async def story(group: Group) -> None:
+        leader = await group.master()
+        name, here = f"n{group.nodes.index(leader)}", f"{leader.machine.host}:{RAFT_PORT}"
+        other = min(members(leader) - {name})
+        elsewhere = f"10.0.9.9:{RAFT_PORT}"
+        wrong = [
+            ("add", "n9", here, f"{here} is the address of {name}"),
+            ("learner", other, elsewhere, f"the leader's dLegerPeers has {other} at 10.0.1.{other[1:]}:{RAFT_PORT}"),
+            ("learner", "", elsewhere, "ids of peers have 1 to 255 bytes"),
+            ("add", "n" * 256, elsewhere, "ids of peers have 1 to 255 bytes"),
+            ("add", "n9", "10.0.9.9", "an address is HOST:PORT"),
+            ("remove", "n9", "", "n9 is no member: n0, n1, n2 are"),
+            ("transfer", "n9", "", "n9 is not a voter"),
+            ("join", "n9", "", "action is one of"),
+        ]
+        assert leader.broker is not None
+        end = leader.broker.store.log.max_offset
+        for action, peer, address, words in wrong:
+            assert words in (await change(group, leader, action, peer, address) or "it was done")
+        assert (members(leader), leader.broker.store.log.max_offset) == ({"n0", "n1", "n2"}, end)
+
+    scenario(story)
+
+
+def test_the_last_voter_stays() -> None:
+    """Neither removed nor made a learner, and the group goes on."""
+
+    async def story(group: Group) -> None:
+        leader = await group.master()
+        name = f"n{group.nodes.index(leader)}"
+        for other in sorted(members(leader) - {name}):
+            assert await change(group, leader, "remove", other) is None
+        for action in ("remove", "learner"):
+            refusal = await change(group, leader, action, name, f"{leader.machine.host}:{RAFT_PORT}")
+            assert "a group needs at least one voter; membership was not changed" in (refusal or "it was done")
+        assert members(leader) == {name}
+        assert (await group.master()) is leader
+
+    scenario(story)
+
+
+def test_a_new_voter_that_never_answers_stays_a_learner_and_the_answer_says_so() -> None:
+    """It can be added again once it runs, or removed."""
+
+    async def story(group: Group) -> None:
+        leader = await group.master()
+        refusal = await change(group, leader, "add", "n9", f"10.0.9.9:{RAFT_PORT}")
+        assert "n9 is a learner now, and becomes no voter before it has caught up" in (refusal or "it was done")
+        assert members(leader) == {"n0", "n1", "n2", "n9"}
+        assert await change(group, leader, "remove", "n9") is None
+        assert members(leader) == {"n0", "n1", "n2"}
+
+    scenario(story)
