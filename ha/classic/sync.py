@@ -30,7 +30,8 @@ from .table_proofs import NONCE_FIELD, NONCE_SIZE, PROOF_FIELD, is_proved
 log = get_logger(__name__)
 
 RETRY_SECONDS = 1.0
-"""Pause, in seconds, after a round in which a table could not be copied; a new master refuses until it serves clients."""
+"""Pause, in seconds, after a round in which a table could not be copied. A warning is logged only if the next one fails too,
+because a new master refuses until it serves clients."""
 PERIOD_SECONDS = 10.0
 """Pause, in seconds, between two rounds of copying."""
 CALL_SECONDS = 5.0
@@ -136,7 +137,9 @@ class ConfigSync:
     rounds: int = 0
     """How many rounds have copied every table."""
     _failing: set[str] = attrs.field(factory=set[str])
-    """The tables that failed in the last round; logged again only when they change."""
+    """The tables that failed in the last round."""
+    _logged: set[str] = attrs.field(factory=set[str])
+    """The failed tables of the last warning; another warning is logged only when they change."""
     _merge: OffsetMerge = attrs.field(factory=OffsetMerge)
     _wake: trio.Event = attrs.field(factory=trio.Event)
 
@@ -179,8 +182,11 @@ class ConfigSync:
             failed["connection"] = str(group.exceptions[0])
         if failed:  # messages of a topic that the master has not sent yet can be read only here now
             self.tables.adopt_topics()
-        if failed and failed.keys() != self._failing:
+        if not failed:
+            self._logged = set()
+        elif self._failing and failed.keys() != self._logged:  # not the first round: a new master refuses until it serves
             log.warning("slave_sync_failed", master=str(master), **failed)
+            self._logged = set(failed)
         self._failing = set(failed)
         self.rounds += not failed
 

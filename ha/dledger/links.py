@@ -64,8 +64,8 @@ class Link:
     connected: bool = False
     refusal: str | None = None
     """Why the last attempt ended, if an operator has to act."""
-    sent_at: float = 0.0
-    """The time of the last sent message, by the monotonic clock."""
+    unanswered_since: float = 0.0
+    """The time of the first message sent since the peer was last heard, by the monotonic clock."""
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     _connection: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     _queue: deque[Message] = attrs.field(factory=deque[Message])
@@ -126,11 +126,11 @@ class Link:
                 if answer := dialler.receive(bytes(received)):
                     await stream.send_all(answer)
         self.connected, self.refusal = True, None
+        links.heard[self.peer] = links.clock.monotonic()
         log.info("raft_peer_connected", peer=self.peer, address=str(self.address), lane=self.lane)
         if self.lane == LANE_ENTRIES:
             links.on_connected(self.peer)
         self._connection = trio.CancelScope()
-        self.sent_at = links.clock.monotonic()
         async with trio.open_nursery() as nursery:
             self._connection = nursery.cancel_scope
             nursery.start_soon(self._notice_end, stream, nursery.cancel_scope)
@@ -156,7 +156,8 @@ class Link:
                 if isinstance(message, Append) and message.batch is not None and message.batch.size_bytes >= COLD_BYTES:
                     await self.links.workers.run(crc32, message.batch.payload.entries)
                 await stream.send_parts(encode_message(message))
-                self.sent_at = self.links.clock.monotonic()
+                if self.unanswered_since <= self.links.heard.get(self.peer, 0.0):
+                    self.unanswered_since = self.links.clock.monotonic()
             self._wake = trio.Event()
             await self._wake.wait()
 
@@ -252,10 +253,12 @@ class Links:
         """Dial peers again that do not answer, because the peer may have disappeared without closing the connection."""
         while True:
             await trio.sleep(SWEEP_SECONDS)
+            now = self.clock.monotonic()
             for (peer, _), link in self.outgoing.items():
-                if link.connected and link.sent_at > self.heard.get(peer, 0.0) + SILENT_SECONDS:
+                owed = link.unanswered_since > self.heard.get(peer, 0.0)
+                if link.connected and owed and now - link.unanswered_since > SILENT_SECONDS:
                     log.warning("silent_raft_peer_dialled_again", peer=peer, address=str(link.address))
-                    self.heard[peer] = self.clock.monotonic()
+                    self.heard[peer] = now
                     link.reconnect()
 
     async def _accept(self, stream: Stream) -> None:

@@ -189,6 +189,7 @@ async def test_a_stranger_s_tables_are_not_taken(masters: bytes) -> None:
         sync = ConfigSync(tables, TcpNetwork(), secret=b"secret", secrets=random.SystemRandom())
         with capture_logs() as logs:
             await sync.round(address)
+            await sync.round(address)
 
     if masters == b"secret":
         assert tables.taken.keys() == {"topics", "delay", "groups"}
@@ -212,7 +213,7 @@ async def test_tables_of_the_same_version_are_not_taken_again() -> None:
 
 
 async def test_a_table_that_does_not_come_keeps_no_other_from_coming() -> None:
-    """A refusal, a broken body and a body of another shape are said once, and what we had stays."""
+    """A refusal, a broken body and a body of another shape are said once, if they come again, and what we had stays."""
     broken = {
         **BODIES,
         RequestCode.GET_ALL_TOPIC_CONFIG: None,
@@ -222,11 +223,14 @@ async def test_a_table_that_does_not_come_keeps_no_other_from_coming() -> None:
     master, tables = Master(broken), Tables()
     async with serving(master) as address:
         sync = ConfigSync(tables, TcpNetwork())
+        with capture_logs() as first:
+            await sync.round(address)
         with capture_logs() as logs:
             await sync.round(address)
             await sync.round(address)
 
     assert tables.taken.keys() == {"groups"}
+    assert "slave_sync_failed" not in [entry["event"] for entry in first]
     (said,) = [entry for entry in logs if entry["event"] == "slave_sync_failed"]
     assert {"topics", "consumer_offsets", "delay_offsets"} <= said.keys()
     assert sync.rounds == 0

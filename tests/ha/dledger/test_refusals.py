@@ -13,6 +13,7 @@ from ledgermq.ha.dledger.settings import ReplicaSettings, parse_peers
 from ledgermq.ha.dledger.waiters import Outcome
 from ledgermq.ha.errors import CorruptHardState, WrongHaSetting
 from ledgermq.ha.raft.units import PeerId
+from ledgermq.testing.logs import capture_logs
 from ledgermq.testing.sim.world import Machine
 from ledgermq.world.network import Address
 
@@ -110,6 +111,28 @@ def test_many_strangers_do_not_keep_peers_out() -> None:
         await other.start()
         await group.put_until_done()
         await group.converged()
+
+    scenario(story)
+
+
+def test_only_a_peer_that_owes_an_answer_is_dialled_again() -> None:
+    """Two followers have little to say to each other; a peer whose machine is cut off is dialled again."""
+
+    async def story(group: Group) -> None:
+        leader = await group.leader()
+        one, other = (node for node in group.running if node is not leader)
+        await trio.sleep(20)
+        with capture_logs() as logs:
+            await one.kill()
+            await one.start()
+            await group.converged()
+            await trio.sleep(20)
+        assert "silent_raft_peer_dialled_again" not in [entry["event"] for entry in logs]
+        with capture_logs() as logs:
+            group.isolate(other)
+            await trio.sleep(10)
+        dialled = {entry["peer"] for entry in logs if entry["event"] == "silent_raft_peer_dialled_again"}
+        assert other.peer in dialled
 
     scenario(story)
 
