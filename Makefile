@@ -9,6 +9,8 @@ TEST_PROCESSES ?= auto
 EDGE_SECONDS ?= 60
 EDGE_TURN_MS ?= 100
 MODEL_STATES ?= 100000
+# Bytecode is kept even where the environment forbids it: tests start hundreds of processes, and each would compile every module.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test check interop sim check-model fuzz edge bench clean
 
