@@ -450,11 +450,12 @@ class Replica:
         core = self.core
         if core.leadership is None:
             return
-        wall_ms = self.world.clock.wall_ms()
+        wanted, wall_ms = core.leadership.configuration_wanted, self.world.clock.wall_ms()
+        if isinstance(core, Raft) and not self.ledger.configurations and core.commit_index >= core.leadership.term_start_index:
+            wanted = core.configuration  # from here on the log says who votes, whatever another node's list of peers says
         if core.barrier_wanted:
             self.propose_own(barrier_record(wall_ms))
-        elif core.leadership.configuration_wanted is not None:
-            wanted = core.leadership.configuration_wanted
+        elif wanted is not None:
             group = GroupConfiguration(wanted, {**self.settings.peers, **self.reader.newest().addresses})
             self.propose_own(configuration_record(group, wall_ms), wanted)
 

@@ -156,6 +156,29 @@ def test_a_node_without_its_term_and_vote_does_not_start() -> None:
     scenario(story)
 
 
+def test_the_members_of_a_group_are_those_in_its_log_whatever_a_list_of_peers_says() -> None:
+    """A node whose list was made shorter would else elect itself once it is cut off, and acknowledge alone."""
+
+    async def story(group: Group) -> None:
+        leader = await group.leader()
+        await group.put(leader, 5)
+        await group.converged()
+        node = next(node for node in group.running if node is not leader)
+        await node.kill()
+        node.changes = {"peers": {node.peer: group.peers[node.peer]}}
+        group.isolate(node)
+        await node.start()
+        await trio.sleep(10)
+        assert not node.up.is_leader
+        assert node.up.core.configuration.voters == tuple(group.peers)
+        group.fabric.heal()
+        await group.put_until_done()
+        await group.converged()
+        group.check()
+
+    scenario(story)
+
+
 @pytest.mark.parametrize("text", ["", "n0", "n0-127.0.0.1", "n0-127.0.0.1:1;n0-127.0.0.1:2", "-127.0.0.1:1", "n0-h:99999999"])
 def test_a_list_of_peers_that_is_none_is_refused(text: str) -> None:
     """With an example of one."""
