@@ -33,6 +33,9 @@ OFFERED_MAX = 65_536
 """How many offered records may wait until they are readable; further ones are read back from the log instead."""
 ROUND_RECORDS_MAX = 1024
 """How many records are derived in one turn of the event loop, which takes a few milliseconds."""
+ROUND_KEY_CHARS_MAX = 32_768
+"""How many characters of keys are indexed in one turn, which takes up to 35 ms. One message has at most as many, so a round always
+has room for one."""
 PAUSE_SECONDS = 0.003
 """The pause between rounds of a busy log, in which a batch gathers, so that each queue is written once for many records
 (RocketMQ: 1 ms)."""
@@ -281,6 +284,8 @@ class Dispatcher:
                         break
         if position == start:
             return self._skip_damaged(start)
+        if position - start > ROUND_KEY_CHARS_MAX:  # fewer bytes cannot hold more characters of keys
+            position = self._keep_round_short(records, position)
         try:
             arrived = self.derive(records)
         except OSError:
@@ -297,6 +302,25 @@ class Dispatcher:
             finally:
                 self._notifying = False
         return True
+
+    def _keep_round_short(self, records: list[Derivable], end: int) -> int:
+        """Leave records to later rounds if their keys take too long; returns where the round ends in the log.
+
+        Args:
+            records: the records of the round; those that are left are removed from it.
+            end: where the last of them ends in the log.
+        """
+        chars = 0
+        for at, record in enumerate(records):
+            chars += len(record[9])
+            if chars > ROUND_KEY_CHARS_MAX and at:
+                left, before = records[at:], records[at - 1]
+                del records[at:]
+                start = before[3] + before[4]
+                self._offered.appendleft((start, end, left))
+                self._offered_count += len(left)
+                return start
+        return end
 
     def derivable(self, parts: DerivedParts) -> Derivable:
         """Convert a record that was read back to what `derive` needs."""

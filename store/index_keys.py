@@ -19,7 +19,8 @@ _TAIL = 8
 _MASK = 0xFFFFFFFF
 _ONWARD = pow(31, _TAIL, 1 << 32)
 """Eight more units multiply a hash by this factor."""
-_BACKWARD = pow(31, -1, 1 << 32)
+_FILLED = tuple(pow(31, _TAIL - fill, 1 << 32) for fill in range(_TAIL + 1))
+"""The factor by which the units of a key's tail multiply the hash of its prefix, by the number of NUL units that fill the tail."""
 _NO_TAIL = "\0" * _TAIL
 _PREFIXES_MAX = 4096
 """How many prefixes of one topic are remembered; a full table is emptied. A producer starts a new prefix every 65 seconds."""
@@ -85,9 +86,8 @@ class KeyBatch:
 class KeyHashes:
     """Splits keys into a remembered state for the prefix, and a tail of eight units.
 
-    For every key there is a state and an ASCII tail that give its hash: a short key's tail is filled with NUL in front and its
-    state divided by as many 31s (odd, so it has an inverse modulo 2^32); a key with a tail outside ASCII has its whole hash in
-    the state.
+    For every key there is a state and an ASCII tail that give its hash: a short key's tail is filled with NUL in front, and
+    its state is multiplied by fewer 31s; a key with a tail outside ASCII has its whole hash in the state.
     """
 
     def __init__(self) -> None:
@@ -110,7 +110,7 @@ class KeyHashes:
             return whole, _NO_TAIL
         if len(tail) < _TAIL:
             fill = _TAIL - len(tail)
-            return hash_units(f"{topic}#") * pow(_BACKWARD, fill, 1 << 32) * _ONWARD & _MASK, "\0" * fill + tail
+            return hash_units(f"{topic}#") * _FILLED[fill] & _MASK, "\0" * fill + tail
         prefix = key[:-_TAIL]
         state = hash_units(f"{topic}#{prefix}") * _ONWARD & _MASK
         if prefix:

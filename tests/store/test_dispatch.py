@@ -10,12 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from ledgermq.message.properties import KEYS, encode_properties
 from ledgermq.store.dispatch import (
     BULK_ROUND_RECORDS_MAX,
     BULK_SECONDS,
     BULK_SHARE,
     PAUSE_SECONDS,
     ROUND_BYTES,
+    ROUND_KEY_CHARS_MAX,
     ROUND_RECORDS_MAX,
     UNREAD_PAUSE_SECONDS,
     pause_after,
@@ -106,6 +108,30 @@ async def test_rounds_of_a_fast_log_come_sooner_but_no_sooner_than_for_a_reader(
         rounds = await rounds_while(store, reading=False, body=body)
 
         assert 2 * 0.1 / UNREAD_PAUSE_SECONDS < rounds <= 0.1 / PAUSE_SECONDS + 2
+
+
+@pytest.mark.parametrize("offered", [True, False], ids=["offered by puts", "read back"])
+async def test_thousands_of_keys_are_indexed_in_several_rounds(
+    tmp_path: Path, autojump_clock: MockClock, *, offered: bool
+) -> None:
+    """A round ends before the record whose keys would be too many, and the next one goes on with that record."""
+    keys = " ".join(f"k{number}" for number in range(3000))
+    messages = 9
+    async with small_store(tmp_path, mapped_file_size_commit_log=1 << 20, max_index_num=100_000) as store:
+        dispatcher = store.dispatcher
+        store.put([incoming(properties=encode_properties({KEYS: keys})) for _ in range(messages)], together=True)
+        if not offered:
+            dispatcher.cut(0)
+
+        arrived: list[int] = []
+        dispatcher.on_arrival.append(lambda records: arrived.append(sum(len(record[9]) for record in records)))
+        while store.dispatch_behind_bytes:
+            assert dispatcher.round()
+
+        assert len(arrived) == -(-messages // (ROUND_KEY_CHARS_MAX // len(keys)))
+        assert max(arrived) <= ROUND_KEY_CHARS_MAX
+        assert sum(arrived) == messages * len(keys)
+        assert len(store.query("TopicTest", "k2999", 100, 0, 1 << 60).slices) == messages
 
 
 async def test_what_is_behind_by_more_than_a_round_is_not_made_to_wait_longer(
