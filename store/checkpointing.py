@@ -62,6 +62,8 @@ class CheckpointKeeper:
     """When that part was synced."""
     _cuts: int = 0
     """Counts cuts of the log, so that a mark from before a cut is not written after it."""
+    _removals: int = 0
+    """Counts removals of files, so that a mark from before a removal does not say later that the files are there."""
     _cutting: bool = False
     """Whether a cut is in progress, from `begin_cut` to `end_cut`; neither a mark nor a note is written then."""
     _saving: trio.Lock = attrs.field(factory=trio.Lock)
@@ -148,7 +150,7 @@ class CheckpointKeeper:
         position = min(commit_log.flushed_offset, dispatched)
         if position == self._marked and self._is_current() and not dispatcher.dirty and not store.events.unsaved_end:
             return
-        mark, cuts = self._mark(position), self._cuts
+        mark, cuts, removals = self._mark(position), self._cuts, self._removals
         await self._flush_index()
         deletions_saved = await self._save_deletions()
         await self._sync_queues(in_haste=in_haste)
@@ -162,6 +164,9 @@ class CheckpointKeeper:
                 checkpoint.physical_timestamp = checkpoint.logical_timestamp = timestamp
                 indexed = store.index.forced_offset if store.index is not None else -1
                 full = store.index.full_files if store.index is not None else 0
+                allowed = RecoveryMark.decode(checkpoint.mark)
+                if removals != self._removals and allowed is not None:
+                    mark = _after_removal(mark, allowed.log_min_offset)
                 self._written = attrs.evolve(mark, indexed_offset=indexed, full_index_files=full).with_partial(self._partial)
                 checkpoint.mark = self._written.encode()
                 checkpoint.confirm_offset = commit_log.readable_limit or 0
@@ -271,6 +276,20 @@ class CheckpointKeeper:
         """Allow marks to be written again, because queues and log agree."""
         self._cutting = False
 
+    async def mark_until(self, offset: int) -> int:
+        """Save a mark unless there is one at or behind `offset`; returns up to where log and queues are on the medium."""
+        if self._marked_offset < offset:
+            try:
+                await self.save()
+            except OSError as error:
+                log.warning("checkpoint_failed", reason=error.strerror or str(error))
+        return self._marked_offset
+
+    @property
+    def _marked_offset(self) -> int:
+        mark = RecoveryMark.decode(self.checkpoint.mark)
+        return mark.start if mark is not None else -1
+
     async def allow_removal(self, log_min_offset: int) -> None:
         """Save in the mark that the log may begin at `log_min_offset` from now on, and that index and queues may lose files.
 
@@ -279,10 +298,11 @@ class CheckpointKeeper:
         """
         if self.store.events.unsaved_end:
             await self.save()  # after a crash, only the removed records would have the next offsets of queues
+        self._removals += 1
         async with self._writing:
             mark = RecoveryMark.decode(self.checkpoint.mark)
             if mark is not None:
-                mark = attrs.evolve(mark, log_min_offset=log_min_offset, queue_begins=-1, index_files=-1, deletions_crc=-1)
+                mark = _after_removal(mark, log_min_offset)
                 self._written, self.checkpoint.mark = mark, mark.encode()
                 await self.store.world.workers.run(self.checkpoint.save)
 
@@ -345,3 +365,8 @@ class CheckpointKeeper:
         finally:
             store.close_files()
         log.info("store_closed", path=root, end=commit_log.max_offset)
+
+
+def _after_removal(mark: RecoveryMark, log_min_offset: int) -> RecoveryMark:
+    """The mark of a store whose log may begin at `log_min_offset`, and whose queues and index may lose files."""
+    return attrs.evolve(mark, log_min_offset=log_min_offset, queue_begins=-1, index_files=-1, deletions_crc=-1)

@@ -24,6 +24,11 @@ async def _nothing_to_write(_log_min_offset: int) -> None:
     await trio.lowlevel.checkpoint()
 
 
+async def _all_is_marked(offset: int) -> int:
+    await trio.lowlevel.checkpoint()
+    return offset
+
+
 @attrs.define(eq=False)
 class Cleaner:
     """Carries out retention on one store."""
@@ -31,6 +36,9 @@ class Cleaner:
     store: PutSide
     before_removal: Callable[[int], Awaitable[None]] = _nothing_to_write
     """Called before files are removed, with the log's later min offset, so that the next start does not count them as lost."""
+    mark_until: Callable[[int], Awaitable[int]] = _all_is_marked
+    """Advances the recovery mark to an offset if that is possible, and returns where the mark is then. After a power cut, the
+    records behind the mark determine the ends of queues, so no file with such records is removed."""
     _manual_rounds: int = 0
 
     async def run(self) -> None:
@@ -73,6 +81,9 @@ class Cleaner:
         safe = min(commit_log.flushed_offset, self.store.dispatcher.dispatched_offset)
         oldest = commit_log.files()[: len(deletion.names)]
         removed = [segment for segment in oldest if segment.end <= safe]
+        if removed:
+            safe = await self.mark_until(removed[-1].end)
+            removed = [segment for segment in removed if segment.end <= safe]
         await self.store.queue_ends.append_pending()
         if removed and not await self._keep_queue_ends(removed[-1].end) and deletion.reason is not Reason.FORCED:
             removed = []

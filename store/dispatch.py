@@ -34,8 +34,8 @@ OFFERED_MAX = 65_536
 ROUND_RECORDS_MAX = 1024
 """How many records are derived in one turn of the event loop, which takes a few milliseconds."""
 ROUND_KEY_CHARS_MAX = 32_768
-"""How many characters of keys are indexed in one turn, which takes up to 35 ms. One message has at most as many, so a round always
-has room for one."""
+"""How many characters of keys are indexed in one turn, which takes up to 35 ms. One message has at most as many, so a round
+always has room for one."""
 PAUSE_SECONDS = 0.003
 """The pause between rounds of a busy log, in which a batch gathers, so that each queue is written once for many records
 (RocketMQ: 1 ms)."""

@@ -20,7 +20,7 @@ _MASK = 0xFFFFFFFF
 _ONWARD = pow(31, _TAIL, 1 << 32)
 """Eight more units multiply a hash by this factor."""
 _FILLED = tuple(pow(31, _TAIL - fill, 1 << 32) for fill in range(_TAIL + 1))
-"""The factor by which the units of a key's tail multiply the hash of its prefix, by the number of NUL units that fill the tail."""
+"""The power of 31 that multiplies the hash of a prefix, for each number of NUL units that fill the tail behind it."""
 _NO_TAIL = "\0" * _TAIL
 _PREFIXES_MAX = 4096
 """How many prefixes of one topic are remembered; a full table is emptied. A producer starts a new prefix every 65 seconds."""

@@ -79,6 +79,8 @@ class LocalCommitLog:
     """Whether a failed append has left bytes behind the end of the log."""
     _withdrawn: list[Segment] = attrs.field(factory=list[Segment])
     """Segments that a failed append has created, until they are removed."""
+    _removal_unsynced: bool = True
+    """Whether the directory may not have been synced since a segment was last removed, by this process or an earlier one."""
     _raw: bool = False
     """Whether the log follows a master, so that appended bytes need not end with a record."""
 
@@ -307,7 +309,11 @@ class LocalCommitLog:
         return [LogFile(segment.path, segment.start, segment.end, segment.size) for segment in self.segments.files]
 
     async def remove_oldest(self) -> None:
+        # A power cut may bring back any file whose removal is not synced; one before the last of these would leave a gap.
+        if self._removal_unsynced:
+            await self._workers.run(self.segments.disk.sync_directory, self.segments.directory)
         await trio.lowlevel.checkpoint()
+        self._removal_unsynced = True
         self.segments.remove(self.segments.files[0])
 
     def close(self) -> None:

@@ -91,7 +91,8 @@ async def open_message_store(
                 queues=len(store.queues.table),
             )
             cleaner = store.cleaner = Cleaner(store)
-            store.checkpoints, cleaner.before_removal = keeper, keeper.allow_removal
+            store.checkpoints = keeper
+            cleaner.before_removal, cleaner.mark_until = keeper.allow_removal, keeper.mark_until
             await world.workers.run(_create_abort_file, world, root)
             async with trio.open_nursery() as nursery:
                 await nursery.start(store.log.run)

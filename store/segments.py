@@ -196,10 +196,14 @@ class Segments:
         self.disk.sync_directory(self.directory)
 
     def remove(self, segment: Segment) -> None:
-        """Delete a file of the run, the first or the last."""
+        """Delete a file of the run, the first or the last.
+
+        Raises:
+            OSError: the disk refused. The file stays a part of the run.
+        """
+        self.disk.remove(segment.path)
         self.files.remove(segment)
         segment.close()
-        self.disk.remove(segment.path)
 
     def sync(self, start: int, end: int) -> None:
         """Sync the bytes of [start, end), and the directory if files were created.

@@ -49,6 +49,8 @@ class Put:
     sent_at: float = 0.0
     answered_at: float = inf
     """When its producer got the answer; like `sent_at`, it is set where time matters."""
+    sent_ms: int = 0
+    """When it was sent, in milliseconds by the wall clock of its broker; set where messages expire."""
 
 
 @attrs.define(eq=False)
@@ -242,6 +244,10 @@ class Snapshot:
     """The numbers that a query found, for each key that was queried."""
     host: str = ""
     """The node, if there are several."""
+    wall_ms: int = 0
+    """The latest time that the node's wall clock had shown; set where messages expire."""
+    deleted_below: dict[Queue, int] = attrs.field(factory=dict[Queue, int])
+    """For queues of deleted topics, the offset at which the last deletion began; set where messages expire."""
 
 
 @attrs.define(eq=False)
@@ -283,6 +289,8 @@ class History:
     subscriptions: set[tuple[str, str]] = attrs.field(factory=set[tuple[str, str]])
     """Group and topic, of the groups whose handlings are in the history."""
 
+    reserved_ms: float = inf
+    """How long the nodes keep each message before it may expire, in milliseconds; infinite if this is not checked."""
     promotions: list[int] = attrs.field(factory=list[int])
     """The lives after which a slave became the master, so that messages not answered as replicated may be lost."""
     misled: list[int] = attrs.field(factory=list[int])

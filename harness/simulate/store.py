@@ -10,6 +10,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from math import inf
 
 import attrs
 import trio
@@ -33,10 +34,13 @@ from ledgermq.testing.sim.workers import SimWorkers
 from ledgermq.world.real import World
 
 from ..outcome import Outcome, describe_error
+from .store_draw import StoreDraw
 
 ROOT = "store"
 QUEUES: tuple[Queue, ...] = (("A", 0), ("A", 1), ("B", 0))
 PRODUCERS = 3
+RESERVED_HOURS, HOUR_MS = 1, 3_600_000
+"""How long a segment is kept after its last change."""
 CATCH_UP_SECONDS = 20.0
 """Virtual time after which a store without faults must have accepted a message and dispatched everything."""
 _REFUSALS = (PutStatus.SERVICE_NOT_AVAILABLE, PutStatus.MESSAGE_ILLEGAL, PutStatus.CREATE_MAPPED_FILE_FAILED)
@@ -45,79 +49,6 @@ _BORN_HOST = encode_host("10.0.0.1", 4711)
 
 class LivenessLost(AssertionError):
     """Faults have ended, but the store does not accept or dispatch messages in time."""
-
-
-@attrs.frozen(kw_only=True)
-class StoreDraw:
-    """What was drawn from the seed; it is printed with a failure."""
-
-    seed: int
-    sync_flush: bool
-    segment_size: int
-    queue_file_size: int
-    index_slots: int
-    index_entries: int
-    lives: int
-    index_interval_ms: int
-    """The interval between syncs of the index file that is being filled, in milliseconds."""
-    life_seconds: float
-    ends: tuple[End, ...]
-    sync_seconds_max: float
-    write_error: float
-    sync_error: float
-    read_error: float
-    create_error: float
-    full_disk: bool
-    clock_jumps: bool
-    body_bytes_max: int
-    failing_start: bool
-    open_error: float
-    clock_drift: float
-    bit_rot: bool
-    properties_bytes_max: int
-    """The largest size of a property that only fills space; 0 if there is none."""
-    bare: bool
-    """Whether messages without a key have no properties at all."""
-    cuts_at_edges: bool
-    deletions: bool
-    """Whether topics are deleted while they are used."""
-
-    @classmethod
-    def of(cls, seed: int) -> StoreDraw:
-        rng, later = random.Random(seed), random.Random(seed ^ 0x1A7E)  # noqa: S311 - never secrets
-        lives = rng.randint(2, 6)
-
-        def rarely(value: float) -> float:
-            return value * rng.random() if rng.random() < 0.3 else 0.0
-
-        return cls(
-            seed=seed,
-            sync_flush=rng.random() < 0.6,
-            segment_size=rng.choice((4096, 8192, 16384, 65536)),
-            queue_file_size=20 * rng.choice((5, 16, 64, 1000)),
-            index_slots=rng.choice((1, 10, 100)),
-            index_entries=rng.choice((8, 64, 1000)),
-            lives=lives,
-            life_seconds=rng.choice((0.05, 0.5, 2.0, 6.0)),
-            ends=tuple(rng.choice((End.CLEAN, End.KILL, End.POWER, End.POWER)) for _ in range(lives)),
-            sync_seconds_max=rng.choice((0.0, 0.005, 0.1, 1.5)),
-            write_error=rarely(0.05),
-            sync_error=rarely(0.2),
-            read_error=rarely(0.02),
-            create_error=rarely(0.1),
-            full_disk=rng.random() < 0.15,
-            clock_jumps=rng.random() < 0.3,
-            body_bytes_max=rng.choice((20, 300, 1500)),
-            failing_start=rng.random() < 0.2,
-            open_error=0.5 * later.random() if later.random() < 0.2 else 0.0,
-            clock_drift=later.choice((-0.01, -0.0001, 0.0001, 0.01)) if later.random() < 0.2 else 0.0,
-            bit_rot=later.random() < 0.3,
-            properties_bytes_max=later.choice((0, 3000)),
-            bare=later.random() < 0.3,
-            cuts_at_edges=later.random() < 0.5,
-            deletions=later.random() < 0.4,
-            index_interval_ms=later.choice((1, 1000, 10_000)),
-        )
 
 
 @attrs.define(eq=False)
@@ -153,7 +84,8 @@ class StoreRun:
         rng = random.Random(draw.seed ^ 0x5EED)  # noqa: S311 - never secrets
         clock = SimClock(drift=draw.clock_drift)
         disk = SimDisk(random.Random(draw.seed ^ 0xD15C), clock.wall_ms)  # noqa: S311 - never secrets
-        return cls(draw, rng, clock, disk, History(draw.sync_flush))
+        history = History(draw.sync_flush, reserved_ms=RESERVED_HOURS * HOUR_MS if draw.expiry else inf)
+        return cls(draw, rng, clock, disk, history)
 
     def note(self, what: str) -> None:
         """Add a line to the trace."""
@@ -179,6 +111,7 @@ class StoreRun:
             flush_interval_index=draw.index_interval_ms,
             flush_disk_type="SYNC_FLUSH" if draw.sync_flush else "ASYNC_FLUSH",
             delete_when="23",
+            file_reserved_time=RESERVED_HOURS,
             disk_max_used_space_ratio=95,
             clean_file_forcibly_enable=False,
             max_msgs_num_batch=1 << 20,
@@ -214,6 +147,8 @@ class StoreRun:
                     nursery.start_soon(self._strike)
                     if self.draw.deletions:
                         nursery.start_soon(self._delete, store)
+                    if self.draw.expiry:
+                        nursery.start_soon(self._expire, store)
             self._alive = False
             self._end(end)
         self.history.ends.append(end)
@@ -282,7 +217,7 @@ class StoreRun:
                 used = self.disk.usage("").used
                 faults.capacity = used + rng.randrange(20_000)
             if draw.clock_jumps:
-                self.clock.jump(rng.choice((-3_600_000, -5000, -1, 1, 60_000)))
+                self.clock.jump(rng.choice((-3_600_000, -5000, -1, 1, 60_000)) if not draw.expiry else 60_000)
             await trio.sleep(draw.life_seconds * rng.random() * 0.2)
             self._heal()
 
@@ -312,7 +247,7 @@ class StoreRun:
     def _next_put(self, producer: int, queue: Queue) -> Put:
         self._number += 1
         key = f"key-{self._number % 7}-{self._number:010}" if self._number % 3 else ""
-        put = Put(self._number, producer, queue, self.epoch, key)
+        put = Put(self._number, producer, queue, self.epoch, key, sent_ms=self.clock.wall_ms())
         self.history.puts.append(put)
         return put
 
@@ -396,14 +331,20 @@ class StoreRun:
                     continue
                 if not self._alive:
                     return
-                if result.status is GetStatus.OFFSET_TOO_SMALL:  # the topic was deleted
-                    offsets[queue] = result.next_offset
+                if result.status is GetStatus.OFFSET_TOO_SMALL:  # the topic was deleted, or messages have expired
+                    begins = store.min_offset(*queue)
+                    assert result.next_offset == begins, f"{queue} begins at {begins}, readers go on at {result.next_offset}"
+                    offsets[queue] = begins
                 for record in result.slices:
                     message = decode_record(record)
                     number = self._number_of(message)
-                    assert message.queue_offset == offsets[queue], f"{queue}: {message.queue_offset} at {offsets[queue]}"
+                    assert message.queue_offset >= offsets[queue], f"{queue}: {message.queue_offset} at {offsets[queue]}"
+                    for skipped in range(offsets[queue], message.queue_offset):
+                        unit = store.unit(*queue, skipped)
+                        expired = unit is None or unit[0] < store.log.min_offset
+                        assert expired, f"a reader of {queue} is given {message.queue_offset}, and {skipped} is there"
                     self.history.reads.append(Read(queue, message.queue_offset, number, self.epoch))
-                    offsets[queue] += 1
+                    offsets[queue] = message.queue_offset + 1
 
     async def _delete(self, store: MessageStore) -> None:
         while True:
@@ -421,6 +362,20 @@ class StoreRun:
             ended.answered = self._alive
             self.note(f"{topic} deleted, queues go on at {floors}")
 
+    async def _expire(self, store: MessageStore) -> None:
+        while True:
+            await trio.sleep(self.draw.life_seconds * self.rng.random() * 0.3)
+            self.clock.jump(round(RESERVED_HOURS * HOUR_MS * self.rng.random()))
+            begins = store.log.min_offset
+            try:
+                assert store.cleaner is not None
+                await store.cleaner.delete_expired()
+            except OSError as error:
+                self.note(f"expired segments are not deleted: {error}")
+            if store.log.min_offset > begins:
+                self.disk.faults.count("expired_segment")
+                self.note(f"the log begins at {store.log.min_offset}")
+
     # ---------------------------------------------------------------- reading everything
 
     def snapshot(self, store: MessageStore, after: int = 0) -> None:
@@ -433,7 +388,11 @@ class StoreRun:
             self._check_deletions(queue, bounds[queue][0], self.epoch + after)
         asked = sorted({put.key for put in self.history.puts if put.key})
         by_key = {key: self._query(store, key) for key in self.rng.sample(asked, min(len(asked), 50))}
-        self.history.snapshots.append(Snapshot(self.epoch + after, queues, bounds, by_key))
+        deleted = {queue: max(one.floors.get(queue, 0) for one in self.ended) for queue in bounds if self.ended}
+        wall_ms = self.clock.wall_ms()
+        self.history.snapshots.append(
+            Snapshot(self.epoch + after, queues, bounds, by_key, wall_ms=wall_ms, deleted_below=deleted)
+        )
         self.note(f"snapshot {bounds}")
 
     def _check_deletions(self, queue: Queue, low: int, epoch: int) -> None:
@@ -441,7 +400,9 @@ class StoreRun:
         floors = [(ended.floors.get(queue, 0), ended) for ended in self.ended]
         least = max((floor for floor, one in floors if one.answered and self.history.survives(one.epoch, epoch)), default=0)
         most = max((floor for floor, _ in floors), default=0)
-        assert least <= low <= most, f"life {epoch}: {queue} begins at {low}; deletions were at {least} to {most}"
+        assert least <= low <= (inf if self.draw.expiry else most), (
+            f"life {epoch}: {queue} begins at {low}; deletions were at {least} to {most}"
+        )
 
     def _read_all(self, store: MessageStore, queue: Queue) -> list[Stored]:
         found: list[Stored] = []

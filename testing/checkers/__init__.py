@@ -35,6 +35,7 @@ from .messages import (
     keys_find_their_messages,
     leaders_show_all_that_is_acknowledged,
     nothing_acknowledged_is_lost,
+    nothing_expires_early,
     nothing_is_stored_twice_or_invented,
     nothing_read_is_lost,
     order_within_a_queue_holds,
@@ -49,6 +50,7 @@ Checker = Callable[[History], Iterator[str]]
 
 STORE_CHECKERS: tuple[Checker, ...] = (
     nothing_acknowledged_is_lost,
+    nothing_expires_early,
     nothing_read_is_lost,
     queue_offsets_are_dense,
     queue_offsets_are_given_once,
@@ -59,6 +61,7 @@ STORE_CHECKERS: tuple[Checker, ...] = (
 )
 CLUSTER_CHECKERS: tuple[Checker, ...] = (
     nothing_acknowledged_is_lost,
+    nothing_expires_early,
     nothing_read_is_lost,
     queue_offsets_are_dense,
     queue_offsets_are_given_once,
@@ -104,6 +107,7 @@ __all__ = [
     "leaders_show_all_that_is_acknowledged",
     "nothing_acknowledged_is_lost",
     "nothing_committed_is_handed_out_again",
+    "nothing_expires_early",
     "nothing_is_acknowledged_before_it_was_handled",
     "nothing_is_stored_twice_or_invented",
     "nothing_read_is_lost",

@@ -37,6 +37,24 @@ def nothing_acknowledged_is_lost(history: History) -> Iterator[str]:
                 )
 
 
+def nothing_expires_early(history: History) -> Iterator[str]:
+    """An acknowledged message is below its queue's min offset only if it was kept long enough, or its topic was deleted."""
+    if history.reserved_ms == inf:
+        return
+    for snapshot in history.snapshots:
+        for put in history.puts:
+            low = snapshot.bounds.get(put.queue, (0, 0))[0]
+            if (
+                not put.acknowledged
+                or put.epoch >= snapshot.epoch
+                or not snapshot.deleted_below.get(put.queue, 0) <= put.queue_offset < low
+            ):
+                continue
+            age = snapshot.wall_ms - put.sent_ms
+            if age < history.reserved_ms:
+                yield f"message {put.number} at {_place(put)} is {age} ms old, and its queue begins at {low}"
+
+
 def nothing_read_is_lost(history: History) -> Iterator[str]:
     """A message that a consumer has read stays at its offset, as long as an acknowledgement of it would hold.
 

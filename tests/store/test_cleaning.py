@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from ledgermq.store.checkpointing import CheckpointKeeper
 from ledgermq.store.cleaning import Cleaner
 from ledgermq.store.local_commitlog import LocalCommitLog
+from ledgermq.store.message_store import MessageStore
+from ledgermq.store.statuses import GetStatus
 from ledgermq.testing.logs import capture_logs
 from ledgermq.testing.sim.disk import SimDisk
 
@@ -35,3 +40,96 @@ async def test_files_that_go_before_their_time_are_told_as_a_warning(tmp_path: P
             "used_ratio": told[0]["used_ratio"],
         }
         assert 0.85 < told[0]["used_ratio"] < 0.95
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_queues_end_where_they_did_when_a_power_cut_follows_the_removal_of_young_segments(
+    tmp_path: Path, seed: int
+) -> None:
+    """Only records behind the recovery mark say where a queue ends whose units are not synced, so these records are kept."""
+    disk = SimDisk()
+    async with small_store(tmp_path, disk=disk, flush_disk_type="SYNC_FLUSH", file_reserved_time=0) as store:
+        keeper = store.checkpoints
+        assert isinstance(keeper, CheckpointKeeper)
+        store.put([incoming(b"first", queue_id=2), incoming(b"first")])
+        await _derive_flushed(store)
+        await keeper.save()
+        store.put([incoming(b"x" * 1500) for _ in range(8)])
+        store.put([incoming(b"last"), incoming(b"last", queue_id=2)])
+        await _derive_flushed(store)
+        assert store.cleaner is not None
+
+        await store.cleaner.delete_expired()
+        disk = disk.power_cut(seed)
+
+        assert store.log.min_offset > 0
+    async with small_store(tmp_path, disk=disk, flush_disk_type="SYNC_FLUSH", file_reserved_time=0) as store:
+        derive_all(store)
+        assert (store.max_offset("TopicTest", 1), store.max_offset("TopicTest", 2)) == (10, 2)
+        assert store.get("TopicTest", 2, 1, 1).status is GetStatus.FOUND
+
+
+async def _derive_flushed(store: MessageStore) -> None:
+    await store.log.flush()
+    derive_all(store)
+
+
+async def test_a_segment_that_could_not_be_removed_stays_a_part_of_the_log(tmp_path: Path) -> None:
+    """Else the following ones would be removed before it, and the next start would find a gap."""
+    disk = SimDisk()
+    async with small_store(tmp_path, disk=disk, file_reserved_time=0) as store:
+        store.put([incoming(b"x" * 1500) for _ in range(8)])
+        await _derive_flushed(store)
+        segments = len(store.log.files())
+        assert store.cleaner is not None
+        disk.faults.create_error = 1.0
+        with pytest.raises(OSError, match="Input/output"):
+            await store.log.remove_oldest()
+        disk.faults.calm()
+
+        assert len(store.log.files()) == segments
+        await store.cleaner.delete_expired()
+    async with small_store(tmp_path, disk=disk, file_reserved_time=0) as store:
+        assert len(store.log.files()) == 1
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_a_power_cut_brings_back_no_removed_segment_with_a_gap_behind_it(tmp_path: Path, seed: int) -> None:
+    """A removal is on the medium before the next segment is removed."""
+    disk = SimDisk()
+    async with small_store(tmp_path, disk=disk, file_reserved_time=0) as store:
+        store.put([incoming(b"x" * 1500) for _ in range(12)])
+        await _derive_flushed(store)
+        assert store.cleaner is not None
+        await store.cleaner.delete_expired()
+        assert len(store.log.files()) == 1
+        disk = disk.power_cut(seed)
+    async with small_store(tmp_path, disk=disk, file_reserved_time=0) as store:
+        assert len(store.log.files()) <= 2
+
+
+async def test_a_mark_does_not_say_that_segments_are_there_which_were_removed_while_it_was_being_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With such a mark, the next start would refuse the log because of the missing segments."""
+    disk, sync_queues = SimDisk(), CheckpointKeeper._sync_queues  # pyright: ignore[reportPrivateUsage]
+    async with small_store(tmp_path, disk=disk, file_reserved_time=0) as store:
+        keeper, cleaner = store.checkpoints, store.cleaner
+        assert isinstance(keeper, CheckpointKeeper)
+        assert cleaner is not None
+        store.put([incoming(b"x" * 1500) for _ in range(8)])
+        await _derive_flushed(store)
+        await keeper.save()
+        store.put([incoming(b"x")])
+        await _derive_flushed(store)
+
+        async def remove_meanwhile(keeper: CheckpointKeeper, *, in_haste: bool) -> None:
+            await sync_queues(keeper, in_haste=in_haste)
+            await cleaner.delete_expired()
+
+        with monkeypatch.context() as patched:
+            patched.setattr(CheckpointKeeper, "_sync_queues", remove_meanwhile)
+            await keeper.save()
+        disk = disk.kill()
+    async with small_store(tmp_path, disk=disk, file_reserved_time=0) as store:
+        assert len(store.log.files()) == 1

@@ -14,7 +14,8 @@ import pytest
 
 from harness.mutants import MUTANTS, Mutant, seeds_until_found
 from harness.simulate.__main__ import main
-from harness.simulate.store import StoreDraw, simulate_store
+from harness.simulate.store import simulate_store
+from harness.simulate.store_draw import StoreDraw
 from ledgermq.testing.logs import logs_silenced
 
 ONCE_FAILED = {
@@ -47,7 +48,7 @@ def quiet() -> Iterator[None]:
 
 
 def _without_what_came_later(draw: StoreDraw) -> StoreDraw:
-    return attrs.evolve(draw, properties_bytes_max=0, bare=False, cuts_at_edges=False)
+    return attrs.evolve(draw, properties_bytes_max=0, bare=False, cuts_at_edges=False, expiry=False)
 
 
 @pytest.mark.parametrize("seed", ONCE_FAILED)
