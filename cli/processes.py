@@ -100,8 +100,6 @@ class BrokerProcess:
                     return False
                 said += received
         self.address = said.decode().partition("]")[0].rpartition(" ")[2]
-        port = int(self.address.rpartition(":")[2])
-        self.config = attrs.evolve(self.config, listen_port=port)  # a free port is kept across restarts
         return True
 
     async def _ended(self) -> int:

@@ -7,12 +7,13 @@ and the others elect the next master.
 from __future__ import annotations
 
 import fcntl
+import itertools
 import os
 import secrets
 import shutil
 import tempfile
 from collections.abc import AsyncGenerator, Generator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext, suppress
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, nullcontext, suppress
 from math import inf
 from pathlib import Path
 
@@ -32,7 +33,8 @@ from ..namesrv.config import NamesrvConfig
 from ..namesrv.server import Namesrv, open_namesrv
 from ..remoting.errors import BadTlsSetting
 from ..store.errors import StoreError
-from ..testing.embedded import dledger_keys, free_ports
+from ..testing.embedded import dledger_keys
+from ..testing.ports import BROKER_PORTS, reserved_ports
 from ..world.events import get_logger
 from ..world.real import World, real_world
 from .logs import LogFormat, log_options, log_to_stderr
@@ -58,6 +60,15 @@ EVERYWHERE = ("", "0.0.0.0", "::")
 
 
 @attrs.frozen
+class Ports:
+    """The ports of the brokers of a cluster."""
+
+    clients: Sequence[int]
+    raft: Sequence[int]
+    """With mode `dledger`, the ports at which the nodes listen for each other."""
+
+
+@attrs.frozen
 class Plan:
     """The servers to run, their ports and their store."""
 
@@ -74,51 +85,51 @@ class Plan:
     """The secret by which the nodes of this cluster authenticate each other."""
     kept: bool
     """Whether the store is kept when the cluster ends."""
-    raft_ports: tuple[int, ...] = ()
-    """With mode `dledger`, the ports at which the nodes listen for each other."""
 
-    def brokers(self, namesrv: str) -> list[BrokerConfig]:
-        """The configuration of each broker."""
+    @property
+    def members(self) -> list[tuple[int, int]]:
+        """For each broker, the number of its name and its number under that name."""
         names, members = (self.nodes, 1) if self.mode == "local" else (self.masters, self.nodes)
-        return [
-            self._broker(name, number, name * members + number, namesrv) for name in range(names) for number in range(members)
-        ]
+        return list(itertools.product(range(names), range(members)))
+
+    def brokers(self, namesrv: str, ports: Ports) -> list[BrokerConfig]:
+        """The configuration of each broker."""
+        return [self._broker(group, number, at, namesrv, ports) for at, (group, number) in enumerate(self.members)]
 
     def stores(self) -> dict[str, list[Path]]:
         """The directory of each broker's store, by broker name."""
         found: dict[str, list[Path]] = {}
-        for config in self.brokers(""):
-            found.setdefault(config.broker_name, []).append(Path(config.store_path_root_dir))
+        for group, number in self.members:
+            found.setdefault(_name(group), []).append(Path(self._store(group, number)))
         return found
 
-    def _broker(self, group: int, number: int, at: int, namesrv: str) -> BrokerConfig:
-        replicated = self.mode != "local"
-        name = f"broker-{chr(ord('a') + group)}"
+    def _store(self, group: int, number: int) -> str:
+        return f"{self.store}/{_name(group)}{'' if self.mode == 'local' else f'-{number}'}"
+
+    def _broker(self, group: int, number: int, at: int, namesrv: str, ports: Ports) -> BrokerConfig:
+        first = group * self.nodes
+        peers = [f"{self.host}:{port}" for port in ports.raft[first : first + self.nodes]]
         role = "ASYNC_MASTER" if self.mode != "ha" else "SLAVE" if number else "SYNC_MASTER"
         return config_of(
             {
-                "brokerName": name,
+                "brokerName": _name(group),
                 "brokerId": str(number if self.mode == "ha" else 0),
                 "brokerRole": role,
                 "brokerIP1": self.host,
                 "bindAddress": self.host,
-                "listenPort": str(self.broker_port and self.broker_port + PORTS_PER_BROKER * at),
+                "listenPort": str(ports.clients[at]),
                 "namesrvAddr": namesrv,
                 "haSecret": self.secret,
-                "storePathRootDir": f"{self.store}/{name}{f'-{number}' if replicated else ''}",
+                "storePathRootDir": self._store(group, number),
                 # The disk of a laptop is often fuller than that of a server.
                 "diskMaxUsedSpaceRatio": "95",
-                **self._group(group, number),
+                **(dledger_keys(number, peers) if self.mode == "dledger" else {}),
             }
         )
 
-    def _group(self, group: int, number: int) -> dict[str, str]:
-        """The configuration keys of a node of a DLedger group; none in other modes."""
-        if self.mode != "dledger":
-            return {}
-        first = group * self.nodes
-        ports = self.raft_ports[first : first + self.nodes]
-        return dledger_keys(number, [f"{self.host}:{port}" for port in ports])
+
+def _name(group: int) -> str:
+    return f"broker-{chr(ord('a') + group)}"
 
 
 @attrs.frozen
@@ -204,9 +215,8 @@ def command(
         )
     log_to_stderr(log_level, log_format)
     with _temporary_folder() if store is None else nullcontext(str(store.absolute())) as folder:
-        raft_ports = _raft_ports(host, broker_port, nodes * masters) if mode == "dledger" else ()
         secret = secrets.token_hex()
-        plan = Plan(mode, nodes, masters, host, port, broker_port, folder, secret, store is not None, raft_ports)
+        plan = Plan(mode, nodes, masters, host, port, broker_port, folder, secret, store is not None)
         check_store(plan)
         expected = (BrokerError, StoreError, HaError, JsonError, BadTlsSetting)
         options = ("--log-level", log_level, *(("--log-format", log_format) if log_format else ()))
@@ -242,11 +252,22 @@ def _has_files(folder: Path, pattern: str = "*") -> bool:
     return any(folder.glob(pattern))
 
 
-def _raft_ports(host: str, broker_port: int, count: int) -> tuple[int, ...]:
-    """The ports at which nodes of DLedger groups listen: 30000 above their brokers' as in RocketMQ's examples, or free ones."""
-    if broker_port and broker_port + RAFT_PORT_DISTANCE + PORTS_PER_BROKER * count <= PORT_MAX:
-        return tuple(broker_port + RAFT_PORT_DISTANCE + PORTS_PER_BROKER * at for at in range(count))
-    return tuple(free_ports(host, count))
+@contextmanager
+def _ports(plan: Plan) -> Generator[Ports]:
+    """The ports of the brokers, and of nodes 30000 above them as in RocketMQ's examples.
+
+    Where these are not given or too high, free ports are reserved for the length of the `with` block: a node that ended starts
+    again on the same ports.
+    """
+    count, first = len(plan.members), plan.broker_port
+    clients: Sequence[int] = range(first, first + PORTS_PER_BROKER * count, PORTS_PER_BROKER)
+    raft: Sequence[int] = [port + RAFT_PORT_DISTANCE for port in clients]
+    with ExitStack() as stack:
+        if not first:
+            clients = stack.enter_context(reserved_ports(plan.host, count, BROKER_PORTS))
+        if plan.mode == "dledger" and (not first or raft[-1] > PORT_MAX):
+            raft = stack.enter_context(reserved_ports(plan.host, count))
+        yield Ports(clients, raft)
 
 
 @contextmanager
@@ -284,19 +305,20 @@ async def _open_cluster(plan: Plan, options: Sequence[str], world: World) -> Asy
     kept = f"{plan.store}/namesrv/kvConfig.json"
     config = NamesrvConfig(listen_port=plan.port, bind_address=plan.host, kv_config_path=kept)
     async with open_namesrv(config, world) as namesrv:
-        configs = plan.brokers(str(namesrv.address))
-        if plan.mode == "dledger":
-            processes = [BrokerProcess(config, Path(plan.store), options) for config in configs]
-            async with trio.open_nursery() as nursery:
-                async with trio.open_nursery() as starting:
-                    for process in processes:
-                        starting.start_soon(nursery.start, process.run)
-                yield Cluster(plan, namesrv, await _elected(str(namesrv.address), processes))
-                nursery.cancel_scope.cancel()
-        else:
-            async with AsyncExitStack() as stack:
-                brokers = [await stack.enter_async_context(open_broker(config, world)) for config in configs]
-                yield Cluster(plan, namesrv, tuple(map(_shown, brokers)))
+        with _ports(plan) as ports:
+            configs = plan.brokers(str(namesrv.address), ports)
+            if plan.mode == "dledger":
+                processes = [BrokerProcess(config, Path(plan.store), options) for config in configs]
+                async with trio.open_nursery() as nursery:
+                    async with trio.open_nursery() as starting:
+                        for process in processes:
+                            starting.start_soon(nursery.start, process.run)
+                    yield Cluster(plan, namesrv, await _elected(str(namesrv.address), processes))
+                    nursery.cancel_scope.cancel()
+            else:
+                async with AsyncExitStack() as stack:
+                    brokers = [await stack.enter_async_context(open_broker(config, world)) for config in configs]
+                    yield Cluster(plan, namesrv, tuple(map(_shown, brokers)))
 
 
 def _shown(broker: Broker) -> Shown:

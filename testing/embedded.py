@@ -7,10 +7,9 @@ stopped in order, and started again on its store with the same address.
 
 from __future__ import annotations
 
-import socket
 import tempfile
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
-from contextlib import ExitStack, asynccontextmanager, contextmanager, nullcontext
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from typing import Protocol
 
 import attrs
@@ -23,6 +22,7 @@ from ..namesrv.server import open_namesrv
 from ..world.real import World, real_world
 from ..world.threads import ThreadLoop, opened_in_thread
 from .mortal import Life, mortal
+from .ports import BROKER_PORTS, reserved_ports
 from .sim.world import Machine, sim_machines
 
 HOST = "127.0.0.1"
@@ -239,6 +239,7 @@ def broker_configs(
     mode: str = "local",
     nodes: int = 1,
     settings: Mapping[str, str] | None = None,
+    ports: Sequence[int] = (),
     raft_ports: Sequence[int] = (),
 ) -> list[BrokerConfig]:
     """The configuration of each broker of a cluster.
@@ -249,6 +250,7 @@ def broker_configs(
         mode: `local`: independent masters; `ha`: one master, that waits for its slaves, and the slaves; `dledger`: a group
             that elects its master.
         nodes: how many brokers.
+        ports: the ports on which the brokers listen for clients; if there are none, each broker chooses one when it starts.
         raft_ports: in mode `dledger`, the ports on which the nodes listen for each other.
         settings: RocketMQ's keys, over `SMALL_FILES`.
 
@@ -268,7 +270,7 @@ def broker_configs(
             "brokerRole": role,
             "brokerIP1": host,
             "bindAddress": host,
-            "listenPort": "0",
+            "listenPort": str(ports[at] if ports else 0),
             "storePathRootDir": f"{store}/{at}",
         }
         if mode == "dledger":
@@ -284,15 +286,6 @@ def dledger_keys(at: int, addresses: Sequence[str]) -> dict[str, str]:
         "dLegerSelfId": f"n{at}",
         "dLegerPeers": ";".join(f"n{number}-{address}" for number, address in enumerate(addresses)),
     }
-
-
-def free_ports(host: str, count: int) -> list[int]:
-    """Ports that nothing listens on now."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind((host, 0))
-        return [one.getsockname()[1] for one in sockets]
 
 
 @asynccontextmanager
@@ -312,9 +305,10 @@ async def open_embedded(
         settings: see `broker_configs`.
     """
     temporary = tempfile.TemporaryDirectory(prefix="ledgermq-") if store is None else nullcontext(store)
-    with temporary as folder:
-        ports = free_ports(HOST, nodes)
-        configs = broker_configs(folder, HOST, mode=mode, nodes=nodes, settings=settings, raft_ports=ports)
+    # A broker that is killed and started again finds its ports free.
+    broker_ports, raft_ports = reserved_ports(HOST, nodes, BROKER_PORTS), reserved_ports(HOST, nodes)
+    with temporary as folder, broker_ports as ports, raft_ports as peers:
+        configs = broker_configs(folder, HOST, mode=mode, nodes=nodes, settings=settings, ports=ports, raft_ports=peers)
         world = real_world()
         async with _opened([EmbeddedNode(RealPlace(), config) for config in configs], world, world, HOST) as embedded:
             yield embedded
