@@ -24,7 +24,8 @@ from ledgermq.client.errors import ClientError, NoRoute
 from ledgermq.client.producer import Producer, open_producer
 from ledgermq.client.pull import PullConsumer, open_pull_consumer
 from ledgermq.message.message import Message
-from ledgermq.testing.embedded import dledger_keys, free_ports
+from ledgermq.testing.embedded import dledger_keys
+from ledgermq.testing.ports import BROKER_PORTS, reserved_ports
 
 from .servers import ServerProcess, broker_arguments, running, running_namesrv
 
@@ -78,23 +79,23 @@ class GroupOfProcesses:
 @asynccontextmanager
 async def open_group(directory: Path) -> AsyncGenerator[GroupOfProcesses]:
     """Run a name server and three brokers for the length of an `async with` block."""
-    async with running_namesrv(directory / "namesrv") as namesrv:
-        addresses = [f"{HOST}:{port}" for port in free_ports(HOST, NODES)]
-        shared = {"namesrvAddr": str(namesrv.address), "haSecret": "secret", "mappedFileSizeCommitLog": 64 << 20}
-        ports = free_ports(HOST, NODES)
-        settings: list[dict[str, object]] = [
-            {**shared, "listenPort": ports[at], **dledger_keys(at, addresses)} for at in range(NODES)
-        ]
-        group = GroupOfProcesses(directory, str(namesrv.address), settings)
-        try:
-            async with trio.open_nursery() as nursery:
-                for number in range(NODES):
-                    nursery.start_soon(group.start, number)
-            yield group
-        finally:
-            with trio.CancelScope(shield=True):
-                for number in list(group.servers):
-                    await group.kill(number)
+    with reserved_ports(HOST, NODES, BROKER_PORTS) as ports, reserved_ports(HOST, NODES) as raft_ports:
+        async with running_namesrv(directory / "namesrv") as namesrv:
+            addresses = [f"{HOST}:{port}" for port in raft_ports]
+            shared = {"namesrvAddr": str(namesrv.address), "haSecret": "secret", "mappedFileSizeCommitLog": 64 << 20}
+            settings: list[dict[str, object]] = [
+                {**shared, "listenPort": ports[at], **dledger_keys(at, addresses)} for at in range(NODES)
+            ]
+            group = GroupOfProcesses(directory, str(namesrv.address), settings)
+            try:
+                async with trio.open_nursery() as nursery:
+                    for number in range(NODES):
+                        nursery.start_soon(group.start, number)
+                yield group
+            finally:
+                with trio.CancelScope(shield=True):
+                    for number in list(group.servers):
+                        await group.kill(number)
 
 
 @attrs.define(eq=False)

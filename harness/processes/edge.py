@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import socket
 import sys
 import tempfile
 import time
@@ -32,6 +31,7 @@ from ledgermq.remoting.errors import RemotingError
 from ledgermq.remoting.server import ServerLimits
 from ledgermq.testing.checkers import check_history
 from ledgermq.testing.history import History
+from ledgermq.testing.ports import BROKER_PORTS, reserved_ports
 from ledgermq.world.network import TcpNetwork
 
 from .load import PULL_SETTINGS, QUEUES, Load
@@ -337,41 +337,27 @@ def _essence(line: str) -> str:
 
 @asynccontextmanager
 async def _opened(directory: Path, rng: random.Random, report: Report) -> AsyncGenerator[Edge]:
-    async with running_namesrv(directory / "namesrv", directory / "namesrv.turns") as namesrv:
-        common = {
-            **PULL_SETTINGS,
-            "namesrvAddr": str(namesrv.address),
-            "haSecret": SECRET,
-            "listenPort": 0,
-            "diskMaxUsedSpaceRatio": 95,
-            "cleanFileForciblyEnable": "false",
-        }
-        port = _free_port()
-        settings = {**common, "listenPort": port, "haListenPort": port + 1}
-        async with running_broker(directory / "master" / "store", settings, directory / "master.turns") as master:
-            follows = {**common, "brokerRole": "SLAVE", "brokerId": 1}
-            async with running_broker(directory / "slave" / "store", follows, directory / "slave.turns") as slave:
-                yield Edge(
-                    Watched("namesrv", namesrv, directory / "namesrv.turns", NAMESRV, HEAVY_NAMESRV),
-                    Watched("master", master, directory / "master.turns", BROKER, HEAVY_BROKER),
-                    Watched("slave", slave, directory / "slave.turns", BROKER, HEAVY_BROKER),
-                    rng,
-                    report,
-                )
-
-
-def _free_port() -> int:
-    """A free port for clients; the next one (for slaves) and the second before it (for old clients) are free too."""
-    while True:
-        with socket.socket() as one, socket.socket() as two, socket.socket() as three:
-            one.bind(("127.0.0.1", 0))
-            port = int(one.getsockname()[1])
-            try:
-                two.bind(("127.0.0.1", port + 1))
-                three.bind(("127.0.0.1", port - 2))
-            except OSError:
-                continue
-            return port
+    with reserved_ports("127.0.0.1", 1, BROKER_PORTS) as (port,):
+        async with running_namesrv(directory / "namesrv", directory / "namesrv.turns") as namesrv:
+            common = {
+                **PULL_SETTINGS,
+                "namesrvAddr": str(namesrv.address),
+                "haSecret": SECRET,
+                "listenPort": 0,
+                "diskMaxUsedSpaceRatio": 95,
+                "cleanFileForciblyEnable": "false",
+            }
+            settings = {**common, "listenPort": port}
+            async with running_broker(directory / "master" / "store", settings, directory / "master.turns") as master:
+                follows = {**common, "brokerRole": "SLAVE", "brokerId": 1}
+                async with running_broker(directory / "slave" / "store", follows, directory / "slave.turns") as slave:
+                    yield Edge(
+                        Watched("namesrv", namesrv, directory / "namesrv.turns", NAMESRV, HEAVY_NAMESRV),
+                        Watched("master", master, directory / "master.turns", BROKER, HEAVY_BROKER),
+                        Watched("slave", slave, directory / "slave.turns", BROKER, HEAVY_BROKER),
+                        rng,
+                        report,
+                    )
 
 
 async def fuzz_edge(

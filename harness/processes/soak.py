@@ -11,12 +11,11 @@ import argparse
 import logging
 import random
 import shutil
-import socket
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -36,6 +35,7 @@ from ledgermq.testing.checkers.consumers import (
 )
 from ledgermq.testing.checkers.messages import acknowledged_puts_keep_their_order
 from ledgermq.testing.history import Commit, Deletion, End, Queue
+from ledgermq.testing.ports import BROKER_PORTS, reserved_ports
 from ledgermq.world.events import ROOT_LOGGER
 
 from ..outcome import Outcome
@@ -70,13 +70,6 @@ PAIR_SETTINGS: dict[str, object] = {
     "registerNameServerPeriod": 10_000,
     "flushDiskType": "SYNC_FLUSH",
 }
-
-
-def free_port() -> int:
-    """A port on which no process listens now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @attrs.define(eq=False)
@@ -303,22 +296,26 @@ class Soak:
         return found + [f"message {number} is stored at {count} places" for number, count in copies.items()]
 
 
-def servers_of(directory: Path) -> dict[str, Server]:
-    """Two name servers, a master and its slave, each with a fixed port."""
-    names = [free_port(), free_port()]
+@contextmanager
+def servers_of(directory: Path) -> Generator[dict[str, Server]]:
+    """Two name servers, a master and its slave, on ports that are reserved for the length of the `with` block."""
+    with reserved_ports("127.0.0.1", 2) as names, reserved_ports("127.0.0.1", 2, BROKER_PORTS) as brokers:
+        yield _servers_on(names, brokers, directory)
+
+
+def _servers_on(names: Sequence[int], brokers: Sequence[int], directory: Path) -> dict[str, Server]:
     namesrv = ";".join(f"127.0.0.1:{port}" for port in names)
     servers: dict[str, Server] = {}
     for at, port in enumerate(names):
         name = f"namesrv-{at}"
         arguments = ("namesrv", "--log-level", "warning", "--host", "127.0.0.1", "--port", str(port))
         servers[name] = Server(name, directory / name, arguments)
-    for name, role, broker_id in (("master", "SYNC_MASTER", 0), ("slave", "SLAVE", 1)):
+    for name, role, broker_id, port in zip(("master", "slave"), ("SYNC_MASTER", "SLAVE"), (0, 1), brokers, strict=True):
         settings = PAIR_SETTINGS | {
             "namesrvAddr": namesrv,
             "brokerRole": role,
             "brokerId": broker_id,
-            "listenPort": free_port(),
-            "haListenPort": free_port(),
+            "listenPort": port,
         }
         servers[name] = Server(name, directory / name, broker_arguments(directory / name / "store", settings))
     return servers
@@ -343,11 +340,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print_line(f"seed {seed}, {chosen.service}, in {directory}")
     logging.getLogger(ROOT_LOGGER).setLevel(logging.ERROR)  # killed servers cause many warnings
     rng = random.Random(seed)  # noqa: S311 - draws faults
-    servers = servers_of(directory)
     kind = TrioService if chosen.service == "trio" else ThreadService
-    service = kind(namesrv_of(servers), Journal(rng), rng, directory, chosen.rate)
-    service.journal.history.subscriptions.update(SUBSCRIPTIONS)
-    outcome = trio.run(Soak(directory, rng, service, chosen.minutes * 60, print_line, servers).run)
+    with servers_of(directory) as servers:
+        service = kind(namesrv_of(servers), Journal(rng), rng, directory, chosen.rate)
+        service.journal.history.subscriptions.update(SUBSCRIPTIONS)
+        outcome = trio.run(Soak(directory, rng, service, chosen.minutes * 60, print_line, servers).run)
     for violation in outcome.violations[:VIOLATIONS_SHOWN_MAX]:
         print_line(f"  {violation}")
     print_line(f"seed {seed}, {chosen.service}: {outcome.summary()}")

@@ -17,6 +17,7 @@ from ledgermq.remoting.channel import Channel, connected
 from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.remoting.command import RemotingCommand, wire_fields
 from ledgermq.store.errors import StoreInUse
+from ledgermq.testing.ports import BROKER_PORTS, reserved_ports
 from ledgermq.world.network import Address
 from ledgermq.world.real import real_world
 
@@ -48,19 +49,6 @@ async def pull(channel: Channel, topic: str, offset: int = 0) -> RemotingCommand
 
 async def route(channel: Channel, topic: str) -> RemotingCommand:
     return await channel.call(RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic}), 5)
-
-
-def free_port() -> int:
-    """A port whose neighbour two below is free as well."""
-    while True:
-        with socket.socket() as one, socket.socket() as other:
-            one.bind(("127.0.0.1", 0))
-            port = int(one.getsockname()[1])
-            try:
-                other.bind(("127.0.0.1", port - 2))
-            except OSError:
-                continue
-            return port
 
 
 async def test_a_message_goes_round(tmp_path: Path) -> None:
@@ -99,24 +87,21 @@ async def test_a_message_goes_round(tmp_path: Path) -> None:
 
 async def test_the_vip_port_serves_the_same(tmp_path: Path) -> None:
     """Old clients send to the listen port less two."""
-    port = free_port()
-    async with open_desk(tmp_path, listen_port=port) as desk:
-        assert desk.broker.address == f"127.0.0.1:{port}"
-        async with connected(Address("127.0.0.1", port - 2), network=NETWORK) as channel:
-            assert (await send(channel, "T1", b"x")).code == ResponseCode.SUCCESS
+    with reserved_ports("127.0.0.1", 1, BROKER_PORTS) as (port,):
+        async with open_desk(tmp_path, listen_port=port) as desk:
+            assert desk.broker.address == f"127.0.0.1:{port}"
+            async with connected(Address("127.0.0.1", port - 2), network=NETWORK) as channel:
+                assert (await send(channel, "T1", b"x")).code == ResponseCode.SUCCESS
 
 
 async def test_a_taken_port_leaves_nothing_open(tmp_path: Path) -> None:
     """The error says what is wrong, and the other port is free again."""
-    port = free_port()
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", port - 2))
-        taken.listen()
-        with pytest.raises(OSError, match="in use"):
+    with reserved_ports("127.0.0.1", 1, BROKER_PORTS) as (port,):
+        with socket.create_server(("127.0.0.1", port - 2)), pytest.raises(OSError, match="in use"):
             async with open_desk(tmp_path, listen_port=port):
                 pass
-    async with open_desk(tmp_path, listen_port=port):
-        pass
+        async with open_desk(tmp_path, listen_port=port):
+            pass
 
 
 async def test_two_brokers_do_not_share_a_store(tmp_path: Path) -> None:

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from pathlib import Path
 
-from ledgermq.testing.embedded import free_ports
+import pytest
+
+from ledgermq.testing.ports import reserved_ports
 from ledgermq.world.disk import RealDisk
 
 from .test_dledger import Run, Start
 
 
-def test_a_node_whose_group_is_gone_serves_its_messages_alone(start: Start, runner: Run, tmp_path: Path) -> None:
+@pytest.fixture
+def address() -> Generator[str]:
+    """Where the node listens for peers once it is alone."""
+    with reserved_ports("127.0.0.1", 1) as (port,):
+        yield f"127.0.0.1:{port}"
+
+
+def test_a_node_whose_group_is_gone_serves_its_messages_alone(start: Start, runner: Run, tmp_path: Path, address: str) -> None:
     """Before that it is refused while the broker runs."""
     up = start("up", "--mode", "dledger", "--port", "0", "--broker-port", "0", "--store", str(tmp_path))
     namesrv = up.wait_for(r"name server +(\S+:\d+)\n")[1]
     up.wait_for(r"Ctrl-C stops")
     assert "SEND_OK" in runner("send", "hello", "first", namesrv=namesrv).stdout
-    store, address = str(tmp_path / "broker-a-1"), f"127.0.0.1:{free_ports('127.0.0.1', 1)[0]}"
+    store = str(tmp_path / "broker-a-1")
     assert "is in use by another broker" in runner("store", "reset-peers", store, "--address", address, status=1).stderr
     assert up.stop() == 0
     assert "sound" in runner("store", "verify", store).stdout

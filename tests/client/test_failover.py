@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import socket
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from ledgermq.client.pull import PullConsumer, open_pull_consumer
 from ledgermq.client.received import ReceivedMessage
 from ledgermq.client.subscription import ConsumeFrom
 from ledgermq.message.message import Message
+from ledgermq.testing.ports import BROKER_PORTS, reserved_ports
 
 PATIENCE_SECONDS = 60
 SEND_SECONDS = 3.0
@@ -29,27 +29,17 @@ BUSY_SECONDS = 1.5
 """What a busy machine may add to a time-out."""
 
 
-def free_port() -> int:
-    """A port whose next one, where slaves connect, is free too."""
-    while True:
-        with socket.socket() as one, socket.socket() as two:
-            one.bind(("127.0.0.1", 0))
-            port = int(one.getsockname()[1])
-            try:
-                two.bind(("127.0.0.1", port + 1))
-            except (OSError, OverflowError):
-                continue
-            return port
-
-
 @attrs.frozen
 class Place:
     """A name server, and where brokers keep their stores."""
 
     namesrv: str
     directory: Path
+    ports: Mapping[str, int]
+    """The port of each master; slaves take any."""
 
-    def broker(self, name: str, number: int = 0, port: int = 0) -> AbstractAsyncContextManager[ServerProcess]:
+    def broker(self, name: str, number: int = 0) -> AbstractAsyncContextManager[ServerProcess]:
+        port = 0 if number else self.ports[name]
         settings: dict[str, object] = {"brokerName": name, "brokerId": number, "namesrvAddr": self.namesrv}
         role = "SLAVE" if number else "ASYNC_MASTER"
         settings |= {"brokerRole": role, "haSecret": "s", "syncFrom": "first", "listenPort": port}
@@ -58,8 +48,9 @@ class Place:
 
 @asynccontextmanager
 async def open_place(directory: Path) -> AsyncGenerator[Place]:
-    async with running_namesrv(directory / "namesrv") as namesrv:
-        yield Place(str(namesrv.address), directory)
+    with reserved_ports("127.0.0.1", 2, BROKER_PORTS) as ports:
+        async with running_namesrv(directory / "namesrv") as namesrv:
+            yield Place(str(namesrv.address), directory, dict(zip("ab", ports, strict=True)))
 
 
 @asynccontextmanager
@@ -68,7 +59,7 @@ async def open_pair(directory: Path) -> AsyncGenerator[tuple[Place, ServerProces
     async with (
         open_place(directory) as place,
         open_admin(place.namesrv) as admin,
-        place.broker("a", port=free_port()) as master,
+        place.broker("a") as master,
         place.broker("a", 1) as slave,
         open_producer(place.namesrv) as producer,
     ):
@@ -123,7 +114,7 @@ async def test_reading_goes_on_from_the_slave_and_comes_back(tmp_path: Path) -> 
             async with open_consumer(place.namesrv, "new", "t", consume_from=ConsumeFrom.FIRST) as new:
                 await take(new, range(50))
 
-                async with place.broker("a", port=master.address.port) as returned:
+                async with place.broker("a") as returned:
                     await send(producer, range(50, 60))
                     await take(old, range(50, 60))
                     await take(new, range(50, 60))
@@ -177,7 +168,7 @@ async def test_producers_move_to_another_master_at_once(tmp_path: Path) -> None:
         elapsed = trio.current_time() - started
 
         async with (
-            place.broker("a", port=one.address.port),
+            place.broker("a"),
             open_consumer(place.namesrv, "g", "t", consume_from=ConsumeFrom.FIRST) as consumer,
         ):
             await take(consumer, range(80))

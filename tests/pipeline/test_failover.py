@@ -9,7 +9,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from ledgermq.pipeline.outgoing import Rows
 from ledgermq.pipeline.reading import TaskReader, open_catalog
 from ledgermq.pipeline.sender import Sender
 from ledgermq.pipeline.sink import begin
-from ledgermq.testing.embedded import free_ports
+from ledgermq.testing.ports import reserved_ports
 
 from .brokers import all_bodies, create_topic, numbered, send
 from .test_kills import SCRIPT, stored
@@ -205,34 +205,33 @@ async def test_a_slave_takes_over_when_its_master_is_killed_for_good(tmp_path: P
     found: list[bytes] = []
     streamed: list[tuple[int, int]] = []
     engine = Engine()
-    async with running_namesrv(tmp_path / "namesrv") as namesrv:
+    async with AsyncExitStack() as stack:
+        (ha_port,) = stack.enter_context(reserved_ports("127.0.0.1", 1))
+        namesrv = await stack.enter_async_context(running_namesrv(tmp_path / "namesrv"))
         address = str(namesrv.address)
-        ha_port = free_ports("127.0.0.1", 1)[0]
         shared = {"namesrvAddr": address, "haSecret": "secret", "slaveReadEnable": "true"}
         master_keys = {**shared, "brokerRole": "SYNC_MASTER", "brokerId": 0, "haListenPort": ha_port}
         slave_keys = {**shared, "brokerRole": "SLAVE", "brokerId": 1, "haMasterAddress": f"127.0.0.1:{ha_port}"}
-        async with (
-            running_broker(tmp_path / "master" / "store", master_keys) as master,
-            running_broker(tmp_path / "slave" / "store", slave_keys),
-        ):
-            await trio.to_thread.run_sync(create_topic, address, "T", 3)
-            await trio.to_thread.run_sync(send, address, "T", COUNT)
-            given: dict[str, Any] = {"nameServer": address, "subscribe": "T", "maxOffsetsPerTrigger": "150", **PATIENT}
+        master = await stack.enter_async_context(running_broker(tmp_path / "master" / "store", master_keys))
+        await stack.enter_async_context(running_broker(tmp_path / "slave" / "store", slave_keys))
+        await trio.to_thread.run_sync(create_topic, address, "T", 3)
+        await trio.to_thread.run_sync(send, address, "T", COUNT)
+        given: dict[str, Any] = {"nameServer": address, "subscribe": "T", "maxOffsetsPerTrigger": "150", **PATIENT}
 
-            def stream(job: Job) -> None:
-                engine.on_batch = lambda rows: setattr(job, "done", job.done + len(rows))
-                streamed.extend(row for _, batch in engine(**given) for row in batch)
+        def stream(job: Job) -> None:
+            engine.on_batch = lambda rows: setattr(job, "done", job.done + len(rows))
+            streamed.extend(row for _, batch in engine(**given) for row in batch)
 
-            jobs = [Job(reading(address, found)), Job(stream)]
-            async with trio.open_nursery() as nursery:
+        jobs = [Job(reading(address, found)), Job(stream)]
+        async with trio.open_nursery() as nursery:
+            for job in jobs:
+                nursery.start_soon(job.run)
+            for job in jobs:
+                await job.reach(300)
+            await master.kill()
+            with trio.fail_after(SECONDS_MAX):
                 for job in jobs:
-                    nursery.start_soon(job.run)
-                for job in jobs:
-                    await job.reach(300)
-                await master.kill()
-                with trio.fail_after(SECONDS_MAX):
-                    for job in jobs:
-                        await job.ended.wait()
+                    await job.ended.wait()
 
     assert sorted(found) == numbered(range(COUNT))
     assert len(streamed) == len(set(streamed)) == COUNT

@@ -20,17 +20,17 @@ async def test_a_service_loses_nothing_when_its_master_is_killed(
     tmp_path: Path, kind: type[TrioService | ThreadService]
 ) -> None:
     """Every acknowledged message is handled by every group, in order where that is promised."""
-    rng, servers = random.Random(1), servers_of(tmp_path)
-    service = kind(namesrv_of(servers), Journal(rng), rng, tmp_path, 2.0)
-    service.journal.history.subscriptions.update(SUBSCRIPTIONS)
-    soak = Soak(tmp_path, rng, service, 0.0, lambda _: None, servers)
+    rng = random.Random(1)
+    journal = Journal(rng)
+    journal.history.subscriptions.update(SUBSCRIPTIONS)
+    with servers_of(tmp_path) as servers, logs_silenced():
+        soak = Soak(tmp_path, rng, kind(namesrv_of(servers), journal, rng, tmp_path, 2.0), 0.0, lambda _: None, servers)
 
-    async def strike(nursery: trio.Nursery) -> None:
-        while sum(put.acknowledged for put in service.journal.history.puts) < 20:  # noqa: ASYNC110 - other threads write it
-            await trio.sleep(0.1)
-        await soak.kill(nursery, "master", 1.0)
+        async def strike(nursery: trio.Nursery) -> None:
+            while sum(put.acknowledged for put in journal.history.puts) < 20:  # noqa: ASYNC110 - other threads write it
+                await trio.sleep(0.1)
+            await soak.kill(nursery, "master", 1.0)
 
-    with logs_silenced():
         outcome = await soak.run(strike)
 
     assert outcome.violations == []

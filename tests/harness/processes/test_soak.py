@@ -12,9 +12,10 @@ from ledgermq.testing.history import Deletion, Handling
 
 
 def soak(tmp_path: Path) -> Soak:
-    servers, rng = servers_of(tmp_path), random.Random(1)
-    service = TrioService(namesrv_of(servers), Journal(rng), rng, tmp_path, 1.0)
-    return Soak(tmp_path, rng, service, 0.0, lambda _: None, servers)
+    rng = random.Random(1)
+    with servers_of(tmp_path) as servers:
+        service = TrioService(namesrv_of(servers), Journal(rng), rng, tmp_path, 1.0)
+        return Soak(tmp_path, rng, service, 0.0, lambda _: None, servers)
 
 
 def handled(number: int, group: str, topic: str, offset: int) -> Handling:
