@@ -80,6 +80,13 @@ def start_java(version: str, namesrv: str, folder: Path, **properties: object) -
     return Driver.start(f"Java client {version}", command, folder, servers.java_environment(home))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def reserved() -> Iterator[None]:
+    """Releases the ports of all servers at the end."""
+    with servers.reservations:
+        yield
+
+
 @pytest.fixture(scope="session")
 def target() -> Maker:
     return TARGETS[target_name()]

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import zipfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -26,7 +27,11 @@ DLEDGER = "io.openmessaging.storage:dledger"
 CPP_WHEEL = "rocketmq==0.4.4"
 NODE_PACKAGE = "ali-ons@3.12.0"
 
+BUILD_SECONDS = 600
 FETCH_SECONDS = 600
+"""How long all attempts of one download may take."""
+FETCH_PAUSES_SECONDS = (5, 20, 60)
+"""The pauses before further attempts of a download that failed, as a registry that fails is often back within a minute."""
 
 
 class MissingPeerError(Exception):
@@ -58,7 +63,8 @@ def apache_jars(artifacts: tuple[str, ...]) -> Path:
 
     def fetch(target: Path) -> None:
         (target / "pom.xml").write_text(_pom(artifacts))
-        command = [maven, "-B", "-q", MAVEN_PLUGIN, "-DincludeScope=runtime", f"-DoutputDirectory={target / 'lib'}"]
+        # -U asks again for what an earlier attempt did not find.
+        command = [maven, "-B", "-q", "-U", MAVEN_PLUGIN, "-DincludeScope=runtime", f"-DoutputDirectory={target / 'lib'}"]
         _fetch(command, target)
 
     return _once("maven", artifacts, fetch) / "lib"
@@ -92,15 +98,15 @@ def java_driver(jars: Path) -> str:
 def go_driver() -> Path:
     """The Go driver, linked with rocketmq-client-go."""
     go = tool("go")
-    module, main = SOURCES / "go" / "go.mod", SOURCES / "go" / "main.go"
+    files = [SOURCES / "go" / name for name in ("go.mod", "go.sum", "main.go")]
 
     def build(target: Path) -> None:
-        for file in (module, main):
+        for file in files:
             shutil.copy(file, target)
-        _fetch([go, "mod", "tidy"], target)
+        _fetch([go, "list", "-deps", "."], target)
         _build([go, "build", "-o", "driver", "."], target)
 
-    return _once("go", (module, main), build) / "driver"
+    return _once("go", files, build) / "driver"
 
 
 def node_modules() -> Path:
@@ -144,6 +150,10 @@ def _pom(artifacts: Iterable[str]) -> str:
     )
 
 
+_missing: dict[Path, MissingPeerError] = {}
+"""Entries that could not be fetched, so that the next test that needs one does not try for minutes as well."""
+
+
 def _once(kind: str, ingredients: Iterable[str | Path], make: Callable[[Path], None]) -> Path:
     """The cache entry made from these ingredients (a path counts by its content), made now if it is not there."""
     digest = hashlib.sha256()
@@ -153,38 +163,48 @@ def _once(kind: str, ingredients: Iterable[str | Path], make: Callable[[Path], N
     entry = cache() / f"{kind}-{digest.hexdigest()[:16]}"
     if entry.exists():
         return entry
+    if entry in _missing:
+        raise _missing[entry]
     making = Path(tempfile.mkdtemp(prefix=f"{kind}-making-", dir=cache()))
     try:
         make(making)
-        try:
-            making.rename(entry)
-        except OSError:
-            # Two test runs may make the same entry; the first rename wins and both are equal.
-            if not entry.exists():
-                raise
+        making.rename(entry)
+    except MissingPeerError as missing:
+        _missing[entry] = missing
+        raise
+    except OSError:
+        # Two test runs may make the same entry; the first rename wins and both are equal.
+        if not entry.exists():
+            raise
     finally:
         shutil.rmtree(making, ignore_errors=True)
     return entry
 
 
 def _fetch(command: list[str], directory: Path) -> None:
-    failed = _run(command, directory)
+    """Run a command that downloads, and run it again if it fails."""
+    deadline = time.monotonic() + FETCH_SECONDS
+    failed = _run(command, directory, FETCH_SECONDS)
+    for pause in FETCH_PAUSES_SECONDS:
+        if failed and time.monotonic() + pause < deadline:
+            time.sleep(pause)
+            failed = _run(command, directory, deadline - time.monotonic())
     if failed:
         raise MissingPeerError(failed)
 
 
 def _build(command: list[str], directory: Path) -> None:
-    failed = _run(command, directory)
+    failed = _run(command, directory, BUILD_SECONDS)
     if failed:
         raise BuildError(failed)
 
 
-def _run(command: list[str], directory: Path) -> str:
-    """Run to the end; the story of the failure, or nothing."""
+def _run(command: list[str], directory: Path, seconds: float) -> str:
+    """Run to the end; returns the reason of a failure, or nothing."""
     try:
-        done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=FETCH_SECONDS, check=False)
+        done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=seconds, check=False)
     except subprocess.TimeoutExpired:
-        return f"{' '.join(command)} took more than {FETCH_SECONDS} s"
+        return f"{' '.join(command)} took more than {seconds:.0f} s"
     if done.returncode == 0:
         return ""
     return f"{' '.join(command)} ended with {done.returncode}:\n{(done.stdout + done.stderr)[-4000:]}"

@@ -6,7 +6,6 @@ Names of keys and flags: RocketMQ's ``broker.conf``, ``namesrv.conf`` and start 
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,6 +20,7 @@ import attrs
 from ledgermq.blocking import open_admin
 from ledgermq.client.errors import NoRoute
 from ledgermq.client.route import AUTO_CREATE_TOPIC
+from ledgermq.testing.ports import BROKER_PORTS, reserved_ports
 
 from . import peers
 
@@ -107,19 +107,14 @@ class Cluster:
     broker_server: Server
 
 
+reservations = ExitStack()
+"""The ports of all servers, which stay reserved until the session of tests ends: servers start again on their ports."""
+
+
 def free_port() -> int:
-    """A port with free neighbours, for RocketMQ derives the VIP port (-2) and the HA port (+1) from it."""
-    while True:
-        with ExitStack() as held:
-            first = held.enter_context(socket.socket())
-            first.bind(("127.0.0.1", 0))
-            port = int(first.getsockname()[1])
-            try:
-                for neighbour in (port - 2, port - 1, port + 1):
-                    held.enter_context(socket.socket()).bind(("127.0.0.1", neighbour))
-            except (OSError, OverflowError):
-                continue
-            return port
+    """Reserve a port for a server, and the ports that a broker derives from it."""
+    (port,) = reservations.enter_context(reserved_ports("127.0.0.1", 1, BROKER_PORTS))
+    return port
 
 
 def start_namesrv(maker: Maker, folder: Path, port: int, tls: Mapping[str, object] = NO_TLS) -> Server:
