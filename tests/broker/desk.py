@@ -179,8 +179,8 @@ def classic_node(broker: Broker) -> ClassicNode:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Wait for what other tasks bring about; fails after 5 seconds."""
-    with trio.fail_after(5):
+    """Wait for what other tasks bring about; fails after a minute."""
+    with trio.fail_after(60):
         while not condition():  # noqa: ASYNC110 - a condition of any kind has no event
             await trio.sleep(0.001)
 

@@ -95,7 +95,7 @@ def test_threads_acknowledge_their_own(cluster: Embedded) -> None:
         slow_has_one, fast_is_done = threading.Event(), threading.Event()
 
         def slow() -> None:
-            assert consumer.get_one(10) is not None
+            assert consumer.get_one(PATIENCE_SECONDS) is not None
             slow_has_one.set()
             fast_is_done.wait(PATIENCE_SECONDS)
             consumer.get_one(0)
@@ -125,12 +125,14 @@ def test_what_a_thread_leaves_behind_comes_again(cluster: Embedded) -> None:
                 return
 
         def leave_batch() -> None:
-            first.extend(message.body for message in consumer.get_many(3, 10))
+            first.extend(message.body for message in consumer.get_many(3, PATIENCE_SECONDS))
 
         in_threads(1, leave_loop)
         in_threads(1, leave_batch)
         again: list[bytes] = []
-        while messages := consumer.get_many(5, 1):
+        while len(again) < 10:
+            messages = consumer.get_many(5, PATIENCE_SECONDS)
+            assert messages
             again += [message.body for message in messages]
 
     assert sorted(map(int, again)) == list(range(10))
@@ -197,9 +199,6 @@ from ledgermq import ConsumeFrom, Message, OtherProcess, blocking
 NAMESRV = {cluster.namesrv!r}
 FIRST = ConsumeFrom.FIRST
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
-
-def interrupt_after(seconds):
-    threading.Timer(seconds, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
 """
     done = subprocess.run(
         [sys.executable, "-c", head + program], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
@@ -227,17 +226,35 @@ def test_an_interrupted_question_acknowledges_nothing(cluster: Embedded) -> None
     printed = run_program(
         cluster,
         """
+def interrupt_a_wait(signum, frame):
+    functions = set()
+    while frame is not None:
+        functions.add(frame.f_code.co_name)
+        frame = frame.f_back
+    if {"get_many", "wait"} <= functions:  # behind the wait the messages are the program's, which may lose them
+        raise KeyboardInterrupt
+
+def interrupt_until(ended):
+    time.sleep(0.1)
+    while not ended.is_set():
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.005)
+
+signal.signal(signal.SIGINT, interrupt_a_wait)
 with blocking.open_producer(NAMESRV) as producer, blocking.open_consumer(NAMESRV, "g", "t", consume_from=FIRST) as consumer:
     producer.queues("t")
     for number in range(20):
-        interrupt_after(0.1)
+        ended = threading.Event()
+        interrupting = threading.Thread(target=interrupt_until, args=(ended,))
+        interrupting.start()
         threading.Timer(0.09 + number * 0.001, lambda: producer.send(Message("t", b"%d" % number))).start()
         seen = []
         try:
             while True:
                 seen += [int(message.body) for message in consumer.get_many()]
         except KeyboardInterrupt:
-            pass
+            ended.set()
+        interrupting.join()
         while number not in seen:
             seen += [int(message.body) for message in consumer.get_many()]
         assert seen.count(number) == len(seen) == 1, seen
@@ -252,18 +269,22 @@ def test_opening_can_be_interrupted(cluster: Embedded) -> None:
     printed = run_program(
         cluster,
         """
-import socket
-hole = socket.create_server(("127.0.0.1", 0))
-interrupt_after(0.5)
-started = time.monotonic()
+import trio
+from ledgermq.client.name_servers import NameServers
+
+async def never(*_):
+    threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    await trio.sleep_forever()
+
+NameServers.ask = never
 try:
-    with blocking.open_consumer("127.0.0.1:%d" % hole.getsockname()[1], "g", "t"):
+    with blocking.open_consumer(NAMESRV, "g", "t"):
         pass
 except KeyboardInterrupt:
-    print("interrupted", time.monotonic() - started < 2.5)
+    print("interrupted")
 """,
     )
-    assert printed == "interrupted True\n"
+    assert printed == "interrupted\n"
 
 
 def test_a_program_ends_with_clients_open(cluster: Embedded) -> None:

@@ -87,7 +87,7 @@ async def test_cluster_that_takes_nothing_but_tls(tmp_path: Path, make_certifica
     }
     tls = ClientTls(trust_cert_path=server.cert, cert_path=client.cert, key_path=client.key)
     async with open_secured(tmp_path, keys) as cluster:
-        with trio.fail_after(20):
+        with trio.fail_after(120):
             async with open_producer(cluster.namesrv, tls=tls) as producer:
                 for number in range(3):
                     await producer.send(Message("t", b"%d" % number))
@@ -116,7 +116,7 @@ async def test_cluster_that_takes_nothing_but_tls(tmp_path: Path, make_certifica
 async def test_tls_is_there_without_any_setting(tmp_path: Path) -> None:
     """As RocketMQ does in its test mode: encryption for whoever asks for it, authentication for nobody."""
     async with open_secured(tmp_path, {}) as cluster:
-        with trio.fail_after(20):
+        with trio.fail_after(120):
             async with open_producer(cluster.namesrv, tls=True) as secret, open_producer(cluster.namesrv) as plain:
                 await secret.send(Message("t", b"secret"))
                 await plain.send(Message("t", b"plain"))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 
 from ledgermq import Message, blocking
 from ledgermq.message.message import MessageQueue
+
+READ_SECONDS = 120.0
 
 
 def create_topic(namesrv: str, topic: str, queues: int = 4) -> None:
@@ -36,8 +39,12 @@ def bodies(namesrv: str, topic: str) -> dict[MessageQueue, list[bytes]]:
         for queue in queues:
             consumer.seek_to_beginning(queue)
             found[queue] = []
-        while messages := consumer.poll(timeout_seconds=0.5):
-            for message in messages:
+        with blocking.open_admin(namesrv) as admin:
+            ends = {queue: admin.call(lambda each, queue=queue: each.queue_range(queue))[1] for queue in queues}
+        deadline = time.monotonic() + READ_SECONDS
+        while any(consumer.position(queue) < end for queue, end in ends.items()):
+            assert time.monotonic() < deadline, "the queues were not read to their ends in time"
+            for message in consumer.poll(timeout_seconds=1):
                 found[message.queue].append(message.body)
     return found
 

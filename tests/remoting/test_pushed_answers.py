@@ -41,9 +41,9 @@ async def asking(requests: int) -> AsyncGenerator[tuple[Asked, socket.socket]]:
     async with trio.open_nursery() as nursery:
         listeners = list(await network.open_listeners("127.0.0.1", 0))
         await nursery.start(RemotingServer(dispatcher, network, SystemClock()).serve, listeners)
-        with socket.create_connection(("127.0.0.1", network.listener_port(listeners[0])), timeout=5) as peer:
+        with socket.create_connection(("127.0.0.1", network.listener_port(listeners[0])), timeout=60) as peer:
             peer.sendall(b"".join(encode_frame(RemotingCommand(ASK, {}, opaque=number)) for number in range(requests)))
-            with trio.fail_after(5):
+            with trio.fail_after(60):
                 while len(asked.waiting) < requests:
                     asked.came = trio.Event()
                     await asked.came.wait()

@@ -63,9 +63,9 @@ def encrypted(settings: ClientTls | None = None) -> TlsNetwork:
 
 
 async def echo(address: Address, network: Network, body: bytes = BODY) -> bytes:
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         async with connected(address, network=network) as channel:
-            return (await channel.call(RemotingCommand(1, body=body), 5)).body
+            return (await channel.call(RemotingCommand(1, body=body), 60)).body
 
 
 async def refusal_of(address: Address, network: Network) -> str:
@@ -81,7 +81,7 @@ async def refusal_of(address: Address, network: Network) -> str:
 
 def ask_in_thread(address: Address) -> bytes:
     with BlockingChannel(address, TlsSockets()) as channel:
-        return channel.call(RemotingCommand(1), 5).body
+        return channel.call(RemotingCommand(1), 60).body
 
 
 async def test_one_port_serves_plain_and_encrypted_clients() -> None:
@@ -195,7 +195,7 @@ async def test_changed_certificate_is_shown_to_the_next_client(tmp_path: Path, m
         assert "CERTIFICATE_VERIFY_FAILED" in await refusal_of(address, trusting)
         copy(server.cert, Path(trusted))
         assert await echo(address, trusting) == BODY
-        assert (await open_before.call(RemotingCommand(1, body=b"still"), 5)).body == b"still"
+        assert (await open_before.call(RemotingCommand(1, body=b"still"), 60)).body == b"still"
 
 
 def copy(source: str, target: Path) -> str:
@@ -222,14 +222,14 @@ async def test_broken_handshake_costs_that_connection_alone(junk: bytes) -> None
                 await stream.send_all(junk)
                 assert isinstance(stream, HalfCloseableStream)
                 await stream.send_eof()
-                with trio.fail_after(5):
+                with trio.fail_after(60):
                     try:
                         while await stream.receive_some():
                             pass
                     except trio.BrokenResourceError:
                         pass
                 await stream.aclose()
-            assert (await bystander.call(RemotingCommand(1, body=b"on"), 5)).body == b"on"
+            assert (await bystander.call(RemotingCommand(1, body=b"on"), 60)).body == b"on"
     assert {entry["event"] for entry in logs} == {"tls_handshake_failed"}
 
 
@@ -271,7 +271,7 @@ async def test_plain_threads_speak_tls_too(make_certificate: MakeCertificate) ->
 
         def ask(trusted: str) -> bytes:
             with BlockingChannel(address, TlsSockets(ClientTls(trust_cert_path=trusted))) as channel:
-                return channel.call(RemotingCommand(1, body=BODY), 5).body
+                return channel.call(RemotingCommand(1, body=BODY), 60).body
 
         assert await trio.to_thread.run_sync(ask, server.cert) == BODY
         with pytest.raises(ConnectionLost, match="CERTIFICATE_VERIFY_FAILED"):

@@ -113,7 +113,7 @@ def sent(connection: RecordedConnection) -> list[RemotingCommand]:
 
 async def next_sent(connection: RecordedConnection) -> RemotingCommand:
     """Wait for the next thing that is sent to a peer."""
-    with trio.fail_after(15):
+    with trio.fail_after(60):
         await connection.pushed.wait()
     (command,) = sent(connection)
     return command
