@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import gc
+import time
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 
 import attrs
@@ -105,6 +107,17 @@ def make_certificate(tmp_path: Path) -> MakeCertificate:
         return Certificate(str(tmp_path / f"{name}.pem"), str(tmp_path / f"{name}.key"))
 
     return make
+
+
+@pytest.fixture
+def cpu_seconds() -> Generator[Callable[[], float]]:
+    """Returns the CPU time of the process since the test began, in which no garbage of earlier tests was collected."""
+    gc.freeze()
+    gc.disable()
+    began = time.process_time()
+    yield lambda: time.process_time() - began
+    gc.enable()
+    gc.unfreeze()
 
 
 @pytest.fixture

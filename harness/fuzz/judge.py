@@ -5,6 +5,7 @@ The fuzzer, the replay of the corpus and the replay of a single finding all use 
 
 from __future__ import annotations
 
+import gc
 import logging
 import time
 import tracemalloc
@@ -86,11 +87,14 @@ def judging() -> Generator[None]:
     logger, judge = logging.getLogger(ROOT_LOGGER), _Judge()
     logger.addHandler(judge)
     logger.propagate = False
+    # Garbage of the process is not the decoder's: collecting it would count as the decoder's time.
+    gc.freeze()
     tracemalloc.start()
     try:
         yield
     finally:
         tracemalloc.stop()
+        gc.unfreeze()
         logger.removeHandler(judge)
         logger.propagate = True
 

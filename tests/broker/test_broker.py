@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from ledgermq.broker.broker import open_broker, start_broker
 from ledgermq.message.json import loads
@@ -18,6 +19,7 @@ from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.remoting.command import RemotingCommand, wire_fields
 from ledgermq.store.errors import StoreInUse
 from ledgermq.testing.ports import BROKER_PORTS, reserved_ports
+from ledgermq.testing.sim.world import sim_world
 from ledgermq.world.network import Address
 from ledgermq.world.real import real_world
 
@@ -131,11 +133,11 @@ async def test_messages_and_progress_survive_a_restart(tmp_path: Path) -> None:
         assert peer.send("T1").ext["queueOffset"] == "3"
 
 
-async def test_a_cancelled_broker_stops_in_order(tmp_path: Path) -> None:
+async def test_a_cancelled_broker_stops_in_order(autojump_clock: MockClock) -> None:
     """Cancelling the scope around a broker writes its tables and closes its store, in under a second."""
-    began = 0.0
+    began, world = 0.0, sim_world(1)
     with trio.CancelScope() as scope:
-        async with open_desk(tmp_path) as desk:
+        async with open_desk("store", world, bind_address="") as desk:
             desk.peer().send("T1", b"kept")
             desk.broker.offsets.commit("g", "T1", 0, 1)
             began = trio.current_time()
@@ -143,8 +145,8 @@ async def test_a_cancelled_broker_stops_in_order(tmp_path: Path) -> None:
             await trio.sleep_forever()
     assert trio.current_time() - began < 1
 
-    assert not (tmp_path / "abort").exists()
-    async with open_desk(tmp_path) as desk:
+    assert not world.disk.exists("store/abort")
+    async with open_desk("store", world, bind_address="") as desk:
         assert [message.body for message in desk.peer().pulled("T1")] == [b"kept"]
         assert desk.broker.offsets.query("g", "T1", 0) == 1
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -106,14 +105,14 @@ BODIES = (
 
 
 @pytest.mark.parametrize("body", BODIES, ids=lambda body: repr(body[:24]))
-def test_kept_bodies_are_read_or_refused_in_time(body: bytes) -> None:
+def test_kept_bodies_are_read_or_refused_in_time(body: bytes, cpu_seconds: Callable[[], float]) -> None:
     """What is read can be written, and neither takes long."""
-    before = time.process_time()
+    before = cpu_seconds()
 
     with contextlib.suppress(JsonError):
         dumps(loads(body))
 
-    assert time.process_time() - before < CPU_SECONDS_MAX
+    assert cpu_seconds() - before < CPU_SECONDS_MAX
 
 
 tokens = st.sampled_from(
@@ -182,11 +181,11 @@ def test_a_batch_with_some_bytes_changed_is_read_or_refused(items: list[tuple[in
 @pytest.mark.parametrize(
     "text", ["\x01" * 100_000, "\x02" * 100_000, "a\x01" * 50_000, "\x01b\x02" * 50_000, "a\x01b\x01c\x02" * 9000]
 )
-def test_kept_property_strings_are_read_in_time(text: str) -> None:
+def test_kept_property_strings_are_read_in_time(text: str, cpu_seconds: Callable[[], float]) -> None:
     """Nothing but separators is nothing."""
-    before = time.process_time()
+    before = cpu_seconds()
     assert all(decode_properties(text).values())
-    assert time.process_time() - before < CPU_SECONDS_MAX
+    assert cpu_seconds() - before < CPU_SECONDS_MAX
 
 
 @given(st.text(alphabet="0123456789abcdefABCDEF \u0661", max_size=60) | st.text(max_size=60))
@@ -296,11 +295,11 @@ def test_any_setting_of_a_name_server_is_taken_or_refused(entries: dict[str, str
 
 
 @pytest.mark.parametrize("text", ["\\" * 99_999, "\\\n" * 50_000, "=" * 1000, "#" * 99_999, "a\\", ":" + " " * 9999, "\x00"])
-def test_kept_property_files_are_read_in_time(text: str) -> None:
+def test_kept_property_files_are_read_in_time(text: str, cpu_seconds: Callable[[], float]) -> None:
     """Java forgives them all."""
-    before = time.process_time()
+    before = cpu_seconds()
     read_properties(text)
-    assert time.process_time() - before < CPU_SECONDS_MAX
+    assert cpu_seconds() - before < CPU_SECONDS_MAX
 
 
 @given(
