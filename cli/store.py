@@ -21,6 +21,7 @@ from .clients import json_option
 from .output import print_json, stored_fields, text_or_hex, when
 from .reasons import SuggestingGroup
 from .reset_peers import command as reset_peers
+from .to_classic import command as to_classic
 
 directory = click.argument("store", type=click.Path(exists=True, file_okay=False))
 
@@ -174,3 +175,4 @@ def _print_losses(losses: Losses) -> None:
 
 
 command.add_command(reset_peers)
+command.add_command(to_classic)

@@ -92,7 +92,7 @@ class LogOfOtherMode(StoreError):
         super().__init__(
             f"{path} holds messages that were written with enableDLegerCommitLog={str(dledger).lower()}: consumers would not "
             "be given them, and queue offsets would be given out again. Nothing was opened or changed. Set "
-            "enableDLegerCommitLog as it was, or begin with an empty storePathRootDir and send the messages anew"
+            "enableDLegerCommitLog as it was, or write the store as a classic one with `ledgermq store to-classic` first"
             if dledger
             else f"{path} holds messages at offsets at which the ledger has some too: the two logs were written independently. "
             "Nothing was opened or changed. Move away the one that does not belong to this store: commitlog or dledger-ID"

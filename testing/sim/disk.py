@@ -212,6 +212,18 @@ class _Names:
     def copy(self) -> _Names:
         return _Names(dict(self.files), set(self.directories), dict(self.sizes))
 
+    def rename(self, source: str, target: str) -> None:
+        """Give a file, or a directory with all that is in it, another name."""
+
+        def renamed(path: str) -> str:
+            return target + path.removeprefix(source) if path == source or path.startswith(f"{source}/") else path
+
+        if source in self.directories:
+            self.directories = {renamed(path) for path in self.directories}
+            self.files = {renamed(path): inode for path, inode in self.files.items()}
+        else:
+            self.files[target] = self.files.pop(source)
+
     def backup(self) -> _Names:
         """The same names, for copies of the files."""
         files = {path: inode.copy() for path, inode in self.files.items()}
@@ -563,10 +575,11 @@ class SimDisk:
                 self._change((_parent(name),), lambda names, gone=name: names.directories.discard(gone))  # type: ignore[misc]
 
     def replace(self, source: str, target: str) -> None:
-        self._inode(source)
+        if source not in self._names.directories:
+            self._inode(source)
         self._check_directory(_parent(target), target)
         self._check_change("rename_eio")
-        self._change((_parent(source), _parent(target)), lambda names: names.files.__setitem__(target, names.files.pop(source)))
+        self._change((_parent(source), _parent(target)), lambda names: names.rename(source, target))
 
     def sync_directory(self, path: str) -> None:
         self.check_power()

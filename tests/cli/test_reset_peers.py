@@ -1,4 +1,4 @@
-"""`ledgermq store reset-peers` on a node whose group is gone."""
+"""`ledgermq store reset-peers` and `to-classic` on a node whose group is gone."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ def address() -> Generator[str]:
         yield f"127.0.0.1:{port}"
 
 
-def test_a_node_whose_group_is_gone_serves_its_messages_alone(start: Start, runner: Run, tmp_path: Path, address: str) -> None:
-    """Before that it is refused while the broker runs."""
+def test_a_node_whose_group_is_gone_serves_its_messages_alone_and_leaves_the_mode(
+    start: Start, runner: Run, tmp_path: Path, address: str
+) -> None:
+    """The group is not given up while the broker runs, and the store is not copied before it was closed in order."""
     up = start("up", "--mode", "dledger", "--port", "0", "--broker-port", "0", "--store", str(tmp_path))
     namesrv = up.wait_for(r"name server +(\S+:\d+)\n")[1]
     up.wait_for(r"Ctrl-C stops")
@@ -54,5 +56,15 @@ def test_a_node_whose_group_is_gone_serves_its_messages_alone(start: Start, runn
     assert runner("consume", "hello", "--from-beginning", namesrv=namesrv).stdout == "first\n"
     assert "SEND_OK" in runner("send", "hello", "second", namesrv=namesrv).stdout
     assert alone.stop() == 0
-    assert names.stop() == 0
     assert not RealDisk().exists(f"{store}/abort")
+
+    classic = str(tmp_path / "classic")
+    assert "copied 2 records" in runner("store", "to-classic", store, classic).stdout
+    assert "is not empty" in runner("store", "to-classic", store, classic, status=1).stderr
+    keys |= {"enableDLegerCommitLog": "false", "storePathRootDir": classic}
+    last = start("broker", "--namesrv", namesrv, *(part for key, value in keys.items() for part in (f"--{key}", value)))
+    last.wait_for("broker_registered")
+    assert sorted(runner("consume", "hello", "--from-beginning", namesrv=namesrv).stdout.split()) == ["first", "second"]
+    assert last.stop() == 0
+    assert names.stop() == 0
+    assert "sound" in runner("store", "verify", classic).stdout

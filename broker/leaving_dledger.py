@@ -1,0 +1,164 @@
+"""Leaving DLedger mode, offline: the store of a group's only voter is written once more, as a classic store.
+
+Every record of the store, in an older classic log and in the ledger, is copied into a classic log in the same order. It gets
+a new physical offset, because a ledger has headers between its records. Its queue offset stays, so consumer offsets stay
+valid. Of the control records, those that determine queues are copied; those that change tables are not, because the tables'
+files contain them. Queues and index are derived when a broker opens the copy for the first time. The original store is not
+changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, cast
+
+import attrs
+
+from ..ha.dledger.offline import all_log_files
+from ..ha.dledger.reset_peers import NodeLeft, look_at_node
+from ..message.control import QUEUES_END, TOPIC_DELETED, decode_control, is_control
+from ..message.errors import CorruptRecord
+from ..store.checkpoint import Checkpoint
+from ..store.config import StoreConfig
+from ..store.errors import StoreError, StoreInUse
+from ..store.json_file import JsonFile
+from ..store.local_commitlog import LocalCommitLog, open_local_commit_log
+from ..store.offline import Advance, LogFile, LogRecord, Report, read_log
+from ..store.recovery_mark import RecoveryMark
+from ..world.disk import Disk
+from ..world.real import World
+from .persistence import LOG_OFFSET_KEY
+
+BATCH_BYTES = 1 << 20
+"""Records are collected up to this size and then written together."""
+UNFINISHED = "commitlog-unfinished"
+"""The directory of the copied log until all of it is on the medium; no broker reads it."""
+_COPIED_CONTROLS = frozenset({TOPIC_DELETED, QUEUES_END})
+
+
+class CannotLeave(StoreError):
+    """The store cannot be copied; the text says why, and what was written."""
+
+
+@attrs.frozen
+class ClassicCopy:
+    """What was copied."""
+
+    records: int
+    end: int
+    """The physical offset at which the classic log ends."""
+
+
+def write_classic_copy(world: World, root: str, target: str, advance: Advance = lambda _: None) -> ClassicCopy:
+    """Copy the store of a group's only voter to another directory, as a classic store. Blocks.
+
+    Args:
+        root: the store (storePathRootDir) of the node.
+        target: a directory that does not exist or is empty.
+        advance: called with the number of log bytes that were read since the last call.
+
+    Raises:
+        StoreInUse: a broker has the store open. Nothing was written.
+        CannotLeave: the store may lack acknowledged messages, or is not sound.
+        HaError: as when the node starts. Nothing was written.
+        OSError: the disk failed or is full. `target` has no log that a broker would read, and can be removed.
+    Durability: on return the copy is on the medium.
+    """
+    disk = world.disk
+    if disk.list_directory(target):
+        raise CannotLeave(f"{target} is not empty; nothing was written")
+    try:
+        lock = disk.lock(f"{root}/lock")
+    except BlockingIOError:
+        raise StoreInUse(root) from None
+    try:
+        _check_complete(disk, root, look_at_node(disk, root))
+        tables = _tables(disk, root)
+        copy = _copy_log(world, all_log_files(disk, root), target, advance)
+        for name, table in tables.items():
+            if LOG_OFFSET_KEY in table:
+                table[LOG_OFFSET_KEY] = copy.end
+            JsonFile(disk, f"{target}/config/{name}").save(table)
+        disk.replace(f"{target}/{UNFINISHED}", f"{target}/commitlog")
+        disk.sync_directory(target)
+        return copy
+    finally:
+        lock.release()
+
+
+def _check_complete(disk: Disk, root: str, left: NodeLeft) -> None:
+    """Raise CannotLeave unless the store has all that its group has acknowledged, and its tables have all of its log."""
+    configuration = left.configuration
+    if configuration is None or configuration.joint or configuration.voters != (left.peer,):
+        voters = "those of dLegerPeers" if configuration is None else ", ".join(configuration.voters)
+        raise CannotLeave(
+            f"{left.peer} is not the only voter of its group (voters: {voters}), so others may have messages that it lacks. "
+            "Nothing was written. Remove the others with `ledgermq dledger remove` while the group runs. If they are lost, let "
+            f"this node go on alone with `ledgermq store reset-peers {root}`, then start it and stop it"
+        )
+    checkpoint = Checkpoint(disk, f"{root}/checkpoint")
+    checkpoint.load()
+    mark = RecoveryMark.decode(checkpoint.mark)
+    if disk.exists(f"{root}/abort") or left.committed_index != left.end_index or mark is None:
+        raise CannotLeave(
+            f"{root} was not closed in order since {left.peer} leads alone, so its tables may lack what its log has. Nothing "
+            "was written. Start the node, wait until it leads, and stop it"
+        )
+
+
+def _tables(disk: Disk, root: str) -> dict[str, dict[str, Any]]:
+    """The contents of the tables' files, by name."""
+    found: dict[str, dict[str, Any]] = {}
+    for name in disk.list_directory(f"{root}/config"):
+        if name.endswith(".json"):
+            table = JsonFile(disk, f"{root}/config/{name}").load()
+            if not isinstance(table, dict):
+                raise CannotLeave(f"{root}/config/{name} cannot be read; nothing was written")
+            found[name] = cast("dict[str, Any]", table)
+    return found
+
+
+def _copy_log(world: World, files: list[LogFile], target: str, advance: Advance) -> ClassicCopy:
+    config = StoreConfig(
+        store_path_root_dir=target,
+        store_path_commit_log=f"{target}/{UNFINISHED}",
+        mapped_file_size_commit_log=len(files[-1].view),
+    )
+    world.disk.make_directories(config.commit_log_directory)
+    log = open_local_commit_log(world, config)
+    try:
+        report = Report()
+        count = sum(_append(log, batch) for batch in _batches(read_log(files, report=report, advance=advance)))
+        if report.problems:
+            raise CannotLeave(f"the log is not sound: {'; '.join(report.problems)}. {target} is incomplete: remove it")
+        log.segments.sync(0, log.max_offset)
+        return ClassicCopy(count, log.max_offset)
+    finally:
+        log.close()
+
+
+def _append(log: LocalCommitLog, records: list[bytes]) -> int:
+    log.append(records)
+    return len(records)
+
+
+def _batches(records: Iterator[LogRecord]) -> Iterator[list[bytes]]:
+    """The records that belong in the copy, in batches of about `BATCH_BYTES`."""
+    batch, size = list[bytes](), 0
+    for record in records:
+        if is_control(record.topic, record.span.sys_flag) and not _is_copied(record):
+            continue
+        batch.append(bytes(record.bytes))
+        size += record.span.size
+        if size >= BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _is_copied(record: LogRecord) -> bool:
+    try:
+        return decode_control(record.bytes).kind in _COPIED_CONTROLS
+    except CorruptRecord as error:
+        raise CannotLeave(f"the control record at {record.offset} cannot be read: {error}") from error

@@ -1,0 +1,35 @@
+"""`ledgermq store to-classic`: write the store of a DLedger group's last node as a classic store."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from ..broker.leaving_dledger import write_classic_copy
+from ..ha.dledger.offline import all_log_files
+from ..ha.errors import HaError
+from ..store.errors import StoreError
+from ..world.real import real_world
+
+
+@click.command("to-classic")
+@click.argument("store", type=click.Path(exists=True, file_okay=False))
+@click.argument("target", type=click.Path(file_okay=False))
+def command(store: str, target: str) -> None:
+    """Write the STORE of a DLedger group's only voter to TARGET as a classic store, to leave the mode.
+
+    Remove the other voters with `ledgermq dledger remove` first, then stop the last node. Messages keep their queue offsets,
+    and topics, groups and consumer offsets come along; message ids that contain a physical offset change. STORE is not changed.
+    """
+    world, root = real_world(), store.rstrip("/")
+    try:
+        size = sum(len(file.view) for file in all_log_files(world.disk, root))
+        with click.progressbar(length=size, label="copying the log", file=sys.stderr) as bar:
+            copy = write_classic_copy(world, root, target.rstrip("/"), bar.update)
+    except (HaError, StoreError) as error:
+        raise click.ClickException(str(error)) from error
+    except OSError as error:
+        raise click.ClickException(f"{error.filename or target}: {error.strerror or error}. Remove {target}") from error
+    click.echo(f"copied {copy.records} records, physical offsets 0 to {copy.end}")
+    click.echo(f"start a broker with enableDLegerCommitLog=false and storePathRootDir={target}")

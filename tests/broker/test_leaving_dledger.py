@@ -1,0 +1,161 @@
+"""The way back from DLedger to classic mode: the last voter's store as a classic one, which a classic broker continues."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+import trio
+
+from harness.simulate.scene import Node
+from ledgermq.broker.leaving_dledger import CannotLeave, ClassicCopy, write_classic_copy
+from ledgermq.client.admin import open_admin
+from ledgermq.client.consumer import ConsumeFrom, open_consumer
+from ledgermq.client.producer import open_producer
+from ledgermq.message.layout import decode_record
+from ledgermq.message.message import Message, MessageQueue
+from ledgermq.message.units import QueueId
+from ledgermq.store.errors import LogOfOtherMode, StoreInUse
+from ledgermq.testing.history import End
+
+from .test_dledger import Group, scenario
+from .test_older_logs import leave_classic_stores, start_all, up
+
+TARGET = "classic"
+QUEUES = [("T", 0), ("T", 1), ("Again", 0)]
+Content = dict[tuple[str, int], tuple[int, int, list[bytes]]]
+
+
+def copy_of(node: Node) -> ClassicCopy:
+    return write_classic_copy(node.machine.world(), node.config.store_path_root_dir, TARGET)
+
+
+def content(node: Node) -> Content:
+    """The bounds and bodies of all queues, as a broker gives them out."""
+    store = up(node).store
+    found: Content = {}
+    for topic, queue_id in QUEUES:
+        low, high = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
+        bodies: list[bytes] = []
+        while low + len(bodies) < high:
+            for piece in store.get(topic, queue_id, low + len(bodies), 32).slices:
+                message = decode_record(piece)
+                assert message.queue_offset == low + len(bodies)
+                bodies.append(message.body)
+        found[topic, queue_id] = low, high, bodies
+    return found
+
+
+async def remove_others(group: Group, master: Node) -> None:
+    """Remove all voters but the master, and stop them."""
+    async with open_admin(group.namesrv, world=group.world("10.0.3.7")) as admin:
+        for node in group.nodes:
+            if node is not master:
+                await admin.change_dledger_group(str(up(master).address), "remove", node.config.dleger_self_id, "")
+                await node.process.end(End.CLEAN)
+
+
+async def start_classic(group: Group, node: Node) -> None:
+    node.config = attrs.evolve(node.config, enable_dleger_commit_log=False, store_path_root_dir=TARGET)
+    await group.nursery.start(node.process.run)
+
+
+async def consumed(group: Group, count: int) -> list[bytes]:
+    """Consume at least so many messages of the topic T as one group, and acknowledge them."""
+    bodies: list[bytes] = []
+    async with open_consumer(
+        group.namesrv, "second", "T", consume_from=ConsumeFrom.FIRST, ack="explicit", world=group.world("10.0.3.8")
+    ) as consumer:
+        with trio.fail_after(60):
+            while len(bodies) < count:
+                for message in await consumer.get_many(32, 1.0):
+                    bodies.append(message.body)
+                    await message.ack()
+    return bodies
+
+
+@pytest.mark.parametrize("older", [False, True], ids=["ledger", "classic log and ledger"])
+def test_a_classic_broker_goes_on_where_the_last_voter_ended(older: bool) -> None:
+    """Messages, queue offsets, topics, consumer offsets, deletions and delayed messages are as they were."""
+
+    async def story(group: Group) -> None:
+        if older:
+            await leave_classic_stores(group)
+            await start_all(group)
+        master = await group.master()
+        world = group.world("10.0.3.2")
+        async with open_admin(group.namesrv, world=world) as admin, open_producer(group.namesrv, "p", world=world) as producer:
+            await admin.create_topic("Again", queues=1)
+            for _ in range(7):
+                await producer.send(Message("Again", b"deleted"))
+            await admin.delete_topic("Again")
+            await admin.create_topic("Again", queues=1)
+            await producer.send(Message("Again", b"kept"))
+            await group.produce(producer, 400)
+            read = await consumed(group, 100)
+            await producer.send(Message("T", b"0", delay_level=2))
+        await remove_others(group, master)
+        await trio.sleep(1)
+        before, offsets = content(master), up(master).offsets.to_json()
+        assert before["Again", 0] == (7, 8, [b"kept"])
+        await master.process.end(End.CLEAN)
+
+        copied = copy_of(master)
+
+        assert copied.end > 65536
+        await start_classic(group, master)
+        assert content(master) == before
+        assert up(master).offsets.to_json()["offsetTable"] == offsets["offsetTable"]
+        await trio.sleep(6)
+        delayed = [body for queue, (_, _, bodies) in content(master).items() for body in bodies[len(before[queue][2]) :]]
+        assert delayed == [b"0"]
+        async with open_producer(group.namesrv, "p", world=world) as producer:
+            sent = await producer.send(Message("Again", b"next"), queue=MessageQueue("Again", "broker-a", QueueId(0)))
+            assert sent.queue_offset == 8
+        stored = [*before["T", 0][2], *before["T", 1][2], b"0"]
+        rest = await consumed(group, len(stored) - len(read))
+        assert sorted(read + rest) == sorted(stored)
+        await trio.sleep(11)  # so that the position of delayed messages is in its file
+        after = content(master)
+        await master.process.end(End.KILL)
+        await group.nursery.start(master.process.run)
+        assert content(master) == after
+
+    scenario(story)
+
+
+def test_a_store_that_may_lack_messages_is_not_copied() -> None:
+    """While others vote, while it runs, and after a kill; each refusal says what to do, and writes nothing."""
+
+    async def story(group: Group) -> None:
+        master = await group.master()
+        async with open_producer(group.namesrv, "p", world=group.world("10.0.3.2")) as producer:
+            await group.produce(producer, 20)
+        with pytest.raises(StoreInUse):
+            copy_of(master)
+        follower = next(node for node in group.nodes if node is not master)
+        await follower.process.end(End.CLEAN)
+        with pytest.raises(CannotLeave, match=r"is not the only voter of its group.*ledgermq dledger remove"):
+            copy_of(follower)
+        await group.nursery.start(follower.process.run)
+        await trio.sleep(1)
+        await remove_others(group, await group.master())
+        (last,) = (node for node in group.nodes if node.broker is not None)
+        await last.process.end(End.KILL)
+        with pytest.raises(CannotLeave, match="was not closed in order"):
+            copy_of(last)
+        assert not last.machine.disk.list_directory(TARGET)
+
+        await group.nursery.start(last.process.run)
+        await group.master()
+        await last.process.end(End.CLEAN)
+        last.machine.disk.make_directories(f"{TARGET}/other")
+        with pytest.raises(CannotLeave, match="is not empty"):
+            copy_of(last)
+        last.machine.disk.remove_tree(TARGET)
+        assert copy_of(last).records == 20
+
+        last.config = attrs.evolve(last.config, enable_dleger_commit_log=False)
+        with pytest.raises(LogOfOtherMode, match="ledgermq store to-classic"):
+            await last.process.run()
+
+    scenario(story)
