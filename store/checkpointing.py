@@ -95,7 +95,7 @@ class CheckpointKeeper:
                 try:
                     await act()
                 except OSError as error:
-                    log.warning("checkpoint_failed", reason=error.strerror or str(error))
+                    _warn_of_failure(error)
 
     def _has_gathered(self) -> bool:
         index = self.store.index
@@ -282,7 +282,7 @@ class CheckpointKeeper:
             try:
                 await self.save()
             except OSError as error:
-                log.warning("checkpoint_failed", reason=error.strerror or str(error))
+                _warn_of_failure(error)
         return self._marked_offset
 
     @property
@@ -370,3 +370,7 @@ class CheckpointKeeper:
 def _after_removal(mark: RecoveryMark, log_min_offset: int) -> RecoveryMark:
     """The mark of a store whose log may begin at `log_min_offset`, and whose queues and index may lose files."""
     return attrs.evolve(mark, log_min_offset=log_min_offset, queue_begins=-1, index_files=-1, deletions_crc=-1)
+
+
+def _warn_of_failure(error: OSError) -> None:
+    log.warning("checkpoint_failed", reason=error.strerror or str(error))
