@@ -115,82 +115,126 @@ def _create_abort_file(world: World, root: str) -> None:
     world.disk.sync_directory(root)
 
 
+@attrs.frozen
+class _LastRun:
+    """What the last run left, from which follows how far its files are believed."""
+
+    checkpoint: Checkpoint
+    mark: RecoveryMark | None
+    note: RecoveryMark | None
+    clean_exit: bool
+    page_cache_intact: bool
+    """Whether every byte that was written is still there.
+
+    After a mere crash of the process all of them are still in the page cache; only after a crash of the machine may bytes that
+    were written, but not synced, be missing in any order.
+    """
+
+    @classmethod
+    def of(cls, disk: Disk, root: str) -> _LastRun:
+        clean_exit = not disk.exists(f"{root}/abort")
+        checkpoint = Checkpoint(disk, f"{root}/checkpoint")
+        checkpoint.load()
+        mark, note = RecoveryMark.decode(checkpoint.mark), RecoveryMark.decode(checkpoint.note)
+        same_boot = mark is not None and mark.boot_id == disk.boot_id() != ""
+        return cls(checkpoint, mark, note, clean_exit, clean_exit or same_boot)
+
+
 def _open(world: World, config: StoreConfig, store_host: tuple[str, int], open_commit_log: OpenCommitLog) -> _Opened:
     disk, root = world.disk, config.store_path_root_dir
-    clean_exit = not disk.exists(f"{root}/abort")
     for name in FOREIGN_QUEUES:
         if disk.list_directory(f"{root}/{name}"):
             raise ForeignQueues(f"{root}/{name}")
-    checkpoint = Checkpoint(disk, f"{root}/checkpoint")
-    checkpoint.load()
+    last_run = _LastRun.of(disk, root)
     queues = ConsumeQueues(disk, f"{root}/consumequeue", config.mapped_file_size_consume_queue)
-    if checkpoint.derives_anew:
+    if last_run.checkpoint.derives_anew:
         _drop_derived(disk, root, queues)
-    mark, note = RecoveryMark.decode(checkpoint.mark), RecoveryMark.decode(checkpoint.note)
-    # After a mere crash of the process all written bytes are still in the page cache; only after a crash of the machine may
-    # bytes that were written, but not synced, be missing in any order.
-    page_cache_intact = clean_exit or (mark is not None and mark.boot_id == disk.boot_id() != "")
-    commit_log = open_commit_log(world, config)
-    store = _assemble(world, config, store_host, commit_log, queues)
-    index = store.index
+    store = _assemble(world, config, store_host, open_commit_log(world, config), queues)
     try:
-        queues.load(page_cache_intact=page_cache_intact)
+        queues.load(page_cache_intact=last_run.page_cache_intact)
         store.events.load(deletions_file(disk, root))
-        lost_from: int | None = None
-        if index is not None:
-            lost_from = index.load(
-                page_cache_intact=page_cache_intact,
-                forced_offset=-1 if mark is None else mark.indexed_offset,
-                partial=mark.partial_index if mark is not None else None,
-            )
-            if mark is not None and (
-                not disk.exists(index.directory)
-                or lost_index_files(mark, note, commit_log, index, page_cache_intact=page_cache_intact)
-            ):
-                index.clear()
-                lost_from = commit_log.min_offset
-            elif mark is not None and page_cache_intact and index.end_physical_offset < mark.indexed_offset:
-                lost_from = index.end_physical_offset
-            disk.make_directories(index.directory)
-        if checkpoint.derives_anew and index is not None:
-            index.clear()
-            lost_from = commit_log.min_offset
-        derived_damaged = (
-            checkpoint.derives_anew
-            or queues.damaged
-            or remove_corrupt_queues(commit_log, queues, page_cache_intact=page_cache_intact)
-        )
-        if mark is not None and not commit_log.empty and disk.list_directory(queues.directory):
-            derived_damaged |= lost_units(mark, commit_log, queues) or _lost_deletions(mark, store)
-        commit_log.limit_readable(checkpoint.confirm_offset)
-        recovered = recover(
-            commit_log,
-            list(queues.table.values()),
-            store.dispatcher,
-            checkpoint,
-            mark,
-            clean_exit=clean_exit,
-            page_cache_intact=page_cache_intact,
-            check_crc=config.check_crc_on_recover,
-            note=note,
-            index_lost_from=lost_from,
-            derived_damaged=derived_damaged,
-        )
-        if commit_log.readable_limit is not None:
-            _limit_readable(commit_log, max(commit_log.readable_limit, store.dispatcher.dispatched_offset), checkpoint)
+        index_lost_from = _load_index(store, last_run)
+        derived_damaged = _is_derived_damaged(store, last_run)
+        recovered = _recover(store, last_run, index_lost_from, derived_damaged=derived_damaged)
     except BaseException:
         store.close_files()
         raise
-    if index is not None:
-        index.cut(recovered.end)
-    noted = (found.record_store_timestamp for found in (mark, note) if found is not None)
-    store.last_timestamp = max(store.dispatcher.last_store_timestamp, *noted, 0)
+    _continue(store, last_run, recovered)
+    return _Opened(store, last_run.checkpoint, recovered, last_run.clean_exit)
+
+
+def _load_index(store: MessageStore, last_run: _LastRun) -> int | None:
+    """Load the index, if there is one; returns the physical offset from which on records have to be indexed again, or None."""
+    index, log_start, mark = store.index, store.log.min_offset, last_run.mark
+    if index is None:
+        return None
+    intact = last_run.page_cache_intact
+    lost_from = index.load(
+        page_cache_intact=intact,
+        forced_offset=-1 if mark is None else mark.indexed_offset,
+        partial=mark.partial_index if mark is not None else None,
+    )
+    disk, missing = store.world.disk, False
+    if mark is not None:
+        missing = not disk.exists(index.directory) or lost_index_files(
+            mark, last_run.note, store.log, index, page_cache_intact=intact
+        )
+        if not missing and intact and index.end_physical_offset < mark.indexed_offset:
+            lost_from = index.end_physical_offset
+    if missing or last_run.checkpoint.derives_anew:
+        index.clear()
+        lost_from = log_start
+    disk.make_directories(index.directory)
+    return lost_from
+
+
+def _is_derived_damaged(store: MessageStore, last_run: _LastRun) -> bool:
+    """Whether queues or deletions lack what the last run had derived, so that everything is derived again."""
+    log, queues, mark = store.log, store.queues, last_run.mark
+    damaged = (
+        last_run.checkpoint.derives_anew
+        or queues.damaged
+        or remove_corrupt_queues(log, queues, page_cache_intact=last_run.page_cache_intact)
+    )
+    if mark is not None and not log.empty and store.world.disk.list_directory(queues.directory):
+        damaged |= lost_units(mark, log, queues) or _lost_deletions(mark, store)
+    return damaged
+
+
+def _recover(store: MessageStore, last_run: _LastRun, index_lost_from: int | None, *, derived_damaged: bool) -> Recovered:
+    """Make queues and index agree with the log, as far as consumers may read it."""
+    log, dispatcher, checkpoint = store.log, store.dispatcher, last_run.checkpoint
+    log.limit_readable(checkpoint.confirm_offset)
+    recovered = recover(
+        log,
+        list(store.queues.table.values()),
+        dispatcher,
+        checkpoint,
+        last_run.mark,
+        clean_exit=last_run.clean_exit,
+        page_cache_intact=last_run.page_cache_intact,
+        check_crc=store.config.check_crc_on_recover,
+        note=last_run.note,
+        index_lost_from=index_lost_from,
+        derived_damaged=derived_damaged,
+    )
+    if log.readable_limit is not None:
+        _limit_readable(log, max(log.readable_limit, dispatcher.dispatched_offset), checkpoint)
+    return recovered
+
+
+def _continue(store: MessageStore, last_run: _LastRun, recovered: Recovered) -> None:
+    """Let timestamps, queue offsets and derivation continue behind what was recovered."""
+    log, dispatcher = store.log, store.dispatcher
+    if store.index is not None:
+        store.index.cut(recovered.end)
+    noted = (found.record_store_timestamp for found in (last_run.mark, last_run.note) if found is not None)
+    store.last_timestamp = max(dispatcher.last_store_timestamp, *noted, 0)
     store.take_up_next_offsets()
     store.events.recovering = False
-    commit_log.on_syncing.append(store.dispatcher.sync_began)
-    commit_log.on_readable.append(store.dispatcher.wake)
-    commit_log.on_truncated.append(store.dispatcher.cut)
-    return _Opened(store, checkpoint, recovered, clean_exit)
+    log.on_syncing.append(dispatcher.sync_began)
+    log.on_readable.append(dispatcher.wake)
+    log.on_truncated.append(dispatcher.cut)
 
 
 def _drop_derived(disk: Disk, root: str, queues: ConsumeQueues) -> None:

@@ -79,14 +79,10 @@ def recover(
     if mark is not None and log.min_offset > mark.log_min_offset >= 0:
         raise MissingSegment(log.directory, mark.log_min_offset, log.min_offset)
     trusted = mark if mark is not None and not derived_damaged and _is_there(log, mark, queues) else None
-    synced = mark.flushed_offset if mark is not None else -1
-    if page_cache_intact and mark is not None:
-        # What queues have was written to the log before, and the end of a process loses no written bytes.
-        synced = max(synced, _queues_end(queues))
     evidence = Evidence(
         clean_exit=clean_exit,
         page_cache_intact=page_cache_intact,
-        synced_offset=synced,
+        synced_offset=_synced_offset(mark, queues, page_cache_intact=page_cache_intact),
         verified_offset=trusted.flushed_offset if trusted is not None else -1,
         check_crc=check_crc,
     )
@@ -101,20 +97,32 @@ def recover(
             _forget_from(log, queue, start)
     if derived_damaged or (trusted is not None and sum(queue.max_offset for queue in queues) < trusted.queue_ends):
         start = _forget_derived(log, queues, checkpoint)
-    for queue in queues:
-        if trusted is not None and queue.physical_end > trusted.start and queue.doubt_from(trusted.start):
-            dispatcher.dirty[queue] = None
-    log_start = start
-    if index_lost_from is not None:
-        start = max(min(start, index_lost_from), log.min_offset)
+    if trusted is not None:
+        _sync_again(queues, dispatcher, trusted)
+    read_from = start if index_lost_from is None else max(min(start, index_lost_from), log.min_offset)
     order = None if page_cache_intact or mark is None else _Order(mark.flushed_offset, queues)
-    end, records = _read_back(log, dispatcher, start, evidence, order)
-    torn = log.end_at(end, log_start, evidence)
+    end, records = _read_back(log, dispatcher, read_from, evidence, order)
+    torn = log.end_at(end, start, evidence)
     if log.readable_limit is None:
         dispatcher.dispatched_offset = end
     for queue in queues:
         queue.correct_min_offset(log.min_offset)
-    return Recovered(start, end, records, torn)
+    return Recovered(read_from, end, records, torn)
+
+
+def _sync_again(queues: list[ConsumeQueue], dispatcher: Dispatcher, trusted: RecoveryMark) -> None:
+    """Let the next sync cover the units that were kept though they are behind the mark: their own sync may have failed."""
+    for queue in queues:
+        if queue.physical_end > trusted.start and queue.doubt_from(trusted.start):
+            dispatcher.dirty[queue] = None
+
+
+def _synced_offset(mark: RecoveryMark | None, queues: list[ConsumeQueue], *, page_cache_intact: bool) -> int:
+    """Before this position, a record that is not whole is damage and no torn write; -1 if nothing is known."""
+    if mark is None:
+        return -1
+    # What queues have was written to the log before, and the end of a process loses no written bytes.
+    return max(mark.flushed_offset, _queues_end(queues)) if page_cache_intact else mark.flushed_offset
 
 
 def _forget_derived(log: CommitLog, queues: list[ConsumeQueue], checkpoint: Checkpoint) -> int:
