@@ -4,7 +4,7 @@ BIN := .venv/bin
 SIM_SEEDS ?= 200
 SIM_FROM ?= 0
 FUZZ_SECONDS ?= 60
-# How many processes run the tests; 0 runs all of them in one, as a debugger needs it.
+# How many processes run the tests: one more than cores (tests/scheduling.py); 0 runs all of them in one, as a debugger needs it.
 TEST_PROCESSES ?= auto
 EDGE_SECONDS ?= 60
 EDGE_TURN_MS ?= 100
@@ -45,7 +45,7 @@ demo: .venv/ready-to-run  ## a message goes round; then a job on Spark over the 
 	$(BIN)/python examples/spark_demo.py build/demo/store build/demo
 
 test: .venv/ready  ## the tests that need nothing but Python, those of the jobs on Spark among them
-	$(BIN)/python -m pytest tests --ignore=tests/interop -m "not slow" -q --numprocesses $(TEST_PROCESSES) --dist worksteal --durations 15
+	$(BIN)/python -m pytest tests --ignore=tests/interop -m "not slow" -q --numprocesses $(TEST_PROCESSES) --dist loadfile --durations 15
 
 check: .venv/ready-to-check  ## format, lint, types, layers, generated pages
 	$(BIN)/ruff format --check .
@@ -64,7 +64,7 @@ interop: .venv/ready  ## foreign clients and brokers against ours; wants Java, M
 
 sim: .venv/ready  ## the simulated world: SIM_SEEDS=N seeds
 	$(BIN)/python -m harness.simulate --seeds $(SIM_SEEDS) --from $(SIM_FROM)
-	$(BIN)/python -m pytest tests --ignore=tests/interop -m slow -q --numprocesses $(TEST_PROCESSES) --dist worksteal
+	$(BIN)/python -m pytest tests --ignore=tests/interop -m slow -q --numprocesses $(TEST_PROCESSES) --dist loadfile
 
 check-model: .venv/ready  ## the Raft core in every order of events of small worlds: MODEL_STATES=N states of each
 	$(BIN)/python -m harness.raft.check_model --states $(MODEL_STATES)

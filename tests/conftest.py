@@ -13,9 +13,12 @@ import trio
 import trio.testing
 from hypothesis import HealthCheck, settings
 from trio.abc import Listener
+from xdist.remote import Producer  # pyright: ignore[reportMissingTypeStubs]
 
 from ledgermq.world.network import Address, PlainStream, Stream
 from ledgermq.world.self_signed import self_signed
+
+from .scheduling import FileScheduling, processes, rank_of
 
 # A busy machine must not turn a slow example into a failure: hangs are found by the limits of the tests themselves.
 settings.register_profile("shared machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -25,6 +28,24 @@ settings.load_profile("shared machine")
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`--rewrite`: write the traces of text scenarios anew instead of comparing them."""
     parser.addoption("--rewrite", action="store_true", help="write the expected traces of text scenarios anew")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    return processes()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FileScheduling | None:
+    if config.getoption("dist") != "loadfile":
+        return None
+    config.option.loadscopereorder = False  # our own order counts, not the number of tests in a file
+    return FileScheduling(config, log)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: rank_of(item.nodeid))
 
 
 @attrs.frozen
