@@ -149,7 +149,7 @@ class QueueFiles:
         while low < high:
             middle = (low + high) // 2
             offset, size, _ = self.unit(middle)
-            if size == PRE_BLANK_SIZE or (size > 0 and offset < physical_offset):
+            if size > 0 and (offset < physical_offset or (offset, size) == (0, PRE_BLANK_SIZE)):
                 low = middle + 1
             else:
                 high = middle

@@ -33,10 +33,12 @@ UNIT_SIZE = UNIT.size
 assert UNIT_SIZE == 20
 
 PRE_BLANK_SIZE = 0x7FFFFFFF
-"""The size in filler units: those in the first file before a queue's first message, and those of a gap."""
+"""The size in filler units: those before a queue's first message, which have the physical offset 0, and those of a gap, which
+have the end of the record before it. So offsets never decrease along a queue, and a binary search passes over a gap."""
 
 _pack = UNIT.codec.pack
-_PRE_BLANK = _pack(0, PRE_BLANK_SIZE, 0)
+_BEFORE_FIRST = (0, PRE_BLANK_SIZE)
+_PRE_BLANK = _pack(*_BEFORE_FIRST, 0)
 _OFFSET_AND_SIZE = struct.Struct(">qi")
 
 GAP_UNITS_MAX = 1 << 24
@@ -99,9 +101,10 @@ class ConsumeQueue:
             log.error(
                 "queue_offset_gap", topic=self.topic, queue_id=self.queue_id, expected=self.max_offset, found=queue_offset
             )
+            filler = _pack(self.physical_end, PRE_BLANK_SIZE, 0)
             while self.max_offset < queue_offset:
                 count = min(queue_offset - self.max_offset, self._units_per_file)
-                self._gathered += _PRE_BLANK * count
+                self._gathered += filler * count
                 self.max_offset += count
                 self.write()
             return
@@ -247,7 +250,7 @@ class ConsumeQueue:
         while low < high:
             middle = (low + high) // 2
             offset, size, _ = UNIT.codec.unpack(self.units(middle, 1))
-            if size == PRE_BLANK_SIZE or offset + size <= physical_offset:
+            if (offset if size == PRE_BLANK_SIZE else offset + size) <= physical_offset:
                 low = middle + 1
             else:
                 high = middle
@@ -286,7 +289,7 @@ class ConsumeQueue:
             self.max_offset = max(self.max_offset, self.ends[-1].queue_offset)
         self.min_offset = min(self.min_offset, self.max_offset)
         offset, size, _ = UNIT.codec.unpack(last) if last else (0, 0, 0)
-        self.physical_end = 0 if size == PRE_BLANK_SIZE else offset + size
+        self.physical_end = offset if size == PRE_BLANK_SIZE else offset + size
 
     def truncate(self, physical_offset: int) -> None:
         """Drop the units of records at or beyond `physical_offset`, and the control records there."""
@@ -305,7 +308,7 @@ class ConsumeQueue:
             middle = (low + high) // 2
             offset, size, _ = UNIT.codec.unpack(self.units(middle, 1))
             # After a power cut, units behind the synced ones may hold anything, also zeros.
-            if size <= 0 or (size != PRE_BLANK_SIZE and offset >= physical_offset):
+            if size <= 0 or (offset >= physical_offset and (offset, size) != _BEFORE_FIRST):
                 high = middle
             else:
                 low = middle + 1
@@ -339,7 +342,7 @@ class ConsumeQueue:
         while low < high:
             middle = (low + high) // 2
             offset, size, _ = UNIT.codec.unpack(self.units(middle, 1))
-            if size == PRE_BLANK_SIZE or offset < log_min_offset:
+            if offset < log_min_offset or (offset, size) == _BEFORE_FIRST:
                 low = middle + 1
             else:
                 high = middle

@@ -1,0 +1,143 @@
+"""A trio loop in a thread of its own: calls of other threads, their failures, interruptions and the end of the loop."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+from ledgermq.world.threads import LoopEndedError, OtherProcessError, ThreadLoop, opened_in_thread
+
+SECONDS_MAX = 30
+"""Longer than any busy machine takes for what follows."""
+
+
+@asynccontextmanager
+async def something() -> AsyncGenerator[list[str]]:
+    """Notes how its block ended."""
+    events: list[str] = []
+    try:
+        yield events
+    except BaseException:
+        events.append("cancelled")
+        raise
+    events.append("closed")
+
+
+def test_a_call_returns_its_result_or_raises_its_failure() -> None:
+    """The loop goes on after a failure."""
+
+    async def add() -> int:
+        await trio.lowlevel.checkpoint()
+        return 1 + 1
+
+    async def fail() -> int:
+        raise ValueError("no number")
+
+    with opened_in_thread(something, "loop") as (events, loop):
+        assert loop.call(add) == 2
+        with pytest.raises(ValueError, match="no number"):
+            loop.call(fail)
+        assert loop.call(add) == 2
+
+    assert events == ["closed"]
+
+
+def test_calls_of_several_threads_run_concurrently() -> None:
+    """Each of two waits for the other one, so neither would end alone."""
+    with opened_in_thread(something, "loop") as (_, loop):
+        reached: list[trio.Event] = []
+
+        async def make() -> None:
+            reached.extend((trio.Event(), trio.Event()))
+
+        loop.call(make)
+
+        async def meet(own: int) -> int:
+            reached[own].set()
+            with trio.fail_after(SECONDS_MAX):
+                await reached[1 - own].wait()
+            return own
+
+        found: list[int] = []
+
+        def ask(own: int) -> None:
+            found.append(loop.call(lambda: meet(own)))
+
+        threads = [threading.Thread(target=ask, args=(own,)) for own in (0, 1)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(SECONDS_MAX)
+
+    assert sorted(found) == [0, 1]
+
+
+def test_an_exception_in_the_block_cancels_what_is_open() -> None:
+    """It is raised here as it was."""
+    with pytest.raises(ZeroDivisionError), opened_in_thread(something, "loop") as (events, _):
+        raise ZeroDivisionError
+
+    assert events == ["cancelled"]
+
+
+def test_what_cannot_be_opened_is_raised_and_leaves_no_thread() -> None:
+    @asynccontextmanager
+    async def nothing() -> AsyncGenerator[None]:
+        raise OSError("nothing there")
+        yield
+
+    before = threading.active_count()
+    with pytest.raises(OSError, match="nothing there"), opened_in_thread(nothing, "loop"):
+        pass
+    assert threading.active_count() == before
+
+
+def test_calls_after_the_end_are_refused() -> None:
+    """By then there is no loop that could run them."""
+    with opened_in_thread(something, "loop") as (_, loop):
+        pass
+
+    with pytest.raises(LoopEndedError):
+        loop.call(trio.lowlevel.checkpoint)
+    with pytest.raises(LoopEndedError):
+        loop.soon(lambda: None)
+
+
+def test_a_call_under_way_at_the_end_is_refused_or_ends() -> None:
+    """It does not wait for ever: the end of the loop cancels it."""
+    began, ended = threading.Event(), list[type[BaseException]]()
+
+    async def wait() -> None:
+        began.set()
+        await trio.sleep_forever()
+
+    def call(loop: ThreadLoop) -> None:
+        try:
+            loop.call(wait)
+        except LoopEndedError as error:
+            ended.append(type(error))
+
+    with opened_in_thread(something, "loop") as (_, loop):
+        thread = threading.Thread(target=call, args=(loop,))
+        thread.start()
+        assert began.wait(SECONDS_MAX)
+    thread.join(SECONDS_MAX)
+
+    assert ended == [LoopEndedError]
+
+
+def test_another_process_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A forked child has the object, but not the thread; the error names both processes."""
+    own = os.getpid()
+    with opened_in_thread(something, "loop") as (_, loop):
+        with monkeypatch.context() as forked:
+            forked.setattr(os, "getpid", lambda: own + 1)
+            assert not loop.is_ours
+            with pytest.raises(OtherProcessError, match=rf"process {own}, and this is process {own + 1}"):
+                loop.call(trio.lowlevel.checkpoint)
+        loop.call(trio.lowlevel.checkpoint)
