@@ -211,6 +211,8 @@ class DLedgerReplication(Replication[DLedgerNode]):
                 "learners": list(status.configuration.learners),
                 "raftFlush": self.config.raft_flush,
                 "failure": status.failure or self.store.writability.disk_refusal,
+                "waitsFor": list(status.waits_for),
+                "turnedAway": list(status.turned_away),
                 "peers": [
                     {
                         "id": peer.peer,

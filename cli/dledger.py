@@ -27,13 +27,13 @@ def command() -> None:
 async def status(namesrv: str, as_json: bool) -> None:
     """Show every node with its view of the group: role, term, committed index and problems."""
     async with open_admin(namesrv, tls=chosen_tls()) as admin:
-        found = await _nodes(admin)
-    members = {node["group"]: {*node["voters"], *node["learners"]} for node in found if node.get("role") == "leader"}
-    rows = [snaked(node) if as_json else _row(node, members) for node in found]
+        found = await nodes_of(admin)
+    rows = [snaked(node) for node in found] if as_json else rows_of(found)
     print_rows(rows, _COLUMNS, as_json=as_json, nothing="no broker of this cluster belongs to a DLedger group")
 
 
-async def _nodes(admin: Admin) -> list[dict[str, Any]]:
+async def nodes_of(admin: Admin) -> list[dict[str, Any]]:
+    """What each node of the cluster's DLedger groups says of itself."""
     nodes: list[dict[str, Any]] = []
     for broker in (await admin.cluster()).brokers:
         for _, address in sorted(broker.addresses.items()):
@@ -46,16 +46,29 @@ async def _nodes(admin: Admin) -> list[dict[str, Any]]:
     return nodes
 
 
+def rows_of(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The table of all nodes, with what is wrong and what to do in the last column."""
+    members = {node["group"]: {*node["voters"], *node["learners"]} for node in found if node.get("role") == "leader"}
+    return [_row(node, members) for node in found]
+
+
 def _row(node: dict[str, Any], members: dict[str, set[str]]) -> dict[str, Any]:
     """The row of a node; `members` are the members of each group as its leader reports them."""
     peers: list[dict[str, Any]] = node.get("peers") or []
     lags = [f"{peer['id']} {peer['lagEntries']}" for peer in peers if peer.get("lagEntries") is not None]
-    refusals = [f"{peer['id']}: {peer['refusal']}" for peer in peers if peer.get("refusal")]
+    refusals = [f"{peer['id']}: {peer['refusal']}" for peer in peers if peer.get("refusal")] or list(
+        node.get("turnedAway") or ()
+    )
     silent = [peer["id"] for peer in peers if not peer.get("connected") and not peer.get("refusal")]
     if node.get("selfId") not in members.get(node.get("group", ""), {node.get("selfId")}):
         refusals = ["no member: the leader does not know it. Let it join with `ledgermq dledger add`, or stop it"]
     elif silent:
         refusals.append(f"does not reach {', '.join(silent)}{_without_majority(node, silent)}")
+    if node.get("leaderId") is None and (waits_for := node.get("waitsFor")):
+        refusals.append(
+            f"its store was empty, and it votes once {', '.join(waits_for)} answered: start the others, with all nodes in the "
+            "dLegerPeers of each"
+        )
     return {
         "broker": node["broker"],
         "node": node.get("selfId"),
@@ -133,7 +146,7 @@ async def _change(namesrv: str, broker: str | None, action: str, node: str, addr
     async with open_admin(namesrv, tls=chosen_tls()) as admin:
         leaders = [
             found
-            for found in await _nodes(admin)
+            for found in await nodes_of(admin)
             if found.get("role") == "leader" and (broker is None or found["broker"] == broker)
         ]
         if len(leaders) != 1:

@@ -37,6 +37,10 @@ RETRY_SECONDS_MIN, RETRY_SECONDS_MAX = 0.05, 1.0
 """The first and the longest pause after a failed connection, in seconds; the pause doubles with each failure."""
 REFUSED_SECONDS = 3.0
 """Pause after a refusal, in seconds; it is long because an operator has to act."""
+REFUSAL_SHOWN_SECONDS = 3 * REFUSED_SECONDS
+"""For how long the status shows why a node that dialled was refused."""
+TURNED_AWAY_MAX = 8
+"""How many such reasons are kept; a further one replaces the oldest."""
 QUEUE_MAX = {LANE_CONTROL: 1024, LANE_ENTRIES: 512}
 """How many messages may wait for one connection; a further one drops the oldest."""
 UNSENT_BYTES_MAX = 2 * 1024 * 1024
@@ -196,6 +200,8 @@ class Links:
     accepted: dict[Accepted, None] = attrs.field(factory=dict[Accepted, None])
     heard: dict[PeerId, float] = attrs.field(factory=dict[PeerId, float])
     """The time of the last bytes from each peer, by the monotonic clock."""
+    turned_away: dict[str, float] = attrs.field(factory=dict[str, float])
+    """Why nodes that dialled were refused, if an operator has to act, and when that was last so."""
     serves: dict[PeerId, str] = attrs.field(factory=dict[PeerId, str])
     """The addresses where the peers' brokers serve clients, each from the peer's last handshake."""
     _nursery: trio.Nursery | None = None
@@ -214,6 +220,19 @@ class Links:
             log.error("raft_peer_speaks_other_dialect", peer=peer, address=str(address), set_raft_dialect=error.theirs)
         else:
             log.error("raft_connection_refused", peer=peer, address=str(address), reason=str(error))
+
+    def refusals(self) -> tuple[str, ...]:
+        """Why nodes that dial are refused at present."""
+        now = self.clock.monotonic()
+        return tuple(reason for reason, last in self.turned_away.items() if now - last < REFUSAL_SHOWN_SECONDS)
+
+    def _turn_away(self, host: str, error: HaError) -> None:
+        if isinstance(error, HaRefused | WrongRaftDialect):
+            reason = f"a node at {host} is refused: {error}"
+            self.turned_away.pop(reason, None)
+            self.turned_away[reason] = self.clock.monotonic()
+            if len(self.turned_away) > TURNED_AWAY_MAX:
+                del self.turned_away[next(iter(self.turned_away))]
 
     def follow_members(self, addresses: dict[PeerId, Address]) -> None:
         """Keep connections to these peers, and close those to others."""
@@ -275,6 +294,7 @@ class Links:
             pass
         except HaError as error:
             self.refused(accepted.peer, stream.peer, error)
+            self._turn_away(stream.peer.host, error)
         finally:
             del self.accepted[accepted]
             if (peer := accepted.peer) is not None and all(other.peer != peer for other in self.accepted):

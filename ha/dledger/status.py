@@ -8,6 +8,7 @@ import attrs
 
 from ...world.network import Address
 from ..raft.core import Raft
+from ..raft.forgetting import unanswered
 from ..raft.quorum import Configuration
 from ..raft.roles import Role
 from ..raft.units import LogIndex, PeerId, Term
@@ -57,6 +58,10 @@ class ReplicaStatus:
     failure: str | None
     """Why the node refuses appends or has left the group; None if neither."""
     peers: tuple[PeerStatus, ...]
+    waits_for: tuple[PeerId, ...]
+    """The voters that have to answer before this node, whose store was empty, may vote."""
+    turned_away: tuple[str, ...]
+    """Why nodes that dial this one are refused, if an operator has to act."""
 
 
 def status_of(
@@ -97,4 +102,6 @@ def status_of(
         core.configuration,
         stopped or ledger.failure,
         tuple(peers),
+        tuple(unanswered(core)) if isinstance(core, Raft) else (),
+        links.refusals() if isinstance(links, Links) else (),
     )

@@ -57,6 +57,11 @@ def _refill(led: Leadership, query: TermQuery) -> None:
         replicator.probe_from(query.durable_index + 1)
 
 
+def unanswered(state: State) -> list[PeerId]:
+    """The voters whose answers a forgetful node still needs before it may vote; empty for any other node."""
+    return [peer for peer in _other_voters(state) if peer not in state.heard_terms] if state.forgetful else []
+
+
 def on_term_answer(state: State, answer: TermAnswer) -> None:
     """Record the term of another voter."""
     if state.forgetful and answer.context == state.life:

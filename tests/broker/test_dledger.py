@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Awaitable, Callable, Mapping
 from itertools import count
+from typing import Any
 
 import attrs
 import pytest
@@ -41,6 +42,8 @@ class Group:
     nodes: list[Node] = attrs.field(factory=list[Node])
     settings: Mapping[str, str] = attrs.field(factory=dict[str, str])
     """Keys in which the brokers differ from the usual ones."""
+    differing: Mapping[int, Mapping[str, Any]] = attrs.field(factory=dict[int, Mapping[str, Any]])
+    """Settings in which single nodes differ from the others."""
     namesrv: str = f"{NAMESRV_HOST}:{NAMESRV_PORT}"
     _numbers: count[int] = attrs.field(factory=count)
     sent: dict[int, None] = attrs.field(factory=dict[int, None])
@@ -79,7 +82,8 @@ class Group:
         )
         for host, config in zip(hosts, configs, strict=True):
             machine = Machine.of(host, self.fabric, random.Random(self.rng.getrandbits(32)))
-            node = Node(machine, attrs.evolve(config, broker_ip1=host, bind_address=host))
+            own = self.differing.get(len(self.nodes), {})
+            node = Node(machine, attrs.evolve(config, broker_ip1=host, bind_address=host, **own))
             self.nodes.append(node)
             await self.nursery.start(node.process.run)
 
@@ -122,15 +126,21 @@ DIALECTS = pytest.mark.parametrize(("settings", "seconds_max"), [({}, 5), (JAVA,
 """Settings of each dialect, and how long its time-outs let sends wait for the next master."""
 
 
-def scenario(story: Callable[[Group], Awaitable[None]], seed: int = 1, settings: Mapping[str, str] | None = None) -> None:
-    """Tell a story about a new group."""
+def scenario(
+    story: Callable[[Group], Awaitable[None]],
+    seed: int = 1,
+    settings: Mapping[str, str] | None = None,
+    differing: Mapping[int, Mapping[str, Any]] | None = None,
+) -> None:
+    """Tell a story about a new group, once it has a master unless its nodes differ."""
 
     async def run() -> None:
         rng = random.Random(seed)
         async with trio.open_nursery() as nursery:
-            group = Group(nursery, SimFabric(random.Random(seed)), rng, settings=settings or {})
+            group = Group(nursery, SimFabric(random.Random(seed)), rng, settings=settings or {}, differing=differing or {})
             await group.start()
-            await group.master()
+            if differing is None:
+                await group.master()
             await story(group)
             for node in group.nodes:
                 if node.broker is not None:
