@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from ledgermq.client.assigned import AssignedQueue, HeldBytes
 from ledgermq.client.received import PulledAnswer, ReceivedMessage
@@ -193,7 +193,9 @@ class Model(RuleBasedStateMachine):
         self.dead: list[ReceivedMessage] = []
         """Deliveries that can do nothing any more."""
         self.forgotten: list[ReceivedMessage] = []
+        self.stopped = False
 
+    @precondition(lambda self: not self.stopped)
     @rule(count=st.integers(0, 4), gap=st.integers(0, 3))
     def pull(self, count: int, gap: int) -> None:
         start = self.assigned.next_offset + gap
@@ -239,6 +241,16 @@ class Model(RuleBasedStateMachine):
             self.buffered[:0] = [offset, *behind]
         self.dead.append(message)
 
+    @rule()
+    def stop(self) -> None:
+        before = self.assigned.next_offset, self.assigned.epoch
+        self.assigned.stop()
+        assert self.assigned.next_offset == min([before[0], *self.buffered])
+        assert self.assigned.epoch > before[1]
+        self.buffered = []
+        self.stopped = True
+
+    @precondition(lambda self: not self.stopped)
     @rule(offset=st.integers(0, 60), to=st.sampled_from(["reset", "move"]))
     def move(self, offset: int, to: str) -> None:
         before = self.assigned.next_offset
@@ -268,7 +280,7 @@ class Model(RuleBasedStateMachine):
     def it_agrees(self) -> None:
         assigned = self.assigned
         pending = [*self.buffered, *self.handed_out, *self.given_back]
-        assert assigned.committable == min(pending, default=assigned.next_offset)
+        assert assigned.committable == min([*pending, assigned.next_offset])
         assert [message.queue_offset for message in assigned.buffered] == self.buffered
         assert assigned.handed_out == len(self.handed_out) + len(self.forgotten)
         assert assigned.given_back == len(self.given_back)

@@ -1,0 +1,61 @@
+"""The pull loop of one queue while the queue is given away."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import attrs
+import trio
+
+from ledgermq.client.assigned import AssignedQueue
+from ledgermq.client.fetch import Fetcher, PullPlan
+from ledgermq.client.session import Session
+from ledgermq.client.subscription import Subscription
+from ledgermq.message.message import MessageQueue
+from ledgermq.remoting.codes import ResponseCode
+from ledgermq.remoting.command import RemotingCommand
+from ledgermq.world.network import Address
+
+from .test_received import Recorder, record
+
+BROKER = Address("10.0.0.1", 10911)
+
+
+@attrs.define(eq=False)
+class GivenAwayDuringThePull:
+    """A session whose queue is given away, and its pull loop cancelled, when the answer of a pull has already come."""
+
+    assigned: AssignedQueue
+    scope: trio.CancelScope
+
+    @property
+    def routes(self) -> GivenAwayDuringThePull:
+        return self
+
+    def resting(self) -> frozenset[Address]:
+        return frozenset()
+
+    def member(self, *_: object) -> tuple[Address, int]:
+        return BROKER, 0
+
+    async def call(self, _address: Address, command: RemotingCommand, _timeout_seconds: float) -> RemotingCommand:
+        await trio.lowlevel.checkpoint()  # the second pull is cancelled here
+        start = int(command.ext["queueOffset"])
+        self.scope.cancel()
+        self.assigned.stop()
+        ext = {"nextBeginOffset": start + 2, "maxOffset": start + 2, "minOffset": 0, "suggestWhichBrokerId": 0}
+        return command.response(ResponseCode.SUCCESS, ext, record(start) + record(start + 1))
+
+
+async def test_an_answer_that_comes_while_the_queue_is_given_away_moves_no_offset() -> None:
+    """Its messages are handed out to nobody, so committing an offset behind them would lose them."""
+    assigned = AssignedQueue(MessageQueue("t", "b", 0), 5)
+    scope = trio.CancelScope()
+    session = cast("Session", cast("Any", GivenAwayDuringThePull(assigned, scope)))
+    plan = PullPlan("g", Subscription("t"), commits=True)
+
+    with scope:
+        await Fetcher(session, plan, assigned, Recorder(), lambda: None, lambda _: None).run()
+
+    assert assigned.committable == 5
+    assert not assigned.buffered
