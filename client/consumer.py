@@ -260,9 +260,9 @@ class Consumer:
     def members_changed(self) -> None:
         self._membership.want_rebalance()
 
-    def move_to(self, source: Source, offset: int) -> None:
-        """Continue at another offset, at once."""
-        self._keeper.move_to(source, offset)
+    def reset(self, queue: MessageQueue, offset: int) -> None:
+        """Continue at another offset in one of our queues, at once; nothing happens if another member reads it."""
+        self._membership.reset(queue, offset)
 
     def consume_directly(self, message: ReceivedMessage) -> None:
         self._direct.append(message)

@@ -50,6 +50,8 @@ class Membership:
     """The queues that are read."""
     _known: dict[str, set[MessageQueue]] = attrs.field(factory=dict[str, set[MessageQueue]])
     """By topic, the queues of the first route; all others are new."""
+    _taking: dict[MessageQueue, int | None] = attrs.field(factory=dict[MessageQueue, "int | None"])
+    """The queues that are being taken, with the offset to which each was reset since then, if it was."""
     _wanted: trio.Event = attrs.field(factory=trio.Event)
     _without_route: set[str] = attrs.field(factory=set[str])
     """The topics for which a missing route was logged."""
@@ -62,6 +64,15 @@ class Membership:
         """Request a rebalance if the route is one of our topics'."""
         if route.topic in self.subscriptions:
             self.want_rebalance()
+
+    def reset(self, queue: MessageQueue, offset: int) -> None:
+        """Continue at another offset, at once, if we read the queue or are taking it."""
+        source = self.sources.get(queue)
+        if source is not None:
+            log.info("offset_reset", queue=str(queue), offset=offset, before=source.assigned.committable)
+            self.keeper.move_to(source, offset)
+        elif queue in self._taking:
+            self._taking[queue] = offset
 
     async def run(self) -> None:
         """Rebalance until cancelled, after a first call of `rebalance`."""
@@ -175,6 +186,7 @@ class Membership:
 
     async def _take(self, queue: MessageQueue, is_new: bool) -> None:
         locked_until = inf
+        self._taking[queue] = None
         try:
             if self.orderly:
                 locked_until = trio.current_time() + LOCK_LOST_SECONDS
@@ -182,8 +194,13 @@ class Membership:
                 if queue not in await lock_queues(self.session, self.group, address, [queue]):
                     log.debug("queue_locked_by_other_member", queue=str(queue))
                     return
-            self.sources[queue] = source = await self.keeper.take(queue, is_new=is_new, locked_until=locked_until)
+            source = await self.keeper.take(queue, is_new=is_new, locked_until=locked_until)
         except ClientError as error:
             log.warning("queue_not_taken", queue=str(queue), reason=str(error))
             return
+        finally:
+            reset_to = self._taking.pop(queue)
+        if reset_to is not None:  # the broker had answered our question for the offset before the reset
+            source.assigned.reset(reset_to)
+        self.sources[queue] = source
         log.info("queue_taken", queue=str(queue), group=self.group, offset=source.assigned.next_offset)

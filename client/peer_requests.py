@@ -44,7 +44,7 @@ class Asked(Protocol):
         ...
 
     def members_changed(self) -> None: ...
-    def move_to(self, source: Source, offset: int) -> None: ...
+    def reset(self, queue: MessageQueue, offset: int) -> None: ...
     def consume_directly(self, message: ReceivedMessage) -> None: ...
 
 
@@ -106,10 +106,7 @@ class PeerRequests:
             log.warning("offset_reset_unreadable", broker=str(channel.address), reason=str(error))
             return
         for queue, offset in offsets.items():
-            source = self.consumer.sources.get(queue)
-            if source is not None:
-                log.info("offset_reset", queue=str(queue), offset=offset, before=source.assigned.committable)
-                self.consumer.move_to(source, offset)
+            self.consumer.reset(queue, offset)
 
     def status(self, _: Channel, request: RemotingCommand) -> RemotingCommand:
         topic = request.ext.get("topic")
