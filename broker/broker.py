@@ -241,7 +241,15 @@ class Broker:
             stats=self.stats,
             randomness=self.world.randomness,
         )
-        yield OffsetRequests(store=store, topics=topics, groups=groups, offsets=offsets, commits=self.commits)
+        yield OffsetRequests(
+            store=store,
+            topics=topics,
+            groups=groups,
+            offsets=offsets,
+            commits=self.commits,
+            consumers=self.consumers,
+            clock=clock,
+        )
         yield LockRequests(
             clock=clock, topics=topics, locks=self.locks, persistence=self.persistence, replicated=self.replicated
         )

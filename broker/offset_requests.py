@@ -10,6 +10,8 @@ from ..remoting.dispatcher import Dispatcher
 from ..remoting.errors import RequestRefused
 from ..remoting.server import ServerConnection
 from ..store.message_store import MessageStore
+from ..world.clock import Clock
+from .clients import Consumers
 from .commits import Commits
 from .groups import GroupTable
 from .offsets import ConsumerOffsets
@@ -25,6 +27,8 @@ class OffsetRequests:
     groups: GroupTable
     offsets: ConsumerOffsets
     commits: Commits
+    consumers: Consumers
+    clock: Clock
 
     def register(self, dispatcher: Dispatcher) -> None:
         """Register the handlers."""
@@ -35,7 +39,7 @@ class OffsetRequests:
         dispatcher.register(RequestCode.GET_MIN_OFFSET, self.min_offset)
         dispatcher.register(RequestCode.GET_EARLIEST_MSG_STORETIME, self.earliest_store_time)
 
-    def query_offset(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+    def query_offset(self, connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
         group, topic, queue_id = request.text("consumerGroup"), request.text("topic"), request.integer("queueId")
         offset = self.offsets.query(group, topic, queue_id)
         if offset is None:
@@ -49,9 +53,10 @@ class OffsetRequests:
                     ResponseCode.QUERY_NOT_FOUND, f"the group {group} has no offset for queue {queue_id} of {topic}"
                 )
             offset = 0
+        self.offsets.resets.follow(group, topic, queue_id, connection, self.clock.monotonic())
         return request.response(ext={"offset": offset})
 
-    def commit_offset(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+    def commit_offset(self, connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:
         group, topic = request.text("consumerGroup"), request.text("topic")
         queue_id, offset = request.integer("queueId"), request.integer("commitOffset")
         config = self.topics.topics.get(topic)
@@ -67,7 +72,10 @@ class OffsetRequests:
             raise RequestRefused(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"the consumer group {group!r} does not exist; nothing was committed"
             )
-        self.commits.commit(group, topic, queue_id, offset)
+        if not (
+            self.offsets.resets.must_follow(group, topic, queue_id, connection) and self.consumers.has(group, connection)
+        ):  # a member's progress from before the reset; administrators may commit whatever they want
+            self.commits.commit(group, topic, queue_id, offset)
         return request.response()
 
     def search_offset(self, _connection: ServerConnection, request: RemotingCommand) -> RemotingCommand:

@@ -14,6 +14,7 @@ from ..message.data_version import DataVersion
 from ..message.numbers import int_of, long_of
 from .entries import TABLE_BYTES_MAX, TableFull
 from .json_values import table_of
+from .resets import PendingResets
 
 _SEPARATOR = "@"
 ENTRY_BYTES = 16
@@ -26,8 +27,8 @@ class ConsumerOffsets:
 
     table: dict[tuple[str, str], dict[int, int]] = attrs.field(factory=dict[tuple[str, str], dict[int, int]])
     """Offsets by (topic, group) and queue id."""
-    resets: dict[tuple[str, str], dict[int, int]] = attrs.field(factory=dict[tuple[str, str], dict[int, int]])
-    """Reset offsets to send to consumers at their next pull, under the same keys (RocketMQ's resetOffsetTable)."""
+    resets: PendingResets = attrs.field(factory=PendingResets)
+    """Resets that clients learn from the answers to their pulls."""
     _groups: dict[str, set[str]] = attrs.field(factory=dict[str, set[str]])
     """The groups in `table` by topic; `_topics` holds the topics by group."""
     _topics: dict[str, set[str]] = attrs.field(factory=dict[str, set[str]])
@@ -104,32 +105,12 @@ class ConsumerOffsets:
         return queues
 
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Set a group's offset, which overrides what its members commit until their pulls continue from it."""
-        self.resets.setdefault((topic, group), {})[queue_id] = offset
+        """Set a group's offset; each client must continue there before its pulls and commits count."""
         self.commit(group, topic, queue_id, offset)
-
-    def reset_of(self, group: str, topic: str, queue_id: int, pulled: int) -> int | None:
-        """The offset from which a pull at `pulled` must continue after a reset; None if there is nothing to correct.
-
-        The reset is kept until a pull asks for its offset, because only then the current reader of the queue knows it. An
-        earlier pull may come from a member that has since given the queue to another one and ignores the answer.
-        """
-        queues = self.resets.get((topic, group))
-        offset = queues.get(queue_id) if queues is not None else None
-        if queues is None or offset is None:
-            return None
-        if offset != pulled:
-            return offset
-        del queues[queue_id]
-        if not queues:
-            del self.resets[topic, group]
-        self.commit(group, topic, queue_id, offset)  # a member may have committed its own progress meanwhile
-        return None
+        self.resets.add(group, topic, queue_id)
 
     def query(self, group: str, topic: str, queue_id: int) -> int | None:
         """The next offset to consume, None if the group never committed one."""
-        if self.resets and (waiting := self.resets.get((topic, group), {}).get(queue_id)) is not None:
-            return waiting
         queues = self.table.get((topic, group))
         return None if queues is None else queues.get(queue_id)
 
@@ -172,7 +153,7 @@ class ConsumerOffsets:
     def _forget(self, topic: str, group: str) -> None:
         queues = self.table.pop((topic, group))
         self.size -= len(topic) + len(group) + (1 + len(queues)) * ENTRY_BYTES
-        self.resets.pop((topic, group), None)
+        self.resets.forget(group, topic)
         for index, key, member in ((self._groups, topic, group), (self._topics, group, topic)):
             index[key].discard(member)
             if not index[key]:

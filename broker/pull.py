@@ -125,7 +125,7 @@ class PullService:
         config = self.config.now
         sys_flag = request.integer("sysFlag")
         pull = self._checked(connection, request, sys_flag)
-        if sys_flag & PULL_COMMIT_OFFSET and not self.role.is_replica:
+        if sys_flag & PULL_COMMIT_OFFSET and not self.role.is_replica and not self._must_follow_reset(pull):
             self.commits.commit(pull.group.group_name, pull.topic, pull.queue_id, request.integer("commitOffset"))
         result = self._read(pull)
         code = code_of(result.status, pull.offset)
@@ -224,7 +224,7 @@ class PullService:
         return subscription.codes
 
     def _read(self, pull: Pull) -> GetResult:
-        if self.offsets.resets and (moved := self._reset_of(pull)) is not None:
+        if self._must_follow_reset(pull) and (moved := self._reset_of(pull)) is not None:
             return moved
         return self.store.get(
             pull.topic, pull.queue_id, pull.offset, pull.messages_max, tags=pull.codes, max_bytes=pull.bytes_max
@@ -242,12 +242,18 @@ class PullService:
         """Whether this is a replica that leaves the check of offsets to its master, because it may be behind."""
         return self.role.is_replica and not self.config.now.offset_check_in_slave
 
+    def _must_follow_reset(self, pull: Pull) -> bool:
+        resets = self.offsets.resets
+        return bool(resets) and resets.must_follow(pull.group.group_name, pull.topic, pull.queue_id, pull.connection)
+
     def _reset_of(self, pull: Pull) -> GetResult | None:
-        """The result of a pull whose group was reset; None without a reset or if the pull asks for the reset offset."""
-        store = self.store
-        offset = self.offsets.reset_of(pull.group.group_name, pull.topic, pull.queue_id, pull.offset)
-        if offset is None:
+        """The result of a pull whose client must continue at the group's offset after a reset, and does not pull there."""
+        offset = self.offsets.query(pull.group.group_name, pull.topic, pull.queue_id)
+        if offset is None or offset == pull.offset:
+            now = self.clock.monotonic()
+            self.offsets.resets.follow(pull.group.group_name, pull.topic, pull.queue_id, pull.connection, now)
             return None
+        store = self.store
         low, high = store.min_offset(pull.topic, pull.queue_id), store.max_offset(pull.topic, pull.queue_id)
         return GetResult(GetStatus.OFFSET_RESET, offset, low, high)
 
@@ -291,7 +297,8 @@ class PullService:
             self._wake_all([held.request for held in woken])
 
     def sweep(self, now: float) -> None:
-        """Answer the held pulls whose deadline has passed."""
+        """Answer the held pulls whose deadline has passed, and forget resets that were followed long ago."""
+        self.offsets.resets.expire(now)
         over = self.holds.due(now)
         if over:
             self._wake_all([held.request for held in over])

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import attrs
 
+from ledgermq.broker.clients import Member
+from ledgermq.broker.subscription import Subscription
 from ledgermq.broker.topics import TopicConfig
 from ledgermq.message.json import loads
 from ledgermq.remoting.codes import RequestCode, ResponseCode
@@ -55,6 +57,28 @@ async def test_a_committed_offset_is_given_back(tmp_path: Path) -> None:
             assert committed.code == ResponseCode.SUCCESS
 
         assert peer.ask(RequestCode.QUERY_CONSUMER_OFFSET, ask).ext == {"offset": "4"}
+
+
+async def test_a_member_commits_after_a_reset_only_what_it_has_read_since(tmp_path: Path) -> None:
+    """It has to ask for the offset of the group, or to pull there, first; an administrator may commit anything at any time."""
+    ask = {"consumerGroup": "g", "topic": "T1", "queueId": 0}
+    async with open_desk(tmp_path) as desk:
+        broker = desk.broker
+        broker.topics.put(TopicConfig("T1", 2, 2))
+        for _ in range(9):
+            desk.put("T1")
+        await desk.settled()
+        member, administrator = desk.peer(), desk.peer()
+        broker.consumers.register("g", Member(member.connection, "c1", "JAVA", 409, 0.0, 0), [Subscription.parse("T1", "*", 0)])
+        broker.offsets.reset("g", "T1", 0, 2)
+
+        member.ask(RequestCode.UPDATE_CONSUMER_OFFSET, {**ask, "commitOffset": 8})
+        assert broker.offsets.query("g", "T1", 0) == 2
+        administrator.ask(RequestCode.UPDATE_CONSUMER_OFFSET, {**ask, "commitOffset": 3})
+        assert member.ask(RequestCode.QUERY_CONSUMER_OFFSET, ask).ext == {"offset": "3"}
+        member.ask(RequestCode.UPDATE_CONSUMER_OFFSET, {**ask, "commitOffset": 4})
+
+        assert broker.offsets.query("g", "T1", 0) == 4
 
 
 async def test_an_offset_on_no_topic_is_not_kept(tmp_path: Path) -> None:

@@ -93,24 +93,6 @@ def test_a_group_is_given_the_offsets_of_another() -> None:
     assert offsets.query("g9", "T1", 0) == 5
 
 
-def test_a_reset_waits_for_a_pull_that_follows_it() -> None:
-    """Until then it is what is answered to whoever asks, and what members commit in between does not last."""
-    offsets = filled()
-
-    offsets.reset("g1", "T1", 0, 2)
-    offsets.commit("g1", "T1", 0, 6)
-
-    assert offsets.query("g1", "T1", 0) == 2
-    assert offsets.reset_of("g1", "T2", 1, 6) is None
-    assert offsets.reset_of("g1", "T1", 0, 6) == 2
-    assert offsets.reset_of("g1", "T1", 0, 7) == 2, "the one before may have been that of a member which has left the queue"
-    offsets.commit("g1", "T1", 0, 7)
-    assert offsets.reset_of("g1", "T1", 0, 2) is None
-    assert offsets.of("g1", "T1") == {0: 2}
-    assert offsets.reset_of("g1", "T1", 0, 6) is None
-    assert offsets.resets == {}
-
-
 def test_who_is_forgotten_is_not_found_any_more() -> None:
     """Neither by topic nor by group, and nothing waits for its pulls."""
     offsets = filled()
@@ -123,7 +105,7 @@ def test_who_is_forgotten_is_not_found_any_more() -> None:
     assert offsets.groups_of("T2") == {"g9"}
     assert offsets.topics_of("g1") == set()
     assert offsets.topics_of("g9") == {"T2"}
-    assert offsets.resets == {}
+    assert not offsets.resets
 
 
 def test_offsets_of_another_queue_are_refused_when_no_copy_could_hold_them(monkeypatch: pytest.MonkeyPatch) -> None:

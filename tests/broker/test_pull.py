@@ -375,16 +375,23 @@ async def test_a_reader_close_behind_goes_where_its_group_belongs(tmp_path: Path
         assert answer.ext["suggestWhichBrokerId"] == hint
 
 
-async def test_a_group_that_was_reset_is_sent_to_its_new_offset_once(tmp_path: Path) -> None:
-    """The next pull of the queue is answered 21 with that offset, whatever it commits; then the group goes on from there."""
+async def test_each_client_of_a_group_that_was_reset_continues_at_its_offset_once(tmp_path: Path) -> None:
+    """During a rebalance a queue has two readers: the next one has to continue there although the previous one has done so.
+
+    Neither of them commits what it read before the reset; after following it, each one pulls and commits where it wants.
+    """
     async with open_desk(tmp_path) as desk:
         await filled(desk)
-        peer = desk.peer()
+        previous, following = desk.peer(), desk.peer()
         desk.broker.offsets.reset("g", "T1", 0, 1)
 
-        assert answer_of(peer, peer.pull("T1", 3, sysFlag=4 | 1, commitOffset=3)) == (Code.PULL_OFFSET_MOVED, 1)
+        assert answer_of(previous, previous.pull("T1", 3, sysFlag=4 | 1, commitOffset=3)) == (Code.PULL_OFFSET_MOVED, 1)
+        assert answer_of(previous, previous.pull("T1", 1)) == (Code.SUCCESS, 3)
+        assert answer_of(following, following.pull("T1", 2, sysFlag=4 | 1, commitOffset=2)) == (Code.PULL_OFFSET_MOVED, 1)
         assert desk.broker.offsets.query("g", "T1", 0) == 1
-        assert answer_of(peer, peer.pull("T1", 1)) == (Code.SUCCESS, 3)
+        assert answer_of(following, following.pull("T1", 1)) == (Code.SUCCESS, 3)
+        assert answer_of(following, following.pull("T1", 2, sysFlag=4 | 1, commitOffset=2)) == (Code.SUCCESS, 3)
+        assert desk.broker.offsets.query("g", "T1", 0) == 2
 
 
 async def test_a_reset_reaches_pulls_that_are_held(tmp_path: Path) -> None:

@@ -283,7 +283,8 @@ async def test_server_side_reset_is_told_to_nobody_but_the_next_pulls(desk: Desk
     assert (offline.code, online.code) == (ResponseCode.SUCCESS, ResponseCode.SUCCESS)
     assert online.body == dumps({"offsetTable": {queue(0): 0, queue(1): 0}})
     assert sent(connection) == []
-    assert desk.broker.offsets.resets == {("T1", "g1"): {0: 0, 1: 0}}
+    assert desk.broker.offsets.of("g1", "T1") == {0: 0, 1: 0}
+    assert [desk.broker.offsets.resets.must_follow("g1", "T1", queue_id, connection) for queue_id in (0, 1)] == [True, True]
 
 
 async def test_offline_group_is_moved_here_and_said_to_be_offline(desk: Desk) -> None:

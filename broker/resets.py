@@ -1,0 +1,73 @@
+"""Resets of consumer groups that clients have not followed yet (RocketMQ `resetOffsetTable`). Pure: the time is an argument.
+
+A client that read a queue, or asked for the group's offset there, before the reset must not continue at its own position: it
+would skip what the group should read again, and its commits would undo the reset. During a rebalance there may be two such
+clients, the previous reader and the next one. Hence each client follows a reset separately: when it asks for the group's
+offset, or pulls exactly there. The reset is forgotten some time after the first client has followed it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+import attrs
+
+FOLLOWED_SECONDS = 600.0
+"""A reset is forgotten this long after the first client has followed it. A client that a network has cut off for longer may
+still return and continue at its own position."""
+
+
+@attrs.define(eq=False)
+class _Followed:
+    """The clients that have followed the reset of one queue."""
+
+    until: float
+    """When the reset is forgotten, by the monotonic clock."""
+    clients: set[Hashable] = attrs.field(factory=set[Hashable])
+
+
+@attrs.define(eq=False)
+class PendingResets:
+    """The queues of each group that were reset, until they are forgotten."""
+
+    _queues: dict[tuple[str, str], dict[int, _Followed | None]] = attrs.field(
+        factory=dict[tuple[str, str], "dict[int, _Followed | None]"]
+    )
+    """By (topic, group) and queue id; None while no client has followed the reset."""
+
+    def __len__(self) -> int:
+        return len(self._queues)
+
+    def add(self, group: str, topic: str, queue_id: int) -> None:
+        """Record a reset; an earlier one of the same queue is replaced."""
+        self._queues.setdefault((topic, group), {})[queue_id] = None
+
+    def must_follow(self, group: str, topic: str, queue_id: int, client: Hashable) -> bool:
+        """Whether the client has to continue at the group's offset before it may pull elsewhere or commit."""
+        queues = self._queues.get((topic, group))
+        if queues is None or queue_id not in queues:
+            return False
+        followed = queues[queue_id]
+        return followed is None or client not in followed.clients
+
+    def follow(self, group: str, topic: str, queue_id: int, client: Hashable, now: float) -> None:
+        """Record that the client knows the group's offset; nothing happens if the queue was not reset."""
+        queues = self._queues.get((topic, group))
+        if queues is None or queue_id not in queues:
+            return
+        followed = queues[queue_id]
+        if followed is None:
+            followed = queues[queue_id] = _Followed(now + FOLLOWED_SECONDS)
+        followed.clients.add(client)
+
+    def forget(self, group: str, topic: str) -> None:
+        """Forget the resets of a group on a topic."""
+        self._queues.pop((topic, group), None)
+
+    def expire(self, now: float) -> None:
+        """Forget the resets whose time is over."""
+        for key, queues in list(self._queues.items()):
+            for queue_id in [queue_id for queue_id, one in queues.items() if one is not None and one.until <= now]:
+                del queues[queue_id]
+            if not queues:
+                del self._queues[key]
