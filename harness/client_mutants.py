@@ -159,6 +159,15 @@ def _acknowledge_what_an_interrupted_thread_never_saw(_: Any) -> Callable[[Any],
     return put_back
 
 
+def end_a_reset_with_the_first_who_follows(original: Any) -> Callable[..., None]:
+    def follow(self: Any, group: str, topic: str, queue_id: int, client: Any, now: float) -> None:
+        original(self, group, topic, queue_id, client, now)
+        if queues := self._queues.get((topic, group)):  # a planted bug may reach into private state
+            queues.pop(queue_id, None)
+
+    return follow
+
+
 CLIENT_BUGS: tuple[tuple[str, Any, str, Callable[[Any], Any]], ...] = (
     ("acknowledge what was given back", AssignedQueue, "ack", _acknowledge_what_was_given_back),
     ("acknowledge what is in hand at the end", Consumer, "close", _acknowledge_at_the_end),

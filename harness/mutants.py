@@ -25,6 +25,7 @@ from ledgermq.broker import delay, retry
 from ledgermq.broker.groups import GroupTable
 from ledgermq.broker.hold import HeldPulls
 from ledgermq.broker.offsets import ConsumerOffsets
+from ledgermq.broker.resets import PendingResets
 from ledgermq.client.redelivery import Redelivery
 from ledgermq.ha.classic.acks import Acknowledgements
 from ledgermq.ha.classic.commitlog import ClassicCommitLog
@@ -42,7 +43,7 @@ from ledgermq.store.segments import Segments
 from ledgermq.store.statuses import PutStatus
 from ledgermq.world.events import ROOT_LOGGER
 
-from .client_mutants import CLIENT_BUGS, WIDE_BUGS
+from .client_mutants import CLIENT_BUGS, WIDE_BUGS, end_a_reset_with_the_first_who_follows
 from .dledger_mutants import DLEDGER_BUGS
 from .outcome import Outcome
 from .pair_mutants import PAIR_BUGS
@@ -373,6 +374,13 @@ MUTANTS = (
     *(Mutant(name, owner, attribute, make, _widely_with(*workloads)) for name, owner, attribute, make, workloads in WIDE_BUGS),
     Mutant(
         "keep the messages of a deleted topic", ConsumeQueue, "restart", _keep_deleted_messages, _with("plain", "deletions")
+    ),
+    Mutant(
+        "end a reset with the first who follows it",
+        PendingResets,
+        "follow",
+        end_a_reset_with_the_first_who_follows,
+        _with("plain", "offsets"),
     ),
     Mutant("forget groups on restart", GroupTable, "load", _forget_groups, _with("plain", "groups")),
     Mutant("acknowledge failed messages", Redelivery, "retry", _acknowledge_failed_messages, _with("plain", "concurrent")),

@@ -1,4 +1,7 @@
-"""Offsets that administrators store, reset and clone while a consumer reads, and messages consumed directly on request."""
+"""Offsets that administrators store, reset and clone while queues change their reader, and messages consumed directly.
+
+Resets that are sent in the answers to pulls are judged: the group must get all messages behind them again, by any member.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,11 @@ from ledgermq.client.consumer import Consumer, open_consumer
 from ledgermq.client.errors import ClientError
 from ledgermq.client.producer import open_producer
 from ledgermq.client.subscription import ConsumeFrom
+from ledgermq.message.json import loads, message_queue_of
 from ledgermq.message.layout import decode_record
 from ledgermq.message.message import Message
-from ledgermq.remoting.codes import RequestCode
+from ledgermq.remoting.codes import RequestCode, ResponseCode
+from ledgermq.remoting.java_properties import write_properties
 from ledgermq.testing.history import Position, Put
 
 from ..scene import Node
@@ -25,11 +30,23 @@ from .workload import LOOK_SECONDS, Workload, number_in
 TOPIC, GROUP = "O", "og"
 COPIES = ("oc0", "oc1")
 """Groups without members, whose offsets administrators set."""
+REBALANCE_SECONDS = 0.5
+"""About how long it takes from the opening of a consumer until other members have given up their queues."""
+
+
+@attrs.frozen
+class Reset:
+    """A reset in the answers to pulls that was itself answered."""
+
+    asked_at: float
+    epoch: int
+    offsets: dict[int, int]
+    """The group's new offset by queue id."""
 
 
 @attrs.define(eq=False)
 class Offsets(Workload):
-    """No offset is ever beyond the end of its queue, and a group whose offsets are reset still gets every message."""
+    """No offset is ever beyond the end of its queue, and a group gets every message, after a reset those behind it again."""
 
     name: ClassVar[str] = "offsets"
     codes: ClassVar[frozenset[RequestCode]] = frozenset(
@@ -41,7 +58,9 @@ class Offsets(Workload):
             RequestCode.CONSUME_MESSAGE_DIRECTLY,
         }
     )
-    seen: set[int] = attrs.field(factory=set[int])
+    _seen: dict[int, float] = attrs.field(factory=dict[int, float])
+    """When each message was handed out last."""
+    _resets: list[Reset] = attrs.field(factory=list[Reset])
     _sent: dict[int, Put] = attrs.field(factory=dict[int, Put])
     _client_id: str = ""
 
@@ -55,6 +74,7 @@ class Offsets(Workload):
             self._client_id = consumer.client_id
             await nursery.start(self._produce)
             nursery.start_soon(self._consume, consumer)
+            nursery.start_soon(self._visit, operator)
             nursery.start_soon(self._look)
             task_status.started()
             while True:
@@ -83,17 +103,57 @@ class Offsets(Workload):
 
     async def _consume(self, consumer: Consumer) -> None:
         async for message in consumer:
-            self.seen.add(number_in(message.body))
+            self._seen[number_in(message.body)] = trio.current_time()
+
+    async def _visit(self, operator: Operator) -> None:
+        """Be a second member, which takes queues and gives them back; half of the time offsets are reset as it takes them."""
+        scene = self.scene
+        world = scene.client_world()
+        while True:
+            await operator.pause(0.3)
+            if scene.healed:
+                continue
+            async with trio.open_nursery() as nursery:
+                if scene.rng.random() < 0.5:
+                    nursery.start_soon(self._reset_soon, operator)
+                with trio.move_on_after(scene.pause_seconds(0.3)):
+                    try:
+                        async with open_consumer(
+                            scene.namesrv, GROUP, TOPIC, consume_from=ConsumeFrom.FIRST, world=world
+                        ) as consumer:
+                            await self._consume(consumer)
+                    except ClientError as error:
+                        scene.note(f"offsets visitor: {type(error).__name__}")
+
+    async def _reset_soon(self, operator: Operator) -> None:
+        await trio.sleep(self.scene.rng.random() * REBALANCE_SECONDS)
+        await self._reset(operator)
+
+    async def _reset(self, operator: Operator) -> None:
+        """Reset the group to a time in the past, never forward, because members must still get every message."""
+        scene = self.scene
+        if scene.rng.random() < 0.7:
+            entries = {"useServerSideResetOffset": "true"}
+            await operator.ask_master(RequestCode.UPDATE_BROKER_CONFIG, body=write_properties(entries).encode())
+        timestamp = scene.master.clock.wall_ms() - round(scene.life_seconds * scene.rng.random() * 1000)
+        fields = {"topic": TOPIC, "group": GROUP, "timestamp": timestamp, "isForce": False}
+        broker, asked_at, epoch = scene.serving, trio.current_time(), scene.epoch
+        server_side = broker is not None and broker.config.use_server_side_reset_offset
+        answer = await operator.ask_master(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields)
+        if answer is None or answer.code != ResponseCode.SUCCESS or broker is None or broker is not scene.serving:
+            return
+        # A new leader of a DLedger group has the offsets, and does not know which members have followed a reset.
+        if server_side and broker.config.use_server_side_reset_offset and broker.replicated is None:
+            table = loads(answer.body)["offsetTable"]
+            offsets = {int(message_queue_of(key).queue_id): int(offset) for key, offset in table.items()}
+            self._resets.append(Reset(asked_at, epoch, offsets))
 
     async def _move(self, operator: Operator) -> None:
         rng, scene = self.scene.rng, self.scene
         kind, copy, queue_id = rng.randrange(5), rng.choice(COPIES), rng.randrange(2)
         broker = scene.serving
         if kind == 0:
-            # Reset to a time in the past, never forward, because members must still get every message.
-            timestamp = scene.master.clock.wall_ms() - round(scene.life_seconds * rng.random() * 1000)
-            fields = {"topic": TOPIC, "group": GROUP, "timestamp": timestamp, "isForce": False}
-            await operator.ask_master(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields)
+            await self._reset(operator)
         elif kind == 1:
             fields = {"topic": TOPIC, "group": copy, "timestamp": 0, "isForce": True}
             await operator.ask_master(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields)
@@ -141,8 +201,20 @@ class Offsets(Workload):
         history = self.scene.history
         if not history.consumers_follow(self.scene.epoch):
             return ""
-        missing = sorted({put.number for put in self._sent.values() if put.acknowledged} - self.seen)
-        return f"the consumer lacks {len(missing)} messages: {missing[:5]}" if missing else ""
+        acknowledged = [put for put in self._sent.values() if put.acknowledged]
+        if missing := sorted({put.number for put in acknowledged} - self._seen.keys()):
+            return f"the consumer lacks {len(missing)} messages: {missing[:5]}"
+        broker = self.scene.serving
+        for reset in self._resets:
+            if broker is None or reset.epoch != self.scene.epoch:
+                continue  # a broker that ends forgets which members have not followed
+            for queue_id, offset in reset.offsets.items():
+                lowest = max(offset, broker.store.min_offset(TOPIC, queue_id))
+                behind = [put for put in acknowledged if put.queue == (TOPIC, queue_id) and put.queue_offset >= lowest]
+                if missing := sorted(put.number for put in behind if self._seen[put.number] < reset.asked_at):
+                    return f"{len(missing)} messages did not come again after the reset at {reset.asked_at:.4f}: {missing[:5]}"
+        return ""
 
     def counts(self) -> dict[str, int]:
-        return {"positions_checked": len(self.scene.history.positions)}
+        judged = sum(reset.epoch == self.scene.epoch for reset in self._resets)
+        return {"positions_checked": len(self.scene.history.positions), "resets_judged": judged}
