@@ -63,15 +63,15 @@ def command(
         return
     _warn(config)
     source = click.get_current_context().get_parameter_source("namesrv")
-    told = [config]
+    configs = [config]
 
     def reload(broker: Broker) -> None:
         try:
-            told.append(_config(file, namesrv, given, source))
+            configs.append(_config(file, namesrv, given, source))
         except (click.ClickException, OSError) as error:
             log.error("broker_config_not_reloaded", reason=str(error))
         else:
-            broker.settings.reload(told.pop(0), told[-1])
+            broker.settings.reload(configs.pop(0), configs[-1])
 
     serve(
         open_broker(config, real_world()),

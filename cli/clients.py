@@ -116,12 +116,12 @@ def talks_to_cluster(function: Callable[P, Awaitable[None]]) -> Callable[P, None
     return command
 
 
-async def _ended_by_sigterm_too(function: Callable[[], Awaitable[None]], heed_interrupts: bool) -> None:
+async def _run_interruptibly(function: Callable[[], Awaitable[None]], with_sigint: bool) -> None:
     """Handle SIGTERM as Ctrl-C, so that a terminated consumer still commits what it has printed."""
     interrupt = signal.getsignal(signal.SIGINT)  # trio's handler, which raises KeyboardInterrupt only where that is safe
     assert callable(interrupt)
     before = signal.signal(signal.SIGTERM, lambda _, frame: interrupt(signal.SIGINT, frame))
-    if not heed_interrupts:
+    if not with_sigint:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         await function()
@@ -134,11 +134,11 @@ def _run(function: Callable[[], Awaitable[None]]) -> None:
     """Run a command to its end. If SIGINT is ignored, as in the background of a script, only SIGTERM interrupts it."""
     before = signal.getsignal(signal.SIGINT)
     if before is not signal.SIG_IGN:
-        trio.run(_ended_by_sigterm_too, function, True)
+        trio.run(_run_interruptibly, function, True)
         return
     signal.signal(signal.SIGINT, signal.default_int_handler)  # otherwise trio would install no handler
     try:
-        trio.run(_ended_by_sigterm_too, function, False)
+        trio.run(_run_interruptibly, function, False)
     finally:
         signal.signal(signal.SIGINT, before)
 

@@ -20,7 +20,7 @@ from ..message.message import MessageQueue
 from .clients import Moment, chosen_tls, json_option, namesrv_option, talks_to_cluster
 from .output import body_fields, print_json, when
 
-LOOKING_GROUP = "TOOLS_CONSUMER"
+TOOLS_GROUP = "TOOLS_CONSUMER"
 MESSAGES_PER_GET = 256
 SILENCE_SECONDS = 2.0
 STALL_SECONDS = 15.0
@@ -124,7 +124,7 @@ async def _take(namesrv: str, group: str, topic: str, tag: str, from_beginning: 
 async def _look(namesrv: str, topic: str, tag: str, start_ms: int | None, follow: bool, sink: Sink) -> None:
     async with (
         open_admin(namesrv, tls=chosen_tls()) as admin,
-        open_pull_consumer(namesrv, LOOKING_GROUP, tls=chosen_tls()) as consumer,
+        open_pull_consumer(namesrv, TOOLS_GROUP, tls=chosen_tls()) as consumer,
     ):
         ends: dict[MessageQueue, int] = {}
         starts: dict[MessageQueue, int] = {}

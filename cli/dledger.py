@@ -38,11 +38,11 @@ async def nodes_of(admin: Admin) -> list[dict[str, Any]]:
     for broker in (await admin.cluster()).brokers:
         for _, address in sorted(broker.addresses.items()):
             try:
-                told = (await admin.ha_status(str(address))).get("dledger")
+                status = (await admin.ha_status(str(address))).get("dledger")
             except ClientError as error:
-                told = {"selfId": None, "failure": str(error)}
-            if told is not None:
-                nodes.append({"broker": broker.name, "address": str(address), **told})
+                status = {"selfId": None, "failure": str(error)}
+            if status is not None:
+                nodes.append({"broker": broker.name, "address": str(address), **status})
     return nodes
 
 

@@ -120,10 +120,10 @@ def engine(name: str, master: str | None, conf: Iterable[str], progress: bool | 
     except PipelineError as error:
         raise _failure(str(error), ENGINE_FAILED) from error
     except PySparkException as error:
-        said = plain(error)
-        wrong_usage = said.startswith(("BadOption", "BadSchema", "UnknownTopic"))
-        status = DATA_LOSS if said.startswith("DataLoss") else WRONG_USAGE if wrong_usage else ENGINE_FAILED
-        raise _failure(said, status) from error
+        reason = plain(error)
+        wrong_usage = reason.startswith(("BadOption", "BadSchema", "UnknownTopic"))
+        status = DATA_LOSS if reason.startswith("DataLoss") else WRONG_USAGE if wrong_usage else ENGINE_FAILED
+        raise _failure(reason, status) from error
     finally:
         if running is None:
             spark.stop()

@@ -92,14 +92,14 @@ class BrokerProcess:
         _write_privately(file, {**self.config.entries(), "haSecret": self.config.ha_secret})
         self._process = _spawn(["-m", "ledgermq.cli.main", "broker", "-c", str(file), *self.options])
         assert self._process.stdout is not None
-        said = b""
+        announcement = b""
         async with trio.lowlevel.FdStream(os.dup(self._process.stdout.fileno())) as output:
-            while b"\n" not in said and len(said) < _ANNOUNCEMENT_MAX:
+            while b"\n" not in announcement and len(announcement) < _ANNOUNCEMENT_MAX:
                 received = await output.receive_some(_ANNOUNCEMENT_MAX)
                 if not received:
                     return False
-                said += received
-        self.address = said.decode().partition("]")[0].rpartition(" ")[2]
+                announcement += received
+        self.address = announcement.decode().partition("]")[0].rpartition(" ")[2]
         return True
 
     async def _ended(self) -> int:

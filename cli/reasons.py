@@ -26,8 +26,8 @@ class SuggestingGroup(click.Group):
 
 def reason_of(error: OSError) -> str:
     """The system's text of an error, with the file but without the error number."""
-    said = error.strerror or str(error)
-    return f"{error.filename}: {said}" if isinstance(error.filename, str) and error.filename else said
+    reason = error.strerror or str(error)
+    return f"{error.filename}: {reason}" if isinstance(error.filename, str) and error.filename else reason
 
 
 def output_lost(error: OSError) -> str:

@@ -131,8 +131,8 @@ class Progress:
             return []
         reasons: dict[tuple[bool, str], list[int]] = {}
         for failure in sorted(self.failures, key=lambda failure: failure.numbers.start):
-            told = failure.error.may_have_been_stored, explain(failure.error, namesrv)
-            reasons.setdefault(told, []).extend(failure.numbers)
+            kind = failure.error.may_have_been_stored, explain(failure.error, namesrv)
+            reasons.setdefault(kind, []).extend(failure.numbers)
         rest = "; what comes after them was not sent" if self.more else ""
         lines = [f"{self.failed_count} of {self.failed_count + self.count} messages not acknowledged{rest}"]
         for (maybe, reason), numbers in reasons.items():

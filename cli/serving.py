@@ -117,11 +117,11 @@ def first_of(error: BaseException) -> BaseException:
 def _explained(error: BaseException, port_options: str) -> click.ClickException:
     if not isinstance(error, OSError):
         return click.ClickException(str(error))
-    cure = _cure(error, port_options)
-    return click.ClickException(reason_of(error) + (f"\n{cure}" if cure else ""))
+    hint = _hint(error, port_options)
+    return click.ClickException(reason_of(error) + (f"\n{hint}" if hint else ""))
 
 
-def _cure(error: OSError, port_options: str) -> str | None:
+def _hint(error: OSError, port_options: str) -> str | None:
     with_option = f" with {port_options}" if port_options else ""
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return "Each queue and each connection takes one: raise the limit (ulimit -n)."

@@ -85,7 +85,7 @@ def check_seconds(name: str, value: object) -> float:
     return value
 
 
-def check_patience(name: str, value: object) -> None:
+def check_timeout(name: str, value: object) -> None:
     """Refuse anything but None, which means no time limit, and a number of seconds of at least 0."""
     if value is not None and (not isinstance(value, int | float) or isinstance(value, bool) or not value >= 0):
         raise InvalidArgument(f"{name} must be None or a number of seconds, at least 0 (got {shown(value)})")

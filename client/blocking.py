@@ -21,7 +21,7 @@ import attrs
 from ..message.message import Message, MessageQueue
 from ..world.threads import LoopEndedError, OtherProcessError, ThreadLoop, opened_in_thread
 from . import admin, consumer, producer, pull
-from .arguments import INT_MAX, check_integer, check_patience
+from .arguments import INT_MAX, check_integer, check_timeout
 from .errors import ClientError, Closed, OtherProcess
 from .received import ReceivedMessage, RecordView
 from .sending import SendResult
@@ -305,7 +305,7 @@ class BlockingConsumer:
         again.
         """
         check_integer("messages_max", messages_max, 1, INT_MAX)
-        check_patience("timeout_seconds", timeout_seconds)
+        check_timeout("timeout_seconds", timeout_seconds)
         self.hands.own.settle()
         received: list[ReceivedMessage] = []
         with suppress(IndexError):

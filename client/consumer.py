@@ -26,8 +26,8 @@ from .arguments import (
     check_choice,
     check_group,
     check_integer,
-    check_patience,
     check_text,
+    check_timeout,
 )
 from .assigned import BYTES_MAX, BYTES_PER_QUEUE_MAX, MESSAGES_PER_QUEUE_MAX, HeldBytes
 from .background import background_nursery
@@ -44,7 +44,7 @@ from .rebalance import Strategy, strategy_of
 from .received import ReceivedMessage
 from .redelivery import Redelivery
 from .send_back import SendBack
-from .session import CALL_SECONDS, FAREWELL_SECONDS, Session, open_session
+from .session import CALL_SECONDS, CLOSE_SECONDS, Session, open_session
 from .subscription import TAG_EXPRESSION, ConsumeFrom, Member, MessageModel, Subscription, subscriptions_of_member
 
 log = get_logger(__name__)
@@ -137,7 +137,7 @@ class Consumer:
         Cancellation: no message is taken; those that the task got before stay acknowledged.
         """
         check_integer("messages_max", messages_max, 1, INT_MAX)
-        check_patience("timeout_seconds", timeout_seconds)
+        check_timeout("timeout_seconds", timeout_seconds)
         auto = self.options.ack == "auto"
         if auto:
             self._hands.settle()
@@ -306,15 +306,15 @@ class Consumer:
                         await check_subscription(self._session, self.group, subscription, address)
 
     async def close(self) -> None:
-        """Commit, release locks and wake the tasks that wait for messages, within `FAREWELL_SECONDS`."""
+        """Commit, release locks and wake the tasks that wait for messages, within `CLOSE_SECONDS`."""
         self._closed = True
         self._line.close()
         sources = [*self._membership.sources.values(), *self._keeper.leaving]
         self._membership.sources.clear()
         for source in sources:
             source.drop()
-        with trio.CancelScope(shield=True, deadline=trio.current_time() + FAREWELL_SECONDS):
-            await self._keeper.commit(sources, FAREWELL_SECONDS)
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + CLOSE_SECONDS):
+            await self._keeper.commit(sources, CLOSE_SECONDS)
             if self._membership.orderly:
                 async with trio.open_nursery() as nursery:
                     for source in sources:

@@ -109,13 +109,13 @@ class Fetcher:
             return await session.call(address, command, PULL_SECONDS), address
         except NoAnswer as error:
             if isinstance(error.__cause__, ConnectionLost):  # after a time-out, a heartbeat detects whether the broker is dead
-                session.let_rest(address)
+                session.avoid(address)
             raise
 
     def _next_member(self) -> tuple[Address, int] | None:
         """The address and broker id of the member that gets the next pull."""
         queue, session = self.assigned.queue, self.session
-        return session.routes.member(queue.broker_name, self.assigned.broker_id, session.resting())
+        return session.routes.member(queue.broker_name, self.assigned.broker_id, session.avoided())
 
     def _request(self, *, commits: bool) -> RemotingCommand:
         assigned, plan = self.assigned, self.plan
@@ -174,7 +174,7 @@ class Fetcher:
         """React to a member that did not answer; return the pause: none if another one is available, else refresh the route."""
         queue, session = self.assigned.queue, self.session
         found = self._next_member()
-        if found is not None and found[0] not in session.resting():
+        if found is not None and found[0] not in session.avoided():
             log.info("pull_moved_to_other_member", queue=str(queue), broker=str(found[0]), reason=str(error))
             return 0.0
         log.warning("pull_failed", queue=str(queue), reason=str(error))

@@ -48,10 +48,10 @@ class BrokerLatencies:
     def to_avoid(self, now: float) -> frozenset[str]:
         """The broker names to avoid now."""
         if not self._avoid_until:
-            return _NOBODY
+            return _NONE
         for broker_name in [name for name, until in self._avoid_until.items() if until <= now]:
             del self._avoid_until[broker_name]
         return frozenset(self._avoid_until)
 
 
-_NOBODY: frozenset[str] = frozenset()
+_NONE: frozenset[str] = frozenset()

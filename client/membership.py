@@ -163,8 +163,8 @@ class Membership:
 
     async def _members(self, route: TopicRoute) -> list[str]:
         """The group's members, as the first broker of the topic that answers knows them."""
-        resting = self.session.resting()
-        found = [self.session.routes.member(broker.name, 0, resting) for broker in route.brokers]
+        avoided = self.session.avoided()
+        found = [self.session.routes.member(broker.name, 0, avoided) for broker in route.brokers]
         addresses: list[Address] = [member[0] for member in found if member is not None]
         start = self.session.world.randomness.randrange(len(addresses))
         failure: ClientError | None = None

@@ -1,8 +1,8 @@
 """Asking name servers: first the one that answered last, then the others if it is slow, unreachable or lacks the topic.
 
 A name server that hangs must not use up the caller's time, and one that has just started knows less than the others.
-So the next one is asked when the one before has failed, when it does not know the topic, or after `PATIENCE_SECONDS`; the first
-answer is returned, and its name server is asked first from then on.
+So the next one is asked when the one before has failed, when it does not know the topic, or after `NEXT_SERVER_SECONDS`;
+the first answer is returned, and its name server is asked first from then on.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..world.network import Address
 from .arguments import check_text
 from .errors import ClientError, InvalidArgument, NoAnswer, TopicNotExist, Unreachable
 
-PATIENCE_SECONDS = 0.5
+NEXT_SERVER_SECONDS = 0.5
 """How long we wait for one name server before the next one is asked too."""
 
 DEFAULT_NAMESRV_PORT = 9876
@@ -63,8 +63,8 @@ class NameServers:
                     if asked < len(order):
                         nursery.start_soon(ask, order[asked])
                         asked += 1
-                    patience = PATIENCE_SECONDS if asked < len(order) else timeout_seconds
-                    with trio.move_on_at(min(deadline, trio.current_time() + patience)):
+                    wait_seconds = NEXT_SERVER_SECONDS if asked < len(order) else timeout_seconds
+                    with trio.move_on_at(min(deadline, trio.current_time() + wait_seconds)):
                         index, outcome = await receive.receive()
                         if isinstance(outcome, RemotingCommand):
                             self._first = index
@@ -83,8 +83,8 @@ class NameServers:
 
 def _worst(failures: list[ClientError]) -> ClientError:
     """The most informative failure: a refusal, else an unknown topic, else that no name server answered."""
-    told = [failure for failure in failures if not isinstance(failure, Unreachable | NoAnswer)]
-    return next((failure for failure in told if not isinstance(failure, TopicNotExist)), (told or failures)[0])
+    answered = [failure for failure in failures if not isinstance(failure, Unreachable | NoAnswer)]
+    return next((failure for failure in answered if not isinstance(failure, TopicNotExist)), (answered or failures)[0])
 
 
 def parse_name_servers(namesrv: str | Iterable[str]) -> tuple[Address, ...]:

@@ -86,8 +86,8 @@ class Publications:
             except Closed:
                 pass
             except ClientError as error:
-                said = str(error)
-                failure = lambda: NoRoute(topic, NoRouteReason.NAME_SERVER_UNREACHABLE, said)  # noqa: E731
+                cause = str(error)
+                failure = lambda: NoRoute(topic, NoRouteReason.NAME_SERVER_UNREACHABLE, cause)  # noqa: E731
             else:
                 while waiting:
                     trio.lowlevel.reschedule(waiting.popleft(), outcome.Value(publication))

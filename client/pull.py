@@ -21,10 +21,10 @@ from .arguments import (
     LONG_MAX,
     check_group,
     check_integer,
-    check_patience,
     check_queue,
     check_queues,
     check_text,
+    check_timeout,
     check_topic,
 )
 from .assigned import BYTES_MAX, BYTES_PER_QUEUE_MAX, MESSAGES_PER_QUEUE_MAX, AssignedQueue, HeldBytes
@@ -89,7 +89,7 @@ class PullConsumer:
             committed = await self.committed(queue)
             start = await min_offset(self._session, queue) if committed is None else committed
             self._read(queue, start, Subscription(queue.topic, expression))
-        await self._tell_brokers(expression)
+        await self._notify_brokers(expression)
 
     def assignment(self) -> list[MessageQueue]:
         """The queues that are read, sorted."""
@@ -139,7 +139,7 @@ class PullConsumer:
         Cancellation: no message is taken.
         """
         check_integer("messages_max", messages_max, 1, INT_MAX)
-        check_patience("timeout_seconds", timeout_seconds)
+        check_timeout("timeout_seconds", timeout_seconds)
         await trio.lowlevel.checkpoint()
         messages = self._take(messages_max)
         if not messages and (timeout_seconds is None or timeout_seconds > 0):
@@ -253,7 +253,7 @@ class PullConsumer:
         source.drop()
         del self._positions[queue]
 
-    async def _tell_brokers(self, expression: str) -> None:
+    async def _notify_brokers(self, expression: str) -> None:
         version = self._session.world.clock.wall_ms()
         topics = sorted({queue.topic for queue in self._sources})
         subscriptions = tuple(Subscription(topic, expression, version=version) for topic in topics)

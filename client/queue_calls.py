@@ -40,7 +40,7 @@ async def master_of(session: Session, queue: MessageQueue) -> Address:
 
 async def member_of(session: Session, queue: MessageQueue) -> Address:
     """The address of the queue's master, or of any other member while the master is gone; raises as `master_of` does."""
-    found = session.routes.member(queue.broker_name, 0, session.resting())
+    found = session.routes.member(queue.broker_name, 0, session.avoided())
     return await master_of(session, queue) if found is None else found[0]
 
 

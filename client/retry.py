@@ -44,12 +44,12 @@ class Attempts:
     may_have_been_stored: bool = False
     _pause: float = PAUSE_SECONDS
 
-    def again(self, failure: ClientError, *, elsewhere: bool, lot: float) -> float | None:
+    def again(self, failure: ClientError, *, elsewhere: bool, spread: float) -> float | None:
         """Record a failure; return the seconds to pause before the next attempt, or None to give up.
 
         Args:
             elsewhere: whether another broker can be tried next; then there is no pause.
-            lot: a random number in 0..1 that spreads the pauses of many senders.
+            spread: a random number in 0..1 that spreads the pauses of many senders.
         """
         self.may_have_been_stored |= failure.may_have_been_stored
         if not failure.retriable:
@@ -62,7 +62,7 @@ class Attempts:
         self.made += 1
         if elsewhere:
             return 0.0
-        pause = self._pause * (0.5 + lot)
+        pause = self._pause * (0.5 + spread)
         self._pause = min(self._pause * 2, SEARCH_PAUSE_SECONDS_MAX if failure.invalid_metadata else PAUSE_SECONDS_MAX)
         return pause
 

@@ -46,15 +46,15 @@ CALL_SECONDS = 3.0
 CONNECT_SECONDS = 3.0
 ROUTE_POLL_SECONDS = 30.0
 HEARTBEAT_SECONDS = 30.0
-FAREWELL_SECONDS = 1.0
+CLOSE_SECONDS = 1.0
 """The time limit for unregistering from the brokers when a client is closed, even when it is cancelled."""
 
-REST_SECONDS = 5.0
+AVOID_SECONDS = 5.0
 """For this time after an address could not be connected, readers that have another member avoid it."""
 
 SILENCE_SECONDS = 3.0
 """A member with a pending pull that has sent nothing for this time must answer a heartbeat."""
-SILENCE_LOOK_SECONDS = 1.0
+SILENCE_CHECK_SECONDS = 1.0
 
 PeerHandler = Callable[[Channel, RemotingCommand], RemotingCommand | None]
 
@@ -85,8 +85,8 @@ class Session:
     _refreshes: dict[str, _Refresh] = attrs.field(factory=lambda: dict[str, _Refresh]())  # noqa: PLW0108 - it comes below
     """The route requests in progress, by topic."""
     _channels: dict[Address, Channel] = attrs.field(factory=dict[Address, Channel])
-    _resting: dict[Address, float] = attrs.field(factory=dict[Address, float])
-    _doubted: set[Address] = attrs.field(factory=set[Address])
+    _avoided: dict[Address, float] = attrs.field(factory=dict[Address, float])
+    _suspected: set[Address] = attrs.field(factory=set[Address])
     """Brokers that are being checked with a heartbeat."""
     _hanging: set[Address] = attrs.field(factory=set[Address])
     """Brokers that did not answer it, until they do."""
@@ -162,7 +162,7 @@ class Session:
         if self.closed:
             return Closed("the client was closed meanwhile", may_have_been_stored=error.sent)
         if isinstance(error, CallTimeout):
-            self._doubt_silent(address, error)
+            self._suspect_silent(address, error)
             return NoAnswer(str(address), str(error)) if error.sent else Unreachable(str(address), "no connection in time")
         return NoAnswer(str(address), str(error)) if error.sent else Unreachable(str(address), error.reason)
 
@@ -237,16 +237,16 @@ class Session:
             raise NoRoute(topic, error.reason, str(error)) from error
         return template.as_template_for(topic)
 
-    def let_rest(self, address: Address) -> None:
-        """Record that `address` could not be connected, so that readers avoid it for `REST_SECONDS`."""
-        self._resting[address] = trio.current_time() + REST_SECONDS
+    def avoid(self, address: Address) -> None:
+        """Record that `address` could not be connected, so that readers avoid it for `AVOID_SECONDS`."""
+        self._avoided[address] = trio.current_time() + AVOID_SECONDS
 
-    def resting(self) -> frozenset[Address]:
+    def avoided(self) -> frozenset[Address]:
         """The addresses that readers should avoid now."""
-        if self._resting:
+        if self._avoided:
             now = trio.current_time()
-            self._resting = {address: until for address, until in self._resting.items() if until > now}
-        return frozenset(self._hanging | self._resting.keys()) if self._resting or self._hanging else frozenset()
+            self._avoided = {address: until for address, until in self._avoided.items() if until > now}
+        return frozenset(self._hanging | self._avoided.keys()) if self._avoided or self._hanging else frozenset()
 
     def open_channels(self) -> list[Channel]:
         """The open connections to brokers."""
@@ -291,14 +291,14 @@ class Session:
         distinguishes the two.
         """
         while True:
-            await trio.sleep(SILENCE_LOOK_SECONDS)
+            await trio.sleep(SILENCE_CHECK_SECONDS)
             since = trio.current_time() - SILENCE_SECONDS
             for channel in self.open_channels() if self.members else ():
                 silent = channel.waiting and channel.received_at <= since
                 if silent and self.routes.has_other_members(channel.address):
                     self._watch(channel.address)
 
-    def _doubt_silent(self, address: Address, error: CallTimeout) -> None:
+    def _suspect_silent(self, address: Address, error: CallTimeout) -> None:
         """Check whether a connection is dead on which nothing came since a call that got no answer.
 
         If the peer vanished or a middlebox dropped the connection silently, it would stay open on this side for ever.
@@ -312,22 +312,22 @@ class Session:
             self._watch(address)
 
     def _watch(self, address: Address) -> None:
-        if address not in self._doubted and not self.closed:
-            self._doubted.add(address)
-            self.nursery.start_soon(self._doubt, address)
+        if address not in self._suspected and not self.closed:
+            self._suspected.add(address)
+            self.nursery.start_soon(self._suspect, address)
 
-    async def _doubt(self, address: Address) -> None:
+    async def _suspect(self, address: Address) -> None:
         """Close a connection whose peer does not answer a heartbeat; readers avoid that broker until it does."""
         if not await self._answers(address):
             log.warning("hanging_broker_left", broker=str(address), silence_seconds=SILENCE_SECONDS + CALL_SECONDS)
             while self.members and self.routes.has_other_members(address):
                 self._hanging.add(address)
-                await trio.sleep(SILENCE_LOOK_SECONDS)
+                await trio.sleep(SILENCE_CHECK_SECONDS)
                 if await self._answers(address):
                     log.info("hanging_broker_answered", broker=str(address))
                     break
             self._hanging.discard(address)
-        self._doubted.discard(address)
+        self._suspected.discard(address)
 
     async def _answers(self, address: Address) -> bool:
         """Whether a broker answers a heartbeat; if not, its connection is closed, which fails all pending calls."""
@@ -354,7 +354,7 @@ class Session:
         for name, group in groups:
             command = RemotingCommand(RequestCode.UNREGISTER_CLIENT, {"clientID": self.client_id, name: group})
             try:
-                await channel.call(command, FAREWELL_SECONDS)
+                await channel.call(command, CLOSE_SECONDS)
             except (CallTimeout, ConnectionLost) as error:
                 log.debug("unregister_failed", broker=str(channel.address), reason=str(error))
                 return
@@ -382,8 +382,8 @@ class Session:
     def _take_route(self, route: TopicRoute) -> None:
         if self.routes.update(route):
             log.debug("route_changed", topic=route.topic, brokers=[broker.name for broker in route.brokers])
-            for tell in self.on_route:
-                tell(route)
+            for listener in self.on_route:
+                listener(route)
 
     def _close_offline_channels(self) -> None:
         known = {*self.name_servers, *self.routes.members()}
@@ -393,7 +393,7 @@ class Session:
                 channel.close()
 
     def _channel_connected(self, channel: Channel) -> None:
-        self._resting.pop(channel.address, None)
+        self._avoided.pop(channel.address, None)
         if channel.local is not None:
             self.local_host = self.local_host or channel.local.host
         if channel.address not in self.name_servers:
@@ -404,7 +404,7 @@ class Session:
         if self._channels.get(address) is channel:
             del self._channels[address]
         if not channel.connected and not self.closed:
-            self.let_rest(address)
+            self.avoid(address)
             if self.members and self.routes.has_other_members(address):
                 self._watch(address)
 
@@ -453,7 +453,7 @@ async def open_session(
     Raises:
         WrongEventLoop: the caller is not a task of trio.
         InvalidArgument: an address or a name is invalid.
-    Cancellation: unregisters from the brokers within `FAREWELL_SECONDS`, then closes everything.
+    Cancellation: unregisters from the brokers within `CLOSE_SECONDS`, then closes everything.
     """
     _check_event_loop()
     if instance_name is not None:
@@ -477,5 +477,5 @@ async def open_session(
             yield session
         finally:
             session.closed = True
-            with trio.CancelScope(shield=True, deadline=trio.current_time() + FAREWELL_SECONDS):
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + CLOSE_SECONDS):
                 await session.unregister()

@@ -123,7 +123,7 @@ class Transmitter:
                     raise failure
             elsewhere = publication.broker_count > 1 and choose is None
             found = publication is not before  # the new route has other targets, a new master for example
-            pause = attempts.again(failure, elsewhere=elsewhere or found, lot=self.session.world.randomness.random())
+            pause = attempts.again(failure, elsewhere=elsewhere or found, spread=self.session.world.randomness.random())
             if pause is None:
                 failure.may_have_been_stored = attempts.may_have_been_stored  # by any attempt, not only the last one
                 raise failure

@@ -187,7 +187,7 @@ WIDE_BUGS: tuple[tuple[str, Any, str, Callable[[Any], Any], tuple[str, ...]], ..
     ("begin anew with every file", LocalOffsets, "load", _begin_anew_with_every_file, ("broadcasting",)),
     ("commit without a word", Consumer, "commit", _commit_without_a_word, ("kinds",)),
     ("ask one name server", NameServers, "ask", _ask_one_name_server, ("failover",)),
-    ("keep a silent connection", Session, "_doubt_silent", _keep_a_silent_connection, ("failover",)),
+    ("keep a silent connection", Session, "_suspect_silent", _keep_a_silent_connection, ("failover",)),
     ("stay with a black hole", producer, "attempt_seconds", _stay_with_a_black_hole, ("failover",)),
     ("call a send that was out not stored", Transmitter, "failed", _call_a_send_that_was_out_not_stored, ("closing",)),
     (

@@ -254,7 +254,7 @@ def _every_master_of(route: TopicRoute) -> list[Address]:
     masters = masters_of(route)
     without = [broker.name for broker in route.brokers if MASTER_ID not in broker.addresses]
     if without:
-        raise Unreachable(", ".join(without), "no master, which has to be told; nothing was changed")
+        raise Unreachable(", ".join(without), "no master, which has to make the change; nothing was changed")
     return masters
 
 

@@ -23,7 +23,7 @@ from .errors import MessagesWouldBeHidden, NotInRoutes, TopicExists
 from .topic_settings import QUEUES, TopicChange, TopicSettings, hidden_queues
 from .values import QueueRange
 
-ROUTE_LOOK_SECONDS = 0.02
+ROUTE_CHECK_SECONDS = 0.02
 """The interval in seconds at which a name server is asked whether it has a change yet."""
 
 
@@ -161,7 +161,7 @@ class TopicAdmin(AdminCalls):
         for address in self._session.name_servers:
             with trio.move_on_after(ADMIN_SECONDS) as waiting, suppress(Unreachable, NoAnswer):
                 while not wanted <= await self._queues_at(address, topic):  # noqa: ASYNC110 - a name server is asked
-                    await trio.sleep(ROUTE_LOOK_SECONDS)
+                    await trio.sleep(ROUTE_CHECK_SECONDS)
             if waiting.cancelled_caught:
                 raise NotInRoutes(topic, str(address), ADMIN_SECONDS)
 

@@ -14,8 +14,8 @@ from ledgermq.client.arguments import (
     check_group,
     check_integer,
     check_message,
-    check_patience,
     check_seconds,
+    check_timeout,
     check_topic,
     shown,
 )
@@ -61,10 +61,10 @@ def test_a_timeout_is_a_number_above_0(seconds: object) -> None:
 def test_patience_may_be_none_or_0() -> None:
     """None waits without end and 0 takes what is there."""
     for seconds in (None, 0, 0.5, float("inf")):
-        check_patience("timeout_seconds", seconds)
+        check_timeout("timeout_seconds", seconds)
     for seconds in (-1, "3", False, float("nan")):
         with pytest.raises(InvalidArgument, match="must be None or a number of seconds, at least 0"):
-            check_patience("timeout_seconds", seconds)
+            check_timeout("timeout_seconds", seconds)
 
 
 def test_an_error_shows_what_was_given_in_one_short_line() -> None:

@@ -32,7 +32,7 @@ class GivenAwayDuringThePull:
     def routes(self) -> GivenAwayDuringThePull:
         return self
 
-    def resting(self) -> frozenset[Address]:
+    def avoided(self) -> frozenset[Address]:
         return frozenset()
 
     def member(self, *_: object) -> tuple[Address, int]:

@@ -26,7 +26,7 @@ def test_failures_that_may_have_stored_are_counted() -> None:
     """Each retry after one of them may store the message twice."""
     attempts = Attempts(2)
 
-    pauses = [attempts.again(NoAnswer("b", "x"), elsewhere=True, lot=0.5) for _ in range(3)]
+    pauses = [attempts.again(NoAnswer("b", "x"), elsewhere=True, spread=0.5) for _ in range(3)]
 
     assert pauses == [0.0, 0.0, None]
     assert attempts.may_have_been_stored
@@ -36,7 +36,7 @@ def test_failures_that_stored_nothing_are_not_counted() -> None:
     """They are tried until the time is over, ever more slowly."""
     attempts = Attempts(0)
 
-    pauses = [attempts.again(Unreachable("b", "refused"), elsewhere=False, lot=0.5) for _ in range(20)]
+    pauses = [attempts.again(Unreachable("b", "refused"), elsewhere=False, spread=0.5) for _ in range(20)]
 
     found = [pause for pause in pauses if pause is not None]
     assert len(found) == 20
@@ -62,14 +62,14 @@ def test_failures_that_stored_nothing_are_not_counted() -> None:
 )
 def test_codes_say_whether_to_try_again(code: int, again: bool) -> None:
     """As RocketMQ's producers do; codes that nobody knows end the send."""
-    pause = Attempts(2).again(refusal(code, "x", "b"), elsewhere=True, lot=0.0)
+    pause = Attempts(2).again(refusal(code, "x", "b"), elsewhere=True, spread=0.0)
 
     assert (pause is not None) is again
 
 
 def test_what_is_not_retriable_ends_at_once() -> None:
     """A plain error of the client is final."""
-    assert Attempts(5).again(ClientError(), elsewhere=True, lot=0.0) is None
+    assert Attempts(5).again(ClientError(), elsewhere=True, spread=0.0) is None
 
 
 @given(st.integers(0, 1000), st.sets(st.sampled_from("abc")), st.sampled_from([None, "a", "b", "c"]))
