@@ -78,6 +78,7 @@ class ClusterRun(NodesRun[ClusterDraw]):
         scene = self.scene
         scene.nodes += [Node(scene.machine(config.broker_ip1), config, self.started) for config in self._configs()]
         for node in self.nodes:
+            node.machine.memory_bytes = self.draw.memory_bytes
             node.clock.drift = self.draw.clock_drift * self.rng.choice((0, 1))
         for node in self.nodes:
             await nursery.start(node.process.run)

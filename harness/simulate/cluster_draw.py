@@ -8,6 +8,7 @@ import attrs
 
 from ledgermq.testing.history import End
 from ledgermq.testing.sim.network import SEND_BUFFER_BYTES
+from ledgermq.world.memory import ASSUMED_MEMORY_BYTES
 
 from .nodes import NodesDraw
 from .surroundings import Surroundings
@@ -15,6 +16,10 @@ from .workloads.registry import ALWAYS_DRAWN, CLASSIC_WORKLOADS, DRAWN_WIDELY
 
 WORKLOAD_SHARE = 0.4
 """The probability with which each workload is drawn."""
+MEMORY_SALT = 0x3E3
+LITTLE_MEMORY_BYTES = 20_000
+"""With so little memory, brokers count all but their newest messages as evicted from the page cache: a group without an offset
+does not begin at 0 there, and slow members are sent to slaves."""
 WIDE_SALT = 0x19D
 WIDE_SHARE, WIDE_WORKLOAD_SHARE = 0.6, 0.5
 """The share of seeds with failing surroundings, and the probability of each further workload in these."""
@@ -39,6 +44,7 @@ class ClusterDraw(NodesDraw):
     """Whether slaves are configured to accept losses; otherwise an operator accepts each loss."""
     restores: bool
     """Whether the master's store may be replaced by an older copy of it."""
+    memory_bytes: int
 
     @property
     def may_lose(self) -> bool:
@@ -79,6 +85,7 @@ class ClusterDraw(NodesDraw):
             promotes=sync_master and rng.random() < 0.5,
             accepts_loss=(accepts_loss := rng.random() < 0.5),
             restores=sync_master and rng.random() < 0.3 and not accepts_loss,
+            memory_bytes=random.Random(seed ^ MEMORY_SALT).choice((ASSUMED_MEMORY_BYTES, LITTLE_MEMORY_BYTES)),  # noqa: S311
         )
         # The losses of tables by a promotion or a restore are judged without further faults.
         wide = not (draw.restores or draw.promotes) and random.Random(seed ^ WIDE_SALT).random() < WIDE_SHARE  # noqa: S311 - never secrets

@@ -6,6 +6,7 @@ import random
 
 import attrs
 
+from ...world.memory import ASSUMED_MEMORY_BYTES
 from ...world.real import World
 from .clock import SimClock
 from .disk import DiskBackup, SimDisk
@@ -24,6 +25,8 @@ class Machine:
     disk: SimDisk
     worker_seconds_max: float = 0.0
     """The longest delay of blocking work in the next process; `slow_down` changes it for the present one too."""
+    memory_bytes: int = ASSUMED_MEMORY_BYTES
+    """The machine's memory, from which a broker concludes which messages are in the page cache."""
     workers: SimWorkers = attrs.field(factory=SimWorkers)
     """The workers of the process that was started last."""
 
@@ -36,7 +39,8 @@ class Machine:
     def world(self) -> World:
         """The world of a process that starts on this machine now."""
         self.workers = SimWorkers(_split(self.rng), self.worker_seconds_max, self.disk.faults.injected)
-        return World(self.disk, self.fabric.machine(self.host), self.clock, _split(self.rng), self.workers)
+        network, randomness = self.fabric.machine(self.host), _split(self.rng)
+        return World(self.disk, network, self.clock, randomness, self.workers, memory_bytes=self.memory_bytes)
 
     def slow_down(self, worker_seconds_max: float) -> None:
         """Let each piece of blocking work take up to this long from now on, in the present process and in later ones."""
