@@ -17,7 +17,7 @@ from ledgermq.client.subscription import ConsumeFrom
 from ledgermq.message.message import Message
 from ledgermq.testing.embedded import Embedded, start_embedded
 
-NEXT_SERVER_SECONDS = 60
+PATIENCE_SECONDS = 60
 FIRST = ConsumeFrom.FIRST
 
 
@@ -37,7 +37,7 @@ def in_threads(count: int, work: Callable[[], object]) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(NEXT_SERVER_SECONDS)
+        thread.join(PATIENCE_SECONDS)
         assert not thread.is_alive()
 
 
@@ -97,18 +97,18 @@ def test_threads_acknowledge_their_own(cluster: Embedded) -> None:
         def slow() -> None:
             assert consumer.get_one(PATIENCE_SECONDS) is not None
             slow_has_one.set()
-            fast_is_done.wait(NEXT_SERVER_SECONDS)
+            fast_is_done.wait(PATIENCE_SECONDS)
             consumer.get_one(0)
 
         thread = threading.Thread(target=slow)
         thread.start()
-        slow_has_one.wait(NEXT_SERVER_SECONDS)
+        slow_has_one.wait(PATIENCE_SECONDS)
         while consumer.get_many(5, 0.5):
             pass
         consumer.commit()
         assert lag(cluster, "g") > 0
         fast_is_done.set()
-        thread.join(NEXT_SERVER_SECONDS)
+        thread.join(PATIENCE_SECONDS)
         consumer.commit()
         assert lag(cluster, "g") == 0
 
@@ -182,7 +182,7 @@ def test_whoever_waits_is_told_when_the_client_closes(cluster: Embedded) -> None
         thread = threading.Thread(target=wait)
         thread.start()
         time.sleep(0.2)
-    thread.join(NEXT_SERVER_SECONDS)
+    thread.join(PATIENCE_SECONDS)
 
     assert told == [Closed]
     with pytest.raises(Closed):
@@ -201,7 +201,7 @@ FIRST = ConsumeFrom.FIRST
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 """
     done = subprocess.run(
-        [sys.executable, "-c", head + program], capture_output=True, text=True, timeout=NEXT_SERVER_SECONDS, check=False
+        [sys.executable, "-c", head + program], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
