@@ -6,6 +6,8 @@ SIM_FROM ?= 0
 FUZZ_SECONDS ?= 60
 # How many processes run the tests: one more than cores (tests/scheduling.py); 0 runs all of them in one, as a debugger needs it.
 TEST_PROCESSES ?= auto
+# As many clusters of foreign servers run beside each other; each server is a JVM.
+INTEROP_PROCESSES ?= 2
 EDGE_SECONDS ?= 60
 EDGE_TURN_MS ?= 100
 MODEL_STATES ?= 100000
@@ -60,7 +62,7 @@ check: .venv/ready-to-check  ## format, lint, types, layers, generated pages
 	$(BIN)/python docs/drawn.py --check
 
 interop: .venv/ready  ## foreign clients and brokers against ours; wants Java, Maven, Go and npm
-	$(BIN)/python -m pytest tests/interop
+	$(BIN)/python -m pytest tests/interop -q --numprocesses $(INTEROP_PROCESSES) --dist loadfile --durations 15
 
 sim: .venv/ready  ## the simulated world: SIM_SEEDS=N seeds
 	$(BIN)/python -m harness.simulate --seeds $(SIM_SEEDS) --from $(SIM_FROM)

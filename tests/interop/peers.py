@@ -5,6 +5,7 @@ The cache is ``~/.cache/ledgermq-peers`` unless ``$LEDGERMQ_PEERS`` names anothe
 the peers are compiled once per content and kept there too.
 """
 
+import fcntl
 import hashlib
 import os
 import platform
@@ -165,19 +166,19 @@ def _once(kind: str, ingredients: Iterable[str | Path], make: Callable[[Path], N
         return entry
     if entry in _missing:
         raise _missing[entry]
-    making = Path(tempfile.mkdtemp(prefix=f"{kind}-making-", dir=cache()))
-    try:
-        make(making)
-        making.rename(entry)
-    except MissingPeerError as missing:
-        _missing[entry] = missing
-        raise
-    except OSError:
-        # Two test runs may make the same entry; the first rename wins and both are equal.
-        if not entry.exists():
+    with (cache() / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # Maven's repository bears no two processes that write to it
+        if entry.exists():
+            return entry
+        making = Path(tempfile.mkdtemp(prefix=f"{kind}-making-", dir=cache()))
+        try:
+            make(making)
+            making.rename(entry)
+        except MissingPeerError as missing:
+            _missing[entry] = missing
             raise
-    finally:
-        shutil.rmtree(making, ignore_errors=True)
+        finally:
+            shutil.rmtree(making, ignore_errors=True)
     return entry
 
 
