@@ -3,8 +3,9 @@
 The result is the same as that of `message/properties.py` for every single string: an item ends at U+0002 or at the end of its
 string, a name ends at the first U+0001, items without a name, a value or U+0001 are skipped, and the last item of a name wins.
 
-In nearly all strings U+0001 and U+0002 alternate strictly. Then the separators alone are the borders of all items, which takes
-one pass over the bytes. For a batch with any other string a slower function finds every border by binary search.
+Usually all messages of a batch have the same names in the same order. Then only the ends of items are searched for, and each
+name is compared with that of the first message. Else U+0001 and U+0002 mostly alternate strictly, so the separators alone are
+the borders of all items. For a batch with any other string a slower function finds every border by binary search.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _MASKS = np.array([(1 << (8 * size)) - 1 for size in range(_WORD)] + [(1 << 64) 
 
 @attrs.define(eq=False)
 class Properties:
-    """The items of all messages of a batch, in order. Every array but `text` has one element for each item."""
+    """The items of all messages of a batch, in order. Every array from `starts` on has one element for each item."""
 
     text: Array
     """The property string of each message."""
@@ -42,22 +43,21 @@ class Properties:
     ends: Array
     """The position at which each value ends."""
     rows: Array
-    """The message that each item belongs to; ascending."""
-    _sizes: Array = attrs.field(init=False)
-    """The size of each name in bytes."""
-    _shared: tuple[bytes, ...] | None = attrs.field(init=False)
+    """The message that each item belongs to, ascending; empty if `shared` is given, because it is not needed then."""
+    shared: tuple[bytes, ...] | None = None
     """The names of each message in order, if all messages have the same ones in the same order and none twice."""
 
-    def __attrs_post_init__(self) -> None:
-        self._sizes = self.middles - self.starts
-        self._shared = self._find_shared()
+    @property
+    def _sizes(self) -> Array:
+        """The size of each name in bytes."""
+        return self.middles - self.starts
 
     def values_of(self, name: str) -> Array:
         """Return one property of every message; null where a message does not have it."""
-        if self._shared is not None:
-            if name.encode() not in self._shared:
+        if self.shared is not None:
+            if name.encode() not in self.shared:
                 return pa.nulls(len(self.text), pa.string())
-            chosen = slice(self._shared.index(name.encode()), None, len(self._shared))
+            chosen = slice(self.shared.index(name.encode()), None, len(self.shared))
             return self._cut(self.middles[chosen] + 1, self.ends[chosen])
         items = self._items_of(name.encode())
         rows, count = self.rows[items], len(self.text)
@@ -70,6 +70,9 @@ class Properties:
 
     def maps(self) -> Array:
         """Return all properties of every message as a map."""
+        if self.shared is not None:
+            offsets = np.arange(0, len(self.starts) + 1, len(self.shared), dtype=np.int32)
+            return self._maps(offsets, self.starts, self.middles, self.ends)
         kept = self._last_of_each_name()
         starts, middles, ends, rows = (
             (self.starts, self.middles, self.ends, self.rows)
@@ -78,42 +81,19 @@ class Properties:
         )
         offsets = np.zeros(len(self.text) + 1, np.int32)
         np.cumsum(np.bincount(rows, minlength=len(self.text)), out=offsets[1:])
-        return pa.MapArray.from_arrays(pa.array(offsets), self._cut(starts, middles), self._cut(middles + 1, ends))
+        return self._maps(offsets, starts, middles, ends)
 
-    def _find_shared(self) -> tuple[bytes, ...] | None:
-        """Compare the names of all messages with those of the first one; messages of one producer usually have the same."""
-        count = len(self.text)
-        each, left = divmod(len(self.rows), count) if count else (0, 0)
-        if not each or left or each > _SHARED_NAMES_MAX:
-            return None
-        if not (self.rows.reshape(count, each) == np.arange(count)[:, None]).all():
-            return None
-        sizes = self._sizes[:each]
-        if not (self._sizes.reshape(count, each) == sizes).all():
-            return None
-        for at in range(0, int(sizes.max()), _WORD):
-            masks = _MASKS[np.clip(sizes - at, 0, _WORD)]
-            words = self._words(np.minimum(self.starts + at, len(self.data) - _WORD)).reshape(count, each) & masks
-            if not (words == words[0]).all():
-                return None
-        names = tuple(
-            self.data[start:middle].tobytes() for start, middle in zip(self.starts[:each], self.middles, strict=False)
-        )
-        return names if len(set(names)) == each else None
+    def _maps(self, offsets: Array, starts: Array, middles: Array, ends: Array) -> Array:
+        return pa.MapArray.from_arrays(pa.array(offsets), self._cut(starts, middles), self._cut(middles + 1, ends))
 
     def _items_of(self, name: bytes) -> Array:
         """Return the indexes of the items with this name."""
         items = np.flatnonzero(self._sizes == len(name))
         for at in range(0, len(name), _WORD):
             part = name[at : at + _WORD]
-            words = self._words(self.starts[items] + at) & _MASKS[len(part)]
+            words = _words(self.data, self.starts[items] + at) & _MASKS[len(part)]
             items = items[words == np.uint64(int.from_bytes(part, "little"))]
         return items
-
-    def _words(self, places: Array) -> Array:
-        """Return the eight bytes at each position as a number."""
-        overlaid = np.ndarray((len(self.data) - _WORD + 1,), "<u8", self.data, strides=(1,))
-        return overlaid[places]
 
     def _cut(self, starts: Array, ends: Array) -> Array:
         """Return ranges of the bytes as text; the ranges ascend and do not overlap.
@@ -128,7 +108,7 @@ class Properties:
 
     def _last_of_each_name(self) -> Array | None:
         """Return the items to keep if a message has a name twice; None if no message has."""
-        if self._shared is not None or not len(self.rows):
+        if not len(self.rows):
             return None
         hashes = self._name_hashes()
         if not self._may_repeat(hashes):
@@ -142,10 +122,10 @@ class Properties:
     def _name_hashes(self) -> Array:
         """Return a hash of each name; equal names have equal hashes."""
         sizes = self._sizes
-        hashes = (self._words(self.starts) & _MASKS[np.minimum(sizes, _WORD)]) * _HASH_FACTOR
+        hashes = (_words(self.data, self.starts) & _MASKS[np.minimum(sizes, _WORD)]) * _HASH_FACTOR
         for at in range(_WORD, int(sizes.max()), _WORD):
             longer = np.flatnonzero(sizes > at)
-            words = self._words(self.starts[longer] + at) & _MASKS[np.minimum(sizes[longer] - at, _WORD)]
+            words = _words(self.data, self.starts[longer] + at) & _MASKS[np.minimum(sizes[longer] - at, _WORD)]
             hashes[longer] = (hashes[longer] ^ words ^ np.uint64(at)) * _HASH_FACTOR
         return hashes
 
@@ -164,6 +144,11 @@ class Properties:
         pairs = np.lexsort((hashes[chosen], self.rows[chosen]))
         rows, values = self.rows[chosen][pairs], hashes[chosen][pairs]
         return bool(((rows[1:] == rows[:-1]) & (values[1:] == values[:-1])).any())
+
+
+def _words(data: Array, places: Array) -> Array:
+    """Return the eight bytes at each position as a number."""
+    return np.ndarray((len(data) - _WORD + 1,), "<u8", data, strides=(1,))[places]
 
 
 def as_text(raw: Array) -> Array:
@@ -185,8 +170,55 @@ def split_properties(text: Array) -> Properties:
     if data_buffer is not None:
         data[: end - begin] = np.frombuffer(data_buffer, np.uint8, end - begin, begin)
     offsets -= begin
+    alike = _alike(text, data, offsets)
+    if alike is not None:
+        return alike
     items = _alternating(data, offsets)
     return Properties(text, data, *(_any_order(data, offsets) if items is None else items))
+
+
+def _alike(text: Array, data: Array, offsets: Array) -> Properties | None:
+    """Return the items if all messages have the same names in the same order, as those of one producer do; else None."""
+    names = _names(data[: offsets[1]].tobytes()) if len(text) else ()
+    if not names:
+        return None
+    count, each = len(text), len(names)
+    item_ends = np.flatnonzero(data[: offsets[-1]] == _ITEM_END)
+    if data[offsets[1] - 1] == _ITEM_END:
+        if len(item_ends) != count * each or not (item_ends[each - 1 :: each] == offsets[1:] - 1).all():
+            return None
+        ends = item_ends.reshape(count, each)
+    else:  # strings that Java 4.9 writes lack the last U+0002
+        if len(item_ends) != count * (each - 1):
+            return None
+        ends = np.concatenate([item_ends.reshape(count, each - 1), offsets[1:, None]], axis=1)
+    starts = np.empty((count, each), np.int64)
+    starts[:, 0] = offsets[:-1]
+    np.add(ends[:, :-1], 1, out=starts[:, 1:])
+    middles = starts + np.array([len(name) for name in names])
+    # If an item ends earlier than one with this name and a value can, the ends are not those of these items.
+    if not (middles + 1 < ends).all() or not _begin_with(data, starts, names):
+        return None
+    return Properties(text, data, starts.ravel(), middles.ravel(), ends.ravel(), np.zeros(0, np.int64), names)
+
+
+def _names(raw: bytes) -> tuple[bytes, ...]:
+    """Return the names in one string in order; none if one is empty or occurs twice, or if there are too many."""
+    items = raw.removesuffix(bytes([_ITEM_END])).split(bytes([_ITEM_END]))
+    names = tuple(item.partition(bytes([_NAME_END]))[0] for item in items)
+    return names if all(names) and len(set(names)) == len(names) <= _SHARED_NAMES_MAX else ()
+
+
+def _begin_with(data: Array, starts: Array, names: tuple[bytes, ...]) -> bool:
+    """Return whether the items in each column begin with the column's name and U+0001."""
+    for column, name in enumerate(names):
+        wanted = name + bytes([_NAME_END])
+        for at in range(0, len(wanted), _WORD):
+            part = wanted[at : at + _WORD]
+            words = _words(data, starts[:, column] + at) & _MASKS[len(part)]
+            if not (words == np.uint64(int.from_bytes(part, "little"))).all():
+                return False
+    return True
 
 
 Items = tuple[Array, Array, Array, Array]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -47,18 +48,56 @@ def test_strings_as_clients_write_them_are_split_in_one_pass(rows: list[tuple[li
         assert found.values_of(name).to_pylist() == [each.get(name) for each in expected]
 
 
-@given(st.lists(names, min_size=1, max_size=4), st.lists(st.lists(values, min_size=4, max_size=4), min_size=1), st.data())
+any_values = values | st.sampled_from(["", "a\x01b", "\x01"])
+
+
+@given(st.lists(names, min_size=1, max_size=4), st.lists(st.lists(any_values, min_size=4, max_size=4), min_size=1), st.data())
 def test_messages_with_the_same_names_are_split_alike(shared: list[str], columns: list[list[str]], data: st.DataObject) -> None:
-    """As those of one producer are; one message among them may have another name of the same length."""
+    """As those of one producer are, with or without the last separator; one message among them may differ from the others."""
     texts = ["".join(f"{name}\x01{value}\x02" for name, value in zip(shared, row, strict=False)) for row in columns]
+    if data.draw(st.booleans()):
+        texts = [text[:-1] for text in texts]
     odd = data.draw(st.integers(0, len(texts) - 1))
-    texts[odd] = texts[odd].replace(data.draw(names), data.draw(names), 1)
+    other = data.draw(names | st.sampled_from(["", "\x01", "\x02", "\x02a\x01b\x02"]))
+    texts[odd] = texts[odd].replace(data.draw(names | st.just("\x02")), other, 1)
 
     found = split_properties(pa.array(texts, pa.string()))
 
     expected = [decode_properties(text) for text in texts]
     assert [dict(each) for each in found.maps().to_pylist()] == expected
     for name in (*shared, "none"):
+        assert found.values_of(name).to_pylist() == [each.get(name) for each in expected]
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ["TAGS\x01a\x02KEYS\x01b\x02", "TAGS\x01a\x02KEYX\x01b\x02"],
+        ["TAGS\x01a\x02", "TAG\x01aa\x02"],
+        ["TAGS\x01a\x02", "TAGSX\x01a\x02"],
+        ["x23456789\x01a\x02", "x2345678y\x01a\x02"],
+        ["a\x011\x02b\x012\x02", "a\x011\x02", "a\x011\x02b\x012\x02b\x013\x02"],
+        ["a\x011\x02b\x012", "a\x011", "a\x011\x02b\x012\x02b\x013"],
+        ["a\x011\x02b\x012", "a\x011\x02b\x012\x02", "a\x012"],
+        ["a\x011\x02b\x012\x02", "a\x011\x02b\x012"],
+        ["a\x01\x02b\x011\x02", "a\x011\x02b\x012\x02"],
+        ["a\x011\x02b\x012\x02", "a\x01\x02b\x012\x02"],
+        ["\x011\x02b\x012\x02", "a\x011\x02b\x012\x02"],
+        ["a\x011\x02a\x012\x02", "a\x013\x02a\x014\x02"],
+        ["a\x011\x02b\x02", "a\x011\x02b\x02"],
+        ["\x011\x02", "\x012\x02"],
+        ["a\x011\x02", "a\x011\x02b\x012"],
+        ["a\x011\x02", ""],
+        ["", "a\x011\x02"],
+    ],
+)
+def test_messages_that_differ_from_the_first_in_one_thing_are_split_as_they_are(texts: list[str]) -> None:
+    """In a byte of a name, in the number of items or in the last separator; or all lack a name, or have one twice."""
+    found = split_properties(pa.array(texts, pa.string()))
+
+    expected = [decode_properties(text) for text in texts]
+    assert [dict(each) for each in found.maps().to_pylist()] == expected
+    for name in ("TAGS", "KEYX", "TAG", "x23456789", "a", "b"):
         assert found.values_of(name).to_pylist() == [each.get(name) for each in expected]
 
 
