@@ -10,15 +10,14 @@ import hashlib
 import os
 import re
 import shutil
-import stat
 import subprocess
-import tempfile
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 
 import attrs
 
 from .errors import NoJava
+from .scripts import keep_script
 
 VERSIONS = "17, 21, or 25 and newer"
 _SCRIPT = """#!/bin/sh
@@ -93,27 +92,6 @@ def _version_of(home: str) -> int | None:
 def java_home_for_spark(java: Java) -> str:
     """Return a directory that serves Spark as `JAVA_HOME`. Its `bin/java` starts `java`; it is created once for each Java."""
     real = os.path.join(java.home, "bin", "java")
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     name = hashlib.sha256(real.encode()).hexdigest()[:12]
-    for base in (os.path.join(cache, "ledgermq"), os.path.join(tempfile.gettempdir(), f"ledgermq-{os.getuid()}")):
-        home = os.path.join(base, f"java-{name}")
-        try:
-            _write_script(os.path.join(home, "bin", "java"), _SCRIPT.format(java=real))
-        except OSError:
-            continue  # no home directory that can be written
-        return home
-    return java.home
-
-
-def _write_script(path: str, text: str) -> None:
-    try:
-        with open(path, encoding="utf-8") as file:
-            if file.read() == text and os.access(path, os.X_OK):
-                return
-    except FileNotFoundError:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=os.path.dirname(path))
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
-    os.chmod(temporary, stat.S_IRWXU)
-    os.replace(temporary, path)  # several processes may write it concurrently
+    path = keep_script(f"java-{name}/bin/java", _SCRIPT.format(java=real))
+    return java.home if path is None else os.path.dirname(os.path.dirname(path))

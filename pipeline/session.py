@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from .java import find_java, java_home_for_spark
+from .python import python_for_workers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -126,6 +127,7 @@ def _environment(master: str) -> Generator[None]:
     }
     if _on_this_machine(master):
         wanted["SPARK_LOCAL_IP"] = "127.0.0.1"
+        wanted["PYSPARK_PYTHON"] = os.environ.get("PYSPARK_PYTHON") or python_for_workers()
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update(wanted)
     try:
