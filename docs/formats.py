@@ -9,6 +9,7 @@ import struct
 import sys
 from pathlib import Path
 
+from ledgermq.ha import envelopes
 from ledgermq.ha.classic import layout as ha_layout
 from ledgermq.ha.dledger import layout as ledger_layout
 from ledgermq.ha.dledger import native_layout
@@ -68,7 +69,10 @@ def _section(layout: Layout, remark: str) -> str:
 def page() -> str:
     """The whole page."""
     replication = [
-        (value, "") for module in (ha_layout, native_layout) for value in vars(module).values() if isinstance(value, Layout)
+        (value, "")
+        for module in (envelopes, ha_layout, native_layout)
+        for value in vars(module).values()
+        if isinstance(value, Layout)
     ]
     return "\n".join([_INTRODUCTION, *(_section(layout, remark) for layout, remark in [*_STORE, *replication])])
 

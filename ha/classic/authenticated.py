@@ -15,6 +15,18 @@ import attrs
 
 from ...message.checksum import crc32
 from ...message.fields import Buffer
+from ..envelopes import (
+    ENVELOPE,
+    KIND_CHALLENGE,
+    KIND_HELLO,
+    KIND_REFUSAL,
+    KIND_WELCOME,
+    MAC_SIZE,
+    NONCE_SIZE,
+    envelope,
+    mac,
+    same_mac,
+)
 from ..errors import HaProtocolError, HaRefused, WrongDialect
 from .epochs import EpochList, common_point
 from .layout import (
@@ -22,15 +34,8 @@ from .layout import (
     CRC_SIZE,
     DATA,
     DATA_KIND,
-    ENVELOPE,
     FRAME_BODY_MAX,
     HANDSHAKE_PART_MAX,
-    KIND_CHALLENGE,
-    KIND_HELLO,
-    KIND_REFUSAL,
-    KIND_WELCOME,
-    MAC_SIZE,
-    NONCE_SIZE,
     REPORT,
     REPORT_KIND,
     TAG,
@@ -43,9 +48,6 @@ from .layout import (
     encode_hello,
     encode_report,
     encode_welcome,
-    envelope,
-    mac,
-    same_mac,
 )
 from .pieces import Pieces
 from .protocol import (
@@ -153,7 +155,7 @@ class AuthenticatedMaster:
             self._farewell = BARE_HEADER.pack(offset=struct.unpack(">q", TAG)[0], size=0)
             raise WrongDialect("rocketmq")
         self.stage = Stage.HANDSHAKE
-        return envelope(KIND_CHALLENGE, self.nonce)
+        return envelope(TAG, KIND_CHALLENGE, self.nonce)
 
     def _handshake(self) -> bytes:
         part = _next_part(self._inbox)
@@ -182,7 +184,7 @@ class AuthenticatedMaster:
         self._expected = welcome.fresh_start if point is None else point
         self.stage = Stage.REQUEST
         answer = encode_welcome(welcome)
-        return envelope(KIND_WELCOME, answer + mac(self.secret, _AS_MASTER, slave.nonce, self.nonce, answer))
+        return envelope(TAG, KIND_WELCOME, answer + mac(self.secret, _AS_MASTER, slave.nonce, self.nonce, answer))
 
     def _judge(self, slave: Hello) -> None:
         who, own = slave.identity, self.identity
@@ -205,7 +207,7 @@ class AuthenticatedMaster:
 
     def _refusal(self, slave_nonce: bytes, reason: str) -> HaRefused:
         text = reason.encode()
-        self._farewell = envelope(KIND_REFUSAL, text + mac(self.secret, _AS_REFUSAL, slave_nonce, self.nonce, text))
+        self._farewell = envelope(TAG, KIND_REFUSAL, text + mac(self.secret, _AS_REFUSAL, slave_nonce, self.nonce, text))
         return HaRefused(reason)
 
     def _reports(self) -> list[MasterFact]:
@@ -380,7 +382,7 @@ class AuthenticatedSlave:
         )
         self.stage = Stage.HANDSHAKE
         hello = encode_hello(self._hello)
-        return envelope(KIND_HELLO, hello + mac(self.secret, _AS_SLAVE, body, hello))
+        return envelope(TAG, KIND_HELLO, hello + mac(self.secret, _AS_SLAVE, body, hello))
 
     def _take_welcome(self, kind: int, body: bytes, facts: list[SlaveFact]) -> None:
         if kind not in (KIND_WELCOME, KIND_REFUSAL) or len(body) < MAC_SIZE:

@@ -9,9 +9,9 @@ import attrs
 from ...store.json_file import JsonFile
 from ...world.disk import Disk
 from ...world.randomness import Randomness
+from ..envelopes import NODE_SIZE
 from ..errors import CorruptEpochs
 from .epochs import Epoch, EpochList
-from .layout import NODE_SIZE
 
 
 def load_node(disk: Disk, root: str, secrets: Randomness) -> bytes:

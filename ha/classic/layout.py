@@ -7,14 +7,13 @@ then reports and data frames with checksums. `TAG` as a bare offset is negative,
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import struct
 
 import attrs
 
 from ...message.checksum import crc32
 from ...message.fields import Field, Layout
+from ..envelopes import MAC_SIZE
 from ..errors import HaProtocolError
 from .epochs import EPOCHS_MAX, Epoch, EpochList
 
@@ -39,18 +38,6 @@ assert BARE_HEADER.size == 12
 TAG = b"\x89LMQHA\r\x01"
 """The first bytes that either side sends; the last byte is the version. As a bare offset they are negative, see above."""
 
-NONCE_SIZE = 32
-MAC_SIZE = 32
-NODE_SIZE = 16
-
-ENVELOPE = Layout(
-    "handshake envelope",
-    (
-        Field("tag", "8s", "tells our dialect from the bare one"),
-        Field("size", "i", "bytes that follow the envelope, MAC included; 0 = a bare master's heartbeat that echoes the tag"),
-        Field("kind", "i", "1 challenge, 2 hello, 3 welcome, 4 refusal"),
-    ),
-)
 CHALLENGE = Layout("challenge, master to slave", (Field("nonce", "32s", "the slave's MAC must cover it"),))
 HELLO = Layout(
     "hello, slave to master; then cluster, broker name and epochs",
@@ -87,12 +74,10 @@ EPOCH = Layout(
     ),
 )
 
-KIND_CHALLENGE, KIND_HELLO, KIND_WELCOME, KIND_REFUSAL = 1, 2, 3, 4
 FLAG_FROM_FIRST = 1
 HANDSHAKE_PART_MAX = 64 * 1024
 """The largest part of a handshake: names and a full list of epochs fit; a larger part is refused."""
 
-assert ENVELOPE.size == 16
 assert HELLO.size + 2 * 255 + EPOCHS_MAX * EPOCH.size + MAC_SIZE <= HANDSHAKE_PART_MAX
 assert struct.unpack(">q", TAG)[0] < -1  # a bare master uses -1 for "no report yet"
 
@@ -164,21 +149,6 @@ class Welcome:
     max_offset: int
     fresh_start: int
     epochs: EpochList
-
-
-def mac(secret: bytes, *parts: bytes) -> bytes:
-    """HMAC-SHA256 over parts whose lengths both sides know."""
-    return hmac.digest(secret, b"".join(parts), hashlib.sha256)
-
-
-def same_mac(one: bytes, other: bytes) -> bool:
-    """Compare two MACs in a time that does not depend on where they differ."""
-    return hmac.compare_digest(one, other)
-
-
-def envelope(kind: int, body: bytes) -> bytes:
-    """Encode one part of the handshake."""
-    return ENVELOPE.pack(tag=TAG, size=len(body), kind=kind) + body
 
 
 def encode_hello(hello: Hello) -> bytes:

@@ -22,13 +22,14 @@ from ...world.network import Address, Network, Stream
 from ...world.randomness import Randomness
 from ...world.ticks import next_tick
 from ...world.workers import Workers
+from ..envelopes import NODE_SIZE, NONCE_SIZE
 from ..errors import HaError, WrongDialect
 from .acks import Acknowledgements
 from .authenticated import AuthenticatedMaster
 from .bare import BareMaster
 from .epochs import EpochList
 from .files import EpochFile
-from .layout import NODE_SIZE, NONCE_SIZE, NodeIdentity
+from .layout import NodeIdentity
 from .protocol import MasterCore, MasterFact, SlaveJoined
 from .rate import Rate
 from .settings import OURS, HaSettings

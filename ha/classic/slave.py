@@ -19,12 +19,13 @@ from ...world.events import get_logger
 from ...world.network import Address, Network, Stream
 from ...world.randomness import Randomness
 from ...world.workers import Workers
+from ..envelopes import NONCE_SIZE
 from ..errors import HaError, HaRefused, WrongDialect
 from .authenticated import BATCH_MAX, AuthenticatedSlave
 from .bare import BareSlave
 from .epochs import EpochList
 from .files import EpochFile
-from .layout import DATA, FRAME_BODY_MAX, NONCE_SIZE, NodeIdentity
+from .layout import DATA, FRAME_BODY_MAX, NodeIdentity
 from .protocol import EpochBegun, JoinedMaster, LogAbandoned, LogReceived, SlaveCore, SlaveFact, TailDropped
 from .rate import Rate
 from .settings import OURS, HaSettings

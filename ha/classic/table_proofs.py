@@ -7,7 +7,7 @@ slave with a secret accepts no table without this proof; without a secret, or fr
 
 from __future__ import annotations
 
-from .layout import mac, same_mac
+from ..envelopes import mac, same_mac
 
 NONCE_FIELD, PROOF_FIELD = "haNonce", "haProof"
 """Header fields of the request and of its answer, in hexadecimal."""

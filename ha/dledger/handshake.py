@@ -7,28 +7,31 @@ secret is accepted, so it can neither vote, nor send entries, nor acknowledge an
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import struct
 from collections.abc import Callable
 from itertools import accumulate, pairwise
 
 import attrs
 
-from ..errors import HaProtocolError, HaRefused, WrongRaftDialect
-from .native_layout import (
+from ..envelopes import (
     ENVELOPE,
-    HANDSHAKE_PART_MAX,
-    HELLO,
     KIND_CHALLENGE,
     KIND_HELLO,
     KIND_REFUSAL,
     KIND_WELCOME,
+    MAC_SIZE,
+    NONCE_SIZE,
+    envelope,
+    mac,
+    same_mac,
+)
+from ..errors import HaProtocolError, HaRefused, WrongRaftDialect
+from .native_layout import (
+    HANDSHAKE_PART_MAX,
+    HELLO,
     LANE_CONTROL,
     LANE_ENTRIES,
-    MAC_SIZE,
     NAME_BYTES_MAX,
-    NONCE_SIZE,
     TAG,
     WELCOME,
 )
@@ -80,14 +83,6 @@ class Hello:
     lane: int
     to: str
     nonce: bytes
-
-
-def _mac(secret: bytes, *parts: bytes) -> bytes:
-    return hmac.digest(secret, b"".join(parts), hashlib.sha256)
-
-
-def _envelope(kind: int, body: bytes) -> bytes:
-    return ENVELOPE.pack(tag=TAG, size=len(body), kind=kind) + body
 
 
 def _next_part(inbox: bytearray) -> tuple[int, bytes] | None:
@@ -192,7 +187,7 @@ class Dialler:
         if kind == KIND_CHALLENGE and not self._their_nonce and len(body) == NONCE_SIZE:
             self._their_nonce = body
             hello = encode_hello(self.hello)
-            return _envelope(KIND_HELLO, hello + _mac(self.secret, _AS_DIALLER, body, hello))
+            return envelope(TAG, KIND_HELLO, hello + mac(self.secret, _AS_DIALLER, body, hello))
         text, proof = body[:-MAC_SIZE], body[-MAC_SIZE:]
         nonces = (self.hello.nonce, self._their_nonce)
         if kind == KIND_REFUSAL:
@@ -200,7 +195,7 @@ class Dialler:
             raise HaRefused(text.decode("utf-8", "replace"))
         if kind != KIND_WELCOME or len(text) != WELCOME.size or not self._their_nonce:
             raise HaProtocolError(f"part {kind} of the handshake, where a welcome must come")
-        if not hmac.compare_digest(proof, _mac(self.secret, _AS_LISTENER, *nonces, text)):
+        if not same_mac(proof, mac(self.secret, _AS_LISTENER, *nonces, text)):
             raise HaRefused("the node that listens there does not know the secret: set the same haSecret on all nodes")
         self.listener_node = WELCOME.unpack(text)["node"]
         self.done = True
@@ -243,7 +238,7 @@ class Listener:
                 raise _stranger(bytes(self._inbox[: len(TAG)]))
             del self._inbox[: len(TAG)]
             self._greeted = True
-            answer = _envelope(KIND_CHALLENGE, self.nonce)
+            answer = envelope(TAG, KIND_CHALLENGE, self.nonce)
         if self.peer is None and (part := _next_part(self._inbox)) is not None:
             answer += self._take(*part)
             self.rest = bytes(self._inbox)
@@ -253,7 +248,7 @@ class Listener:
         if kind != KIND_HELLO or len(body) < MAC_SIZE:
             raise HaProtocolError(f"part {kind} of the handshake, where a hello must come")
         text, proof = body[:-MAC_SIZE], body[-MAC_SIZE:]
-        if not hmac.compare_digest(proof, _mac(self.secret, _AS_DIALLER, self.nonce, text)):
+        if not same_mac(proof, mac(self.secret, _AS_DIALLER, self.nonce, text)):
             raise self._refused(b"", "the node that dials does not know the secret: set the same haSecret on all nodes")
         hello = decode_hello(text)
         reason = self._mismatch(hello) or self.judge(hello)
@@ -261,7 +256,7 @@ class Listener:
             raise self._refused(hello.nonce, reason)
         self.peer = hello
         welcome = WELCOME.pack(node=self.card.node)
-        return _envelope(KIND_WELCOME, welcome + _mac(self.secret, _AS_LISTENER, hello.nonce, self.nonce, welcome))
+        return envelope(TAG, KIND_WELCOME, welcome + mac(self.secret, _AS_LISTENER, hello.nonce, self.nonce, welcome))
 
     def _mismatch(self, hello: Hello) -> str | None:
         theirs, own = hello.card, self.card
@@ -292,7 +287,7 @@ class Listener:
 
     def _refused(self, nonce: bytes, reason: str) -> HaRefused:
         text = reason.encode()
-        self.farewell = _envelope(KIND_REFUSAL, text + _mac(self.secret, _AS_REFUSAL, nonce, self.nonce, text))
+        self.farewell = envelope(TAG, KIND_REFUSAL, text + mac(self.secret, _AS_REFUSAL, nonce, self.nonce, text))
         return HaRefused(reason)
 
 

@@ -19,13 +19,14 @@ from ...world.events import get_logger
 from ...world.network import Address, Network, Stream
 from ...world.randomness import Randomness
 from ...world.workers import Workers
+from ..envelopes import NONCE_SIZE
 from ..errors import HaError, HaProtocolError, HaRefused, WrongRaftDialect
 from ..raft.messages import Append, Message
 from ..raft.units import PeerId
 from .group_records import read_configuration
 from .handshake import Dialler, Hello, Listener, LogBeginning, NodeCard
 from .native import FrameReader, decode_message, encode_message, lane_of
-from .native_layout import LANE_CONTROL, LANE_ENTRIES, NONCE_SIZE
+from .native_layout import LANE_CONTROL, LANE_ENTRIES
 
 log = get_logger(__name__)
 

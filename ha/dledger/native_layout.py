@@ -7,27 +7,15 @@ Every frame has a checksum. Every length is compared with its bound before it is
 from __future__ import annotations
 
 from ...message.fields import Field, Layout
+from ..envelopes import MAC_SIZE
 from .layout import ENTRY_SIZE_MAX
 
 TAG = b"\x89LMQRF\r\x01"
 """The first bytes that each side sends; the last byte is the version. A remoting peer reads them as a frame of 2.3 GB."""
-NONCE_SIZE = 32
-MAC_SIZE = 32
-NODE_SIZE = 16
 NAME_BYTES_MAX = 255
 """The most bytes of a group's name, a node's id or an address; a hello with a longer one is refused."""
 HANDSHAKE_PART_MAX = 4096
 """The most bytes that may follow an envelope; a larger size ends the connection."""
-
-ENVELOPE = Layout(
-    "Raft handshake envelope",
-    (
-        Field("tag", "8s", "tells this dialect from others, and its version"),
-        Field("size", "i", "bytes that follow the envelope, MAC included"),
-        Field("kind", "i", "1 challenge, 2 hello, 3 welcome, 4 refusal"),
-    ),
-)
-KIND_CHALLENGE, KIND_HELLO, KIND_WELCOME, KIND_REFUSAL = 1, 2, 3, 4
 
 HELLO = Layout(
     "Raft hello, dialler to listener; then group, own id, listener's id and the dialler's address for clients",
@@ -156,6 +144,5 @@ READ_INDEX_RESPONSE = Layout(
     ),
 )
 
-assert ENVELOPE.size == 16
 assert FRAME.size == 12
 assert HELLO.size + 3 * NAME_BYTES_MAX + MAC_SIZE <= HANDSHAKE_PART_MAX

@@ -18,8 +18,6 @@ from ledgermq.ha.classic.layout import (
     CRC_SIZE,
     DATA,
     DATA_KIND,
-    KIND_CHALLENGE,
-    KIND_REFUSAL,
     REPORT,
     REPORT_KIND,
     TAG,
@@ -28,8 +26,8 @@ from ledgermq.ha.classic.layout import (
     Welcome,
     encode_hello,
     encode_welcome,
-    envelope,
 )
+from ledgermq.ha.envelopes import KIND_CHALLENGE, KIND_REFUSAL, envelope
 from ledgermq.message.batch import encode_batch
 from ledgermq.message.control import deletion_of
 from ledgermq.message.flags import COMPRESSED
@@ -163,8 +161,12 @@ def _ha() -> dict[str, list[bytes]]:
     return {
         "ha_bare_master": [b"\0" + BARE_REPORT.pack(offset=3000) + reports, b"\x09" + reports, b"\0" + TAG],
         "ha_bare_slave": [b"\x14" + log, b"\0" + BARE_HEADER.pack(offset=0, size=9) + bytes(9)],
-        "ha_master": [b"\0" + TAG, b"\0" + reports, b"\x03" + TAG + envelope(2, _hello(2000, _EPOCHS) + bytes(32))],
-        "ha_slave": [b"\0" + envelope(KIND_CHALLENGE, b"1" * 32), b"\0" + envelope(KIND_REFUSAL, bytes(40)), b"\0" + log],
+        "ha_master": [b"\0" + TAG, b"\0" + reports, b"\x03" + TAG + envelope(TAG, 2, _hello(2000, _EPOCHS) + bytes(32))],
+        "ha_slave": [
+            b"\0" + envelope(TAG, KIND_CHALLENGE, b"1" * 32),
+            b"\0" + envelope(TAG, KIND_REFUSAL, bytes(40)),
+            b"\0" + log,
+        ],
         "ha_hello": [_hello(2000, _EPOCHS), _hello(0, EpochList()), _hello(2000, EpochList()), _hello(10, _EPOCHS, 8192)],
         "ha_welcome": [
             encode_welcome(Welcome(b"M" * 16, 0, 6000, 4096, _EPOCHS)),

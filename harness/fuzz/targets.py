@@ -31,19 +31,9 @@ from ledgermq.ha.classic.authenticated import AuthenticatedMaster, Authenticated
 from ledgermq.ha.classic.bare import BareMaster, BareSlave
 from ledgermq.ha.classic.epochs import Epoch, EpochList
 from ledgermq.ha.classic.files import EpochFile, load_node
-from ledgermq.ha.classic.layout import (
-    CRC_SIZE,
-    DATA,
-    KIND_CHALLENGE,
-    KIND_HELLO,
-    KIND_WELCOME,
-    REPORT,
-    TAG,
-    NodeIdentity,
-    envelope,
-    mac,
-)
+from ledgermq.ha.classic.layout import CRC_SIZE, DATA, REPORT, TAG, NodeIdentity
 from ledgermq.ha.classic.protocol import MasterCore, SlaveCore, TransferLimits
+from ledgermq.ha.envelopes import KIND_CHALLENGE, KIND_HELLO, KIND_WELCOME, envelope, mac
 from ledgermq.ha.errors import HaError
 from ledgermq.message.batch import decode_batch
 from ledgermq.message.control import CONTROL_TOPIC, decode_control, deleted_topic_of
@@ -238,14 +228,14 @@ def _bare_slave(data: bytes) -> None:
 def _hello(data: bytes) -> None:
     master = _master()
     master.receive(TAG, 0.0)
-    master.receive(envelope(KIND_HELLO, data + mac(_SECRET, b"ledgermq ha slave", _MASTER_NONCE, data)), 0.0)
+    master.receive(envelope(TAG, KIND_HELLO, data + mac(_SECRET, b"ledgermq ha slave", _MASTER_NONCE, data)), 0.0)
 
 
 def _welcome(data: bytes) -> None:
     slave = _slave()
-    slave.receive(envelope(KIND_CHALLENGE, _MASTER_NONCE), 0.0)
+    slave.receive(envelope(TAG, KIND_CHALLENGE, _MASTER_NONCE), 0.0)
     proof = mac(_SECRET, b"ledgermq ha master", _SLAVE_NONCE, _MASTER_NONCE, data)
-    slave.receive(envelope(KIND_WELCOME, data + proof), 0.0)
+    slave.receive(envelope(TAG, KIND_WELCOME, data + proof), 0.0)
 
 
 def _reports(data: bytes) -> None:

@@ -14,10 +14,11 @@ import trio
 
 from ledgermq.ha.classic.authenticated import AuthenticatedSlave
 from ledgermq.ha.classic.epochs import EpochList
-from ledgermq.ha.classic.layout import NODE_SIZE, NONCE_SIZE, NodeIdentity
+from ledgermq.ha.classic.layout import NodeIdentity
 from ledgermq.ha.classic.node import ClassicNode
 from ledgermq.ha.classic.protocol import TransferLimits
 from ledgermq.ha.classic.settings import HaSettings
+from ledgermq.ha.envelopes import NODE_SIZE, NONCE_SIZE
 from ledgermq.store.config import StoreConfig
 from ledgermq.store.opening import open_message_store
 from ledgermq.testing.sim.clock import SimClock

@@ -6,8 +6,9 @@ import pytest
 
 from ledgermq.ha.classic.authenticated import AuthenticatedMaster, AuthenticatedSlave
 from ledgermq.ha.classic.epochs import Epoch, EpochList
-from ledgermq.ha.classic.layout import KIND_HELLO, TAG, NodeIdentity, envelope
+from ledgermq.ha.classic.layout import TAG, NodeIdentity
 from ledgermq.ha.classic.protocol import MasterCore, TransferLimits
+from ledgermq.ha.envelopes import KIND_HELLO, envelope
 from ledgermq.ha.errors import HaError, HaProtocolError, HaRefused
 
 from .pairs import LIMITS, MASTER, SECRET, SLAVE, Log, Pair, ours_master, ours_slave
@@ -104,7 +105,7 @@ def test_a_memory_bomb_is_refused_before_it_is_held() -> None:
     master.receive(TAG, 0.0)
 
     with pytest.raises(HaProtocolError):
-        master.receive(envelope(KIND_HELLO, b"x" * 70_000)[:16], 0.0)
+        master.receive(envelope(TAG, KIND_HELLO, b"x" * 70_000)[:16], 0.0)
 
 
 def test_a_handshake_that_does_not_end_is_cut_after_ten_seconds() -> None:

@@ -11,7 +11,6 @@ from ledgermq.ha.classic.layout import (
     BARE_HEADER,
     BARE_REPORT,
     DATA,
-    ENVELOPE,
     HELLO,
     TAG,
     WELCOME,
@@ -24,10 +23,8 @@ from ledgermq.ha.classic.layout import (
     encode_hello,
     encode_report,
     encode_welcome,
-    envelope,
-    mac,
-    same_mac,
 )
+from ledgermq.ha.envelopes import ENVELOPE, envelope, mac, same_mac
 from ledgermq.ha.errors import HaError, HaProtocolError
 
 EPOCHS = EpochList((Epoch(1, 0, b"w" * 16, 1), Epoch(3, 4096, b"v" * 16, 2)))
@@ -66,7 +63,7 @@ def test_hello_and_welcome_survive_the_wire() -> None:
     """What one side says is what the other reads."""
     assert decode_hello(encode_hello(HELLO_VALUE)) == HELLO_VALUE
     assert decode_welcome(encode_welcome(WELCOME_VALUE)) == WELCOME_VALUE
-    assert envelope(2, b"xyz")[: ENVELOPE.size] == TAG + (3).to_bytes(4, "big") + (2).to_bytes(4, "big")
+    assert envelope(TAG, 2, b"xyz")[: ENVELOPE.size] == TAG + (3).to_bytes(4, "big") + (2).to_bytes(4, "big")
 
 
 @pytest.mark.parametrize("size", [0, 10, HELLO.size - 1, HELLO.size, HELLO.size + 20, -1])

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgermq.ha.dledger.handshake import Dialler, Hello, Listener, NodeCard, decode_hello, encode_hello
-from ledgermq.ha.dledger.native_layout import ENVELOPE, KIND_HELLO, LANE_ENTRIES, NODE_SIZE, NONCE_SIZE, TAG
+from ledgermq.ha.dledger.native_layout import LANE_ENTRIES, TAG
+from ledgermq.ha.envelopes import ENVELOPE, KIND_HELLO, NODE_SIZE, NONCE_SIZE
 from ledgermq.ha.errors import HaError, HaProtocolError, HaRefused, WrongRaftDialect
 
 DIALLER = NodeCard("g", "n0", b"0" * NODE_SIZE, 4096)
