@@ -12,7 +12,24 @@ from xdist.scheduler import LoadScopeScheduling  # pyright: ignore[reportMissing
 
 SPARK = "a session of Spark"
 NEED_SPARK = frozenset(f"tests/pipeline/{name}.py" for name in ("jobs/test_jobs", "test_examples", "test_sink", "test_source"))
-LONGEST_FIRST = (SPARK,)
+LONGEST_FIRST = (
+    SPARK,
+    "tests/pipeline/test_kills.py",
+    "tests/pipeline/test_failover.py",
+    "tests/harness/processes/test_dledger.py",
+    "tests/harness/processes/test_edge.py",
+    "tests/harness/processes/test_damaged_stores.py",
+    "tests/harness/simulate/test_cluster.py",
+    "tests/client/test_failover.py",
+    "tests/broker/test_older_logs.py",
+    "tests/broker/test_dledger.py",
+    "tests/ha/dledger/test_random_faults.py",
+    "tests/ha/dledger/test_node.py",
+    "tests/harness/simulate/test_store.py",
+    "tests/cli/test_store.py",
+    "tests/cli/test_commands.py",
+    "tests/harness/raft/test_simulate.py",
+)
 """Files in the order in which they begin. All others follow as they are collected."""
 
 

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from .scheduling import LONGEST_FIRST, NEED_SPARK, SPARK
+
 ROOT = Path(__file__).parent.parent
 PACKAGES = (
     "world",
@@ -77,6 +79,11 @@ def test_every_file_has_a_test_file_of_its_name() -> None:
     }
 
     assert untested <= exceptions("untested_files")
+
+
+def test_files_with_a_place_in_the_order_of_tests_exist() -> None:
+    """A file that was renamed would begin last, and run alone in the end."""
+    assert [name for name in (*NEED_SPARK, *LONGEST_FIRST) if name != SPARK and not (ROOT / name).exists()] == []
 
 
 def test_every_event_is_logged_in_one_place() -> None:

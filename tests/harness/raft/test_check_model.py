@@ -17,6 +17,7 @@ def test_the_core_breaks_no_claim(world: str) -> None:
     assert check_world(world, STATES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bug", [bug for bug in RAFT_BUGS if bug[0].removeprefix("raft: ") in BUGS], ids=lambda bug: bug[0])
 def test_a_planted_bug_is_found(bug: Planted) -> None:
     assert find_bug(bug, 20_000)

@@ -1,4 +1,4 @@
-"""Whole nodes in the simulated world: a few seeds of each mode at every run."""
+"""Whole nodes in the simulated world: a few seeds at every run, and with `make sim` all that once failed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def quiet() -> Iterator[None]:
         yield
 
 
-SEEDS = (1, 5, 8, 12, 18, 147, 1026)
+SEEDS = (8, 147, 1026)
 ONCE_FAILED = {
     43: "members that could not reach the master went on where its slave had last copied their offsets",
     51: "the disk failed during a clean stop, so a table was not written",
@@ -31,7 +31,7 @@ ONCE_FAILED = {
 }
 
 
-@pytest.mark.parametrize("seed", [*SEEDS, *ONCE_FAILED])
+@pytest.mark.parametrize("seed", [*SEEDS, *(pytest.param(seed, marks=pytest.mark.slow) for seed in ONCE_FAILED)])
 def test_a_seed_holds(seed: int) -> None:
     outcome = simulate_cluster(seed)
 
@@ -58,13 +58,13 @@ def test_all_workloads_together_draw_every_request_that_they_name() -> None:
     assert missing == set()
 
 
-@pytest.mark.parametrize("hash_seed", ["1", "2", "99"])
-def test_one_seed_gives_one_trace_in_another_process_too(hash_seed: str) -> None:
+def test_one_seed_gives_one_trace_in_other_processes_too() -> None:
     """Whatever order sets of texts have there."""
-    here = simulate_cluster(5).digest
+    here = simulate_cluster(5)
     command = [sys.executable, "-m", "harness.simulate", "--floor", "cluster", "--seed", "5", "--trace"]
-    env = {"PYTHONPATH": ":".join(sys.path), "PYTHONHASHSEED": hash_seed}
 
-    out = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
-
-    assert f"trace {here}" in out.stdout
+    for hash_seed in ("1", "99"):
+        env = {"PYTHONPATH": ":".join(sys.path), "PYTHONHASHSEED": hash_seed}
+        out = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
+        assert f"trace {here.digest}" in out.stdout
+    assert here.violations == []
