@@ -35,7 +35,7 @@ class SlaveSync:
     def register(self, dispatcher: Dispatcher) -> None:
         """Register the handlers. In a DLedger group, only the leader answers requests with `ofMaster`."""
         dispatcher.register(RequestCode.GET_ALL_TOPIC_CONFIG, self.show_topics)
-        dispatcher.register_waiting(RequestCode.GET_ALL_CONSUMER_OFFSET, self.show_consumer_offsets)
+        dispatcher.register_long({RequestCode.GET_ALL_CONSUMER_OFFSET: self.show_consumer_offsets})
         dispatcher.register(RequestCode.GET_ALL_DELAY_OFFSET, self.show_delay_offsets)
         dispatcher.register(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, self.show_groups)
 

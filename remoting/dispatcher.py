@@ -6,7 +6,7 @@ through the connection), and for work that must wait (runs in a task, bounded in
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Protocol, TypeVar
 
 import attrs
@@ -72,6 +72,15 @@ class Dispatcher:
         """Let `handler` take runs of successive requests of one receive whose codes are all in `codes`."""
         for code in codes:
             self._runs[code] = handler
+
+    def register_long(self, codes: Mapping[int, WaitingHandler]) -> None:
+        """Let handlers answer requests whose long work is divided among turns of the event loop, one request after the other.
+
+        Each holds megabytes of an answer until it is complete; hundreds that take turns would hold gigabytes and end no sooner.
+        """
+        lock = trio.Lock()
+        for code, handler in codes.items():
+            self.register_waiting(code, _one_after_the_other(lock, handler))
 
     def register_waiting(self, code: int, handler: WaitingHandler, *, body_bytes_max: int = BODY_BYTES_MAX) -> None:
         """Let `handler` answer requests with `code` in a task of its own; requests with more body are refused unread."""
@@ -194,6 +203,14 @@ class Dispatcher:
             _answer_failure(connection, request, error)
         finally:
             self._waiting_now -= 1
+
+
+def _one_after_the_other(lock: trio.Lock, handler: WaitingHandler) -> WaitingHandler:
+    async def handle(connection: ServerConnection, request: RemotingCommand) -> RemotingCommand | None:
+        async with lock:
+            return None if connection.is_given_up else await handler(connection, request)
+
+    return handle
 
 
 def _send_answer(connection: ServerConnection, request: RemotingCommand, answer: RemotingCommand | None) -> None:

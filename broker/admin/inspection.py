@@ -119,13 +119,13 @@ class Inspection:
         for code, answer in answers:
             dispatcher.register(code, _handler(answer))
         # Answers that read many queues do it in slices.
-        for code, slow in (
-            (RequestCode.GET_TOPIC_STATS_INFO, self.topic_stats),
-            (RequestCode.GET_CONSUME_STATS, self.consume_stats),
-            (RequestCode.GET_BROKER_CONSUME_STATS, self.broker_consume_stats),
-            (RequestCode.QUERY_CONSUME_TIME_SPAN, self.consume_time_spans),
-        ):
-            dispatcher.register_waiting(code, _waiting_handler(slow))
+        slow = {
+            RequestCode.GET_TOPIC_STATS_INFO: self.topic_stats,
+            RequestCode.GET_CONSUME_STATS: self.consume_stats,
+            RequestCode.GET_BROKER_CONSUME_STATS: self.broker_consume_stats,
+            RequestCode.QUERY_CONSUME_TIME_SPAN: self.consume_time_spans,
+        }
+        dispatcher.register_long({code: _waiting_handler(handler) for code, handler in slow.items()})
 
     # ---------------------------------------------------------------- positions
 

@@ -63,7 +63,7 @@ class Relay:
         dispatcher.register_waiting(RequestCode.GET_CONSUMER_RUNNING_INFO, self.running_info)
         dispatcher.register_waiting(RequestCode.CONSUME_MESSAGE_DIRECTLY, self.consume_directly)
         dispatcher.register_waiting(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, self.consumer_status)
-        dispatcher.register_waiting(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, self.reset_offsets)
+        dispatcher.register_long({RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: self.reset_offsets})
 
     # ---------------------------------------------------------------- passed on unchanged
 

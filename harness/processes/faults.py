@@ -16,17 +16,20 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
+from math import inf
 from pathlib import Path
 
 import attrs
 import trio
 
+from ledgermq.remoting.errors import RemotingError
 from ledgermq.testing.checkers import STORE_CHECKERS, check_history, queue_offsets_are_given_once
 from ledgermq.testing.history import End, History, Snapshot
 from ledgermq.world.network import Address
 
 from ..outcome import Outcome
-from .load import PULL_SETTINGS, Load, message_ids_name_their_messages
+from .load import DELETION_CHECKERS, PULL_SETTINGS, Load, create_topic, message_ids_name_their_messages
 from .network import NetworkUnavailable
 from .pairs import PairFaults
 from .report import VIOLATIONS_SHOWN_MAX, Report, drawn_seed, print_line
@@ -35,6 +38,8 @@ from .servers import broker_arguments, running, running_broker
 LIFE_SECONDS = (0.05, 1.0)
 START_KILLED_SHARE = 0.15
 START_KILLED_SECONDS = (0.0, 0.8)
+DELETED_SHARE = 0.1
+"""The probability that the topic is deleted in a life of the broker."""
 PAUSED_SHARE = 0.1
 PAUSE_SECONDS = (0.2, 1.5)
 
@@ -48,6 +53,8 @@ class Faults:
     rng: random.Random
     report: Report
     life_seconds: tuple[float, float] = LIFE_SECONDS
+    deletes: bool = False
+    """Whether the topic is deleted, and created again, while it is used."""
     outcome: Outcome = attrs.field(init=False)
     load: Load = attrs.field(init=False)
     settings: dict[str, object] = attrs.field(init=False)
@@ -57,10 +64,10 @@ class Faults:
         self.load = Load(self.outcome.history, self.rng)
         self.settings = {"flushDiskType": "SYNC_FLUSH" if self.sync_flush else "ASYNC_FLUSH", **PULL_SETTINGS}
 
-    async def run(self, kills: int) -> Outcome:
-        """Kill the broker `kills` times, then check that everything is there."""
+    async def run(self, kills: int, seconds: float = inf) -> Outcome:
+        """Kill the broker `kills` times, or as often as `seconds` allow, then check that everything is there."""
         started = time.monotonic()
-        while self.outcome.faults["kills"] < kills:
+        while self.outcome.faults["kills"] < kills and time.monotonic() < started + seconds:
             if self.outcome.faults["kills"] and self.rng.random() < START_KILLED_SHARE:
                 await self._kill_while_starting()
             else:
@@ -87,6 +94,8 @@ class Faults:
             await self._look(broker.address)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self.load.run, broker.address)
+                if self.deletes and self.rng.random() < DELETED_SHARE:
+                    nursery.start_soon(self._delete, broker.address)
                 if self.rng.random() < PAUSED_SHARE:
                     await trio.sleep(self.rng.uniform(*self.life_seconds))
                     await broker.pause(self.rng.uniform(*PAUSE_SECONDS))
@@ -97,6 +106,12 @@ class Faults:
         self.report(
             f"kill {self.outcome.faults['kills'] + 1}: {len(self.outcome.history.puts) - before} messages sent in this life"
         )
+
+    async def _delete(self, address: Address) -> None:
+        await trio.sleep(self.rng.uniform(*self.life_seconds))
+        with suppress(RemotingError):
+            await self.load.delete_topic(address)
+        self.outcome.faults["deletions"] += 1
 
     async def _stop_and_look(self) -> None:
         """End the last life by a clean stop; the start after it must find everything too."""
@@ -112,9 +127,12 @@ class Faults:
 
     async def _look(self, address: Address) -> Snapshot:
         """Take a snapshot and judge it at once, because all snapshots together would not fit into memory."""
+        if self.load.history.deletions:
+            await create_topic(self.load.network, address)  # a kill may have come between the deletion and that
         snapshot = await self.load.look(address)
         history = attrs.evolve(self.outcome.history, snapshots=[snapshot])
-        self.outcome.violations += check_history(history, (*STORE_CHECKERS, message_ids_name_their_messages))
+        checkers = (*STORE_CHECKERS, *DELETION_CHECKERS, message_ids_name_their_messages)
+        self.outcome.violations += check_history(history, checkers)
         return snapshot
 
 
@@ -123,6 +141,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m harness.processes.faults", description=__doc__)
     parser.add_argument("--mode", choices=("single", "sync_master"), default="single", help="one broker, or a pair (single)")
     parser.add_argument("--kills", type=int, default=50, help="how often a broker is killed (50)")
+    parser.add_argument("--minutes", type=float, default=inf, help="or for how long this is repeated")
     parser.add_argument("--flush", choices=("sync", "async"), default="sync", help="SYNC_FLUSH or ASYNC_FLUSH (sync)")
     parser.add_argument("--seed", type=int, help="what to draw from; a new one by default")
     parser.add_argument("--directory", type=Path, help="where the stores go; a temporary one by default")
@@ -134,9 +153,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sync_flush, rng = chosen.flush == "sync", random.Random(seed)  # noqa: S311 - draws faults
     try:
         if chosen.mode == "single":
-            outcome = trio.run(Faults(directory / "store", sync_flush, rng, print_line).run, chosen.kills)
+            outcome = trio.run(
+                Faults(directory / "store", sync_flush, rng, print_line, deletes=True).run, chosen.kills, 60 * chosen.minutes
+            )
         else:
-            outcome = trio.run(PairFaults(directory, sync_flush, rng, print_line).run, chosen.kills)
+            outcome = trio.run(
+                PairFaults(directory, sync_flush, rng, print_line, operated=True).run, chosen.kills, 60 * chosen.minutes
+            )
     except NetworkUnavailable as error:
         print_line(str(error))
         return 2

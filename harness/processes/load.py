@@ -22,7 +22,8 @@ from ledgermq.remoting.channel import Channel, connected
 from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.remoting.command import RemotingCommand, wire_fields
 from ledgermq.remoting.errors import RemotingError
-from ledgermq.testing.history import History, Put, Queue, Read, Snapshot, Stored
+from ledgermq.testing.checkers import Checker, acknowledged_after_a_deletion_is_readable, deleted_messages_never_return
+from ledgermq.testing.history import Deletion, History, Put, Queue, Read, Snapshot, Stored
 from ledgermq.world.network import Address, Network
 from ledgermq.world.real import real_world
 
@@ -52,6 +53,7 @@ STORED_UNPROMISED = (
     ResponseCode.SLAVE_NOT_AVAILABLE,
 )
 """Answers after which the message is in the log, but less safely than the mode promises."""
+DELETION_CHECKERS: tuple[Checker, ...] = (acknowledged_after_a_deletion_is_readable, deleted_messages_never_return)
 _READER_GROUP = "watching"
 _WAIT, _WITH_SUBSCRIPTION = 2, 4
 
@@ -110,8 +112,12 @@ class Load:
         Raises:
             RemotingError: the connection ended. It is unknown whether the messages are stored.
         """
+        for put in puts:
+            put.sent_at = trio.current_time()
         self.history.puts += puts  # in order of sending: there is no await before the frame is queued on the connection
         answer = await channel.call(self._request(puts), CALL_SECONDS)
+        for put in puts:
+            put.answered_at = trio.current_time()
         if answer.code == ResponseCode.SUCCESS:
             ids, first = answer.ext["msgId"].split(","), int(answer.ext["queueOffset"])
             for at, (put, message_id) in enumerate(zip(puts, ids, strict=True)):
@@ -143,6 +149,20 @@ class Load:
     def _body(self, number: int) -> bytes:
         return b"%0*d" % (NUMBER_DIGITS, number) + self.rng.randbytes(self.rng.randint(0, self.body_bytes_max))
 
+    async def delete_topic(self, address: Address) -> None:
+        """Delete the topic and create it again, while it is used.
+
+        Raises:
+            RemotingError: the broker is down. It is unknown whether the topic is deleted.
+        """
+        deletion = Deletion(TOPIC, trio.current_time(), self.epoch)
+        self.history.deletions.append(deletion)
+        async with connected(address, network=self.network) as channel:
+            answer = await channel.call(RemotingCommand(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": TOPIC}), CALL_SECONDS)
+        if answer.code == ResponseCode.SUCCESS:
+            deletion.answered_at = trio.current_time()
+        await create_topic(self.network, address)
+
     # ------------------------------------------------------------------------------------------------------- reading
 
     async def _read_all(self, address: Address) -> None:
@@ -172,7 +192,12 @@ class Load:
             position = message.queue_offset + 1
             self.history.reads.append(Read(queue, message.queue_offset, message.number, self.epoch))
         if answer.code == ResponseCode.PULL_OFFSET_MOVED:
-            self.skipped.append(f"a reader of {queue} at {position} was sent to {answer.ext.get('nextBeginOffset')}")
+            offered = int(answer.ext["nextBeginOffset"])
+            # A deletion moves readers on; a promotion moves back those that had read what was not acknowledged.
+            if self.history.deletions if offered > position else self.history.promotions:
+                position = offered
+            else:
+                self.skipped.append(f"a reader of {queue} at {position} was sent to {offered}")
         self._positions[queue] = position
         return len(messages)
 
@@ -214,6 +239,19 @@ class Load:
             for message in messages
             if (queue, message.queue_offset) not in given
         ]
+
+
+async def create_topic(network: Network, address: Address) -> None:
+    """Create the topic of the load on a broker; one that is there stays as it is.
+
+    Raises:
+        RemotingError: the broker is down. It is unknown whether the topic is there.
+    """
+    fields = {"topic": TOPIC, "defaultTopic": "TBW102", "readQueueNums": len(QUEUES), "writeQueueNums": len(QUEUES), "perm": 6}
+    fields |= {"topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": False}
+    async with connected(address, network=network) as channel:
+        answer = await channel.call(RemotingCommand(RequestCode.UPDATE_AND_CREATE_TOPIC, wire_fields(fields)), CALL_SECONDS)
+    assert answer.code == ResponseCode.SUCCESS, answer.remark
 
 
 async def pull(channel: Channel, queue: Queue, offset: int, *, wait_ms: int = 0) -> RemotingCommand:

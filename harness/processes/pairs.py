@@ -10,9 +10,11 @@ last life both logs must be equal byte for byte.
 from __future__ import annotations
 
 import random
+import shutil
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
+from math import inf
 from pathlib import Path
 
 import attrs
@@ -22,7 +24,7 @@ import trio
 from ledgermq.message.layout import span_of
 from ledgermq.remoting.channel import connected
 from ledgermq.remoting.codes import RequestCode, ResponseCode
-from ledgermq.remoting.command import RemotingCommand, wire_fields
+from ledgermq.remoting.command import RemotingCommand
 from ledgermq.remoting.errors import RemotingError
 from ledgermq.testing.checkers import (
     STORE_CHECKERS,
@@ -38,7 +40,15 @@ from ledgermq.testing.history import End, History, Snapshot
 from ledgermq.world.network import Address
 
 from ..outcome import Outcome
-from .load import NUMBER_DIGITS, PULL_SETTINGS, QUEUES, TOPIC, Load, message_ids_name_their_messages
+from .load import (
+    DELETION_CHECKERS,
+    NUMBER_DIGITS,
+    PULL_SETTINGS,
+    TOPIC,
+    Load,
+    create_topic,
+    message_ids_name_their_messages,
+)
 from .network import Place, VirtualNetwork, virtual_network
 from .report import Report
 from .servers import SEGMENT_SIZE, ServerProcess, broker_arguments, running
@@ -66,7 +76,10 @@ CALL_SECONDS = 5.0
 FAULTS_PER_LIFE_MAX = 3
 BEFORE_FAULT_SECONDS = (0.05, 0.6)
 FAULT_SECONDS = (0.1, 3.0)
-SLAVE_KILLED_SHARE = 0.4
+DELETED_SHARE, PROMOTED_SHARE, BACKED_UP_SHARE, RESTORED_SHARE = 0.2, 0.25, 0.3, 0.2
+"""The probability of each act of an operator in one life of the master."""
+REFUSED = "ha_connection_refused"
+"""The event that a slave logs when it refuses the log of its master."""
 # A reader of the master may be ahead of the slave, which must only have what was answered PUT_OK.
 SLAVE_CHECKERS: tuple[Checker, ...] = tuple(check for check in STORE_CHECKERS if check is not nothing_read_is_lost)
 # Without its master a slave makes readable only what was readable according to the last frame of the master.
@@ -140,15 +153,6 @@ async def runtime_of(place: Place, address: Address) -> dict[str, str]:
     return table
 
 
-async def create_topic(place: Place, address: Address) -> None:
-    """Create the topic of the load on a broker."""
-    fields = {"topic": TOPIC, "defaultTopic": "TBW102", "readQueueNums": len(QUEUES), "writeQueueNums": len(QUEUES), "perm": 6}
-    fields |= {"topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": False}
-    async with connected(address, network=place.network) as channel:
-        answer = await channel.call(RemotingCommand(RequestCode.UPDATE_AND_CREATE_TOPIC, wire_fields(fields)), CALL_SECONDS)
-    assert answer.code == ResponseCode.SUCCESS, answer.remark
-
-
 @attrs.define(eq=False)
 class Pair:
     """A virtual network with a name server, a master, a slave and a machine for clients."""
@@ -162,6 +166,14 @@ class Pair:
     def clients(self) -> Place:
         return self.virtual[CLIENTS]
 
+    def swap(self) -> None:
+        """Exchange the roles of both brokers, neither of which runs."""
+        for key in ("brokerRole", "brokerId"):
+            self.master.settings[key], self.slave.settings[key] = self.slave.settings[key], self.master.settings[key]
+        self.master.settings["haAcceptLoss"] = "true"  # what the old master alone has was not acknowledged
+        self.slave.settings.pop("haAcceptLoss", None)
+        self.master, self.slave = self.slave, self.master
+
     async def settle(self) -> bool:
         """Wait until the slave has the master's whole log and all of it is readable on both; returns whether this is so."""
         with trio.move_on_after(SETTLE_SECONDS):
@@ -173,6 +185,12 @@ class Pair:
                         return True
                 await trio.sleep(0.05)
         return False
+
+    async def slave_knows_topic(self) -> bool:
+        """Whether the slave has the topic in its table, without which it answers no pulls of it."""
+        async with connected(self.slave.address, network=self.clients.network) as channel:
+            answer = await channel.call(RemotingCommand(RequestCode.GET_TOPIC_CONFIG, {"topic": TOPIC}), CALL_SECONDS)
+        return answer.code == ResponseCode.SUCCESS
 
     async def topic_kept(self) -> None:
         """Wait until the slave has the topic on its disk, without which it could not serve its messages alone."""
@@ -209,7 +227,7 @@ async def running_pair(directory: Path, settings: dict[str, object], *, small_di
         async with running(directory / NAMESRV, *arguments, place=names) as namesrv:
             await namesrv.up()
             await nursery.start(master.live)
-            await create_topic(virtual[CLIENTS], master.address)
+            await create_topic(virtual[CLIENTS].network, master.address)
             await nursery.start(slave.live)  # it copies the topic when it starts; later only every ten seconds
             pair = Pair(virtual, master, slave, nursery)
             if not await pair.settle():
@@ -229,13 +247,17 @@ class PairFaults:
     report: Report
     faults_per_life_max: int = FAULTS_PER_LIFE_MAX
     fault_seconds: tuple[float, float] = FAULT_SECONDS
+    operated: bool = False
+    """Whether operators delete the topic in use, start the slave as the master, and restore the master from an older copy."""
     outcome: Outcome = attrs.field(init=False)
+    _backup: tuple[Member, Path] | None = None
+    """A member, and a copy of its store."""
 
     def __attrs_post_init__(self) -> None:
         self.outcome = Outcome(History(self.sync_flush))
 
-    async def run(self, kills: int) -> Outcome:
-        """Kill brokers `kills` times in total, then check that everything is there.
+    async def run(self, kills: int, seconds: float = inf) -> Outcome:
+        """Kill brokers `kills` times in total, or as often as `seconds` allow, then check that everything is there.
 
         Raises:
             NetworkUnavailable: such a network cannot be created here.
@@ -245,7 +267,7 @@ class PairFaults:
         settings: dict[str, object] = {"flushDiskType": "SYNC_FLUSH" if self.sync_flush else "ASYNC_FLUSH"}
         async with running_pair(self.directory, settings, small_disk=True) as pair:
             load = Load(history, self.rng, pair.clients.network)
-            while self.outcome.faults["kills"] < kills:
+            while self.outcome.faults["kills"] < kills and time.monotonic() < began + seconds:
                 await self._life(pair, load)
             snapshot = await self._look(load, pair.master, STORE_CHECKERS)
             self.outcome.violations += await load.read_to_the_end(pair.master.address, snapshot)
@@ -267,6 +289,9 @@ class PairFaults:
             for _ in range(self.rng.randint(1, self.faults_per_life_max)):
                 await trio.sleep(self.rng.uniform(*BEFORE_FAULT_SECONDS))
                 await self.rng.choice(self._faults())(pair)
+            if self.operated and self.rng.random() < DELETED_SHARE:
+                nursery.start_soon(self._delete, pair, load)
+                await trio.sleep(self.rng.uniform(*BEFORE_FAULT_SECONDS))
             await pair.master.kill()
             nursery.cancel_scope.cancel()
         self.outcome.faults["kills"] += 1
@@ -274,18 +299,74 @@ class PairFaults:
         acknowledged = sum(put.acknowledged for put in load.history.puts) - before
         await self._mend(pair)
         self.outcome.violations += acknowledged_are_in_the_log(load.history, commitlog(pair.slave))
-        await self._look(load, pair.slave, LONE_SLAVE_CHECKERS)
-        await self._start(pair, pair.master)
+        if await pair.slave_knows_topic():  # else the topic was deleted, and its new entry is not copied yet
+            await self._look(load, pair.slave, LONE_SLAVE_CHECKERS)
+        if self.operated and self._backup is not None and self.rng.random() < RESTORED_SHARE:
+            await self._restore(pair, load)
+        elif self.operated and self.rng.random() < PROMOTED_SHARE:
+            await self._promote(pair, load)
+        else:
+            if self.operated and self.rng.random() < BACKED_UP_SHARE:
+                self._back_up(pair.master)
+            await self._start(pair, pair.master)
         if not await pair.settle():
             self._found(
                 f"life {load.epoch}: {SETTLE_SECONDS:.0f} s after all was healed the slave does not show the master's log"
             )
-        await self._look(load, pair.master, STORE_CHECKERS)
-        await self._look(load, pair.slave, SLAVE_CHECKERS)
+        if load.history.deletions:
+            await create_topic(pair.clients.network, pair.master.address)
+            with trio.fail_after(SETTLE_SECONDS):
+                while not await pair.slave_knows_topic():  # noqa: ASYNC110 - another process copies it
+                    await trio.sleep(0.1)
+        await self._look(load, pair.master, (*STORE_CHECKERS, *DELETION_CHECKERS))
+        await self._look(load, pair.slave, (*SLAVE_CHECKERS, *DELETION_CHECKERS))
         self.report(f"kill {self.outcome.faults['kills']}: {acknowledged} messages acknowledged in this life")
 
     def _faults(self) -> list[Callable[[Pair], Awaitable[None]]]:
         return [self._cut, self._part, self._unplug, self._pause, self._fill_disk, self._kill_slave, self._kill_slave]
+
+    async def _delete(self, pair: Pair, load: Load) -> None:
+        self.outcome.faults["deletions"] += 1
+        with suppress(RemotingError):
+            await load.delete_topic(pair.master.address)
+
+    async def _promote(self, pair: Pair, load: Load) -> None:
+        """Start the slave as the master and the old master, which does not run, as its slave."""
+        self.outcome.faults["promotions"] += 1
+        load.history.promotions.append(load.epoch - 1)
+        await pair.slave.kill()
+        pair.swap()
+        await self._start(pair, pair.master)
+        await self._start(pair, pair.slave)
+
+    def _back_up(self, member: Member) -> None:
+        copy = self.directory / "backup"
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(member.place.seen(member.store), copy)
+        self._backup = member, copy
+
+    async def _restore(self, pair: Pair, load: Load) -> None:
+        """Start a member with an older copy of its store as the master; when its slave has refused it, promote the slave."""
+        assert self._backup is not None
+        member, copy = self._backup
+        if member is not pair.master:
+            await self._promote(pair, load)
+            return
+        self.outcome.faults["restores"] += 1
+        self._backup = None
+        store = member.place.seen(member.store)
+        shutil.rmtree(store)
+        shutil.copytree(copy, store)
+        before = len(pair.slave.server.errors)
+        await self._start(pair, pair.master)
+        with trio.move_on_after(SETTLE_SECONDS):
+            while REFUSED not in pair.slave.server.errors[before:]:  # noqa: ASYNC110 - another process writes it
+                await trio.sleep(0.05)
+        if REFUSED not in pair.slave.server.errors[before:]:
+            self._found(f"life {load.epoch}: the slave did not refuse a master with an older copy of its store")
+        self.outcome.violations += acknowledged_are_in_the_log(load.history, commitlog(pair.slave))
+        await pair.master.kill()
+        await self._promote(pair, load)
 
     async def _some_time(self) -> None:
         await trio.sleep(self.rng.uniform(*self.fault_seconds))
@@ -318,6 +399,8 @@ class PairFaults:
 
     async def _fill_disk(self, pair: Pair) -> None:
         """Fill the slave's disk for a while, or until after the master was killed."""
+        if pair.slave.place.name != SLAVE:
+            return  # the disk of the other machine is not a small one
         self.outcome.faults["full disks of the slave"] += 1
         fill(self._ballast(pair))
         await self._some_time()
@@ -346,7 +429,8 @@ class PairFaults:
         self.outcome.start_seconds_max = max(self.outcome.start_seconds_max, member.start_seconds)
 
     def _ballast(self, pair: Pair) -> Path:
-        return pair.slave.place.seen(pair.slave.store.parent / "ballast")
+        member = pair.slave if pair.slave.place.name == SLAVE else pair.master
+        return member.place.seen(member.store.parent / "ballast")
 
     async def _look(self, load: Load, member: Member, checkers: tuple[Checker, ...]) -> Snapshot:
         snapshot = await load.look(member.address)

@@ -322,7 +322,7 @@ _MANY_GROUPS: list[dict[str, Any]] = [{"groupName": f"fuzz-many-{n}", "subscript
 HEAVY_BROKER: tuple[Whole, ...] = (
     Whole(320, {**SEND_FIELDS, "m": "true"}, _TINY_ITEM * 16_000),
     Whole(320, {**SEND_FIELDS, "m": "true"}, _TINY_ITEM * 180_000),
-    Whole(310, {**SEND_FIELDS, "i": f"KEYS\x01{' '.join(map(str, range(300)))}\x02"}, b"message"),
+    *(Whole(310, {**SEND_FIELDS, "i": f"KEYS\x01{' '.join(map(str, range(keys)))}\x02"}, b"message") for keys in (300, 6000)),
     Whole(11, {**_PULL, "sysFlag": "6", "subscription": "||".join(f"{n:x}" for n in range(35_000))}),
     Whole(25, {}, b"\\" * 32_000),
     Whole(25, {}, b"a=b\\\n" * 8_000),

@@ -20,6 +20,8 @@ from ledgermq.remoting.command import RemotingCommand
 from ledgermq.remoting.dispatcher import Dispatcher
 from ledgermq.remoting.server import ServerConnection
 
+from .census import watch_memory
+
 NOTED_SECONDS = 0.02
 REQUESTS_NOTED_MAX = 20
 
@@ -73,6 +75,7 @@ def main() -> None:
     del sys.argv[1]
     run, watch = trio.run, TurnWatch(path)
     _note_requests(watch)
+    watch_memory(path.with_suffix(".memory"))
     trio.run = partial(run, instruments=[watch])  # type: ignore[assignment]
     command()
 

@@ -169,6 +169,35 @@ async def test_waiting_handlers_are_bounded(network: Network, clock: Clock) -> N
         assert (await peer.ask(2)).code == ResponseCode.SUCCESS
 
 
+async def test_long_requests_are_answered_one_after_the_other(network: Network, clock: Clock) -> None:
+    """A second one begins when the first is answered, and nothing is done for a peer that has left meanwhile."""
+    async with serving(network, clock) as running:
+        began: list[int] = []
+        go_on = trio.Semaphore(0)
+
+        async def work(_: ServerConnection, request: RemotingCommand) -> RemotingCommand:
+            began.append(request.opaque)
+            await go_on.acquire()
+            return request.response()
+
+        running.dispatcher.register_long({2: work, 3: work})
+        leaving, staying = await running.connect(), await running.connect()
+
+        for opaque, (peer, code) in enumerate(((leaving, 2), (leaving, 3), (staying, 3), (staying, 2)), 1):
+            await peer.send(RemotingCommand(code, opaque=opaque))
+            await trio.testing.wait_all_tasks_blocked()
+        assert began == [1]
+        await leaving.stream.aclose()
+        await trio.testing.wait_all_tasks_blocked()
+        go_on.release()
+        await trio.testing.wait_all_tasks_blocked()
+        assert began == [1, 3]
+        go_on.release()
+        assert (await staying.receive()).opaque == 3
+        go_on.release()
+        assert (await staying.receive()).opaque == 4
+
+
 async def test_closing_tells_the_handlers_once_and_drops_what_was_queued(network: Network, clock: Clock) -> None:
     """Whatever was kept for a connection can be forgotten, and pushing to it does nothing."""
     async with serving(network, clock) as running:

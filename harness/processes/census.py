@@ -1,0 +1,76 @@
+"""What a server's memory consists of: a description that is written when its private memory passes a multiple of a step.
+
+A thread of the server watches, so that it finds the objects of a peak while they are alive. Objects are counted that the
+garbage collector tracks, and bytes, byte arrays and texts that these refer to.
+"""
+
+from __future__ import annotations
+
+import gc
+import re
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+STEP_BYTES = 128 << 20
+SAMPLE_SECONDS = 0.1
+KINDS_SHOWN, LARGE_SHOWN, LARGE_BYTES = 12, 12, 1 << 20
+OWNERS_SHOWN = 6
+_LEAVES = (bytes, bytearray, str, memoryview)
+
+
+def resident_bytes() -> int:
+    """Private resident memory of this process, without mapped files."""
+    found = re.search(r"^RssAnon:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
+    return int(found[1]) * 1024 if found is not None else 0
+
+
+def census() -> list[str]:
+    """The types that take most memory, and the largest objects with the types of what refers to them."""
+    sizes, counts, large, seen = Counter[str](), Counter[str](), list[tuple[int, object]](), set[int]()
+    every: list[object] = gc.get_objects()
+    for tracked in every:
+        found_here: list[object] = [one for one in gc.get_referents(tracked) if isinstance(one, _LEAVES)]
+        for found in (tracked, *found_here):
+            if id(found) in seen:
+                continue
+            seen.add(id(found))
+            size = sys.getsizeof(found)
+            kind = type(found).__qualname__
+            sizes[kind] += size
+            counts[kind] += 1
+            if size >= LARGE_BYTES:
+                large.append((size, found))
+    lines = [f"  {size >> 10} KiB in {counts[kind]} {kind}" for kind, size in sizes.most_common(KINDS_SHOWN)]
+    large.sort(key=lambda one: one[0], reverse=True)
+    for size, found in large[:LARGE_SHOWN]:
+        owners = [_owner(one) for one in gc.get_referrers(found)[: OWNERS_SHOWN + 2]]
+        lines.append(f"  {type(found).__qualname__} of {size >> 10} KiB, referred to by {', '.join(filter(None, owners))}")
+    return lines
+
+
+def _owner(owner: object) -> str:
+    if isinstance(owner, dict):
+        return f"dict with {[str(key)[:30] for key in list(owner)[:4]]}"  # pyright: ignore[reportUnknownArgumentType,reportUnknownVariableType]
+    code = getattr(owner, "f_code", None)
+    return f"frame {code.co_qualname}:{getattr(owner, 'f_lineno', 0)}" if code is not None else type(owner).__qualname__
+
+
+def watch_memory(path: Path) -> None:
+    """Start the thread that appends a census to `path` whenever memory has passed the next step."""
+    threading.Thread(target=_watch, args=(path,), daemon=True).start()
+
+
+def _watch(path: Path) -> None:
+    passed = STEP_BYTES
+    while True:
+        time.sleep(SAMPLE_SECONDS)
+        now = resident_bytes()
+        if now > passed:
+            while passed < now:
+                passed += STEP_BYTES
+            lines = [f"{time.time():.0f} {now >> 20} MiB", *census()]
+            with path.open("a") as file:
+                file.write("\n".join(lines) + "\n")
