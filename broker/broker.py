@@ -423,7 +423,7 @@ async def open_broker(config: BrokerConfig, world: World | None = None) -> Async
                         await broker.stop()
                     nursery.cancel_scope.cancel()
         with trio.CancelScope(shield=True):  # deliveries of delayed messages are on the medium now
-            await broker.persistence.write_all()
+            await broker.persistence.write_all(always=config.enable_dleger_commit_log)
         log.info("broker_stopped", name=config.broker_name, address=broker.address)
     finally:
         with trio.CancelScope(shield=True):

@@ -14,17 +14,16 @@ from typing import Any, cast
 
 import attrs
 
+from ..ha.dledger.group_records import BARRIER, CONFIGURATION
 from ..ha.dledger.offline import all_log_files
 from ..ha.dledger.reset_peers import NodeLeft, look_at_node
-from ..message.control import QUEUES_END, TOPIC_DELETED, decode_control, is_control
+from ..message.control import QUEUES_END, TABLES_CARRIED, TOPIC_DELETED, decode_control, is_control
 from ..message.errors import CorruptRecord
-from ..store.checkpoint import Checkpoint
 from ..store.config import StoreConfig
 from ..store.errors import StoreError, StoreInUse
 from ..store.json_file import JsonFile
 from ..store.local_commitlog import LocalCommitLog, open_local_commit_log
 from ..store.offline import Advance, LogFile, LogRecord, Report, read_log
-from ..store.recovery_mark import RecoveryMark
 from ..world.disk import Disk
 from ..world.real import World
 from .persistence import LOG_OFFSET_KEY
@@ -34,6 +33,9 @@ BATCH_BYTES = 1 << 20
 UNFINISHED = "commitlog-unfinished"
 """The directory of the copied log until all of it is on the medium; no broker reads it."""
 _COPIED_CONTROLS = frozenset({TOPIC_DELETED, QUEUES_END})
+_NO_TABLES = frozenset({QUEUES_END, TABLES_CARRIED, BARRIER, CONFIGURATION})
+"""Kinds of control records that change no table."""
+_CLOSE_IN_ORDER = "Start the node, wait until it leads, and stop it"
 
 
 class CannotLeave(StoreError):
@@ -74,7 +76,8 @@ def write_classic_copy(world: World, root: str, target: str, advance: Advance = 
     try:
         _check_complete(disk, root, look_at_node(disk, root))
         tables = _tables(disk, root)
-        copy = _copy_log(world, all_log_files(disk, root), target, advance)
+        ends = [table[LOG_OFFSET_KEY] for table in tables.values() if LOG_OFFSET_KEY in table]
+        copy = _copy_log(world, all_log_files(disk, root), target, min(ends, default=0), advance)
         for name, table in tables.items():
             if LOG_OFFSET_KEY in table:
                 table[LOG_OFFSET_KEY] = copy.end
@@ -96,13 +99,10 @@ def _check_complete(disk: Disk, root: str, left: NodeLeft) -> None:
             "Nothing was written. Remove the others with `ledgermq dledger remove` while the group runs. If they are lost, let "
             f"this node go on alone with `ledgermq store reset-peers {root}`, then start it and stop it"
         )
-    checkpoint = Checkpoint(disk, f"{root}/checkpoint")
-    checkpoint.load()
-    mark = RecoveryMark.decode(checkpoint.mark)
-    if disk.exists(f"{root}/abort") or left.committed_index != left.end_index or mark is None:
+    if disk.exists(f"{root}/abort") or left.committed_index != left.end_index:
         raise CannotLeave(
             f"{root} was not closed in order since {left.peer} leads alone, so its tables may lack what its log has. Nothing "
-            "was written. Start the node, wait until it leads, and stop it"
+            f"was written. {_CLOSE_IN_ORDER}"
         )
 
 
@@ -118,7 +118,8 @@ def _tables(disk: Disk, root: str) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _copy_log(world: World, files: list[LogFile], target: str, advance: Advance) -> ClassicCopy:
+def _copy_log(world: World, files: list[LogFile], target: str, tables_end: int, advance: Advance) -> ClassicCopy:
+    """Copy the log; the tables' files contain all events before `tables_end`."""
     config = StoreConfig(
         store_path_root_dir=target,
         store_path_commit_log=f"{target}/{UNFINISHED}",
@@ -128,7 +129,8 @@ def _copy_log(world: World, files: list[LogFile], target: str, advance: Advance)
     log = open_local_commit_log(world, config)
     try:
         report = Report()
-        count = sum(_append(log, batch) for batch in _batches(read_log(files, report=report, advance=advance)))
+        records = read_log(files, report=report, advance=advance)
+        count = sum(_append(log, batch) for batch in _batches(records, tables_end))
         if report.problems:
             raise CannotLeave(f"the log is not sound: {'; '.join(report.problems)}. {target} is incomplete: remove it")
         log.segments.sync(0, log.max_offset)
@@ -142,12 +144,23 @@ def _append(log: LocalCommitLog, records: list[bytes]) -> int:
     return len(records)
 
 
-def _batches(records: Iterator[LogRecord]) -> Iterator[list[bytes]]:
-    """The records that belong in the copy, in batches of about `BATCH_BYTES`."""
+def _batches(records: Iterator[LogRecord], tables_end: int) -> Iterator[list[bytes]]:
+    """The records that belong in the copy, in batches of about `BATCH_BYTES`.
+
+    Raises:
+        CannotLeave: the log changes a table behind `tables_end`, so the tables' files lack that change.
+    """
     batch, size = list[bytes](), 0
     for record in records:
-        if is_control(record.topic, record.span.sys_flag) and not _is_copied(record):
-            continue
+        if is_control(record.topic, record.span.sys_flag):
+            kind = _kind_of(record)
+            if kind not in _NO_TABLES and record.offset >= tables_end:
+                raise CannotLeave(
+                    f"the tables' files have all changes up to {tables_end}, and the log has one at {record.offset}. "
+                    f"Remove the incomplete copy. {_CLOSE_IN_ORDER}"
+                )
+            if kind not in _COPIED_CONTROLS:
+                continue
         batch.append(bytes(record.bytes))
         size += record.span.size
         if size >= BATCH_BYTES:
@@ -157,8 +170,8 @@ def _batches(records: Iterator[LogRecord]) -> Iterator[list[bytes]]:
         yield batch
 
 
-def _is_copied(record: LogRecord) -> bool:
+def _kind_of(record: LogRecord) -> str:
     try:
-        return decode_control(record.bytes).kind in _COPIED_CONTROLS
+        return decode_control(record.bytes).kind
     except CorruptRecord as error:
         raise CannotLeave(f"the control record at {record.offset} cannot be read: {error}") from error

@@ -29,6 +29,8 @@ Read = TypeVar("Read")
 
 LOG_OFFSET_KEY = "logOffset"
 """Our own key in a table's file: the table contains the events of all control records before this physical offset."""
+CHECK_SECONDS = 10.0
+"""A table that nobody has changed for this long is checked all the same, because the log offset of its file may be old."""
 RETRY_SECONDS = 5.0
 """The pause after a failed write."""
 UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
@@ -65,7 +67,8 @@ class Table:
             if self.interval_seconds:
                 await next_tick(self.interval_seconds)
             else:
-                await self._wake.wait()
+                with trio.move_on_after(CHECK_SECONDS):
+                    await self._wake.wait()
                 self._wake = trio.Event()
             began = trio.current_time()
             if not await self.write(workers):
@@ -74,11 +77,15 @@ class Table:
             # A burst of changes to a large table must not cause continuous writing.
             await trio.sleep(min((trio.current_time() - began) * BREATHER, BREATHER_SECONDS_MAX))
 
-    async def write(self, workers: Workers) -> bool:
-        """Write the file if the table has changed; return False if the disk failed or the table could not be encoded."""
+    async def write(self, workers: Workers, *, always: bool = False) -> bool:
+        """Write the file if the table has changed; return False if the disk failed or the table could not be encoded.
+
+        Args:
+            always: write it even if only the log offset has changed.
+        """
         async with self._writing:
             changes = self.changes()
-            if changes == self.written:
+            if changes == self.written and not always:
                 return True
             try:
                 await workers.run(self.file.save, self.take())
@@ -145,10 +152,10 @@ class Persistence:
         """Write one file if its table has changed; return False if that failed."""
         return await self.tables[name].write(self._workers)
 
-    async def write_all(self) -> None:
-        """Write the file of every table that has changed."""
+    async def write_all(self, *, always: bool = False) -> None:
+        """Write the file of every table that has changed, or of every table; see `Table.write`."""
         for table in self.tables.values():
-            await table.write(self._workers)
+            await table.write(self._workers, always=always)
 
     def _file(self, name: str) -> JsonFile:
         return JsonFile(self._disk, f"{self._directory}/{name}")

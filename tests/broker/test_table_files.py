@@ -5,13 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import trio
 
+from harness.simulate.scene import Node
 from ledgermq.broker.errors import BadTable
 from ledgermq.broker.groups import GroupConfig
+from ledgermq.broker.persistence import LOG_OFFSET_KEY
 from ledgermq.broker.topics import TopicConfig
+from ledgermq.client.producer import open_producer
 from ledgermq.message.json import loads
+from ledgermq.store.json_file import JsonFile
+from ledgermq.testing.history import End
 
 from .desk import open_desk
+from .test_dledger import Group, scenario
 
 
 async def test_tables_survive_a_restart(tmp_path: Path) -> None:
@@ -110,3 +117,30 @@ async def test_lost_offsets_stop_the_start(tmp_path: Path, content: bytes) -> No
     (config / "consumerOffset.json.bak").write_bytes(b'{"offsetTable":{"T1@g":{0:0}}}')
     async with open_desk(tmp_path) as desk:
         assert desk.broker.offsets.query("g", "T1", 0) == 0
+
+
+def test_the_log_offset_of_tables_that_do_not_change_follows_the_log_of_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start reads the log back from there, on leader and followers, so it must not be as old as the tables are."""
+    refresh_bytes = 4096
+    monkeypatch.setattr("ledgermq.broker.table_files.REFRESH_BYTES", refresh_bytes)
+
+    def log_offsets(node: Node) -> list[int]:
+        directory = f"{node.config.store_path_root_dir}/config"
+        tables = [
+            JsonFile(node.machine.disk, f"{directory}/{name}").load() for name in ("topics.json", "subscriptionGroup.json")
+        ]
+        return [table[LOG_OFFSET_KEY] for table in tables if table is not None]
+
+    async def story(group: Group) -> None:
+        async with open_producer(group.namesrv, "p", world=group.world("10.0.3.2")) as producer:
+            await group.produce(producer, 100)
+        master = await group.master()
+        assert master.broker is not None
+        await trio.sleep(25)
+        end = master.broker.store.log.committed_offset
+        for node in group.nodes:
+            assert min(log_offsets(node)) > end - refresh_bytes > refresh_bytes
+        await master.process.end(End.CLEAN)
+        assert min(log_offsets(master)) >= end
+
+    scenario(story)
