@@ -53,6 +53,8 @@ class Faults:
     rng: random.Random
     report: Report
     life_seconds: tuple[float, float] = LIFE_SECONDS
+    acknowledged_min: int = 0
+    """How many puts are acknowledged at least in each life under load."""
     deletes: bool = False
     """Whether the topic is deleted, and created again, while it is used."""
     outcome: Outcome = attrs.field(init=False)
@@ -94,6 +96,7 @@ class Faults:
             await self._look(broker.address)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self.load.run, broker.address)
+                await self.load.acknowledged(self.acknowledged_min)
                 if self.deletes and self.rng.random() < DELETED_SHARE:
                     nursery.start_soon(self._delete, broker.address)
                 if self.rng.random() < PAUSED_SHARE:

@@ -38,6 +38,7 @@ REFUSED_PAUSE_SECONDS = 0.05
 """The pause after a refusal: since a refusal may take no time, most sends of a run would otherwise be refused ones."""
 CALL_SECONDS = 60.0
 """The time-out of a call, longer than any pause of a server: a call ends with its answer or with its connection."""
+ACKNOWLEDGED_SECONDS = 60.0
 KEYS_ASKED = 8
 KEY_ANSWERS_MAX = 32
 PULL_SETTINGS = {
@@ -105,6 +106,17 @@ class Load:
         numbers = [next(self._numbers) for _ in range(size)]
         batch = numbers[0] if size > 1 else 0
         return [Put(number, producer, queue, self.epoch, key=f"k{number}", batch=batch) for number in numbers]
+
+    async def acknowledged(self, count: int) -> None:
+        """Wait until `count` more puts have been acknowledged.
+
+        Raises:
+            trio.TooSlowError: they were not within `ACKNOWLEDGED_SECONDS`.
+        """
+        wanted = sum(put.acknowledged for put in self.history.puts) + count
+        with trio.fail_after(ACKNOWLEDGED_SECONDS):
+            while sum(put.acknowledged for put in self.history.puts) < wanted:  # noqa: ASYNC110 - only looking tells
+                await trio.sleep(0.02)
 
     async def send(self, channel: Channel, puts: list[Put]) -> RemotingCommand:
         """Send puts as one request and record the result.

@@ -247,6 +247,8 @@ class PairFaults:
     report: Report
     faults_per_life_max: int = FAULTS_PER_LIFE_MAX
     fault_seconds: tuple[float, float] = FAULT_SECONDS
+    acknowledged_min: int = 0
+    """How many puts are acknowledged at least in each life of the master, before its first fault."""
     operated: bool = False
     """Whether operators delete the topic in use, start the slave as the master, and restore the master from an older copy."""
     outcome: Outcome = attrs.field(init=False)
@@ -286,6 +288,7 @@ class PairFaults:
         before = sum(put.acknowledged for put in load.history.puts)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(load.run, pair.master.address)
+            await load.acknowledged(self.acknowledged_min)
             for _ in range(self.rng.randint(1, self.faults_per_life_max)):
                 await trio.sleep(self.rng.uniform(*BEFORE_FAULT_SECONDS))
                 await self.rng.choice(self._faults())(pair)

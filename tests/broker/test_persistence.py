@@ -7,10 +7,12 @@ from pathlib import Path
 import orjson
 import pytest
 import trio
+from trio.testing import MockClock
 
 from ledgermq.broker.persistence import Persistence, encoded
 from ledgermq.broker.topics import TopicConfig
 from ledgermq.message.json import loads
+from ledgermq.testing.sim.world import sim_world
 from ledgermq.world.real import real_world
 
 from .desk import open_desk, until
@@ -47,10 +49,10 @@ async def test_a_file_that_cannot_be_written_is_tried_again(tmp_path: Path, monk
     assert persistence.load("t.json", lambda stored: stored) == {"a": 1}
 
 
-async def test_a_file_is_written_only_when_its_table_has_changed(tmp_path: Path) -> None:
+async def test_a_file_is_written_only_when_its_table_has_changed(autojump_clock: MockClock) -> None:
     """An idle broker leaves the disk alone."""
-    world = real_world()
-    persistence = Persistence(world.disk, world.workers, str(tmp_path))
+    world = sim_world(1)
+    persistence = Persistence(world.disk, world.workers, "config")
     taken: list[int] = []
 
     def take() -> dict[str, int]:

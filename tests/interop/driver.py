@@ -17,8 +17,8 @@ from urllib.parse import quote
 
 import attrs
 
-COMMAND_SECONDS = 60.0
-CONSUME_SECONDS = 45.0
+COMMAND_SECONDS = 180.0
+CONSUME_SECONDS = 180.0
 
 
 class DriverError(Exception):

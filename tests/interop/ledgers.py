@@ -20,7 +20,7 @@ from ledgermq.world.real import real_world
 from .members import Member
 from .servers import copy_store
 
-TRANSFER_SECONDS = 20.0
+TRANSFER_SECONDS = 120.0
 SUCCESS = 200
 
 

@@ -31,7 +31,7 @@ DLEDGER: Mapping[str, object] = {
 }
 QUIET_SECONDS = 2.5
 """Longer than the shortest delay level: what is delayed has been delivered."""
-MASTER_SECONDS = 60.0
+MASTER_SECONDS = 240.0
 """How long a group may take to elect a master: some ten seconds among Apache's nodes, on a machine with other work."""
 
 

@@ -25,8 +25,9 @@ from ledgermq.testing.ports import BROKER_PORTS, reserved_ports
 from . import peers
 
 REPOSITORY = Path(__file__).parents[2]
-READY_SECONDS = 60.0
-STOP_SECONDS = 40.0
+READY_SECONDS = 240.0
+"""How long a server may take to start; a JVM takes seconds, and more than a minute on a machine with much else to do."""
+STOP_SECONDS = 120.0
 
 JVM_FLAGS = (
     "-XX:+UseSerialGC",

@@ -28,7 +28,7 @@ BODY_SIZE = 200
 FILE_SIZE = 256 * 1024
 OURS, JAVA, JAVA_032 = "ours", "0.3.1.2", "0.3.2"
 """Whose node: ours, or of which version of DLedger."""
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 240.0
 ACCESS = ("--add-opens", "java.base/java.nio=ALL-UNNAMED", "--add-opens", "java.base/jdk.internal.ref=ALL-UNNAMED")
 
 

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.interop
 TOPIC = "Mixed"
 QUEUES = 2
 BODY_SIZE = 3000
-PATIENCE_SECONDS = 90.0
+PATIENCE_SECONDS = 300.0
 """A group with nodes of Apache's takes some ten seconds to elect a leader, and its brokers as long to start."""
 
 Acknowledged = dict[tuple[int, int], str]

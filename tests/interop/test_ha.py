@@ -28,7 +28,7 @@ pytestmark = pytest.mark.interop
 MESSAGES = int(os.environ.get("LEDGERMQ_HA_MESSAGES", "20000"))
 WORKERS = 16
 BATCH = 20
-PATIENCE_SECONDS = 90 + MESSAGES / 1000
+PATIENCE_SECONDS = 300 + MESSAGES / 1000
 TOPIC = "Mixed"
 
 BARE = {"haProtocol": "rocketmq", "syncFrom": "first"}

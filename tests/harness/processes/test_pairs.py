@@ -63,7 +63,9 @@ async def send_until(load: Load, channel: Channel, code: ResponseCode) -> None:
 async def test_what_was_answered_put_ok_is_on_the_slave_whatever_happens(tmp_path: Path) -> None:
     """Drawn faults and kills of both; afterwards the logs are equal, byte for byte."""
     rng = random.Random(6)
-    faults = PairFaults(tmp_path, True, rng, lambda _: None, faults_per_life_max=2, fault_seconds=(0.05, 0.5))
+    faults = PairFaults(
+        tmp_path, True, rng, lambda _: None, faults_per_life_max=2, fault_seconds=(0.05, 0.5), acknowledged_min=30
+    )
     try:
         outcome = await faults.run(2)
     except NetworkUnavailable as error:
@@ -71,7 +73,7 @@ async def test_what_was_answered_put_ok_is_on_the_slave_whatever_happens(tmp_pat
 
     assert outcome.violations == []
     assert outcome.faults["kills"] >= 2
-    assert sum(put.acknowledged for put in outcome.history.puts) > 50, outcome.summary()
+    assert sum(put.acknowledged for put in outcome.history.puts) >= 30, outcome.summary()
 
 
 @pytest.mark.parametrize("both_ways", [True, False], ids=["both ways", "to the master"])

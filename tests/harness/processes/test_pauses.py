@@ -21,9 +21,9 @@ async def test_a_broker_that_stood_still_goes_on_as_if_nothing_had_been(tmp_path
         async with trio.open_nursery() as nursery:
             nursery.start_soon(load.run, broker.address)
             for _ in range(3):
-                await acknowledged(load, 20)
+                await load.acknowledged(20)
                 await broker.pause(0.3)
-            await acknowledged(load, 20)
+            await load.acknowledged(20)
             nursery.cancel_scope.cancel()
         load.history.ends.append(End.CLEAN)
         snapshot = await load.look(broker.address)
@@ -32,11 +32,3 @@ async def test_a_broker_that_stood_still_goes_on_as_if_nothing_had_been(tmp_path
     assert check_history(attrs.evolve(load.history, snapshots=[snapshot])) == []
     assert missed == load.skipped == []
     assert load.remarks == {}
-
-
-async def acknowledged(load: Load, more: int) -> None:
-    """Wait for further acknowledgements."""
-    before = sum(put.acknowledged for put in load.history.puts)
-    with trio.fail_after(30):
-        while sum(put.acknowledged for put in load.history.puts) < before + more:  # noqa: ASYNC110 - only asking tells
-            await trio.sleep(0.02)
