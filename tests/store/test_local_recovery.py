@@ -9,7 +9,7 @@ from ledgermq.message.message import IncomingMessage
 from ledgermq.store.config import StoreConfig
 from ledgermq.store.opening import open_message_store
 from ledgermq.store.statuses import PutStatus
-from ledgermq.testing.sim.disk import SECTOR
+from ledgermq.testing.sim.medium import SECTOR
 from ledgermq.testing.sim.network import SimFabric
 from ledgermq.testing.sim.scheduler import seeded_run
 from ledgermq.testing.sim.world import Machine, sim_world

@@ -11,7 +11,8 @@ from ledgermq.message.layout import encode_host, encode_record
 from ledgermq.store.local_commitlog import LocalCommitLog
 from ledgermq.store.segments import PREPARED_BYTES, Segment, Segments
 from ledgermq.testing.sim.clock import SimClock
-from ledgermq.testing.sim.disk import SECTOR, SimDisk, SimDiskFile
+from ledgermq.testing.sim.disk import SimDisk, SimDiskFile
+from ledgermq.testing.sim.medium import SECTOR
 from ledgermq.testing.sim.workers import SimWorkers
 
 SEGMENT = 4 * PREPARED_BYTES

@@ -5,7 +5,8 @@ import random
 
 import pytest
 
-from ledgermq.testing.sim.disk import SECTOR, SimDisk, SimDiskFile
+from ledgermq.testing.sim.disk import SimDisk, SimDiskFile
+from ledgermq.testing.sim.medium import SECTOR
 
 SEEDS = range(60)
 
