@@ -2,7 +2,6 @@
 PYTHON ?= python3
 BIN := .venv/bin
 SIM_SEEDS ?= 200
-SIM_FROM ?= 0
 FUZZ_SECONDS ?= 60
 # How many processes run the tests: one more than cores (tests/scheduling.py); 0 runs all of them in one, as a debugger needs it.
 TEST_PROCESSES ?= auto
@@ -65,7 +64,7 @@ interop: .venv/ready  ## foreign clients and brokers against ours; wants Java, M
 	$(BIN)/python -m pytest tests/interop -q --numprocesses $(INTEROP_PROCESSES) --dist loadfile --durations 15
 
 sim: .venv/ready  ## the simulated world: SIM_SEEDS=N seeds
-	$(BIN)/python -m harness.simulate --seeds $(SIM_SEEDS) --from $(SIM_FROM)
+	$(BIN)/python -m harness.simulate --seeds $(SIM_SEEDS)
 	$(BIN)/python -m pytest tests --ignore=tests/interop -m slow -q --numprocesses $(TEST_PROCESSES) --dist loadfile
 
 check-model: .venv/ready  ## the Raft core in every order of events of small worlds: MODEL_STATES=N states of each

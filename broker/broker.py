@@ -43,15 +43,15 @@ from .clients import SCAN_SECONDS, Consumers, Producers
 from .commits import Commits
 from .config import BrokerConfig
 from .delay import DelayDelivery
-from .deletions import GROUPS_FILE, TOPICS_FILE, Deletions
-from .dledger import CHANGES_OF_TABLES, OTHER_DECISIONS, DLedgerReplication, dledger_node
+from .deletions import Deletions
+from .dledger import CHANGES_OF_TABLES, OTHER_DECISIONS, CopiedTables, DLedgerReplication, dledger_node
 from .groups import GroupTable
 from .live_config import LiveConfig
 from .lock_requests import LockRequests
-from .locks import LOCKS_FILE, QueueLocks
+from .locks import QueueLocks
 from .offset_requests import OffsetRequests
 from .offsets import ConsumerOffsets
-from .persistence import Persistence
+from .persistence import GROUPS_FILE, LOCKS_FILE, TOPICS_FILE, Persistence
 from .pull import PullService
 from .registration import Registration
 from .replicated_tables import ReplicatedTables
@@ -132,6 +132,8 @@ class Broker:
             persistence=self.persistence,
             replicated=self.replicated,
         )
+        if isinstance(tables := self.replication.tables, CopiedTables):
+            tables.apply_again = self.deletions.apply_again
         self.registration = Registration(
             config=self.live_config,
             network=self.network,
@@ -175,6 +177,7 @@ class Broker:
             delay=self.delay,
             locks=self.locks,
             deletions=self.deletions,
+            replicated=self.replicated,
         ).load(self.config)
         adopt_stored_topics(topics, store)
         services: list[Service] = [self.pulls, self.clients, self.registration, self.settings, *self._other_services()]
@@ -212,11 +215,12 @@ class Broker:
             node=self.node,
             store=self.store,
             role=self.role,
-            tables=tables,
+            tables=CopiedTables.of(tables, self.replicated),
             network=self.network,
             clock=self.world.clock,
             secrets=self.world.secrets,
             replicated=self.replicated,
+            persistence=self.persistence,
         )
 
     def _other_services(self) -> Iterator[Service]:

@@ -9,6 +9,7 @@ that is stored in it.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from math import inf
 
 import attrs
@@ -30,15 +31,13 @@ from ..store.message_store import MessageStore
 from ..world.events import get_logger
 from .groups import GroupTable
 from .offsets import ConsumerOffsets
-from .persistence import Persistence
+from .persistence import GROUPS_FILE, LOG_DERIVED, OFFSETS_FILE, TOPICS_FILE, Persistence
 from .replicated_tables import ReplicatedTables
 from .role import LiveRole
 from .stats import Stats
 from .topics import TopicTable
 
 log = get_logger(__name__)
-
-TOPICS_FILE, GROUPS_FILE, OFFSETS_FILE = "topics.json", "subscriptionGroup.json", "consumerOffset.json"
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
@@ -126,16 +125,35 @@ class Deletions:
         for physical_offset, control in self._missed():
             self._apply(control, physical_offset)
             if self.replicated is not None:
-                self.replicated.apply(control)
+                self.replicated.apply(control, partial(self._may_lack, physical_offset=physical_offset))
         events.recovered.clear()
         events.on_event.append(self._follow)
 
+    def apply_again(self, start: int) -> None:
+        """Apply the derived events from `start` on again: the tables have been replaced by a leader's, which may lack them."""
+        assert self.replicated is not None
+        for _, control in self.replicated.events_between(start, self.store.dispatcher.dispatched_offset):
+            self._apply(control)
+            self.replicated.apply(control)
+
     def _missed(self) -> list[tuple[int, Control]]:
         """The events that the tables' files do not contain, in the order of the log."""
-        replicated, known = self.replicated, self.persistence.log_offsets.values()
-        if replicated is None or not known:
+        replicated, persistence = self.replicated, self.persistence
+        if replicated is None:
             return self.store.events.recovered
-        return list(replicated.events_between(min(known), self.store.dispatcher.dispatched_offset))
+        persistence.log_offsets.update(dict.fromkeys(persistence.missing & LOG_DERIVED, replicated.log_begin))
+        if not persistence.log_offsets:
+            return self.store.events.recovered
+        return list(replicated.events_between(min(persistence.log_offsets.values()), self.store.dispatcher.dispatched_offset))
+
+    def _may_lack(self, name: str, physical_offset: int) -> bool:
+        """Whether the table of a file does not certainly contain an event of `ReplicatedTables`."""
+        return self.persistence.log_offsets.get(name, 0) <= physical_offset
+
+    def _lacks(self, name: str, physical_offset: int | None) -> bool:
+        """Whether the table of a file does not contain an event; None is the position of an event that is derived now."""
+        # A file without an offset was written by RocketMQ or an older version, which append no events for deletions.
+        return physical_offset is None or self.persistence.log_offsets.get(name, inf) <= physical_offset
 
     def _follow(self, control: Control, physical_offset: int | None = None) -> None:
         # A master has already applied its own events, and may have created the topic again since.
@@ -144,8 +162,7 @@ class Deletions:
 
     def _apply(self, control: Control, physical_offset: int | None = None) -> None:
         def lacks(name: str) -> bool:
-            # A file without an offset was written by RocketMQ or an older version, which append no events for deletions.
-            return physical_offset is None or self.persistence.log_offsets.get(name, inf) <= physical_offset
+            return self._lacks(name, physical_offset)
 
         try:
             if control.kind == TOPIC_DELETED:

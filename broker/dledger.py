@@ -6,12 +6,14 @@ is a replica with its own id while another node leads or no leader is known (Roc
 
 from __future__ import annotations
 
-from typing import Any
+import errno
+from collections.abc import Callable, Mapping
+from typing import Any, Self
 
 import attrs
 import trio
 
-from ..ha.classic.sync import ConfigSync
+from ..ha.classic.sync import ConfigSync, Offsets
 from ..ha.dledger.node import DLedgerNode
 from ..ha.dledger.recovery import LedgerFiles
 from ..ha.dledger.settings import JAVA, ReplicaSettings, parse_peers
@@ -25,8 +27,9 @@ from ..store.errors import StoreError
 from ..world.events import get_logger
 from ..world.supervision import keep_running
 from .config import BrokerConfig
+from .persistence import Persistence
 from .replicated_tables import ReplicatedTables
-from .replication import Replication
+from .replication import Replication, SlavesTables
 from .role import Role, RoleState
 
 log = get_logger(__name__)
@@ -105,20 +108,78 @@ def first_role(config: BrokerConfig) -> RoleState:
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
+class CopiedTables(SlavesTables):
+    """The tables of a node that copies those of its leader, beside the events that it derives from the log.
+
+    A copy may be older than what has been derived when it arrives. So the events that were derived since it was requested are
+    applied again.
+    """
+
+    replicated: ReplicatedTables
+    apply_again: Callable[[int], None] = attrs.field(init=False)
+    """Applies the derived events from a physical offset on again (`Deletions.apply_again`)."""
+    _asked_at: int = 0
+
+    @classmethod
+    def of(cls, tables: SlavesTables, replicated: ReplicatedTables) -> Self:
+        return cls(
+            store=tables.store,
+            topics=tables.topics,
+            groups=tables.groups,
+            offsets=tables.offsets,
+            delay=tables.delay,
+            replicated=replicated,
+        )
+
+    def asking(self) -> None:
+        self._asked_at = self.store.dispatcher.dispatched_offset
+
+    def _copied(self) -> None:
+        self.replicated.in_log = False
+        self.replicated.derived.adopt()
+        self.apply_again(self._asked_at)
+
+    async def take_topics(self, stored: Mapping[str, Any]) -> None:
+        await super().take_topics(stored)
+        self._copied()
+
+    def take_groups(self, stored: Mapping[str, Any]) -> None:
+        super().take_groups(stored)
+        self._copied()
+
+    def consumer_offsets(self) -> Offsets:
+        """Return no offsets: the leader alone accepts commits, so there are none to hand over to it."""
+        return {}
+
+    def put_consumer_offsets(self, offsets: Offsets) -> None:
+        own = self.offsets.table
+        changed: Offsets = {}
+        for key, queues in offsets.items():
+            if news := {queue_id: offset for queue_id, offset in queues.items() if own.get(key, {}).get(queue_id) != offset}:
+                changed[key] = news
+        if changed:
+            super().put_consumer_offsets(changed)
+            self._copied()
+
+
+@attrs.define(eq=False, kw_only=True, repr=False)
 class DLedgerReplication(Replication[DLedgerNode]):
     """The replication of a node of a DLedger group."""
 
     replicated: ReplicatedTables
+    persistence: Persistence
     _tables_scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     """Cancels the task that appends the leader's commits."""
 
     async def stop_taking(self, _old: RoleState, _new: RoleState) -> None:
-        """Stop appending commits."""
+        """Stop appending commits, and drop changes of tables that may never be committed."""
+        self.replicated.stop_leading()
         self._tables_scope.cancel()
 
     async def serve(self, _old: RoleState, new: RoleState) -> None:
         """Append commits while this node leads."""
         if new.role.takes_puts:
+            self.replicated.begin_leading()
             self._tables_scope = trio.CancelScope()
             self._nursery.start_soon(self._append_tables, self._tables_scope)
 
@@ -137,23 +198,24 @@ class DLedgerReplication(Replication[DLedgerNode]):
                 await trio.sleep(RETRY_SECONDS)
 
     async def _keep_tables(self, sync: ConfigSync, scope: trio.CancelScope) -> None:
-        """Copy the leader's tables once, for changes that are older than this node's log; the log contains the later ones.
-
-        An Apache leader appends no changes of tables to the log, so in a group with such nodes the copying is repeated.
-        """
+        """Copy the leader's tables in a group that may have an Apache leader, which appends no changes of them to the log."""
         if self.config.raft_dialect == JAVA:
             await super()._keep_tables(sync, scope)
-            return
-        with scope:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(keep_running, "copying of the master's tables", sync.run)
-                while not sync.rounds:  # noqa: ASYNC110 - no event signals a round
-                    await trio.sleep(RETRY_SECONDS)
-                nursery.cancel_scope.cancel()
+
+    async def _forget_tables(self) -> None:
+        """Empty the tables and their files before the log is cleared; the leader's tables are in its log behind its beginning.
+
+        Raises:
+            OSError: a file could not be written; the call may be repeated.
+        """
+        self.replicated.forget()
+        if not await self.persistence.write_all():
+            raise OSError(errno.EIO, "the files of the tables could not be written")
 
     async def start(self, nursery: trio.Nursery) -> None:
         self.replicated.observe()
         self.store.queue_ends.restate.append(self.replicated.restate)
+        self.node.replica.before_clearing.append(self._forget_tables)
         self.node.on_leading = self._follow_group
         await super().start(nursery)
         nursery.start_soon(keep_running, "watching of the disk", self._watch_disk)

@@ -178,9 +178,13 @@ class GroupTable:
             self.put(config)
         return config
 
-    def put(self, *configs: GroupConfig) -> None:
-        """Create or replace groups; raises TableFull if they do not fit, and none is entered then."""
-        self._entries.put({config.group_name: config.to_json() for config in configs})
+    def is_system(self, group: str) -> bool:
+        """Whether the group always exists."""
+        return group in _SYSTEM_GROUPS
+
+    def put(self, *configs: GroupConfig, bounded: bool = True) -> None:
+        """Create or replace groups; raises TableFull if they are `bounded` and do not fit, and none is entered then."""
+        self._entries.put({config.group_name: config.to_json() for config in configs}, bounded=bounded)
         for config in configs:
             self.groups[config.group_name] = config
         self._changed()
@@ -204,9 +208,9 @@ class GroupTable:
         bits = self.forbidden.get(group, {})
         self.put_forbidden(group, {**bits, topic: bits.get(topic, 0) & ~1 | int(forbidden)})
 
-    def put_forbidden(self, group: str, bits: dict[str, int]) -> None:
-        """Replace the forbidden bits of a group, by topic; raises TableFull as `set_forbidden`."""
-        self._forbidden_entries.put({group: bits})
+    def put_forbidden(self, group: str, bits: dict[str, int], *, bounded: bool = True) -> None:
+        """Replace the forbidden bits of a group, by topic; raises TableFull as `put`."""
+        self._forbidden_entries.put({group: bits}, bounded=bounded)
         self.forbidden[group] = bits
         self._changed()
 

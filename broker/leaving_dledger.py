@@ -26,7 +26,7 @@ from ..store.local_commitlog import LocalCommitLog, open_local_commit_log
 from ..store.offline import Advance, LogFile, LogRecord, Report, read_log
 from ..world.disk import Disk
 from ..world.real import World
-from .persistence import LOG_OFFSET_KEY
+from .persistence import IN_LOG_KEY, LOG_OFFSET_KEY
 
 BATCH_BYTES = 1 << 20
 """Records are collected up to this size and then written together."""
@@ -81,6 +81,7 @@ def write_classic_copy(world: World, root: str, target: str, advance: Advance = 
         for name, table in tables.items():
             if LOG_OFFSET_KEY in table:
                 table[LOG_OFFSET_KEY] = copy.end
+            table.pop(IN_LOG_KEY, None)  # the copied log lacks the events of tables
             JsonFile(disk, f"{target}/config/{name}").save(table)
         disk.replace(f"{target}/{UNFINISHED}", f"{target}/commitlog")
         disk.sync_directory(target)

@@ -16,8 +16,8 @@ from ..remoting.dispatcher import Dispatcher
 from ..remoting.errors import RequestRefused
 from ..remoting.server import ServerConnection
 from ..world.clock import Clock
-from .locks import LOCKS_FILE, QueueLocks
-from .persistence import Persistence
+from .locks import QueueLocks
+from .persistence import LOCKS_FILE, Persistence
 from .replicated_tables import ReplicatedTables
 from .request_bodies import body_of
 from .topics import TopicTable

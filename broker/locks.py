@@ -19,8 +19,6 @@ from ..message.numbers import int_of
 from ..message.units import QueueId
 from .json_values import table_of
 
-LOCKS_FILE = "queueLocks.json"
-
 LEASE_SECONDS = 60.0
 """How long a lease lasts after its last renewal."""
 OWNER_BELIEVES_SECONDS = 30.0
@@ -108,6 +106,11 @@ class QueueLocks:
         """Remove all leases, because another node is the master and gives its own."""
         self.changes += not self._followed
         self._followed, self._granted_from = True, inf
+        self.clear()
+
+    def clear(self) -> None:
+        """Remove all leases."""
+        self.changes += bool(self._count)
         self._leases.clear()
         self._count = 0
 

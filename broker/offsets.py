@@ -75,11 +75,11 @@ class ConsumerOffsets:
         self.changes += bool(moved)
         return moved
 
-    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Store the next offset to consume; raises TableFull if there is no room for another queue."""
+    def commit(self, group: str, topic: str, queue_id: int, offset: int, *, bounded: bool = True) -> None:
+        """Store the next offset to consume; raises TableFull if it is `bounded` and there is no room for another queue."""
         queues = self.table.get((topic, group))
         if queues is None or queue_id not in queues:
-            if self.size >= TABLE_BYTES_MAX:
+            if bounded and self.size >= TABLE_BYTES_MAX:
                 raise TableFull("the table of consumer offsets", self.size, TABLE_BYTES_MAX)
             queues = self._queues(topic, group)
             self.size += ENTRY_BYTES
@@ -139,6 +139,12 @@ class ConsumerOffsets:
             own.clear()
             own.update(queues)
             self.changes += 1
+
+    def clear(self) -> None:
+        """Remove all offsets."""
+        for topic, group in list(self.table):
+            self._forget(topic, group)
+        self.changes += 1
 
     def forget_topic(self, topic: str) -> None:
         for group in self.groups_of(topic):

@@ -27,10 +27,17 @@ log = get_logger(__name__)
 
 Read = TypeVar("Read")
 
+TOPICS_FILE, GROUPS_FILE, OFFSETS_FILE = "topics.json", "subscriptionGroup.json", "consumerOffset.json"
+LOCKS_FILE = "queueLocks.json"
+LOG_DERIVED = frozenset((TOPICS_FILE, GROUPS_FILE, OFFSETS_FILE, LOCKS_FILE))
+"""The files that a DLedger node can rebuild from its log, and that store the log offset up to which they contain its events."""
+
 LOG_OFFSET_KEY = "logOffset"
 """Our own key in a table's file: the table contains the events of all control records before this physical offset."""
 CHECK_SECONDS = 10.0
 """A table that nobody has changed for this long is checked all the same, because the log offset of its file may be old."""
+IN_LOG_KEY = "tablesInLog"
+"""Our own key in a table's file of a DLedger node: whether the log contains all that the file contains."""
 RETRY_SECONDS = 5.0
 """The pause after a failed write."""
 UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
@@ -115,6 +122,10 @@ class Persistence:
     tables: dict[str, Table] = attrs.field(factory=dict[str, Table])
     log_offsets: dict[str, int] = attrs.field(factory=dict[str, int])
     """`LOG_OFFSET_KEY` of each loaded file, by file name; files of RocketMQ and of older versions have none."""
+    missing: set[str] = attrs.field(factory=set[str])
+    """The names of the files that were to be loaded and do not exist, or are broken and replaceable."""
+    not_in_log: set[str] = attrs.field(factory=set[str])
+    """The names of the loaded files whose content is not in the log, or not certainly."""
 
     def load(self, name: str, read: Callable[[Any], Read], *, replaceable: bool = True) -> Read:
         """Call `read` with the content of a table's file, or with None if there is none; return its result.
@@ -130,8 +141,13 @@ class Persistence:
         stored = file.load()
         if stored is None and not replaceable and file.exists:
             raise BadTable(file.path, "it is empty or not JSON, and no .bak is there that is")
-        if isinstance(stored, dict) and isinstance(offset := cast("dict[str, Any]", stored).get(LOG_OFFSET_KEY), int):
+        content = cast("dict[str, Any]", stored) if isinstance(stored, dict) else {}
+        if isinstance(offset := content.get(LOG_OFFSET_KEY), int):
             self.log_offsets[name] = offset
+        if stored is None:
+            self.missing.add(name)
+        elif content.get(IN_LOG_KEY) is not True:
+            self.not_in_log.add(name)
         try:
             return read(stored)
         except UNREADABLE as error:
@@ -152,10 +168,9 @@ class Persistence:
         """Write one file if its table has changed; return False if that failed."""
         return await self.tables[name].write(self._workers)
 
-    async def write_all(self, *, always: bool = False) -> None:
-        """Write the file of every table that has changed, or of every table; see `Table.write`."""
-        for table in self.tables.values():
-            await table.write(self._workers, always=always)
+    async def write_all(self, *, always: bool = False) -> bool:
+        """Write the file of every table that has changed, or of every table; return False if one could not be written."""
+        return all([await table.write(self._workers, always=always) for table in self.tables.values()])
 
     def _file(self, name: str) -> JsonFile:
         return JsonFile(self._disk, f"{self._directory}/{name}")

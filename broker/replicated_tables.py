@@ -1,14 +1,14 @@
 """Replication of a DLedger group's tables through its log: topics, groups, offsets, locks and positions of delayed messages.
 
 The leader appends changes as control records, and every other node applies them when it derives the log. So the next leader has
-every change of a topic or group that was acknowledged, and lacks at most the commits of the last `GATHER_SECONDS`. The JSON
-files are caches: each stores the log offset up to which it contains the events, and a start applies the later ones.
+every change of a topic or group that was acknowledged, and lacks at most the commits of the last `GATHER_SECONDS`. Changes that
+a leader could not commit are undone when it stops leading. The JSON files are caches: each stores the log offset up to which it
+contains the events, and a start applies the later ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, cast
+from collections.abc import Callable, Iterator, Mapping
 
 import attrs
 import trio
@@ -16,30 +16,33 @@ import trio
 from ..message.control import (
     CONTROL_TOPIC,
     DELAYS_DELIVERED,
+    GROUP_DELETED,
     GROUPS_CHANGED,
     LOCKS_CHANGED,
     OFFSETS_COMMITTED,
     TABLES_CARRIED,
+    TOPIC_DELETED,
     TOPICS_CHANGED,
     Control,
     decode_control,
 )
 from ..message.errors import CorruptRecord
-from ..message.numbers import int_of
+from ..message.numbers import int_of, long_of
 from ..remoting.codes import ResponseCode
 from ..remoting.errors import RequestRefused
 from ..store.divided_log import DividedCommitLog
 from ..store.errors import NotWritable
 from ..store.message_store import MessageStore
-from ..store.older_log import OlderLog
 from ..world.events import get_logger
 from .delay import DelayDelivery
+from .derived_tables import DerivedTables, Forbidden, forbidden_of, groups_of, topics_of
 from .groups import GroupConfig, GroupTable
 from .json_values import table_of
 from .locks import QueueLocks
 from .offsets import ConsumerOffsets
+from .persistence import GROUPS_FILE, LOCKS_FILE, OFFSETS_FILE, TOPICS_FILE
 from .role import LiveRole
-from .topics import TopicConfig, TopicTable
+from .topics import TopicTable
 
 log = get_logger(__name__)
 
@@ -50,6 +53,12 @@ OFFSETS_PER_RECORD_MAX = 5000
 SETTINGS_PER_RECORD_MAX = 1000
 """The most topics or groups in one record; more are divided among several records, because each record must fit an entry of
 the log."""
+CARRIED_NAMES_MAX = 10_000
+"""The most names of topics and groups together in a `TABLES_CARRIED` event; if there are more, it names none."""
+
+
+def _always(_name: str) -> bool:
+    return True
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
@@ -65,14 +74,20 @@ class ReplicatedTables:
     locks: QueueLocks
     changed_end: int = 0
     """The end of the last change that this node has appended; answers wait until it is committed."""
-    _derived_groups: dict[str, GroupConfig] = attrs.field(factory=dict[str, GroupConfig])
-    """The groups as they are in the derived part of the log."""
-    _appended_groups: dict[str, GroupConfig] = attrs.field(factory=dict[str, GroupConfig])
-    """The groups that this node has appended since it leads; another leader may still truncate them."""
-    _forbidden: dict[str, dict[str, int]] = attrs.field(factory=dict[str, dict[str, int]])
-    """The forbidden bits of groups that are in the log or that this node has appended since it leads."""
+    derived: DerivedTables = attrs.field(init=False)
+    in_log: bool = True
+    """Whether the log contains all that the tables contain. Tables of another mode, of RocketMQ or copied from a leader of
+    RocketMQ are not in the log before a leader of ours has carried them over."""
+    _leads: bool = False
+    """Whether the tables may contain changes that are not derived yet."""
+    _logged_groups: dict[str, GroupConfig] = attrs.field(factory=dict[str, GroupConfig])
+    """On the leader, the groups as they are at the end of the log; another leader may still truncate some of them."""
+    _logged_forbidden: Forbidden = attrs.field(factory=Forbidden)
+    """On the leader, the forbidden bits as they are at the end of the log."""
     _unlogged_topics: set[str] = attrs.field(factory=set[str])
     """Topics whose changes on this node are not in the log yet."""
+    _unsure_offsets: dict[tuple[str, str, int], None] = attrs.field(factory=dict[tuple[str, str, int], None])
+    """The topic, group and queue of commits that this node has appended and not derived yet, or could not append."""
     _refusal: str = ""
     """Why the log refused a change; empty if it accepted all of them."""
     _deliveries: int = 0
@@ -80,57 +95,74 @@ class ReplicatedTables:
     _delivered: Mapping[str, int] = attrs.field(factory=dict[str, int])
     """The positions of delayed messages in the derived part of the log; later deliveries may be truncated."""
 
+    def __attrs_post_init__(self) -> None:
+        self.derived = DerivedTables(self.topics, self.groups)
+
     def observe(self) -> None:
         """From now on, append changes while this node leads, and apply those of other leaders."""
-        self._derived_groups, self._forbidden = dict(self.groups.groups), dict(self.groups.forbidden)
         self.topics.on_change.append(self._topics_changed)
         self.groups.on_change.append(self._groups_changed)
         self.store.events.on_event.append(self._follow)
 
     # ---------------------------------------------------------------- as the leader
 
-    async def run(self) -> None:
-        """Append commits, locks and deliveries every `GATHER_SECONDS`, until cancelled."""
-        self.offsets.dirty, self.locks.dirty, self._deliveries = {}, {}, self.delay.changes
+    def begin_leading(self) -> None:
+        """Determine what the tables contain that is not in the log: topics adopted from messages, for example."""
+        derived = self.derived
+        self._leads = True
+        self.offsets.dirty, self.locks.dirty, self._deliveries = dict(self._unsure_offsets), {}, self.delay.changes
         self.locks.take_over(self.store.world.clock.monotonic())
         self._delivered = {str(level): offset for level, offset in self.delay.offsets().items()}
-        carrying = self._carry_over()
-        try:
-            while True:
-                await trio.sleep(GATHER_SECONDS)
-                if self._refusal:
-                    self._append_changes()
-                self._append_gathered()
-                if carrying and not self._refusal:
-                    carrying = not self._append(Control(TABLES_CARRIED, {}))
-        finally:
-            self.offsets.dirty = self.locks.dirty = None
-            self._unlogged_topics.clear()
-            self._appended_groups.clear()
-            self._refusal = ""
-            # Deliveries since then may be truncated, and would not be repeated from the newer positions.
-            self.delay.load({"offsetTable": self._delivered})
+        self._unlogged_topics = {name for name, config in self.topics.topics.items() if derived.topics.get(name) != config}
+        self._logged_groups, self._logged_forbidden = dict(derived.groups), dict(derived.forbidden)
+
+    def stop_leading(self) -> None:
+        """Drop the changes of topics and groups that are not derived: other nodes may never have them."""
+        if not self._leads:
+            return
+        self._leads = False
+        self._unsure_offsets.update(self.offsets.dirty or {})
+        self.offsets.dirty = self.locks.dirty = None
+        self._unlogged_topics.clear()
+        self._refusal = ""
+        # Deliveries since then may be truncated, and would not be repeated from the newer positions.
+        self.delay.load({"offsetTable": self._delivered})
+        self.derived.restore()
+
+    async def run(self) -> None:
+        """Append commits, locks and deliveries every `GATHER_SECONDS` while this node leads, until cancelled."""
+        carrying = not self.in_log
+        if carrying:
+            log.info("tables_carried_over", topics=len(self.topics.topics), groups=len(self.groups.groups))
+            self._count_all_as_unlogged()
+        self._append_changes()
+        while True:
+            await trio.sleep(GATHER_SECONDS)
+            if not self._leads:
+                return
+            if self._refusal:
+                self._append_changes()
+            self._append_gathered()
+            if carrying and not self._refusal:
+                carrying = not self._append(self._carried())
+
+    def _carried(self) -> Control:
+        """The event that ends the carrying over. Other nodes, whose own tables may differ, remove what it does not name."""
+        topics, groups = self.topics.topics, self.groups.groups
+        if len(topics) + len(groups) > CARRIED_NAMES_MAX:
+            return Control(TABLES_CARRIED, {})
+        return Control(TABLES_CARRIED, {"topics": list(topics), "groups": list(groups)})
 
     @property
-    def _older_log(self) -> OlderLog | None:
-        """The classic log that this log continues, or None if it has no files any more."""
+    def log_begin(self) -> int:
+        """The physical offset where the replicated log begins; a classic log may be before it."""
         commit_log = self.store.log
-        return commit_log.older if isinstance(commit_log, DividedCommitLog) and not commit_log.older.expired else None
-
-    def _carry_over(self) -> bool:
-        """Append all tables if the log continues an older one and does not contain its tables; return whether that is so."""
-        older = self._older_log
-        if older is None or older.tables_carried:
-            return False
-        log.info("tables_carried_over", topics=len(self.topics.topics), groups=len(self.groups.groups))
-        self._count_all_as_unlogged()
-        self._append_changes()
-        return True
+        return commit_log.divided_offset if isinstance(commit_log, DividedCommitLog) else commit_log.min_offset
 
     def _count_all_as_unlogged(self) -> None:
         self._unlogged_topics.update(self.topics.topics)
-        for known in (self._derived_groups, self._appended_groups, self._forbidden):
-            known.clear()
+        self._logged_groups.clear()
+        self._logged_forbidden.clear()
         self.offsets.dirty = {
             (topic, group, queue_id): None for (topic, group), queues in self.offsets.table.items() for queue_id in queues
         }
@@ -216,20 +248,20 @@ class ReplicatedTables:
             if not self._append(Control(TOPICS_CHANGED, {"topics": [topics[name].to_json() for name in names]})):
                 return
             self._unlogged_topics.difference_update(names)
-        for known in (self._derived_groups, self._appended_groups, self._forbidden):
-            for name in known.keys() - groups.keys():
-                del known[name]
-        logged = {**self._derived_groups, **self._appended_groups}
-        for names in _pieces([name for name, config in groups.items() if logged.get(name) != config]):
+        for name in self._logged_groups.keys() - groups.keys():
+            del self._logged_groups[name]
+        for names in _pieces([name for name, config in groups.items() if self._logged_groups.get(name) != config]):
             if not self._append(Control(GROUPS_CHANGED, {"groups": [groups[name].to_json() for name in names]})):
                 return
-            self._appended_groups.update({name: groups[name] for name in names})
+            self._logged_groups.update({name: groups[name] for name in names})
         forbidden = self.groups.forbidden
-        for names in _pieces([name for name, bits in forbidden.items() if self._forbidden.get(name) != bits]):
+        for name in self._logged_forbidden.keys() - forbidden.keys():
+            del self._logged_forbidden[name]
+        for names in _pieces([name for name, bits in forbidden.items() if self._logged_forbidden.get(name) != bits]):
             changed = {name: forbidden[name] for name in names}
             if not self._append(Control(GROUPS_CHANGED, {"groups": [], "forbidden": changed})):
                 return
-            self._forbidden.update(changed)
+            self._logged_forbidden.update(changed)
 
     def _append_gathered(self) -> None:
         """Append the commits, locks and positions of delayed messages that have changed since they were last appended."""
@@ -243,6 +275,7 @@ class ReplicatedTables:
             if not self._append(Control(OFFSETS_COMMITTED, {"offsets": rows})):
                 offsets.dirty.update(dict.fromkeys(taken))
                 return
+            self._unsure_offsets.update(dict.fromkeys(taken))
         while locks.dirty:
             group = next(iter(locks.dirty))
             if not self._append(Control(LOCKS_CHANGED, {"locks": {group: locks.rows_of(group)}})):
@@ -266,51 +299,74 @@ class ReplicatedTables:
     # ---------------------------------------------------------------- as any other node
 
     def _follow(self, control: Control) -> None:
-        if control.kind == TABLES_CARRIED and (older := self._older_log) is not None:
-            older.tables_carried = True
-        if not self.role.takes_puts:
-            self.apply(control)
-        elif control.kind == DELAYS_DELIVERED:
+        if control.kind == DELAYS_DELIVERED and self.role.takes_puts:
             self._delivered = control.content["levels"]
-        elif control.kind == GROUPS_CHANGED:
-            self._note_groups(control)
+        self.apply(control)
 
-    def apply(self, control: Control) -> None:
-        """Apply an event to the tables; one that cannot be read is logged and skipped."""
+    def apply(self, control: Control, lacks: Callable[[str], bool] = _always) -> None:
+        """Apply an event of the derived log; one that cannot be read is logged and skipped as a whole.
+
+        Args:
+            lacks: whether the table that is read from a file with this name does not contain the event yet.
+        """
         try:
-            self._apply(control)
+            self._apply(control, lacks)
         except (CorruptRecord, KeyError, TypeError, ValueError) as error:
             log.error("table_change_unreadable", kind=control.kind, reason=str(error))
 
-    def _apply(self, control: Control) -> None:
-        content = control.content
-        if control.kind == TOPICS_CHANGED:
-            topics = (TopicConfig.from_json(_object(one)) for one in content["topics"])
-            if changed := [config for config in topics if self.topics.topics.get(config.topic_name) != config]:
-                self.topics.put(*changed)
-        elif control.kind == GROUPS_CHANGED:
-            groups = self._note_groups(control)
-            if news := [config for config in groups if self.groups.groups.get(config.group_name) != config]:
-                self.groups.put(*news)
-            for group, bits in _forbidden_of(control).items():
-                self.groups.put_forbidden(group, bits)
-        elif control.kind == OFFSETS_COMMITTED:
-            for topic, group, queue_id, offset in content["offsets"]:
+    def _apply(self, control: Control, lacks: Callable[[str], bool]) -> None:
+        content, kind, follows = control.content, control.kind, not self.role.takes_puts
+        if kind in (TOPICS_CHANGED, TOPIC_DELETED) and lacks(TOPICS_FILE):
+            self.derived.apply(control)
+            if kind == TOPICS_CHANGED and follows:
+                known = self.topics.topics
+                if changed := [config for config in topics_of(control) if known.get(config.topic_name) != config]:
+                    self.topics.put(*changed, bounded=False)
+        elif kind in (GROUPS_CHANGED, GROUP_DELETED) and lacks(GROUPS_FILE):
+            self.derived.apply(control)
+            if kind == GROUPS_CHANGED and follows:
+                if news := [config for config in groups_of(control) if self.groups.groups.get(config.group_name) != config]:
+                    self.groups.put(*news, bounded=False)
+                for group, bits in forbidden_of(control).items():
+                    self.groups.put_forbidden(group, bits, bounded=False)
+        elif kind == TABLES_CARRIED:
+            self._tables_carried(control)
+        elif kind == OFFSETS_COMMITTED and lacks(OFFSETS_FILE):
+            rows = [(str(t), str(g), int_of(queue_id), long_of(offset)) for t, g, queue_id, offset in content["offsets"]]
+            for topic, group, queue_id, offset in rows:
+                self._unsure_offsets.pop((topic, group, queue_id), None)
+                if not follows:
+                    continue
                 if offset < 0:
                     self.offsets.forget_queue(group, topic, queue_id)
                 else:
-                    self.offsets.commit(group, topic, queue_id, offset)
-        elif control.kind == LOCKS_CHANGED:
+                    self.offsets.commit(group, topic, queue_id, offset, bounded=False)
+        elif kind == LOCKS_CHANGED and follows and lacks(LOCKS_FILE):
             for group, rows in table_of(content["locks"], "locks").items():
                 self.locks.replace(group, rows, self.store.world.clock.monotonic())
-        elif control.kind == DELAYS_DELIVERED:
+        elif kind == DELAYS_DELIVERED and follows:
             self.delay.load({"offsetTable": content["levels"]})
 
-    def _note_groups(self, control: Control) -> list[GroupConfig]:
-        configs = [GroupConfig.from_json(_object(one)) for one in control.content["groups"]]
-        self._derived_groups.update({config.group_name: config for config in configs})
-        self._forbidden.update(_forbidden_of(control))
-        return configs
+    def _tables_carried(self, control: Control) -> None:
+        """Take the log's tables for complete; a node whose own tables differ from the leader's drops the rest of them."""
+        if self.in_log:
+            return
+        self.in_log = True
+        topics, groups = control.content.get("topics"), control.content.get("groups")
+        if not self.role.takes_puts and topics and groups:
+            self.derived.keep_only(frozenset(topics), frozenset(groups))
+            self.derived.restore()
+        self.derived.changed()
+        self.offsets.changes += 1
+
+    def forget(self) -> None:
+        """Empty the tables, because the log begins anew: after its first entry, the leader has appended all tables."""
+        self.derived.clear()
+        self.offsets.clear()
+        self.locks.clear()
+        self.delay.load({})
+        self._unsure_offsets.clear()
+        self.in_log = True
 
     def events_between(self, start: int, end: int) -> Iterator[tuple[int, Control]]:
         """The events in the log from `start` to `end`, with their physical offsets."""
@@ -324,17 +380,6 @@ class ReplicatedTables:
                     log.error("control_record_unreadable", physical_offset=parts[3], reason=str(error))
 
 
-def _forbidden_of(control: Control) -> dict[str, dict[str, int]]:
-    table = table_of(control.content.get("forbidden"), "forbidden")
-    return {group: {topic: int_of(bits) for topic, bits in table_of(topics, group).items()} for group, topics in table.items()}
-
-
 def _pieces(names: list[str]) -> Iterator[list[str]]:
     for start in range(0, len(names), SETTINGS_PER_RECORD_MAX):
         yield names[start : start + SETTINGS_PER_RECORD_MAX]
-
-
-def _object(value: Any) -> Mapping[str, Any]:
-    if not isinstance(value, dict):
-        raise TypeError(f"a setting is a JSON object (got {value!r:.100})")
-    return cast("dict[str, Any]", value)

@@ -87,6 +87,9 @@ class SlavesTables:
     def groups_version(self) -> Mapping[str, int]:
         return self.groups.version.to_json()
 
+    def asking(self) -> None:
+        """Do nothing; `CopiedTables` overrides this."""
+
     async def take_topics(self, stored: Mapping[str, Any]) -> None:
         before = set(self.topics.topics)
         await self.topics.load_in_slices(stored)

@@ -12,11 +12,23 @@ from ..world.clock import Clock
 from .commits import Commits
 from .config import BrokerConfig
 from .delay import DelayDelivery
-from .deletions import GROUPS_FILE, OFFSETS_FILE, TOPICS_FILE, Deletions
+from .deletions import Deletions
 from .groups import GroupTable
-from .locks import LOCKS_FILE, QueueLocks
+from .locks import QueueLocks
 from .offsets import ConsumerOffsets
-from .persistence import LOG_OFFSET_KEY, Persistence, encoded
+from .persistence import (
+    GROUPS_FILE,
+    IN_LOG_KEY,
+    LOCKS_FILE,
+    LOG_DERIVED,
+    LOG_OFFSET_KEY,
+    OFFSETS_FILE,
+    TOPICS_FILE,
+    Persistence,
+    Table,
+    encoded,
+)
+from .replicated_tables import ReplicatedTables
 from .topics import TopicTable
 
 DELAYS_FILE = "delayOffset.json"
@@ -39,6 +51,8 @@ class TableFiles:
     delay: DelayDelivery
     locks: QueueLocks
     deletions: Deletions
+    replicated: ReplicatedTables | None
+    """In DLedger mode, the tables in the log; otherwise None."""
 
     def load(self, config: BrokerConfig) -> None:
         """Read the other tables, apply the log's events to all of them, and write every table that changes from now on.
@@ -50,12 +64,6 @@ class TableFiles:
         # Lost topics are adopted from their messages; without offsets all groups would skip what they have not consumed.
         self.persistence.load(OFFSETS_FILE, self.offsets.load, replaceable=False)
         self.persistence.load(DELAYS_FILE, self.delay.load)
-        topics_file = keep(
-            TOPICS_FILE, self._with_log_offset(self.topics.to_json), self._refreshed(lambda: self.topics.version.counter)
-        )
-        groups_file = keep(
-            GROUPS_FILE, self._with_log_offset(self.groups.to_json), self._refreshed(lambda: self.groups.version.counter)
-        )
         keep(
             OFFSETS_FILE,
             lambda: encoded(self._with_log_offset(self.offsets.to_json)()),
@@ -65,18 +73,45 @@ class TableFiles:
         keep(DELAYS_FILE, self.delay.durable_json, self.delay.durable_changes, config.flush_delay_offset_interval / 1000)
         now = self.clock.monotonic()
         self.persistence.load(LOCKS_FILE, lambda stored: self.locks.load(stored, now))
-        keep(LOCKS_FILE, self._with_log_offset(self.locks.to_json), self._refreshed(lambda: self.locks.changes))
+        locks_file = keep(LOCKS_FILE, self._with_log_offset(self.locks.to_json), self._refreshed(lambda: self.locks.changes))
         self.store.on_queues_cut.append(self.commits.queues_cut)
-        self.topics.on_change.append(lambda _: topics_file.wake())
-        self.groups.on_change.append(groups_file.wake)
+        if self.replicated is None:
+            topics_file = keep(TOPICS_FILE, self._with_log_offset(self.topics.to_json), lambda: self.topics.version.counter)
+            groups_file = keep(GROUPS_FILE, self._with_log_offset(self.groups.to_json), lambda: self.groups.version.counter)
+            self.topics.on_change.append(lambda _: topics_file.wake())
+            self.groups.on_change.append(groups_file.wake)
+            self.deletions.follow_log()
+        else:
+            self._keep_derived(self.replicated, locks_file)
+
+    def _keep_derived(self, replicated: ReplicatedTables, locks_file: Table) -> None:
+        """Apply the log's events, and write topics and groups as they are derived, without a leader's later changes."""
+        persistence, derived = self.persistence, replicated.derived
+        replicated.in_log = not persistence.not_in_log & {TOPICS_FILE, GROUPS_FILE, OFFSETS_FILE}
+        derived.adopt()
+        topics_file = persistence.keep(
+            TOPICS_FILE, self._with_log_offset(derived.topics_json), self._refreshed(lambda: derived.topics_changes)
+        )
+        groups_file = persistence.keep(
+            GROUPS_FILE, self._with_log_offset(derived.groups_json), self._refreshed(lambda: derived.groups_changes)
+        )
+        derived.on_topics.append(topics_file.wake)
+        derived.on_groups.append(groups_file.wake)
         self.deletions.follow_log()
+        if persistence.missing & LOG_DERIVED:  # a later start would search the whole log for events of files that do not exist
+            derived.changed()
+            self.offsets.changes += 1
+            self.locks.changes += 1
+            locks_file.wake()
 
     def _with_log_offset(self, to_json: Callable[[], Mapping[str, Any]]) -> Callable[[], dict[str, Any]]:
         """The content of a table's file: the table, and the log offset up to which it contains all events."""
-        return lambda: {LOG_OFFSET_KEY: self.deletions.log_offset, **to_json()}
+        if (replicated := self.replicated) is None:
+            return lambda: {LOG_OFFSET_KEY: self.deletions.log_offset, **to_json()}
+        return lambda: {LOG_OFFSET_KEY: self.deletions.log_offset, IN_LOG_KEY: replicated.in_log, **to_json()}
 
     def _refreshed(self, changes: Callable[[], int]) -> Callable[[], int]:
         """The number of changes of a table; in a DLedger group each `REFRESH_BYTES` of the log count as one too."""
-        if self.deletions.replicated is None:
+        if self.replicated is None:
             return changes
         return lambda: changes() + self.deletions.log_offset // REFRESH_BYTES

@@ -204,9 +204,9 @@ class TopicTable:
         """Whether the topic belongs to the broker itself, so that no request may create or delete it."""
         return topic in _SYSTEM_TOPICS or topic in self._own_names or topic.startswith(SYSTEM_PREFIX)
 
-    def put(self, *configs: TopicConfig) -> None:
-        """Create or replace topics; raises TableFull if they do not fit, and none is entered then."""
-        self._entries.put({config.topic_name: config.to_json() for config in configs})
+    def put(self, *configs: TopicConfig, bounded: bool = True) -> None:
+        """Create or replace topics; raises TableFull if they are `bounded` and do not fit, and none is entered then."""
+        self._entries.put({config.topic_name: config.to_json() for config in configs}, bounded=bounded)
         for config in configs:
             self.topics[config.topic_name] = config
         self._changed([config.topic_name for config in configs])

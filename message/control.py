@@ -45,7 +45,8 @@ DELAYS_DELIVERED = "delays_delivered"
 """`levels` holds for each delay level the queue offset of the next message to deliver."""
 
 TABLES_CARRIED = "tables_carried"
-"""The log continues an older one, and the events before this one contain all tables that the older one ended with."""
+"""The events before this one contain all tables that were in no log: those of a classic log, or of RocketMQ. `topics` and
+`groups` hold the names of all topics and groups, or are absent if there are very many; other nodes remove what is not named."""
 
 
 @attrs.frozen

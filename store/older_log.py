@@ -7,7 +7,6 @@ without reading a segment.
 
 from __future__ import annotations
 
-import contextlib
 import zlib
 from collections.abc import Callable, Iterator
 from typing import Any, cast
@@ -46,10 +45,6 @@ class OlderLog:
     """`dividedLog.json`."""
     end: OlderEnd | None = None
     """None before it is sealed."""
-    tables_carried: bool = False
-    """Whether the newer log has the event which says that it contains the tables of the older one."""
-    _saved: bool = False
-    """The value of `tables_carried` in the file."""
 
     @property
     def expired(self) -> bool:
@@ -75,7 +70,6 @@ class OlderLog:
         numbers = [fields.get(name) for name in ("dividedOffset", "end", "crc")]
         if all(isinstance(number, int) for number in numbers) and numbers[0] == self.files_end:
             self.end = OlderEnd(*cast("list[int]", numbers))
-            self.tables_carried = self._saved = fields.get("tablesCarried") is True
 
     def save(self) -> None:
         """Write `dividedLog.json`; blocks.
@@ -84,9 +78,7 @@ class OlderLog:
             OSError: the file keeps its previous content.
         """
         if self.end is not None:
-            found = {"dividedOffset": self.end.divided_offset, "end": self.end.end, "crc": self.end.crc}
-            self.file.save({**found, "tablesCarried": self.tables_carried})
-            self._saved = self.tables_carried
+            self.file.save({"dividedOffset": self.end.divided_offset, "end": self.end.end, "crc": self.end.crc})
 
     # ---------------------------------------------------------------- reading
 
@@ -150,7 +142,6 @@ class OlderLog:
             segments.sync(last.start, self.files_end)
         last.wrote = last.size
         self.end = self._identify(end)
-        self.tables_carried = False
         self.save()
 
     def _identify(self, end: int) -> OlderEnd:
@@ -199,7 +190,4 @@ class OlderLog:
 
     def close(self) -> None:
         """Close the files; blocks."""
-        if self._saved != self.tables_carried and not self.expired:
-            with contextlib.suppress(OSError):  # the next leader of this node carries the tables over once more
-                self.save()
         self.local.close()

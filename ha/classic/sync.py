@@ -46,6 +46,10 @@ Offsets = dict[tuple[str, str], dict[int, int]]
 class SlaveTables(Protocol):
     """The tables of a slave's broker."""
 
+    def asking(self) -> None:
+        """Note that a table is about to be requested."""
+        ...
+
     def topics_version(self) -> Mapping[str, int]: ...
     def groups_version(self) -> Mapping[str, int]: ...
 
@@ -230,6 +234,7 @@ class ConfigSync:
             log.info("offsets_handed_to_master", offsets=handed)
 
     async def _ask(self, channel: Channel, code: RequestCode) -> dict[str, Any]:
+        self.tables.asking()
         nonce = None
         if self.secret:
             assert self.secrets is not None, "a secret needs nonces"

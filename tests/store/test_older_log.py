@@ -157,13 +157,3 @@ def test_what_a_crash_leaves_of_a_dropped_log_still_reaches_to_the_newer_one(mon
     assert removed == names
     assert len(names) > 3
     assert older.expired
-
-
-def test_that_the_tables_are_carried_over_is_kept_by_closing() -> None:
-    disk, end = left_by_a_broker()
-    older = older_log(disk)
-    older.recover_end(end, 0, CLEAN)
-    older.tables_carried = True
-    older.close()
-
-    assert older_log(disk).tables_carried

@@ -90,6 +90,10 @@ class Tables:
     taken: dict[str, Any] = attrs.field(factory=dict[str, Any])
     offsets: Offsets = attrs.field(factory=dict[tuple[str, str], dict[int, int]])
     adoptions: int = 0
+    asked: int = 0
+
+    def asking(self) -> None:
+        self.asked += 1
 
     def topics_version(self) -> Mapping[str, int]:
         return self._version("topics")
@@ -178,7 +182,7 @@ async def test_one_round_brings_every_table_in_rocketmqs_order() -> None:
     assert [request.code for request in master.asked] == [21, 43, 45, 201]
     assert tables.offsets == {KEY: {0: 5, 1: 6}}
     assert tables.taken.keys() == {"topics", "delay", "groups"}
-    assert (sync.rounds, tables.adoptions) == (1, 0)
+    assert (sync.rounds, tables.adoptions, tables.asked) == (1, 0, 4)
 
 
 @pytest.mark.parametrize("masters", [b"", b"other", b"secret"])
