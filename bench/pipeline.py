@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import itertools
 import json
 import os
 import random
@@ -25,7 +26,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable
-from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,8 @@ SMALL_COUNT = 100
 TEXT_BYTES = 16 * 1024 * 1024
 """The size of the text that bodies are cut from, each from another place."""
 SAMPLE_SECONDS = 0.01
-"""The interval at which the memory of workers is looked up."""
+SAMPLES_PER_SEARCH = 50
+"""The interval at which the memory of workers is looked up, and how often before workers are searched for again."""
 AT_LEAST = {
     "scan / Parquet read": 0.6,
     "scan / Parquet read, maps": 0.6,
@@ -215,8 +216,13 @@ def worker_mib(*actions: Callable[[], object]) -> float:
 
     def watch() -> None:
         nonlocal largest
-        while not done.wait(SAMPLE_SECONDS):
-            largest = max(largest, *map(private_kib, workers()), 0)
+        found: list[Path] = []
+        for number in itertools.count():
+            if done.wait(SAMPLE_SECONDS):
+                return
+            if number % SAMPLES_PER_SEARCH == 0:
+                found = workers()
+            largest = max(largest, *map(private_kib, found), 0)
 
     watcher = threading.Thread(target=watch)
     watcher.start()
@@ -374,6 +380,7 @@ def started(store: Path, rounds: int) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a fifth of the data")
+    parser.add_argument("--messages", type=int, metavar="N", help="this many instead of 1,500,000")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there")
     parser.add_argument("--no-apache", action="store_true", help="changes nothing: Spark is what is compared with")
     parser.add_argument("--no-ours", action="store_true", help="measure nothing")
@@ -385,12 +392,13 @@ def main() -> None:
     if arguments.no_ours:
         return
     count, rounds = (300_000, 3) if arguments.quick else (1_500_000, 5)
+    count = arguments.messages or count
     with tempfile.TemporaryDirectory(prefix="bench-pipeline-") as directory:
         work = Path(directory)
         draw = random.Random(3)  # noqa: S311
         write_store(work / "store", (draw.randrange(BODY_MIN, BODY_MAX) for _ in range(count)))
-        write_store(work / "large", repeat(LARGE_BODY, LARGE_COUNT))
-        write_store(work / "small", repeat(BODY_MAX, SMALL_COUNT))
+        write_store(work / "large", itertools.repeat(LARGE_BODY, LARGE_COUNT))
+        write_store(work / "small", itertools.repeat(BODY_MAX, SMALL_COUNT))
         figures = started(work / "small", 2)
         spark = session("local[2]", name="bench", memory="2g", short=False, conf={"spark.sql.shuffle.partitions": "2"})
         bench = Bench(spark, work, rounds)
