@@ -1,5 +1,9 @@
-"""Reads one task in the process that Spark chose for it; used by batches and streams."""
+"""Reads one task in the process that Spark chose for it; used by batches and streams.
 
+Processes that read files do not import what only brokers need.
+"""
+
+# ruff: noqa: PLC0415 - for this reason
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -10,8 +14,6 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from .batches import Batches
-from .broker_client import BrokerCatalog, BrokerClient
-from .broker_reader import BrokerReader
 from .catalog import Catalog, StoreCatalog
 from .columns import Column
 from .errors import warn
@@ -32,6 +34,8 @@ def open_catalog(options: ReadOptions) -> Catalog:
     """Open the store or the brokers that the options name; raises `BadOption` or `Unavailable`."""
     if isinstance(options.place, Stores):
         return StoreCatalog(options.place)
+    from .broker_client import BrokerCatalog, BrokerClient
+
     return BrokerCatalog(BrokerClient(options.place), options.pulling)
 
 
@@ -53,6 +57,9 @@ class TaskReader:
         reader = Reader(Batches(self.columns), options.content, options.fail_on_data_loss, warn)
         place = options.place
         if not isinstance(place, Stores):
+            from .broker_client import BrokerClient
+            from .broker_reader import BrokerReader
+
             yield from BrokerReader(BrokerClient(place), options.pulling, reader).read(task)
             return
         for name, path in zip(place.broker_names, place.paths, strict=True):

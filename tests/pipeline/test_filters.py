@@ -26,13 +26,12 @@ from pyspark.sql.datasource import (
 )
 
 from ledgermq.message.message import MessageQueue
-from ledgermq.message.properties import encode_properties
-from ledgermq.pipeline import batches, segment_reader
+from ledgermq.pipeline import segment_reader
+from ledgermq.pipeline.batch_reader import PruningReader
 from ledgermq.pipeline.columns import chosen
 from ledgermq.pipeline.filters import Condition, Pruning
 from ledgermq.pipeline.options import read_options
 from ledgermq.pipeline.ranges import QueueRange
-from ledgermq.pipeline.source import LedgermqReader, PruningReader
 
 from .stores import StoreFiles, interleaved
 
@@ -104,34 +103,6 @@ def test_only_records_that_may_match_are_looked_at(read: Callable[..., Read], fi
     found = read(*filters)
 
     assert found.looked_at == len(found.rows) == count
-
-
-def test_only_wanted_columns_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bodies and properties are not copied out of the log unless a column needs them."""
-    StoreFiles(tmp_path / "broker-a").append(interleaved(COUNT))
-    copied: list[int] = []
-    gather = batches.gather
-
-    def counted(piece: Any, starts: Any, sizes: Any) -> Any:
-        copied.append(int(sizes.sum()))
-        return gather(piece, starts, sizes)
-
-    monkeypatch.setattr(batches, "gather", counted)
-
-    def copied_for(columns: str) -> int:
-        copied.clear()
-        options = read_options({"storePath": str(tmp_path / "broker-a"), "subscribe": "T", "columns": columns}, streaming=False)
-        reader = LedgermqReader(options, chosen(options.content))
-        assert sum(batch.num_rows for part in reader.partitions() for batch in reader.read(part)) == COUNT
-        return sum(copied)
-
-    bodies = sum(len(message.body) for message in interleaved(COUNT))
-    properties = sum(len(encode_properties(message.properties)) for message in interleaved(COUNT))
-
-    assert copied_for("topic,queueId,queueOffset,storeTimestamp,bodySize,storeHost") == 0
-    assert copied_for("queueId,body") == bodies
-    assert copied_for("tags,keys,msgId") == properties
-    assert copied_for("body,properties,tags") == bodies + properties
 
 
 conditions = st.one_of(
