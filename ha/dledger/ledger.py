@@ -373,8 +373,11 @@ class Ledger(Places):
         """Read the unsynced entries back, verify them, and write and sync them again. Blocks.
 
         Raises:
-            OSError: the disk failed, or an entry reads back damaged.
+            OSError: the disk failed, an entry reads back damaged, or a truncation has failed, which may leave entries without
+                index records. Then `failure` is kept until it has been repeated, which repairs a failed sync as well.
         """
+        if self._cut_failed:
+            raise OSError(errno.EIO, "entries that a failed truncation has to remove are still in the ledger")
         if self.files.unclear:
             self.files.clear_withdrawn()
         start, end = self.synced_position, self.end

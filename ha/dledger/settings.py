@@ -79,6 +79,11 @@ class ReplicaSettings:
     def __attrs_post_init__(self) -> None:
         if self.dialect not in (NATIVE, JAVA):
             raise WrongHaSetting(f"raftDialect is {NATIVE} or {JAVA} (got {self.dialect!r:.40})")
+        if self.dialect == JAVA and self.raft.preferred:
+            raise WrongHaSetting(
+                "preferredLeaderId has no effect with raftDialect = java: remove it, and move leadership with "
+                f"`ledgermq dledger transfer` (got {', '.join(sorted(self.raft.preferred))})"
+            )
         for name in (self.group, *self.peers, self.self_id):
             if not name or len(name.encode()) > NAME_BYTES_MAX:
                 raise WrongHaSetting(f"dLegerGroup and ids of peers have 1 to {NAME_BYTES_MAX} bytes (got {name!r:.100})")

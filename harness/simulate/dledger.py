@@ -41,6 +41,8 @@ GATHER_SLACK_SECONDS = 1.5
 """A failover may lose offset commits that are at most this old, if disks are not slow: an isolated leader accepts commits for
 an election time-out, and collects them for a moment before it replicates them."""
 
+RETURN_SHARE = 0.5
+"""The share of lost disks after which the voter comes back under its own name instead of being replaced."""
 REPLACE_SECONDS = 90.0
 """The longest time for a change of members: one in progress may take 60 s, and the next is accepted only after it."""
 
@@ -173,7 +175,7 @@ class DLedgerRun(NodesRun[DLedgerDraw]):
             "messageDelayLevel": DELAY_LEVELS,
             "haSecret": "secret" if draw.dialect == NATIVE else "",
             "raftDialect": draw.dialect,
-            **({"preferredLeaderId": "n0"} if draw.preferred else {}),
+            **({"preferredLeaderId": "n0"} if draw.preferred and draw.dialect == NATIVE else {}),
         }
         configs = broker_configs(
             "store", "", mode="dledger", nodes=len(hosts), settings=settings, raft_ports=[RAFT_PORT] * len(hosts)
@@ -241,24 +243,42 @@ class DLedgerRun(NodesRun[DLedgerDraw]):
             await trio.sleep(seconds * self.rng.random() * 0.3)
 
     async def _lose_disk(self, nursery: trio.Nursery) -> None:
-        """Remove a machine for good, with its disk, and replace it by another one with another name.
+        """Let a voter lose its disk: it comes back with an empty one, or another machine with another name replaces it.
 
-        This waits until every voter has synced all committed entries, so that no last copy is lost with the disk.
+        This waits until every voter has synced all committed entries, so that no last copy is lost with the disk. With the
+        dialect of DLedger no voter can be replaced, and one without its log might elect a leader that lacks some of it.
         """
-        group = self.group
+        group, draw = self.group, self.draw
         self.heal()
-        strangers = [node for node in self.nodes if node not in group.members]
+        if draw.dialect == JAVA:
+            return
         with trio.move_on_after(ELECT_SECONDS):
             while not group.dispensable():  # noqa: ASYNC110 - no event is set for this
                 await trio.sleep(0.05)
         victims = group.dispensable()
-        if victims and (strangers or len(victims) > self.draw.nodes):
-            victim = self.rng.choice(victims)
-            group.note(f"{victim.host} loses its disk")
+        if not victims:
+            return
+        victim, strangers = self.rng.choice(victims), [node for node in self.nodes if node not in group.members]
+        group.note(f"{victim.host} loses its disk")
+        if not draw.older_messages and self.rng.random() < RETURN_SHARE:
+            await self._return_without_disk(nursery, victim)
+        elif strangers or len(victims) > draw.nodes:
             group.nodes.remove(victim)
             nursery.start_soon(victim.process.end, End.KILL)
             self._life_ended()
             await self._replace(victim, strangers)
+
+    async def _return_without_disk(self, nursery: trio.Nursery, victim: Node) -> None:
+        """Start a voter with an empty disk under its own name; other nodes may fail before the leader has filled it."""
+        await victim.process.end(End.KILL)
+        self._life_ended()
+        disk = victim.machine.disk
+        with disk.no_faults():
+            disk.remove_tree(victim.config.store_path_root_dir)
+        self.blows["returned_without_disk"] += 1
+        await trio.sleep(self.rng.random())
+        await nursery.start(victim.process.run)
+        self.group.note(f"{victim.host} is back without its disk")
 
     async def _replace(self, victim: Node, strangers: Sequence[Node]) -> None:
         """Act as an operator after the loss of a machine: remove it from the group, and add a new one."""

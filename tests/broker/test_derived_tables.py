@@ -13,6 +13,7 @@ from ledgermq.broker.broker import Broker
 from ledgermq.broker.dledger import CopiedTables
 from ledgermq.client.admin import open_admin
 from ledgermq.client.producer import open_producer
+from ledgermq.message.control import Control
 from ledgermq.message.json import dumps, loads
 from ledgermq.message.message import Message
 from ledgermq.remoting.channel import connected
@@ -21,6 +22,7 @@ from ledgermq.remoting.command import RemotingCommand
 from ledgermq.testing.history import End
 from ledgermq.world.network import Address
 
+from ..ha.dledger.test_node import hand_over
 from .test_dledger import Group, scenario
 
 SEND = {
@@ -268,6 +270,52 @@ def test_a_node_that_begins_anew_forgets_what_was_deleted_while_it_was_away() ->
             await producer.send(Message("U", b"x"))
         await check_tables_agree(group)
         assert up(away).offsets.of("gone", "T") == {}
+
+    scenario(story)
+
+
+def test_a_commit_that_only_a_deposed_leader_has_is_in_the_log_once_it_leads_again() -> None:
+    """Its client was told that the commit is accepted, and it may be read there; the group must not move back later."""
+
+    async def story(group: Group) -> None:
+        async with open_producer(group.namesrv, "p", world=group.world("10.0.3.1")) as producer:
+            await group.produce(producer, 6)
+        old = await group.master()
+        others = [node for node in group.nodes if node is not old]
+        group.fabric.part([old.machine.host], [*(node.machine.host for node in others), "10.0.2.1"])
+        commit = {"consumerGroup": "g", "topic": "T", "queueId": "0", "commitOffset": "2"}
+        await ask(group, old, RequestCode.UPDATE_CONSUMER_OFFSET, commit, b"")
+        with trio.fail_after(30):
+            while not any(node in others for node in group.masters()):  # noqa: ASYNC110 - virtual time
+                await trio.sleep(0.01)
+        group.fabric.heal()
+        new = await group.master()
+        await check_tables_agree(group)
+        assert [up(node).offsets.of("g", "T") for node in (old, new)] == [{0: 2}, {}]
+
+        await hand_over(group, up(new), old)
+        await trio.sleep(1)
+        assert [up(node).offsets.of("g", "T") for node in group.nodes] == [{0: 2}] * 3
+
+    scenario(story)
+
+
+def test_an_event_of_which_one_row_cannot_be_read_changes_nothing() -> None:
+    """Otherwise nodes of different versions could apply different parts of it."""
+
+    async def story(group: Group) -> None:
+        leader = await group.master()
+        follower = up(next(node for node in group.nodes if node is not leader))
+        before = tables_of(follower)
+        assert follower.replicated is not None
+        for control in (
+            Control("offsets_committed", {"offsets": [["T", "g", 0, 5], ["T", "g", "x", 1]]}),
+            Control("topics_changed", {"topics": [{"topicName": "Half"}, {"perm": 6}]}),
+            Control("groups_changed", {"groups": [{"groupName": "half"}], "forbidden": {"half": {"T": "x"}}}),
+        ):
+            follower.replicated.apply(control)
+        assert tables_of(follower) == before
+        assert follower.offsets.of("g", "T") == {}
 
     scenario(story)
 

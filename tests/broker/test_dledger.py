@@ -18,6 +18,7 @@ from ledgermq.client.admin import open_admin
 from ledgermq.client.consumer import ConsumeFrom, Consumer, open_consumer
 from ledgermq.client.errors import ClientError
 from ledgermq.client.producer import Producer, open_producer
+from ledgermq.ha.errors import WrongHaSetting
 from ledgermq.message.message import Message
 from ledgermq.namesrv.config import NamesrvConfig
 from ledgermq.namesrv.server import open_namesrv
@@ -365,3 +366,11 @@ def test_a_preferred_leader_that_is_no_peer_is_warned_of(caplog: pytest.LogCaptu
 
     (record,) = caplog.records
     assert "preferred_leader_unknown preferred_leader_id='n7'" in record.getMessage()
+
+
+def test_a_preferred_leader_is_refused_with_the_dialect_that_has_no_effect_for_it() -> None:
+    """A node of ours does not ask for a transfer to it there, so the key would be ignored without a word."""
+    config = broker_configs("store", "10.0.0.1", mode="dledger", nodes=3, raft_ports=[1, 2, 3])[0]
+
+    with pytest.raises(WrongHaSetting, match="preferredLeaderId has no effect with raftDialect = java"):
+        dledger_node(attrs.evolve(config, preferred_leader_id="n1", raft_dialect="java", ha_secret=""))

@@ -63,10 +63,14 @@ def test_the_newest_of_the_files_counts() -> None:
     assert file.load() == TermAndVote(5, "n2")
 
 
-def test_an_unreadable_file_stops_the_start() -> None:
-    """It says what to do instead."""
+@pytest.mark.parametrize("backup", [False, True])
+def test_an_unreadable_file_stops_the_start(*, backup: bool) -> None:
+    """It says what to do instead. A good backup does not help: it is older than the file, and may lack its vote."""
     disk = SimDisk()
     file = file_on(disk)
+    if backup:
+        file.save(TermAndVote(3, ""))
+        disk.replace(file.path, f"{file.path}.bak")
     disk.open(file.path, create_size=10).close()
     with pytest.raises(CorruptHardState, match="might vote twice"):
         file.load()

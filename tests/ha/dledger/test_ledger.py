@@ -175,6 +175,31 @@ def test_what_was_truncated_never_comes_back(reopen: Reopen, checkpointed: bool)
     assert reopen().end_index == -1
 
 
+def test_a_ledger_whose_truncation_failed_refuses_appends_until_it_is_repeated() -> None:
+    """The repair of a failed sync, which runs meanwhile, must not take the ledger for whole: index records are gone already."""
+    disk = SimDisk()
+    ledger = open_small(disk)
+    ledger.append(1, messages(0, 10))
+    before = content(ledger)
+    disk.faults.sync_error = 1.0
+    with pytest.raises(OSError, match=r"Input/output error"):
+        ledger.truncate(5)
+    disk.faults.sync_error = 0.0
+    with pytest.raises(OSError, match="a failed truncation"):
+        ledger.heal()
+    with pytest.raises(NotWritable, match="refused to cut"):
+        ledger.append(2, messages(10, 1))
+
+    ledger.truncate(5)
+    ledger.append(2, messages(5, 1))
+    force(ledger)
+    after = content(ledger)
+    ledger.close()
+    assert content(open_small(disk)) == after
+    assert after[:5] == before[:5]
+    assert [term for _, term, _ in after[5:]] == [2]
+
+
 def test_committed_entries_are_not_truncated(reopen: Reopen) -> None:
     """It says what to do instead."""
     ledger = reopen()
