@@ -1,0 +1,189 @@
+"""Elections of the java dialect, row by row as DLedger: VOTE, a round of votes, HEART_BEAT and LEADERSHIP_TRANSFER."""
+
+from __future__ import annotations
+
+import pytest
+
+from ledgermq.ha.dledger.java_election import become_leader
+from ledgermq.ha.dledger.java_messages import Answer, Answered, Code, HeartBeat, Reply, Transfer, Vote, VoteRequest
+from ledgermq.ha.raft.errors import TransferInProgress
+from ledgermq.ha.raft.roles import Role
+from ledgermq.ha.raft.units import PeerId
+
+from .java_nodes import OTHER, OWN, THIRD, answer, node, sent
+
+NORMAL_MS = 300
+"""The interval between two rounds where the lower bound is always drawn."""
+
+
+def vote_request(term: int, end_term: int, end_index: int, sender: PeerId = OTHER) -> VoteRequest:
+    return VoteRequest(sender=sender, to=OWN, term=term, end_index=end_index, end_term=end_term)
+
+
+@pytest.mark.parametrize(
+    ("vote", "leader", "request_", "result"),
+    [
+        (None, None, vote_request(9, 9, 9, PeerId("n9")), Vote.UNKNOWN_LEADER),
+        (None, None, vote_request(9, 9, 9, OWN), Vote.UNEXPECTED_LEADER),
+        (None, None, vote_request(99, 1, 99), Vote.EXPIRED_LEDGER_TERM),  # the log comes before the term: no disturbance
+        (None, None, vote_request(99, 2, 1), Vote.SMALL_LEDGER_END_INDEX),
+        (None, None, vote_request(2, 2, 2), Vote.EXPIRED_VOTE_TERM),
+        (THIRD, THIRD, vote_request(3, 2, 2), Vote.ALREADY_HAS_LEADER),
+        (THIRD, None, vote_request(3, 2, 2), Vote.ALREADY_VOTED),
+        (None, THIRD, vote_request(3, 2, 2), Vote.ALREADY_HAS_LEADER),  # Java would accept
+        (OTHER, None, vote_request(3, 2, 2), Vote.ACCEPT),  # a repeated request
+        (None, None, vote_request(3, 2, 2), Vote.ACCEPT),
+        (THIRD, THIRD, vote_request(4, 2, 2), Vote.ACCEPT),  # Java raises its term first, and accepts the next request
+    ],
+)
+def test_vote_is_judged_in_the_order_of_dledger(
+    vote: PeerId | None, leader: PeerId | None, request_: VoteRequest, result: str
+) -> None:
+    """A voter of term 3 whose log ends with the entry 2 of term 2; only a vote that is given changes it."""
+    core = node([1, 2, 2], term=3, vote=vote, leader=leader)
+    before = core.term, core.vote
+
+    assert answer(core, request_).result == result
+
+    if result == Vote.ACCEPT:
+        assert (core.term, core.vote) == (request_.term, OTHER)
+    else:
+        assert (core.term, core.vote) == before
+
+
+@pytest.mark.parametrize(
+    ("results", "pause_ms", "raises"),
+    [
+        ({OTHER: (Vote.EXPIRED_VOTE_TERM, 7), THIRD: (Vote.ALREADY_VOTED, 1)}, NORMAL_MS, True),
+        ({OTHER: (Vote.TERM_SMALL_THAN_LEDGER, 7), THIRD: (Vote.ALREADY_VOTED, 1)}, NORMAL_MS, True),
+        ({OTHER: (Vote.ALREADY_HAS_LEADER, 1)}, NORMAL_MS + 6000, False),
+        ({OTHER: None, THIRD: None}, NORMAL_MS, False),  # no majority is reached: the same term again, not a higher one
+        ({OTHER: (Vote.EXPIRED_LEDGER_TERM, 1), THIRD: (Vote.SMALL_LEDGER_END_INDEX, 1)}, NORMAL_MS + 1000, False),
+        ({OTHER: (Vote.TERM_NOT_READY, 1)}, 0, False),
+        ({OTHER: (Vote.ALREADY_VOTED, 1), THIRD: (Vote.ALREADY_VOTED, 1)}, NORMAL_MS, True),
+    ],
+    ids=["higher term", "higher ledger", "has leader", "no majority", "larger logs", "revote immediately", "split"],
+)
+def test_a_round_of_votes_is_parsed_in_the_order_of_dledger(
+    results: dict[PeerId, tuple[str, int] | None], pause_ms: int, raises: bool
+) -> None:
+    """The next round comes after the pause, and only some results raise the term."""
+    core = node([1], term=1)
+    core.tick()
+    requests = {request.to: request for request in sent(core) if isinstance(request, VoteRequest)}
+    core.vote = OWN
+    core.self_vote_due = False
+    core.results[OWN] = (Vote.ACCEPT, 1)
+
+    for peer, result in results.items():
+        given = Answer(code=Code.SUCCESS, term=result[1], result=result[0]) if result is not None else None
+        core.step(Answered(requests[peer], given))
+
+    assert (core.role, core.round_until_ms) == (Role.CANDIDATE, None)
+    assert (core.next_vote_ms - core.now_ms, core.raise_term) == (pause_ms, raises)
+
+
+def test_a_majority_of_votes_elects_in_the_same_term() -> None:
+    """Row 5 of the round: a fresh group elects its first leader in term 0. The vote for itself counts once it is durable."""
+    core = node(term=0)
+    core.tick()
+    request = next(one for one in sent(core) if isinstance(one, VoteRequest) and one.to == OTHER)
+    core.step(Answered(request, Answer(code=Code.SUCCESS, term=0, result=Vote.ACCEPT)))
+    assert core.role is Role.CANDIDATE
+
+    ready = core.ready()
+    assert ready is not None
+    assert ready.hard_state is not None
+    core.advance(ready)
+
+    assert (core.role, core.term) == (Role.LEADER, 0)
+
+
+@pytest.mark.parametrize(
+    ("leader", "sender", "term", "code"),
+    [
+        (None, PeerId("n9"), 3, Code.UNKNOWN_MEMBER),
+        (None, OWN, 3, Code.UNEXPECTED_MEMBER),
+        (None, OTHER, 2, Code.EXPIRED_TERM),
+        (OTHER, OTHER, 3, Code.SUCCESS),
+        (None, OTHER, 3, Code.SUCCESS),
+        (THIRD, OTHER, 3, Code.INCONSISTENT_LEADER),
+        (THIRD, OTHER, 4, Code.SUCCESS),  # Java answers 416 first, and accepts the next one
+    ],
+)
+def test_heart_beat_is_judged_in_the_order_of_dledger(leader: PeerId | None, sender: PeerId, term: int, code: int) -> None:
+    """A node of term 3; only an accepted heartbeat makes it follow."""
+    core = node([1], term=3, leader=leader)
+    core.now_ms = 5000
+
+    assert answer(core, HeartBeat(sender=sender, to=OWN, term=term)).code == code
+
+    if code == Code.SUCCESS:
+        assert (core.role, core.leader, core.term, core.heard_ms) == (Role.FOLLOWER, OTHER, term, 5000)
+    else:
+        assert (core.leader, core.term, core.heard_ms) == (leader, 3, 0)
+
+
+@pytest.mark.parametrize(
+    ("match_index", "changes", "code"),
+    [
+        (0, {"transferee": PeerId("n9")}, Code.UNKNOWN_MEMBER),
+        (-1, {"transferee": OTHER}, Code.FALL_BEHIND_TOO_MUCH),
+    ],
+)
+def test_a_transfer_that_cannot_work_is_refused_by_the_leader(match_index: int, changes: dict[str, PeerId], code: int) -> None:
+    """It goes on leading, and accepts entries."""
+    core = node([1] * 1000, term=1, vote=OWN)
+    become_leader(core)
+    sent(core)
+    assert core.leadership is not None
+    core.leadership.group.followers[OTHER].match_index = match_index
+
+    asked = Transfer(sender=PeerId("client"), to=OWN, term=1, leader=OWN, transferee=changes["transferee"])
+    assert answer(core, asked).code == code
+
+    assert core.leadership.transfer_to is None
+
+
+def test_a_transfer_asks_the_target_once_it_has_everything_and_is_answered_by_its_outcome() -> None:
+    """A second transfer meanwhile is refused, and so are entries; a refusal of the target lets the leader go on."""
+    core = node([1], term=1, vote=OWN)
+    become_leader(core)
+    sent(core)
+    assert core.leadership is not None
+    asked = Transfer(sender=PeerId("client"), to=OWN, term=1, leader=OWN, transferee=OTHER)
+    core.step(asked)
+    assert answer(core, asked).code == Code.LEADER_TRANSFERRING
+    with pytest.raises(TransferInProgress):
+        core.admit()
+    core.leadership.group.followers[OTHER].match_index = 0
+    core.tick()
+    (to_target,) = [one for one in sent(core) if isinstance(one, Transfer)]
+    assert (to_target.to, to_target.index) == (OTHER, 0)
+
+    core.step(Answered(to_target, Answer(code=Code.TAKE_LEADERSHIP_FAILED, term=1)))
+
+    (reply,) = [one for one in sent(core) if isinstance(one, Reply)]
+    assert (reply.request, reply.code) == (asked, Code.TAKE_LEADERSHIP_FAILED)
+    assert core.leadership.transfer_to is None
+
+
+def test_a_leader_without_answers_becomes_a_candidate_of_its_own_term() -> None:
+    """After three intervals of heartbeats."""
+    core = node([1], term=1, vote=OWN)
+    become_leader(core)
+    for _ in range(601):
+        core.tick()
+
+    assert (core.role, core.term) == (Role.CANDIDATE, 1)
+
+
+def test_a_follower_without_heartbeats_becomes_a_candidate_of_its_own_term() -> None:
+    """After three intervals; its first round asks in the old term, and so finds a leader that others still have."""
+    core = node([1], term=1, vote=OTHER, leader=OTHER)
+    for _ in range(602):
+        core.tick()
+        asked = [one for one in sent(core) if isinstance(one, VoteRequest)]
+
+    assert (core.role, core.term) == (Role.CANDIDATE, 1)
+    assert {request.term for request in asked} <= {1}

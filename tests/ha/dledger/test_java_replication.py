@@ -1,0 +1,286 @@
+"""Replication of the java dialect: COMPARE, TRUNCATE, APPEND and COMMIT, what a follower refuses, and what is committed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from ledgermq.ha.dledger.java_core import JavaCore
+from ledgermq.ha.dledger.java_election import become_leader
+from ledgermq.ha.dledger.java_messages import APPEND, COMMIT, COMPARE, TRUNCATE, Answer, Answered, Code, Push, Reply
+from ledgermq.ha.dledger.java_replication import advance_commit, apply_pushes, feed_followers, same_entry
+from ledgermq.ha.raft.units import PeerId
+
+from .java_nodes import OTHER, OWN, THIRD, answer, entry, node, sent
+
+
+def leader(terms: Sequence[int], *, term: int = 3, begin: int = 0, voters: Sequence[str] = ("n0", "n1", "n2")) -> JavaCore:
+    """A leader of `term` whose follower n1 has answered a heartbeat."""
+    core = node(terms, term=term, vote=OWN, begin=begin, voters=voters)
+    become_leader(core)
+    sent(core)
+    assert core.leadership is not None
+    core.leadership.group.followers[OTHER].follows = True
+    return core
+
+
+def pushes(core: JavaCore) -> list[Push]:
+    """What the leader sends next."""
+    feed_followers(core)
+    return [one for one in sent(core) if isinstance(one, Push)]
+
+
+def push(kind: str, first: int, terms: Sequence[int], *, commit: int = -1, sender: PeerId = OTHER, body: int = 0) -> Push:
+    """A push of the leader n1 of term 3."""
+    entries = tuple(entry(first + at, term, body) for at, term in enumerate(terms))
+    last = first + len(terms) - 1 if terms else -1
+    return Push(
+        sender=sender,
+        to=OWN,
+        term=3,
+        kind=kind,
+        commit_index=commit,
+        first_index=first if terms else -1,
+        last_index=last,
+        entries=entries,
+    )
+
+
+def replies(core: JavaCore) -> list[Reply]:
+    return [one for one in sent(core) if isinstance(one, Reply)]
+
+
+# ---------------------------------------------------------------------------------------------------------------- the leader
+
+
+@pytest.mark.parametrize(
+    ("code", "bounds", "kind", "index"),
+    [
+        (Code.SUCCESS, (0, 9), APPEND, 10),
+        (Code.SUCCESS, (0, 12), TRUNCATE, 9),
+        (Code.INCONSISTENT_STATE, (-1, -1), TRUNCATE, 4),
+        (Code.INCONSISTENT_STATE, (0, 3), TRUNCATE, 4),
+        (Code.INCONSISTENT_STATE, (12, 14), TRUNCATE, 4),
+        (Code.INCONSISTENT_STATE, (0, 6), COMPARE, 6),
+        (Code.INCONSISTENT_STATE, (0, 9), COMPARE, 8),
+        (Code.INCONSISTENT_STATE, (0, 12), COMPARE, 8),
+    ],
+    ids=["equal ends", "has more", "empty", "ends before", "begins behind", "shorter", "differs at the end", "differs"],
+)
+def test_compare_decides_as_do_compare_does(code: int, bounds: tuple[int, int], kind: str, index: int) -> None:
+    """A leader with the entries 4 to 9 has compared its last one; the next push depends on the follower's answer."""
+    core = leader([1] * 10, begin=4)
+    (compare,) = pushes(core)
+    assert (compare.kind, compare.first_index) == (COMPARE, 9)
+
+    core.step(Answered(compare, Answer(code=code, term=3, begin_index=bounds[0], end_index=bounds[1])))
+
+    if kind == APPEND:
+        assert core.leadership is not None
+        assert core.leadership.group.followers[OTHER].write_index == index
+    else:
+        (following,) = pushes(core)
+        assert (following.kind, following.first_index) == (kind, index)
+
+
+@pytest.mark.parametrize("given", [None, Answer(code=Code.PUSH_REQUEST_IS_FULL, term=3)], ids=["none", "another code"])
+def test_compare_pauses_after_an_error(given: Answer | None) -> None:
+    """For half a second; then it begins at the leader's end again."""
+    core = leader([1, 1])
+    (compare,) = pushes(core)
+    core.step(Answered(compare, given))
+
+    assert pushes(core) == []
+    core.now_ms += core.settings.error_pause_ms
+    assert [one.kind for one in pushes(core)] == [COMPARE]
+
+
+def test_append_follows_truncate_and_an_inconsistent_answer_compares_again() -> None:
+    """At once, without a pause."""
+    core = leader([1, 1])
+    (compare,) = pushes(core)
+    core.step(Answered(compare, Answer(code=Code.INCONSISTENT_STATE, term=3, begin_index=-1, end_index=-1)))
+    (truncate,) = pushes(core)
+    core.step(Answered(truncate, Answer(code=Code.SUCCESS, term=3)))
+    (append,) = pushes(core)
+    assert (append.kind, append.first_index, append.last_index) == (APPEND, 1, 1)
+
+    core.step(Answered(append, Answer(code=Code.INCONSISTENT_STATE, term=3, index=1)))
+
+    assert [one.kind for one in pushes(core)] == [COMPARE]
+
+
+def test_a_quota_of_pushes_in_flight_lets_the_leader_wait() -> None:
+    """An answer gives room for the next one; an answer of an earlier session gives none."""
+    core = leader([1] * 2000)
+    assert core.leadership is not None
+    follower = core.leadership.group.followers[OTHER]
+    follower.state, follower.write_index, follower.follows = APPEND, 0, True
+    core.settings = type(core.settings)(inflight_max=3, batches=False)
+    first, *_ = out = pushes(core)
+    assert [one.first_index for one in out] == [0, 1, 2]
+    assert pushes(core) == []
+
+    core.step(Answered(first, Answer(code=Code.SUCCESS, term=3, index=0, count=1)))
+
+    assert [one.first_index for one in pushes(core)] == [3]
+
+
+@pytest.mark.parametrize(
+    ("own", "marks", "committed"),
+    [(3, [3, 2, 1, 1], 2), (3, [3, 3, 0, 0], 3), (3, [-1, -1, -1, -1], -1), (3, [3, 2, 2], 2)],
+    ids=["five", "three of five", "alone", "four"],
+)
+def test_committed_index_is_the_water_mark_of_a_majority(own: int, marks: list[int], committed: int) -> None:
+    """The element size / 2 of the marks in descending order, the leader's own among them."""
+    core = leader([3] * (own + 1), voters=[f"n{number}" for number in range(len(marks) + 1)])
+    assert core.leadership is not None
+    for follower, mark in zip(core.leadership.group, marks, strict=True):
+        follower.match_index = mark
+
+    advance_commit(core)
+
+    assert core.commit_index == committed
+
+
+def test_entries_of_earlier_terms_are_committed_only_by_one_of_the_leaders_own() -> None:
+    """Where DLedger counts them at once (Raft §5.4.2)."""
+    core = leader([1, 2])
+    assert core.leadership is not None
+    for follower in core.leadership.group:
+        follower.match_index = 1
+    advance_commit(core)
+    assert core.commit_index == -1
+
+
+# -------------------------------------------------------------------------------------------------------------- the follower
+
+
+def test_a_push_that_is_no_push_of_the_leader_changes_nothing() -> None:
+    """The code is not 406, by which the sender would take the logs for different."""
+    core = node([1], term=3, leader=THIRD)
+
+    assert answer(core, push(COMPARE, 0, [1])).code == Code.NOT_FOLLOWER
+    assert (core.leader, core.controls, core.waiting) == (THIRD, [], {})
+
+
+def test_what_a_follower_receives_is_queued_or_refused() -> None:
+    """411 without an entry, 413 for one that waits already, 421 when too many wait; a COMPARE refuses all that wait."""
+    core = node([1], term=3, leader=OTHER)
+    core.settings = type(core.settings)(waiting_max=2)
+    for kind in (APPEND, COMPARE, TRUNCATE, "SOMETHING"):
+        assert answer(core, push(kind, 0, [])).code == Code.UNEXPECTED_ARGUMENT
+    core.step(push(APPEND, 5, [3]))
+    assert answer(core, push(APPEND, 5, [3])).code == Code.REPEATED_PUSH
+    core.step(push(APPEND, 6, [3]))
+    assert answer(core, push(APPEND, 7, [3])).code == Code.PUSH_REQUEST_IS_FULL
+
+    core.step(push(COMPARE, 0, [1]))
+
+    assert [reply.code for reply in replies(core)] == [Code.INCONSISTENT_STATE] * 2
+    assert not core.waiting
+
+
+@pytest.mark.parametrize(("body", "code"), [(0, Code.SUCCESS), (1, Code.INCONSISTENT_STATE)])
+def test_compare_is_answered_by_whether_the_entries_are_equal(body: int, code: int) -> None:
+    """With the bounds of the log, which the leader needs for its decision. What was not compared is not appended to."""
+    core = node([1, 1, 1], term=3, leader=OTHER)
+    core.step(push(COMPARE, 1, [1], body=body))
+    apply_pushes(core)
+
+    (reply,) = replies(core)
+    assert (reply.code, reply.begin_index, reply.end_index) == (code, 0, 2)
+    assert core.verified_index == (1 if code == Code.SUCCESS else -1)
+
+
+def test_truncate_removes_what_comes_after_the_entry_and_appends_it_where_it_is_lacking() -> None:
+    """Never what is committed."""
+    core = node([1, 1, 2, 2], term=3, leader=OTHER, committed=0)
+    core.step(push(TRUNCATE, 1, [1]))
+    apply_pushes(core)
+    assert (core.log.last_index, core.verified_index, core.log.truncate_from) == (1, 1, 2)
+
+    lacking = node([1], term=3, leader=OTHER)
+    lacking.step(push(TRUNCATE, 1, [2]))
+    apply_pushes(lacking)
+    assert (lacking.log.last_index, lacking.log.last_term) == (1, 2)
+
+    committed = node([1, 1, 2, 2], term=3, leader=OTHER, committed=2)
+    committed.step(push(TRUNCATE, 1, [1]))
+    apply_pushes(committed)
+    assert [reply.code for reply in replies(committed)] == [Code.INCONSISTENT_STATE]
+    assert committed.log.last_index == 3
+
+
+def test_an_append_is_answered_when_it_is_durable() -> None:
+    """Java answers before any sync."""
+    core = node([1], term=3, leader=OTHER)
+    core.verified_index = 0
+    core.step(push(APPEND, 1, [3, 3], commit=1))
+    ready = core.ready()
+    assert ready is not None
+    assert replies(core) == []
+    core.advance(ready)
+    point = core.sync_point()
+
+    core.persisted(point)
+
+    (reply,) = replies(core)
+    assert (reply.code, reply.index, reply.count, reply.end_index) == (Code.SUCCESS, 1, 2, 2)
+    assert core.commit_index == 1
+
+
+def test_an_append_to_what_was_not_compared_with_this_leader_is_refused() -> None:
+    """The dialect's APPEND names no previous entry, so only the comparison shows that it joins."""
+    core = node([1], term=3, leader=OTHER)
+    core.step(push(APPEND, 1, [3]))
+    apply_pushes(core)
+
+    assert [reply.code for reply in replies(core)] == [Code.INCONSISTENT_STATE]
+    assert core.log.last_index == 0
+
+
+@pytest.mark.parametrize(("body", "code"), [(0, Code.SUCCESS), (1, Code.INCONSISTENT_STATE)])
+def test_a_repeated_append_is_answered_by_what_the_log_has(body: int, code: int) -> None:
+    """The abnormal check: an answer was lost, or the entries differ."""
+    core = node([1, 1], term=3, leader=OTHER)
+    core.step(push(APPEND, 1, [1], body=body))
+    apply_pushes(core)
+
+    assert [reply.code for reply in replies(core)] == [code]
+
+
+def test_a_gap_is_refused_after_a_second() -> None:
+    """The abnormal check: until then the missing push may still come."""
+    core = node([1], term=3, leader=OTHER)
+    core.verified_index = 0
+    core.step(push(APPEND, 3, [3]))
+    core.now_ms += core.settings.gap_ms
+    apply_pushes(core)
+    assert replies(core) == []
+
+    core.now_ms += 1
+    apply_pushes(core)
+
+    assert [reply.code for reply in replies(core)] == [Code.INCONSISTENT_STATE]
+
+
+def test_commit_goes_no_further_than_what_was_compared_with_this_leader() -> None:
+    """Where DLedger goes to its own end, which may hold other entries than the leader's."""
+    core = node([1, 1, 1], term=3, leader=OTHER)
+    core.verified_index = 1
+
+    assert answer(core, push(COMMIT, 0, [], commit=2)).code == Code.SUCCESS
+    assert core.commit_index == 1
+
+
+def test_entries_are_compared_without_their_checksums() -> None:
+    """A Java node leaves both 0."""
+    ours = entry(0, 1)
+    theirs = bytearray(ours)
+    theirs[36:44] = bytes(8)
+
+    assert same_entry(ours, memoryview(theirs))
+    theirs[-1] ^= 1
+    assert not same_entry(ours, memoryview(theirs))
