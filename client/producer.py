@@ -37,6 +37,7 @@ from .errors import (
 )
 from .latency import BOUNDS_MS, BrokerLatencies
 from .publications import Publications
+from .replaced_masters import watch_masters
 from .retry import RETRIES, SEND_TIMEOUT_SECONDS, attempt_seconds
 from .send_many import Item, ManySends
 from .sending import (
@@ -357,6 +358,7 @@ async def open_producer(
         publications.on_change = producer.targets_changed
         session.producer_groups.add(group)
         session.on_route.append(publications.route_changed)
+        session.nursery.start_soon(watch_masters, session)
         try:
             yield producer
         finally:

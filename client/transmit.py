@@ -121,6 +121,8 @@ class Transmitter:
                 if choose is not None and isinstance(failure, NoPermission) and self._stays_absent(publication, target, choose):
                     failure.retriable, failure.may_have_been_stored = False, attempts.may_have_been_stored
                     raise failure
+            else:
+                publication = self.publications.known.get(publication.topic, publication)
             elsewhere = publication.broker_count > 1 and choose is None
             found = publication is not before  # the new route has other targets, a new master for example
             pause = attempts.again(failure, elsewhere=elsewhere or found, spread=self.session.world.randomness.random())
