@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 import trio
 from trio.testing import MockClock
@@ -226,27 +224,6 @@ async def test_an_epoch_of_which_no_byte_is_left_counts_for_nothing(autojump_clo
             assert slave.content() == master.content()
             assert slave.client.epochs == master.service.epochs
             assert EpochFile(slave.disk, "store").load() == master.service.epochs, "else it counts once the log is longer"
-
-
-@pytest.mark.parametrize("protocol", DIALECTS)
-@pytest.mark.parametrize("seed", range(6))
-async def test_a_slave_killed_anywhere_goes_on_where_it_stood(
-    autojump_clock: MockClock, open_node: OpenNode, protocol: str, seed: int
-) -> None:
-    """Killed again and again in mid-transfer, with and without loss of unsynced bytes, it ends up equal."""
-    rng = random.Random(seed)
-    disk = None
-    async with open_node("m", protocol=protocol, from_first=True) as master:
-        for _ in range(5):
-            master.put(rng.randint(1, 60), size=rng.randint(10, 900))
-            async with open_node("s", slave=True, protocol=protocol, disk=disk) as slave:
-                await trio.sleep(rng.random() * 2)
-                disk = slave.disk.kill() if rng.random() < 0.5 else slave.disk.power_cut(rng.randrange(1000))
-        master.put(10)
-        async with open_node("s", slave=True, protocol=protocol, disk=disk) as slave:
-            await slave.caught_up(master)
-            assert slave.content() == master.content()
-            assert slave.store.max_offset("T", 0) == master.store.max_offset("T", 0)
 
 
 async def test_a_full_disk_stops_a_slave_and_room_lets_it_go_on(
