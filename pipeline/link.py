@@ -78,14 +78,6 @@ class Link:
             self._receive(deadline)
         return self._answers.pop(opaque)
 
-    def any_answer(self, opaques: set[int], timeout_seconds: float) -> tuple[int, RemotingCommand]:
-        """Wait for the first answer to one of several requests; raises as `answer` does."""
-        deadline = self.clock.monotonic() + timeout_seconds
-        while True:
-            for opaque in opaques & self._answers.keys():
-                return opaque, self._answers.pop(opaque)
-            self._receive(deadline)
-
     def call(self, command: RemotingCommand, timeout_seconds: float) -> RemotingCommand:
         """Send a request and wait for its answer; raises as `answer` does."""
         return self.answer(self.submit(command, timeout_seconds), timeout_seconds)

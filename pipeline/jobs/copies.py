@@ -9,7 +9,7 @@ from ..errors import BadOption
 from .places import FORMAT, Source
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 INPUT = "input"
@@ -119,10 +119,3 @@ def stream(
     elif trigger is not None:
         writer = writer.trigger(processingTime=trigger)
     return writer.start()
-
-
-def as_table(spark: SparkSession, source: Source, name: str) -> DataFrame:
-    """Register topics as a view for ad hoc SQL, and return it."""
-    rows = spark.read.format(FORMAT).options(**source).load()
-    rows.createOrReplaceTempView(name)
-    return rows

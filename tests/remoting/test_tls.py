@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,7 +13,7 @@ import pytest
 import trio
 from trio.abc import HalfCloseableStream
 
-from ledgermq.remoting.blocking import BlockingChannel
+from ledgermq.pipeline.link import Link, LinkLost
 from ledgermq.remoting.channel import connected
 from ledgermq.remoting.command import RemotingCommand
 from ledgermq.remoting.dispatcher import Dispatcher
@@ -80,8 +80,8 @@ async def refusal_of(address: Address, network: Network) -> str:
 
 
 def ask_in_thread(address: Address) -> bytes:
-    with BlockingChannel(address, TlsSockets()) as channel:
-        return channel.call(RemotingCommand(1), 60).body
+    with closing(Link(address, TlsSockets())) as link:
+        return link.call(RemotingCommand(1), 60).body
 
 
 async def test_one_port_serves_plain_and_encrypted_clients() -> None:
@@ -106,7 +106,7 @@ async def test_disabled_server_closes_encrypted_connections() -> None:
         assert await echo(address, TcpNetwork()) == BODY
         with capture_logs() as logs:
             assert CLOSED in await refusal_of(address, encrypted())
-            with pytest.raises(ConnectionLost, match=CLOSED):
+            with pytest.raises(LinkLost, match=CLOSED):
                 await trio.to_thread.run_sync(ask_in_thread, address)
         assert logs[0]["event"] == "tls_connection_refused"
 
@@ -265,16 +265,16 @@ async def test_connection_that_is_cut_inside_tls_ends_in_order() -> None:
 
 
 async def test_plain_threads_speak_tls_too(make_certificate: MakeCertificate) -> None:
-    """A blocking channel on encrypted sockets, trusted and not."""
+    """A link of Spark's workers on encrypted sockets, trusted and not."""
     server, other = make_certificate("server"), make_certificate("other")
     async with serving(ServerTls(cert_path=server.cert, key_path=server.key, mode="enforcing")) as address:
 
         def ask(trusted: str) -> bytes:
-            with BlockingChannel(address, TlsSockets(ClientTls(trust_cert_path=trusted))) as channel:
-                return channel.call(RemotingCommand(1, body=BODY), 60).body
+            with closing(Link(address, TlsSockets(ClientTls(trust_cert_path=trusted)))) as link:
+                return link.call(RemotingCommand(1, body=BODY), 60).body
 
         assert await trio.to_thread.run_sync(ask, server.cert) == BODY
-        with pytest.raises(ConnectionLost, match="CERTIFICATE_VERIFY_FAILED"):
+        with pytest.raises(LinkLost, match="CERTIFICATE_VERIFY_FAILED"):
             await trio.to_thread.run_sync(ask, other.cert)
 
 
