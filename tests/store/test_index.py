@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-import os
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import attrs
@@ -315,9 +315,7 @@ def test_what_was_not_flushed_before_a_crash_can_be_put_again(tmp_path: Path, di
 )
 def test_every_key_put_is_found_whatever_the_batches(keys: list[list[str]], data: st.DataObject) -> None:
     """The index against a dictionary, over rolled files and slots shared by many keys."""
-    path = Path(tempfile.gettempdir()) / f"index-{os.getpid()}"
-    index = index_in(path, slots=2, entries=16)
-    try:
+    with tempfile.TemporaryDirectory(prefix="index-") as folder, closing(index_in(Path(folder), slots=2, entries=16)) as index:
         at = 0
         while at < len(keys):
             size = data.draw(st.integers(1, 20))
@@ -327,7 +325,3 @@ def test_every_key_put_is_found_whatever_the_batches(keys: list[list[str]], data
         for key in {key for some in keys for key in some}:
             expected = [n for n, some in enumerate(keys) if key in some]
             assert index.query("T", key, 1000, *FOREVER) == expected
-    finally:
-        for file in [file.name for file in index.files]:
-            index.disk.remove(f"{index.directory}/{file}")
-        index.close()
