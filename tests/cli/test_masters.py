@@ -26,7 +26,7 @@ def headless(start: Start, tmp_path: Path) -> Generator[StartedEmbedded]:
         start("broker", *(text for key, value in own.items() for text in (f"--{key}", value))).wait_for("boot success")
         with blocking.open_admin(embedded.namesrv) as admin:
             admin.call(lambda each: each.create_topic("t", queues=1))
-        with blocking.open_producer(embedded.namesrv) as producer:
+        with blocking.open_producer(embedded.namesrv, send_timeout_seconds=60) as producer:
             (queue,) = (each for each in producer.queues("t") if each.broker_name == "broker-a")
             for number in range(3):
                 assert producer.send(Message("t", b"%d" % number), queue=queue).status.name == "SEND_OK"

@@ -28,7 +28,7 @@ def cluster() -> Generator[Embedded]:
 
 
 def fill(cluster: Embedded, count: int) -> None:
-    with blocking.open_producer(cluster.namesrv) as producer:
+    with blocking.open_producer(cluster.namesrv, send_timeout_seconds=60) as producer:
         producer.send_many([Message("t", b"%d" % number) for number in range(count)])
 
 
@@ -142,7 +142,7 @@ def test_what_a_thread_leaves_behind_comes_again(cluster: Embedded) -> None:
 def test_many_sends_say_what_became_of_each(cluster: Embedded) -> None:
     """A result or an error stands at the place of its message, and one that cannot be sent does not take the others along."""
     messages = [Message("t", b"a"), Message("not a topic", b"b"), Message("t", b"c"), Message("t", b"d" * (5 << 20))]
-    with blocking.open_producer(cluster.namesrv) as producer:
+    with blocking.open_producer(cluster.namesrv, send_timeout_seconds=60) as producer:
         outcomes = producer.send_many(messages)
 
     assert [type(outcome).__name__ for outcome in outcomes] == [
@@ -155,7 +155,10 @@ def test_many_sends_say_what_became_of_each(cluster: Embedded) -> None:
 
 def test_offsets_are_cloned_of_committed_queues_alone(cluster: Embedded) -> None:
     """A queue in which the source has committed nothing stays without an offset, and the target begins there as a new group."""
-    with blocking.open_admin(cluster.namesrv) as admin, blocking.open_producer(cluster.namesrv) as producer:
+    with (
+        blocking.open_admin(cluster.namesrv) as admin,
+        blocking.open_producer(cluster.namesrv, send_timeout_seconds=60) as producer,
+    ):
         admin.call(lambda each: each.create_topic("t", queues=2))
         first, second = producer.queues("t")
         for queue in (first, second):
@@ -199,6 +202,9 @@ from ledgermq import ConsumeFrom, Message, OtherProcess, blocking
 NAMESRV = {cluster.namesrv!r}
 FIRST = ConsumeFrom.FIRST
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+
+def patient_producer():
+    return blocking.open_producer(NAMESRV, send_timeout_seconds=60)
 """
     done = subprocess.run(
         [sys.executable, "-c", head + program], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
@@ -241,7 +247,7 @@ def interrupt_until(ended):
         time.sleep(0.005)
 
 signal.signal(signal.SIGINT, interrupt_a_wait)
-with blocking.open_producer(NAMESRV) as producer, blocking.open_consumer(NAMESRV, "g", "t", consume_from=FIRST) as consumer:
+with patient_producer() as producer, blocking.open_consumer(NAMESRV, "g", "t", consume_from=FIRST) as consumer:
     producer.queues("t")
     for number in range(20):
         ended = threading.Event()
@@ -295,7 +301,7 @@ def test_a_program_ends_with_clients_open(cluster: Embedded) -> None:
         """
 from contextlib import ExitStack
 stack = ExitStack()
-producer = stack.enter_context(blocking.open_producer(NAMESRV))
+producer = stack.enter_context(patient_producer())
 consumer = stack.enter_context(blocking.open_consumer(NAMESRV, "g", "t", consume_from=FIRST))
 taken = 0
 while taken < 10:
@@ -314,7 +320,7 @@ def test_a_forked_child_is_refused(cluster: Embedded) -> None:
     printed = run_program(
         cluster,
         """
-with blocking.open_producer(NAMESRV) as producer, blocking.open_consumer(NAMESRV, "g", "t", consume_from=FIRST) as consumer:
+with patient_producer() as producer, blocking.open_consumer(NAMESRV, "g", "t", consume_from=FIRST) as consumer:
     producer.send(Message("t", b"x"))
     message = consumer.get_one(10)
     child = os.fork()

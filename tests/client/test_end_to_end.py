@@ -83,7 +83,7 @@ async def reaches(count: int, found: Callable[[], Awaitable[int]]) -> None:
 
 async def test_a_new_topic_goes_round(servers: Servers) -> None:
     """The first send creates it; a consumer that starts afterwards gets everything, in each form of sending."""
-    async with open_producer(servers.namesrv, "pg") as producer:
+    async with open_producer(servers.namesrv, "pg", send_timeout_seconds=60) as producer:
         await producer.send(Message("t", b"single", tag="a", keys=["k"], properties={"own": "value"}))
         await producer.send_batch([Message("t", b"batch 0"), Message("t", b"batch 1")])
         await producer.send_oneway(Message("t", b"oneway"))
@@ -101,7 +101,7 @@ async def test_a_new_topic_goes_round(servers: Servers) -> None:
 async def test_every_compression_comes_back(servers: Servers, compression: Compression) -> None:
     """The broker stores what it is given."""
     body = b"again and again " * 1000
-    async with open_producer(servers.namesrv, compression=compression) as producer:
+    async with open_producer(servers.namesrv, compression=compression, send_timeout_seconds=60) as producer:
         await producer.send(Message("t", body))
     async with open_consumer(servers.namesrv, "g", "t", consume_from=ConsumeFrom.FIRST) as consumer:
         (message,) = await take(consumer, 1)
@@ -112,7 +112,7 @@ async def test_every_compression_comes_back(servers: Servers, compression: Compr
 async def test_a_thousand_sends_at_once(servers: Servers) -> None:
     """Each has its own acknowledgement, and queue offsets are dense."""
     results: dict[int, tuple[int, int]] = {}
-    async with open_producer(servers.namesrv) as producer:
+    async with open_producer(servers.namesrv, send_timeout_seconds=60) as producer:
 
         async def send(number: int) -> None:
             result = await producer.send(Message("t", b"%d" % number))
@@ -132,7 +132,7 @@ async def test_a_thousand_sends_at_once(servers: Servers) -> None:
 
 async def test_tags_are_filtered_by_the_broker(servers: Servers) -> None:
     """Only wanted messages cross the wire."""
-    async with open_producer(servers.namesrv) as producer:
+    async with open_producer(servers.namesrv, send_timeout_seconds=60) as producer:
         for tag in ("a", "b", "c"):
             await producer.send(Message("t", tag.encode(), tag=tag))
     async with open_consumer(servers.namesrv, "g", {"t": "a || c"}, consume_from=ConsumeFrom.FIRST) as consumer:
@@ -142,7 +142,7 @@ async def test_tags_are_filtered_by_the_broker(servers: Servers) -> None:
 
 async def test_a_failed_message_comes_again_and_ends_as_a_dead_letter(servers: Servers) -> None:
     """Delay level 1 is one second; with one retry allowed the second failure buries it."""
-    async with open_producer(servers.namesrv) as producer:
+    async with open_producer(servers.namesrv, send_timeout_seconds=60) as producer:
         await producer.send(Message("t", b"poison"))
     async with open_consumer(
         servers.namesrv, "g", "t", ack="explicit", consume_from=ConsumeFrom.FIRST, reconsume_times_max=1
@@ -159,7 +159,7 @@ async def test_a_failed_message_comes_again_and_ends_as_a_dead_letter(servers: S
 
 async def test_members_share_and_take_over(servers: Servers) -> None:
     """Two members have half the queues each; when one leaves, the other has all and goes on where it stopped."""
-    async with open_admin(servers.namesrv) as admin, open_producer(servers.namesrv) as producer:
+    async with open_admin(servers.namesrv) as admin, open_producer(servers.namesrv, send_timeout_seconds=60) as producer:
         await admin.create_topic("t", queues=4)
         async with open_consumer(servers.namesrv, "g", "t", ack="explicit") as one:
             async with open_consumer(servers.namesrv, "g", "t", ack="explicit") as two:
@@ -180,7 +180,7 @@ async def test_members_share_and_take_over(servers: Servers) -> None:
 
 async def test_order_is_kept_within_keys(servers: Servers) -> None:
     """Messages of one key are sent to one queue and consumed one after the other."""
-    async with open_producer(servers.namesrv) as producer:
+    async with open_producer(servers.namesrv, send_timeout_seconds=60) as producer:
         for number in range(60):
             await producer.send(Message("t", b"%d" % number), key=f"key{number % 3}")
     seen: dict[str, list[int]] = {}
@@ -201,7 +201,7 @@ async def test_order_is_kept_within_keys(servers: Servers) -> None:
 
 async def test_broadcasting_gives_everything_to_everybody(servers: Servers) -> None:
     """Two members of one group, all messages twice."""
-    async with open_producer(servers.namesrv) as producer:
+    async with open_producer(servers.namesrv, send_timeout_seconds=60) as producer:
         for number in range(10):
             await producer.send(Message("t", b"%d" % number))
     for _ in range(2):
@@ -213,7 +213,7 @@ async def test_broadcasting_gives_everything_to_everybody(servers: Servers) -> N
 
 async def test_queues_can_be_read_by_hand(servers: Servers) -> None:
     """Assign, poll, commit, seek, pause."""
-    async with open_producer(servers.namesrv) as producer:
+    async with open_producer(servers.namesrv, send_timeout_seconds=60) as producer:
         for number in range(20):
             await producer.send(Message("t", b"%d" % number))
     async with open_pull_consumer(servers.namesrv, "g") as consumer:
@@ -255,7 +255,7 @@ async def test_queues_can_be_read_by_hand(servers: Servers) -> None:
 
 async def test_an_administrator_sees_and_changes_everything(servers: Servers) -> None:
     """Topics, groups, positions, messages, brokers and name servers through one client."""
-    async with open_admin(servers.namesrv) as admin, open_producer(servers.namesrv, "pg") as producer:
+    async with open_admin(servers.namesrv) as admin, open_producer(servers.namesrv, "pg", send_timeout_seconds=60) as producer:
         (broker,) = (await admin.cluster()).brokers
         assert (broker.name, broker.cluster) == ("b1", "c1")
         await admin.create_topic("t", queues=2, cluster="c1")
@@ -360,7 +360,10 @@ def background(tmp_path: Path) -> Iterator[Background]:
 
 async def test_a_queue_that_does_not_exist_stores_nothing_and_says_so(ledgermq_broker: Embedded) -> None:
     """At once, and without a flag that contradicts the words."""
-    async with open_admin(ledgermq_broker.namesrv) as admin, open_producer(ledgermq_broker.namesrv) as producer:
+    async with (
+        open_admin(ledgermq_broker.namesrv) as admin,
+        open_producer(ledgermq_broker.namesrv, send_timeout_seconds=60) as producer,
+    ):
         await admin.create_topic("few", queues=2)
 
         with pytest.raises(NoPermission, match=r"queue 77 of topic few does not exist.*the message was not stored") as refused:
@@ -371,7 +374,10 @@ async def test_a_queue_that_does_not_exist_stores_nothing_and_says_so(ledgermq_b
 
 async def test_sends_go_on_where_a_topic_has_fewer_queues_than_a_moment_ago(ledgermq_broker: Embedded) -> None:
     """The refusal of a queue that is gone makes a producer ask for the route again."""
-    async with open_admin(ledgermq_broker.namesrv) as admin, open_producer(ledgermq_broker.namesrv) as producer:
+    async with (
+        open_admin(ledgermq_broker.namesrv) as admin,
+        open_producer(ledgermq_broker.namesrv, send_timeout_seconds=60) as producer,
+    ):
         await admin.create_topic("shrinking", queues=8)
         await producer.send(Message("shrinking", b""))
         await admin.update_topic("shrinking", queues=2, force=True)
@@ -399,7 +405,7 @@ def client_threads() -> int:
 def test_plain_threads_have_the_same_clients(background: Background) -> None:
     """Send, consume, administer; afterwards no thread of theirs is left."""
     threads = client_threads()
-    with blocking.open_producer(background.namesrv, "pg") as producer:
+    with blocking.open_producer(background.namesrv, "pg", send_timeout_seconds=60) as producer:
         assert client_threads() == threads + 1
         assert producer.send(Message("t", b"first")).queue_offset == 0
         bad = Message("t", b"", delay_level=99)
@@ -435,7 +441,7 @@ def test_plain_threads_have_the_same_clients(background: Background) -> None:
 
 def test_a_blocking_consumer_can_retry(background: Background) -> None:
     """Explicitly acknowledged or sent back, from the caller's thread."""
-    with blocking.open_producer(background.namesrv) as producer:
+    with blocking.open_producer(background.namesrv, send_timeout_seconds=60) as producer:
         producer.send(Message("t", b"x"))
     with blocking.open_consumer(background.namesrv, "g", "t", ack="explicit", consume_from=ConsumeFrom.FIRST) as consumer:
         message = consumer.get_one(60)
@@ -451,7 +457,7 @@ def test_a_blocking_consumer_can_retry(background: Background) -> None:
 def test_a_failed_block_closes_its_client(background: Background) -> None:
     """The exception comes through, nothing is acknowledged, and the thread is gone."""
     threads = client_threads()
-    with blocking.open_producer(background.namesrv) as producer:
+    with blocking.open_producer(background.namesrv, send_timeout_seconds=60) as producer:
         producer.send(Message("t", b"x"))
 
     def consume() -> None:

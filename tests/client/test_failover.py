@@ -61,7 +61,7 @@ async def open_pair(directory: Path) -> AsyncGenerator[tuple[Place, ServerProces
         open_admin(place.namesrv) as admin,
         place.broker("a") as master,
         place.broker("a", 1) as slave,
-        open_producer(place.namesrv) as producer,
+        open_producer(place.namesrv, send_timeout_seconds=60) as producer,
     ):
         yield place, master, slave, admin, producer
 
@@ -158,7 +158,7 @@ async def test_producers_move_to_another_master_at_once(tmp_path: Path) -> None:
         place.broker("a") as one,
         place.broker("b"),
         open_admin(place.namesrv) as admin,
-        open_producer(place.namesrv) as producer,
+        open_producer(place.namesrv, send_timeout_seconds=60) as producer,
     ):
         await admin.create_topic("t", queues=4)
         before = await send(producer, range(40))
@@ -175,7 +175,7 @@ async def test_producers_move_to_another_master_at_once(tmp_path: Path) -> None:
 
     assert set(before) == {"a", "b"}
     assert set(after) == {"b"}
-    assert elapsed < SEND_SECONDS, "nothing was waited for"
+    assert elapsed < 15, "no attempt was waited for, which has a third of the time of its send"
 
 
 async def test_the_total_time_holds_while_one_master_is_a_black_hole(tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ async def test_cluster_that_takes_nothing_but_tls(tmp_path: Path, make_certifica
     tls = ClientTls(trust_cert_path=server.cert, cert_path=client.cert, key_path=client.key)
     async with open_secured(tmp_path, keys) as cluster:
         with trio.fail_after(120):
-            async with open_producer(cluster.namesrv, tls=tls) as producer:
+            async with open_producer(cluster.namesrv, tls=tls, send_timeout_seconds=60) as producer:
                 for number in range(3):
                     await producer.send(Message("t", b"%d" % number))
             async with open_consumer(cluster.namesrv, "g", "t", consume_from=ConsumeFrom.FIRST, tls=tls) as consumer:
@@ -103,7 +103,7 @@ async def test_cluster_that_takes_nothing_but_tls(tmp_path: Path, make_certifica
             await until(lambda: "t" in cluster.slave.topics.topics)
 
             def send_from_thread() -> bytes:
-                with blocking.open_producer(cluster.namesrv, tls=tls) as sender:
+                with blocking.open_producer(cluster.namesrv, tls=tls, send_timeout_seconds=60) as sender:
                     return sender.send(Message("t", b"from a thread")).status.name.encode()
 
             assert await trio.to_thread.run_sync(send_from_thread) == b"SEND_OK"
@@ -117,7 +117,10 @@ async def test_tls_is_there_without_any_setting(tmp_path: Path) -> None:
     """As RocketMQ does in its test mode: encryption for whoever asks for it, authentication for nobody."""
     async with open_secured(tmp_path, {}) as cluster:
         with trio.fail_after(120):
-            async with open_producer(cluster.namesrv, tls=True) as secret, open_producer(cluster.namesrv) as plain:
+            async with (
+                open_producer(cluster.namesrv, tls=True, send_timeout_seconds=60) as secret,
+                open_producer(cluster.namesrv) as plain,
+            ):
                 await secret.send(Message("t", b"secret"))
                 await plain.send(Message("t", b"plain"))
 

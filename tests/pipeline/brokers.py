@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
-from ledgermq import Message, blocking
+from ledgermq import Message, SendResult, blocking
 from ledgermq.message.message import MessageQueue
 
 READ_SECONDS = 120.0
@@ -23,11 +23,12 @@ def delete_topic(namesrv: str, topic: str) -> None:
 
 def send(namesrv: str, topic: str, count: int, begin: int = 0) -> None:
     """Send numbered messages, half of them tagged `paid`."""
-    with blocking.open_producer(namesrv, group="tests") as producer:
-        producer.send_many(
+    with blocking.open_producer(namesrv, group="tests", send_timeout_seconds=60) as producer:
+        outcomes = producer.send_many(
             Message(topic, b"%06d" % number, tag="paid" if number % 2 else "new", keys=[f"k{number}"])
             for number in range(begin, begin + count)
         )
+    assert all(isinstance(outcome, SendResult) for outcome in outcomes), outcomes
 
 
 def bodies(namesrv: str, topic: str) -> dict[MessageQueue, list[bytes]]:

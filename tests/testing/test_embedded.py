@@ -31,7 +31,7 @@ def test_a_plain_test_sends_to_it(ledgermq_broker: Embedded) -> None:
 
 async def test_a_trio_test_sends_and_consumes(ledgermq_broker: Embedded) -> None:
     with trio.fail_after(30):
-        async with open_producer(ledgermq_broker.namesrv) as producer:
+        async with open_producer(ledgermq_broker.namesrv, send_timeout_seconds=60) as producer:
             await producer.send(Message("T", b"hello"))
         async with open_consumer(ledgermq_broker.namesrv, "g", "T", consume_from=ConsumeFrom.FIRST) as consumer:
             async for message in consumer:
@@ -155,7 +155,7 @@ def test_what_hinders_the_start_is_raised_to_the_caller() -> None:
 
 
 async def test_it_also_lives_in_the_loop_of_the_test() -> None:
-    async with open_embedded() as embedded, open_producer(embedded.namesrv) as producer:
+    async with open_embedded() as embedded, open_producer(embedded.namesrv, send_timeout_seconds=60) as producer:
         assert (await producer.send(Message("T", b"x"))).queue_offset == 0
 
 
@@ -183,7 +183,7 @@ def test_the_plugin_serves_the_tests_of_applications(tmp_path: Path) -> None:
         from ledgermq.blocking import open_producer
 
         def test_sends(ledgermq_broker):
-            with open_producer(ledgermq_broker.namesrv) as producer:
+            with open_producer(ledgermq_broker.namesrv, send_timeout_seconds=60) as producer:
                 producer.send(Message("T", b"x"))
 
         def test_two_clusters(ledgermq_cluster):
