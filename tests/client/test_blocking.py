@@ -7,15 +7,22 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Generator
+from types import SimpleNamespace
+from typing import Any, cast
 
+import attrs
 import pytest
 
 from ledgermq import blocking
+from ledgermq.client.blocking import BlockingConsumer
 from ledgermq.client.consumer import AckMode
 from ledgermq.client.errors import ClientError, Closed
+from ledgermq.client.received import PulledAnswer, ReceivedMessage
 from ledgermq.client.subscription import ConsumeFrom
 from ledgermq.message.message import Message
 from ledgermq.testing.embedded import Embedded, start_embedded
+
+from .test_received import Recorder
 
 PATIENCE_SECONDS = 60
 FIRST = ConsumeFrom.FIRST
@@ -225,6 +232,38 @@ def test_a_closed_consumer_gives_out_nothing_that_it_fetched_before(cluster: Emb
         next(messages)
     with pytest.raises(Closed):
         consumer.get_one()
+
+
+@attrs.define(eq=False)
+class InterruptedHost:
+    """The client of a thread that is interrupted when what it asked for has come."""
+
+    arrived: list[ReceivedMessage]
+    options: SimpleNamespace = attrs.field(factory=lambda: SimpleNamespace(ack="auto", orderly=False))
+
+    @property
+    def client(self) -> InterruptedHost:
+        return self
+
+    async def take(self, _messages_max: int, _timeout_seconds: float) -> list[ReceivedMessage]:
+        return self.arrived
+
+    def ask(self, _question: object, undo: Callable[[list[ReceivedMessage]], None]) -> list[ReceivedMessage]:
+        undo(self.arrived)
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("way", ["get_many", "iterate"])
+def test_messages_that_an_interrupted_thread_has_not_seen_come_again(way: str) -> None:
+    """The last one is put back first, so that they come again in their order; none is acknowledged."""
+    origin, answer = Recorder(), PulledAnswer(30)
+    host = InterruptedHost([ReceivedMessage(origin, b"", 0, 10, offset, answer) for offset in range(3)])
+    consumer = BlockingConsumer(cast("Any", host))
+
+    with pytest.raises(KeyboardInterrupt):
+        consumer.get_many(3) if way == "get_many" else next(iter(consumer))
+
+    assert (origin.retried, origin.acked) == ([(2, 0), (1, 0), (0, 0)], [])
 
 
 def test_an_interrupted_question_acknowledges_nothing(cluster: Embedded) -> None:
