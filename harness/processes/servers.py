@@ -22,8 +22,8 @@ from ledgermq.world.network import Address
 
 from .network import Place
 
-BOOT_SECONDS = 60.0
-"""A server that is not up after this time raises `NotUp`; a start takes far less, but the machine may be busy."""
+BOOT_SECONDS = 300.0
+"""A server that is not up after this time raises `NotUp`. A start takes far less, but not on a machine that is overloaded."""
 STOP_SECONDS = 30.0
 BROKER_NAME = "faulty"
 SEGMENT_SIZE = 1 << 24
