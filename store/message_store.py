@@ -1,7 +1,7 @@
 """The message store: one log and what is derived from it (RocketMQ DefaultMessageStore).
 
-`put_side` writes, `read_side` reads; this module has what concerns both: following another broker's log, and the queues as a
-whole. Everything runs on the event loop; only syncing and recovery run on worker threads.
+`put_side` writes, `read_side` reads, and both work on the same `parts`; this module has what concerns both: following another
+broker's log, and the queues as a whole. Everything runs on the event loop; only syncing and recovery run on worker threads.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from .cleaning import Cleaner
 from .consumequeue import ConsumeQueue
 from .events import LogEvents
 from .put_side import PutSide
+from .read_side import ReadSide
 
 
 class Checkpoints(Protocol):
@@ -28,7 +29,7 @@ class Checkpoints(Protocol):
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
-class MessageStore(PutSide):
+class MessageStore(PutSide, ReadSide):
     """One broker's messages."""
 
     events: LogEvents

@@ -25,8 +25,8 @@ from .dispatch import Derivable
 from .errors import AppendUnclear, NotWritable
 from .local_recovery import SECTOR
 from .names import queue_fault
+from .parts import StoreParts
 from .queue_ends import QueueEnds
-from .read_side import ReadSide
 from .statuses import PutStatus
 
 log = get_logger(__name__)
@@ -97,7 +97,7 @@ class Writability:
 
 
 @attrs.define(eq=False, kw_only=True)
-class PutSide(ReadSide):
+class PutSide(StoreParts):
     """The part of a message store that writes."""
 
     store_host: bytes

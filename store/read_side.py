@@ -9,12 +9,8 @@ import attrs
 
 from ..message.flags import TRANSACTION_COMMIT, TRANSACTION_MASK
 from ..message.layout import span_of, topic_of
-from ..world.real import World
-from .commitlog import CommitLog
-from .config import StoreConfig
-from .consumequeue import UNIT, UNIT_SIZE, ConsumeQueues, Unit
-from .dispatch import Dispatcher
-from .index import IndexFiles
+from .consumequeue import UNIT, UNIT_SIZE, Unit
+from .parts import StoreParts
 from .statuses import GetStatus
 
 WHOLE_RECORD_EXTRA = 65_536
@@ -44,19 +40,8 @@ class QueryResult:
 
 
 @attrs.define(eq=False, kw_only=True)
-class ReadSide:
+class ReadSide(StoreParts):
     """The part of a message store that reads."""
-
-    config: StoreConfig
-    world: World
-    log: CommitLog
-    dispatcher: Dispatcher
-    queues: ConsumeQueues
-    index: IndexFiles | None
-    is_replica: bool = False
-    """Whether the log is copied from another broker, which may have more, and may truncate this one."""
-    next_offsets: dict[tuple[str, int], int] = attrs.field(factory=dict[tuple[str, int], int])
-    """The queue offset table: the offset of the next message of each queue."""
 
     def get(
         self,
@@ -239,7 +224,3 @@ class ReadSide:
         return QueryResult(
             [record for record in found if record is not None], self.index.end_timestamp, self.index.end_physical_offset
         )
-
-    def disk_ratio(self) -> float:
-        """Used share of the commit log's file system, 0..1."""
-        return self.world.disk.usage(self.config.commit_log_directory).ratio

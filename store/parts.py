@@ -1,0 +1,32 @@
+"""The parts of a message store: the log, what is derived from it, and what both depend on."""
+
+from __future__ import annotations
+
+import attrs
+
+from ..world.real import World
+from .commitlog import CommitLog
+from .config import StoreConfig
+from .consumequeue import ConsumeQueues
+from .dispatch import Dispatcher
+from .index import IndexFiles
+
+
+@attrs.define(eq=False, kw_only=True)
+class StoreParts:
+    """The parts of a message store, which its writing and its reading side share."""
+
+    config: StoreConfig
+    world: World
+    log: CommitLog
+    dispatcher: Dispatcher
+    queues: ConsumeQueues
+    index: IndexFiles | None
+    is_replica: bool = False
+    """Whether the log is copied from another broker, which may have more, and may truncate this one."""
+    next_offsets: dict[tuple[str, int], int] = attrs.field(factory=dict[tuple[str, int], int])
+    """The queue offset table: the offset of the next message of each queue."""
+
+    def disk_ratio(self) -> float:
+        """Used share of the commit log's file system, 0..1."""
+        return self.world.disk.usage(self.config.commit_log_directory).ratio
