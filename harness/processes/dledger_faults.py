@@ -110,7 +110,9 @@ class Acknowledgements:
             for number, place, how in told
             if found.get(place) != number
         ]
-        ends = {queue_id: max(offset for queue, offset in found if queue == queue_id) for queue_id, _ in found}
+        ends: dict[int, int] = {}
+        for queue_id, offset in found:
+            ends[queue_id] = max(ends.get(queue_id, -1), offset)
         if len(found) != sum(end + 1 for end in ends.values()):
             self.violations.append(f"{len(found)} messages were read of queues that end at {ends}")
 
