@@ -57,8 +57,8 @@ AT_LEAST = {
     "archive / Parquet writer": 3.0,
 }
 AT_MOST = {
-    "session start s": 4.7,
-    "first job s": 2.1,
+    "session start s": 5.0,
+    "first job s": 2.6,
     "first table s": 4.7,
     "worker MiB": 300.0,
     "worker MiB, 4 MiB records": 300.0,
