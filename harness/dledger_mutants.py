@@ -72,8 +72,8 @@ def _commit_what_one_node_has(_: Any) -> Callable[[Any, Any], int]:
     return lambda match, configuration: max(match.values())
 
 
-def _pass_over_tables(_: Any) -> Callable[[Any, Any], None]:
-    return lambda self, control: None
+def _pass_over_tables(_: Any) -> Callable[..., None]:
+    return lambda self, control, *lacks: None
 
 
 QUEUES = with_workloads("plain", "pulls")
