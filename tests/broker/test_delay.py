@@ -6,7 +6,9 @@ from pathlib import Path
 
 import attrs
 import pytest
+import trio
 
+from ledgermq.broker.delay import DelayDelivery
 from ledgermq.broker.topics import TopicConfig
 from ledgermq.ha.classic.commitlog import ClassicCommitLog
 from ledgermq.message.layout import encode_host
@@ -129,8 +131,14 @@ async def test_a_backlog_is_delivered_in_order(tmp_path: Path) -> None:
         assert [message.body for message in peer.pulled("T1", maxMsgNums=500)] == bodies
 
 
-async def test_large_messages_are_delivered_in_several_turns(tmp_path: Path) -> None:
+async def test_large_messages_are_delivered_in_several_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """To copy sixty-four of four megabytes in one turn would hold the event loop; the one that is not due yet waits."""
+
+    async def never(_: DelayDelivery) -> None:
+        """The broker runs no rounds of its own."""
+        await trio.sleep_forever()
+
+    monkeypatch.setattr(DelayDelivery, "run", never)
     world, clock = turned_by_hand()
     async with open_desk(tmp_path, world, mapped_file_size_commit_log=1 << 24) as desk:
         for _ in range(3):
