@@ -38,7 +38,7 @@ COMMANDS = {
     "message": LazyCommand("message", "Single messages: show, find, by-key, by-offset."),
     "cluster": LazyCommand("cluster", "Brokers: list, status."),
     "dledger": LazyCommand("dledger", "DLedger groups: status, transfer, add, learner, remove."),
-    "store": LazyCommand("store", "A store's files, without a broker: dump, verify, cut, reset-peers."),
+    "store": LazyCommand("store", "A store's files, without a broker: dump, verify, cut, reset-peers, to-classic."),
     "pipeline": LazyCommand("pipeline", "Jobs on Spark: archive, replay, stream, stats, audit, dlq, compact."),
     "bench": LazyCommand("bench", "Measure sending and receiving."),
     "completion": LazyCommand("completion", "Print the completion script of a shell."),
