@@ -54,6 +54,7 @@ from .simulate.cluster_draw import ClusterDraw
 from .simulate.cores import simulate_cores
 from .simulate.store import simulate_store
 from .simulate.surroundings import Surroundings
+from .store_mutants import PLANTED
 
 SEEDS_MAX = 1000
 SECONDS_MAX = 300.0
@@ -385,6 +386,7 @@ MUTANTS = (
     Mutant("forget groups on restart", GroupTable, "load", _forget_groups, _with("plain", "groups")),
     Mutant("acknowledge failed messages", Redelivery, "retry", _acknowledge_failed_messages, _with("plain", "concurrent")),
     *(Mutant(*planted) for planted in PAIR_BUGS),
+    *(Mutant(*planted) for planted in PLANTED),
     *(Mutant(*planted, simulate_raft) for planted in RAFT_BUGS),
     *(Mutant(*planted) for planted in DLEDGER_BUGS),
 )

@@ -232,7 +232,7 @@ class IndexFiles:
         """Sync what has been written of the last file; may run while another task writes.
 
         Raises:
-            OSError: the file is not synced, and will not be tried again.
+            OSError: the file is not synced; only `sync` tries it again.
         """
         last = self.files[-1]
         try:
@@ -246,7 +246,7 @@ class IndexFiles:
         """Sync full files whose records are all flushed: after a crash, the index must not have records that the log lacks.
 
         Raises:
-            OSError: a file could not be written or synced; only a failed write is tried again.
+            OSError: a file could not be written or synced; a failed sync is tried again by `sync` alone.
         """
         for index in self.files[:-1]:
             if index.end_physical_offset >= flushed_offset:
@@ -256,13 +256,15 @@ class IndexFiles:
                 self.disk.sync_directory(self.directory)
 
     def sync(self) -> None:
-        """Sync everything, at shutdown.
+        """Sync everything, at shutdown; a file whose sync has failed before is written again first.
 
         Raises:
             OSError: something is not synced.
         """
         for index in self.files:
-            if index.synced_entry != index.next_entry and not index.sync_failed:
+            if index.sync_failed:
+                index.write_again()
+            if index.synced_entry != index.next_entry:
                 index.sync()
         if self.files:
             self.disk.sync_directory(self.directory)

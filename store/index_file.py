@@ -39,6 +39,8 @@ _HASH_OF_ENTRY = Struct(">i16x")
 """The layout of an entry of which only the hash is read."""
 assert _HASH_OF_ENTRY.size == ENTRY.size
 
+WRITTEN_AT_ONCE = 1 << 20
+"""How many bytes of a file are written again in one call."""
 _SECONDS_MAX = 0x7FFFFFFF
 
 
@@ -223,6 +225,20 @@ class IndexFile:
         self.end_physical_offset = physical_offset
         self._flushed_entry = self.synced_entry = 0
         self.flush()
+
+    def write_again(self) -> None:
+        """Write every byte as it is, because a sync has failed and another one alone would prove nothing; blocks.
+
+        Nothing else may write to the file meanwhile.
+
+        Raises:
+            OSError: the disk refused.
+        """
+        self.flush()
+        used = self.entries_at + self.next_entry * ENTRY.size
+        for start in range(0, used, WRITTEN_AT_ONCE):
+            self.file.write(bytes(self.view[start : min(start + WRITTEN_AT_ONCE, used)]), start)
+        self.synced_entry, self.sync_failed = 0, False
 
     def sync(self) -> None:
         self.flush()

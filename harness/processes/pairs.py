@@ -357,6 +357,9 @@ class PairFaults:
             return
         self.outcome.faults["restores"] += 1
         self._backup = None
+        if pair.slave.settings.pop("haAcceptLoss", None) is not None:  # it accepted only what it lost when it became a slave
+            await pair.slave.kill()
+            await self._start(pair, pair.slave)
         store = member.place.seen(member.store)
         shutil.rmtree(store)
         shutil.copytree(copy, store)

@@ -59,6 +59,19 @@ async def test_a_committed_offset_is_given_back(tmp_path: Path) -> None:
         assert peer.ask(RequestCode.QUERY_CONSUMER_OFFSET, ask).ext == {"offset": "4"}
 
 
+async def test_an_offset_beyond_the_queue_is_committed_as_its_end(tmp_path: Path) -> None:
+    """A group may have read on a slave what the master has lost; beyond the end it would skip the next messages."""
+    ask = {"consumerGroup": "g", "topic": "T1", "queueId": 1}
+    async with open_desk(tmp_path) as desk:
+        desk.broker.topics.put(TopicConfig("T1", 2, 2))
+        desk.put("T1", queue_id=1)
+        peer = desk.peer()
+
+        assert peer.ask(RequestCode.UPDATE_CONSUMER_OFFSET, {**ask, "commitOffset": 9}).code == ResponseCode.SUCCESS
+
+        assert peer.ask(RequestCode.QUERY_CONSUMER_OFFSET, ask).ext == {"offset": "1"}
+
+
 async def test_a_member_commits_after_a_reset_only_what_it_has_read_since(tmp_path: Path) -> None:
     """It has to ask for the offset of the group, or to pull there, first; an administrator may commit anything at any time."""
     ask = {"consumerGroup": "g", "topic": "T1", "queueId": 0}

@@ -1,7 +1,8 @@
-"""How often queues are synced."""
+"""How often queues are synced, and what a failed sync means for the checkpoint and a clean stop."""
 
 from __future__ import annotations
 
+import errno
 import random
 from pathlib import Path
 
@@ -9,13 +10,16 @@ import attrs
 import pytest
 import trio
 
+from ledgermq.message.properties import KEYS, encode_properties
+from ledgermq.store.checkpointing import CheckpointKeeper
+from ledgermq.store.consumequeue import ConsumeQueue
 from ledgermq.store.opening import open_message_store
 from ledgermq.testing.logs import capture_logs
 from ledgermq.testing.sim.disk import SimDisk
 from ledgermq.testing.sim.workers import SimWorkers
 from ledgermq.world.real import World
 
-from .stores import derive_all, incoming, small_config, small_world
+from .stores import derive_all, incoming, small_config, small_store, small_world
 
 
 def sim_world(disk: SimDisk) -> World:
@@ -42,3 +46,43 @@ async def test_queues_are_synced_as_often_as_is_said(interval_ms: int, records_r
 
     opened = next(event for event in events if event["event"] == "store_opened")
     assert opened["records_read"] == records_read
+
+
+async def test_a_queue_that_is_removed_while_it_is_synced_holds_up_no_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its files are closed, so that its sync fails, and it could never be synced again."""
+    async with small_store(tmp_path) as store:
+        keeper = store.checkpoints
+        assert isinstance(keeper, CheckpointKeeper)
+        store.put([incoming()])
+        derive_all(store)
+
+        def sync(queue: ConsumeQueue) -> None:
+            store.drop_queues(queue.topic)
+            raise OSError(errno.EBADF, "the file is closed")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(ConsumeQueue, "sync", sync)
+            await keeper.save()
+
+        assert not store.dispatcher.dirty
+
+
+@pytest.mark.parametrize("seed", [7, 9, 12])
+async def test_an_index_file_whose_sync_failed_is_whole_after_a_clean_stop_and_a_power_cut(tmp_path: Path, seed: int) -> None:
+    """A second sync alone would prove nothing, so a stop writes the file again before it syncs it."""
+    disk, keyed = SimDisk(), encode_properties({KEYS: "k"})
+    async with small_store(tmp_path, disk=disk) as store:
+        assert store.index is not None
+        store.put([incoming(properties=keyed) for _ in range(5)])
+        derive_all(store)
+        store.index.flush()
+        disk.faults.sync_error = 1.0
+        with pytest.raises(OSError, match="Input/output"):
+            store.index.sync_partial()
+        disk.faults.calm()
+    assert not disk.exists(f"{tmp_path}/abort")
+
+    async with small_store(tmp_path, disk=disk.power_cut(seed)) as store:
+        assert len(store.query("TopicTest", "k", 10, 0, 1 << 60).slices) == 5

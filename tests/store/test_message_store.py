@@ -9,6 +9,8 @@ import pytest
 import trio
 import trio.testing
 
+from ledgermq.message.layout import decode_record
+from ledgermq.message.properties import KEYS, encode_properties
 from ledgermq.store.local_commitlog import LocalCommitLog
 from ledgermq.testing.logs import capture_logs
 from ledgermq.testing.sim.disk import SimDisk
@@ -41,6 +43,20 @@ async def test_a_store_that_becomes_writable_goes_on_behind_what_it_holds(tmp_pa
 
         assert store.dispatch_behind_bytes == 0
         assert store.next_offsets == {("TopicTest", 1): 3}
+
+
+async def test_keys_of_a_log_that_begins_anew_are_found(tmp_path: Path) -> None:
+    """Its offsets are below those that the index had, and count as indexed no longer."""
+    keyed = encode_properties({KEYS: "k"})
+    async with small_store(tmp_path) as store:
+        store.put([incoming(b"x" * 500), incoming(b"old", properties=keyed)])
+        derive_all(store)
+        await store.clear()
+
+        store.put([incoming(b"new", properties=keyed)])
+        derive_all(store)
+
+        assert [decode_record(found).body for found in store.query("TopicTest", "k", 10, 0, 1 << 60).slices] == [b"new"]
 
 
 @pytest.mark.parametrize("end", ["kill", "power"])

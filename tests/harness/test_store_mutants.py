@@ -1,0 +1,28 @@
+"""Planted bugs that tests find, and those that the simulated store finds when segments expire."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.mutants import Mutant, seeds_until_found
+from harness.store_mutants import PLANTED, TESTS
+from ledgermq.testing.logs import logs_silenced
+
+MUTANTS = [Mutant(*planted) for planted in PLANTED]
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_bug_can_be_planted_and_is_gone_afterwards(mutant: Mutant) -> None:
+    before = mutant.owner.__dict__[mutant.attribute]
+    with mutant.planted():
+        assert mutant.owner.__dict__[mutant.attribute] is not before
+    assert mutant.owner.__dict__[mutant.attribute] is before
+
+
+@pytest.mark.slow
+def test_a_planted_bug_is_found_by_its_test() -> None:
+    """In the same process, although the test module was imported before the bug was planted."""
+    mutant = next(mutant for mutant in MUTANTS if mutant.name == "take numbers of any size")
+    with logs_silenced():
+        assert seeds_until_found(mutant, 1) is not None
+    assert (TESTS / "message" / "test_numbers.py").exists()
