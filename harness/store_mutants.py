@@ -24,6 +24,7 @@ import trio
 
 from ledgermq.broker import config as broker_config
 from ledgermq.broker.commits import Commits
+from ledgermq.broker.config import BrokerConfig
 from ledgermq.broker.entries import EncodedEntries
 from ledgermq.broker.offsets import ConsumerOffsets
 from ledgermq.ha.classic import sync as table_sync
@@ -185,11 +186,17 @@ def _answer_all_at_once(_: Any) -> Any:
 
 
 def _take_any_name(_: Any) -> Callable[..., str]:
-    return lambda kind, name, characters_max=0: name
+    def checked_name(kind: str, name: str, characters_max: int = 0) -> str:
+        return name
+
+    return checked_name
 
 
 def _put_unbounded(original: Any) -> Callable[..., None]:
-    return lambda self, values, *, bounded=True: original(self, values, bounded=False)
+    def put(self: Any, values: Any, *, bounded: bool = True) -> None:
+        original(self, values, bounded=False)
+
+    return put
 
 
 def _believe_every_table(_: Any) -> Callable[..., bool]:
@@ -237,7 +244,10 @@ def _do_not_sync_removals(original: Any) -> Any:
 
 
 def _expire_early(original: Any) -> Callable[..., Any]:
-    return lambda files, *, now_ms, **rest: original(files, now_ms=now_ms + 30 * 60_000, **rest)
+    def due(files: Any, *, now_ms: int, **rest: Any) -> Any:
+        return original(files, now_ms=now_ms + 30 * 60_000, **rest)
+
+    return due
 
 
 def _index_any_number_of_keys(_: Any) -> Callable[[Any, Any, int], int]:
@@ -276,9 +286,9 @@ PLANTED: tuple[tuple[str, Any, str, Make, Callable[[int], Outcome]], ...] = (
         Acknowledgements,
         "claim",
         _believe_first_reports,
-        found_by("ha/classic/test_lost_tails.py"),
+        found_by("ha/classic/test_acks.py"),
     ),
-    ("take several paths for one", broker_config, "_one_directory", _find_no_fault, found_by("broker/test_config.py")),
+    ("take any value of a setting", BrokerConfig, "__attrs_post_init__", _find_no_fault, found_by("broker/test_config.py")),
     ("ignore keys that promise safety", broker_config, "_ONLY", lambda _: {}, found_by("broker/test_config.py")),
     ("open queues that only RocketMQ reads", opening, "FOREIGN_QUEUES", lambda _: (), found_by("store/test_opening.py")),
     (
@@ -325,9 +335,15 @@ PLANTED: tuple[tuple[str, Any, str, Make, Callable[[int], Outcome]], ...] = (
         found_by("store/test_dispatch.py"),
     ),
     ("remove segments ahead of the mark", CheckpointKeeper, "mark_until", _remove_ahead_of_the_mark, _expiring),
-    ("mark segments that were removed", CheckpointKeeper, "allow_removal", _forget_removals, _expiring),
-    ("forget a segment that stays", Segments, "remove", _forget_before_removing, _expiring),
-    ("do not sync removals", LocalCommitLog, "remove_oldest", _do_not_sync_removals, _expiring),
+    (
+        "mark segments that were removed",
+        CheckpointKeeper,
+        "allow_removal",
+        _forget_removals,
+        found_by("store/test_cleaning.py"),
+    ),
+    ("forget a segment that stays", Segments, "remove", _forget_before_removing, found_by("store/test_cleaning.py")),
+    ("do not sync removals", LocalCommitLog, "remove_oldest", _do_not_sync_removals, found_by("store/test_cleaning.py")),
     ("expire half an hour early", cleaning, "due", _expire_early, _expiring),
 )
 """Name, owner, attribute, the function that makes the faulty replacement, and what must find it."""

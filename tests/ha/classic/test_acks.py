@@ -58,6 +58,19 @@ def test_a_slave_counts_as_too_far_behind_at_exactly_256_mib() -> None:
     assert acks.in_sync_replicas(1000 + GAP_MAX) == 1
 
 
+def test_what_a_slave_only_claims_acknowledges_nothing() -> None:
+    """Any peer can claim an offset before anything was sent to it; its next report proves that it receives."""
+    acks = Acknowledgements()
+    answers: list[PutStatus] = []
+    acks.claim("slave", 100)
+    acks.wait(100, 5.0, answers.append)
+    assert answers == []
+
+    acks.hold("slave", 100)
+
+    assert answers == [PutStatus.PUT_OK]
+
+
 def test_one_slave_counts_once_however_often_it_reports() -> None:
     """Three copies need two slaves, not two reports."""
     acks, told = Acknowledgements(replicas=3), list[PutStatus]()
