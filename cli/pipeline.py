@@ -13,13 +13,14 @@ import click
 
 from .clients import json_option, pairs
 from .output import print_json, table
+from .spark_log import SparkLog
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-DIFFERENT, WRONG_USAGE, DATA_LOSS, ENGINE_FAILED = 1, 2, 3, 4
+DIFFERENT, WRONG_USAGE, DATA_LOSS, ENGINE_FAILED, INTERRUPTED = 1, 2, 3, 4, 130
 """Exit statuses."""
 _POLL_SECONDS = 0.5
 EXTRA = "this needs Spark: pip install 'ledgermq[spark]'"
@@ -30,7 +31,8 @@ def command() -> None:
     """Jobs on Spark over topics: archive, replay, stream, stats, audit, dlq, compact.
 
     They run on this machine unless --master names a cluster. They read messages through brokers (--namesrv) or from the files
-    of a store (--store). Exit status: 0 success, 1 differences found, 2 wrong usage, 3 messages were lost, 4 Spark failed.
+    of a store (--store). Exit status: 0 success, 1 differences found, 2 wrong usage, 3 messages were lost, 4 Spark failed,
+    130 interrupted.
     """
 
 
@@ -106,27 +108,38 @@ def engine(name: str, master: str | None, conf: Iterable[str], progress: bool | 
     if watched:
         click.echo("starting Spark ...", err=True)
     running = SparkSession.getActiveSession()
-    try:
-        spark = session(master, name=f"ledgermq {name}", conf=settings)
-    except (PipelineError, PySparkException) as error:
-        raise _failure(str(error), ENGINE_FAILED) from error
-    try:
-        with _shown(spark, name) if watched else _unseen():
-            yield spark
-    except (BadOption, BadSchema, UnknownTopic) as error:
-        raise click.UsageError(str(error)) from error
-    except DataLoss as error:
-        raise _failure(str(error), DATA_LOSS) from error
-    except PipelineError as error:
-        raise _failure(str(error), ENGINE_FAILED) from error
-    except PySparkException as error:
-        reason = plain(error)
-        wrong_usage = reason.startswith(("BadOption", "BadSchema", "UnknownTopic"))
-        status = DATA_LOSS if reason.startswith("DataLoss") else WRONG_USAGE if wrong_usage else ENGINE_FAILED
-        raise _failure(reason, status) from error
-    finally:
-        if running is None:
-            spark.stop()
+    log = SparkLog.create()
+    with log.watched():
+        try:
+            spark = session(master, name=f"ledgermq {name}", conf=settings, log_path=log.path)
+        except PipelineError as error:
+            raise _failure(str(error), ENGINE_FAILED) from error
+        except PySparkException as error:
+            raise _failure(f"Spark did not start: {plain(error)}. {log.keep()}", ENGINE_FAILED) from error
+        except KeyboardInterrupt:
+            raise _Interrupted("interrupted before Spark had started. Nothing was read or written") from None
+        try:
+            with _shown(spark, name) if watched else _unseen():
+                yield spark
+        except KeyboardInterrupt:
+            raise _Interrupted(f"{name} was interrupted") from None
+        except (BadOption, BadSchema, UnknownTopic) as error:
+            raise click.UsageError(str(error)) from error
+        except DataLoss as error:
+            raise _failure(str(error), DATA_LOSS) from error
+        except PipelineError as error:
+            raise _failure(str(error), ENGINE_FAILED) from error
+        except PySparkException as error:
+            own = own_error(error)
+            if own is None:
+                raise _failure(f"{plain(error)}. {log.keep()}", ENGINE_FAILED) from error
+            kind, text = own
+            wrong_usage = kind in (BadOption.__name__, BadSchema.__name__, UnknownTopic.__name__)
+            status = DATA_LOSS if kind == DataLoss.__name__ else WRONG_USAGE if wrong_usage else ENGINE_FAILED
+            raise _failure(text, status) from error
+        finally:
+            if running is None:
+                spark.stop()
 
 
 class _DataLost(click.ClickException):
@@ -141,18 +154,28 @@ class _WrongUsage(click.ClickException):
     exit_code = WRONG_USAGE
 
 
+class _Interrupted(click.ClickException):
+    exit_code = INTERRUPTED
+
+
 def _failure(text: str, status: int) -> click.ClickException:
     return {DATA_LOSS: _DataLost, WRONG_USAGE: _WrongUsage}.get(status, _EngineFailed)(text)
 
 
 def plain(error: Exception) -> str:
-    """Return the line of our own error in a failure of Spark if there is one, else the first line of the failure."""
+    """Return the first line of a failure of Spark."""
     lines = str(error).strip().splitlines()
+    return lines[0].rstrip(".") if lines else type(error).__name__
+
+
+def own_error(error: Exception) -> tuple[str, str] | None:
+    """Return the class and the text of our own error in a failure of Spark; None if there is none."""
     marker = "ledgermq.pipeline.errors."
-    for line in lines:
+    for line in str(error).splitlines():
         if marker in line:
-            return line.partition(marker)[2].removesuffix(" SQLSTATE: 38000").strip()
-    return lines[0] if lines else type(error).__name__
+            kind, _, text = line.partition(marker)[2].removesuffix(" SQLSTATE: 38000").strip().partition(": ")
+            return kind, text
+    return None
 
 
 @contextmanager

@@ -8,9 +8,10 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import click
+from bars import draw_bars
 
 from ledgermq.pipeline.jobs.archive import archive
 from ledgermq.pipeline.session import session
@@ -43,7 +44,7 @@ def main(store: str, output: Path) -> None:
             "from orders group by 1 order by 1 limit 15"
         ).collect()
         plot_as_text(latencies)
-        plot_as_png(latencies, output / "latencies.png")
+        draw_bars([(row.ms, row.orders) for row in latencies], output / "latencies.png")
         say("plot", "magenta", f"the same as a picture: {output}/latencies.png")
         done = archive(spark, source, str(output / "orders"))
         kept = spark.read.parquet(str(output / "orders")).count()
@@ -57,22 +58,6 @@ def plot_as_text(latencies: list[Any]) -> None:
     say("plot", "magenta", "milliseconds from the producer to the log")
     for row in latencies:
         say("", "magenta", f"{row.ms:>4} ms {'#' * max(1, row.orders * WIDTH // most)} {row.orders}")
-
-
-def plot_as_png(latencies: list[Any], path: Path) -> None:
-    """Write the same histogram as a PNG file."""
-    import matplotlib as mpl  # noqa: PLC0415 - the import takes a second
-
-    mpl.use("agg")
-    from matplotlib import pyplot as plt  # noqa: PLC0415
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure, axes = cast("tuple[Any, Any]", plt.subplots(figsize=(8, 4)))  # pyright: ignore[reportUnknownMemberType]
-    axes.bar([row.ms for row in latencies], [row.orders for row in latencies])
-    axes.set_xlabel("milliseconds from the producer to the log")
-    axes.set_ylabel("orders")
-    figure.tight_layout()
-    figure.savefig(path)
 
 
 if __name__ == "__main__":

@@ -62,6 +62,7 @@ class TaskReader:
 
             yield from BrokerReader(BrokerClient(place), options.pulling, reader).read(task)
             return
+        assert {each.queue.broker_name for each in task} <= {*place.broker_names}, "a task reads a broker without a store"
         for name, path in zip(place.broker_names, place.paths, strict=True):
             own = [each for each in task if each.queue.broker_name == name]
             if own:

@@ -11,7 +11,8 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
@@ -21,11 +22,12 @@ import pyarrow.parquet as pq
 
 from ...message.checksum import crc32
 from ...message.message import MessageQueue
-from ..catalog import Bounds, Catalog, resolve, subscribed
+from ...world.disk import RealDisk
+from ..catalog import Catalog, report_losses, resolve, subscribed
 from ..columns import Column, chosen
-from ..errors import BadOption, CorruptStore, DataLoss
+from ..errors import BadOption, CorruptFile
 from ..offsets import Offsets, from_json, to_json
-from ..options import ReadOptions, read_options
+from ..options import ReadOptions, Stores, read_options
 from ..ranges import QueueRange, Task, ranges_between
 from ..reading import TaskReader, open_catalog
 from .places import Report, Source, no_report
@@ -81,34 +83,57 @@ def archive(
 
     Raises:
         BadOption, UnknownTopic, Unavailable, DataLoss: as a read does. Finished rounds remain; the next run continues.
+        BadOption: another run is writing to the directory, or an interrupted round reads other stores than these.
     """
     if compression not in ("zstd", "snappy", "none"):
         raise BadOption("compression", compression, "zstd, snappy or none is expected")
     options = read_options(source, streaming=False)
     total = Archived(0, 0, 0, 0)
-    with_place = Destination.of(to)
-    with_place.check(options)
-    catalog = open_catalog(options)
-    while True:
-        planned = with_place.pending() or _plan(catalog, options, with_place)
-        if planned is None:
-            if not watch:
-                return total
-            time.sleep(_WATCH_SECONDS)
-            continue
-        number, start, end, tasks = planned
-        with_place.write_pending(number, start, end, tasks)
-        files = _run(spark, options, tasks, to, compression, report)
-        with_place.write_manifest(number, start, end, files)
-        total = Archived(
-            total.rounds + 1,
-            total.rows + sum(each.rows for each in files),
-            total.files + len(files),
-            total.bytes + sum(each.bytes for each in files),
-        )
+    place = Destination.of(to)
+    place.check(options)
+    with place.locked(), closing(open_catalog(options)) as catalog:
+        pending = place.pending()
+        if pending is not None:
+            _check_pending(pending[3], options)
+            place.remove_unfinished()
+        while True:
+            planned = pending or _plan(catalog, options, place)
+            pending = None
+            if planned is None:
+                if not watch:
+                    return total
+                time.sleep(_WATCH_SECONDS)
+                continue
+            number, start, end, tasks = planned
+            place.write_pending(number, start, end, tasks)
+            files = _run(spark, options, tasks, to, compression, report)
+            place.write_manifest(number, start, end, files)
+            total = Archived(
+                total.rounds + 1,
+                total.rows + sum(each.rows for each in files),
+                total.files + len(files),
+                total.bytes + sum(each.bytes for each in files),
+            )
 
 
 Round = tuple[int, Offsets, Offsets, list[Task]]
+
+
+def _check_pending(tasks: Sequence[Task], options: ReadOptions) -> None:
+    """Check that the stores of this run are those of the interrupted round.
+
+    Raises:
+        BadOption: a queue of the round is in none of them.
+    """
+    if isinstance(options.place, Stores):
+        for each in (each for task in tasks for each in task):
+            if each.queue.broker_name not in options.place.broker_names:
+                raise BadOption(
+                    "brokerName",
+                    ",".join(options.place.broker_names),
+                    f"the last run was interrupted while it read {each.queue}, and no store of this run has that name; "
+                    "name the store so, and the run continues",
+                )
 
 
 def _plan(catalog: Catalog, options: ReadOptions, place: Destination) -> Round | None:
@@ -119,8 +144,15 @@ def _plan(catalog: Catalog, options: ReadOptions, place: Destination) -> Round |
     first = resolve(catalog, options.starting, bounds, strict_timestamps=options.strict_timestamps, is_end=False)
     start = {queue: done.get(queue, first[queue]) for queue in bounds}
     end = resolve(catalog, options.ending, bounds, strict_timestamps=options.strict_timestamps, is_end=True)
+    losses: dict[MessageQueue, str] = {}
     for queue, offset in start.items():
-        start[queue] = _available(queue, offset, bounds[queue], options)
+        oldest, latest = bounds[queue].min, bounds[queue].max
+        if offset < oldest:
+            losses[queue] = f"it is archived up to offset {offset}, the oldest message has offset {oldest} now"
+            start[queue] = oldest
+        elif offset > latest:
+            losses[queue] = f"it is archived up to offset {offset}, and ends at offset {latest} now"
+    report_losses(losses, options)
     ranges = ranges_between(start, end)
     if not ranges:
         return None
@@ -130,14 +162,6 @@ def _plan(catalog: Catalog, options: ReadOptions, place: Destination) -> Round |
         ranges = [QueueRange(each.queue, each.start, each.start + max(1, int(each.count * share))) for each in ranges]
     reached = {**done, **{each.queue: each.end for each in ranges}}
     return number + 1, {each.queue: each.start for each in ranges}, reached, catalog.plan(ranges, options)
-
-
-def _available(queue: MessageQueue, offset: int, bounds: Bounds, options: ReadOptions) -> int:
-    if offset >= bounds.min:
-        return offset
-    if options.fail_on_data_loss:
-        raise DataLoss(queue, f"it is archived up to offset {offset}, the oldest message has offset {bounds.min} now")
-    return bounds.min
 
 
 def _run(
@@ -328,11 +352,47 @@ class Destination:
         return int(self.files.get_file_info(f"{self.root}/{path}").size)
 
     def check(self, options: ReadOptions) -> None:
-        """Check that the columns by which rows are divided are read."""
+        """Check that every row has the columns by which rows are divided."""
         names = {column.name for column in chosen(options.content)}
         for name in ("topic", "storeTimestamp"):
             if name not in names:
                 raise BadOption("columns", ",".join(sorted(names)), f"an archive is divided by {name!r}; add it")
+        if options.content.mode == "PERMISSIVE":
+            raise BadOption(
+                "mode",
+                "PERMISSIVE",
+                "an archive is divided by topic and day, which damaged records do not have; use DROPMALFORMED",
+            )
+
+    @contextmanager
+    def locked(self) -> Generator[None]:
+        """Keep other runs out of the directory, if it is on a local file system.
+
+        Raises:
+            BadOption: another run is writing to it.
+        """
+        from pyarrow import fs  # noqa: PLC0415
+
+        if not isinstance(self.files, fs.LocalFileSystem):
+            yield
+            return
+        self.files.create_dir(f"{self.root}/{MANIFESTS}", recursive=True)
+        try:
+            lock = RealDisk().lock(f"{self.root}/{MANIFESTS}/lock")
+        except BlockingIOError as error:
+            raise BadOption("to", self.root, "another run is archiving into this directory; nothing was written") from error
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def remove_unfinished(self) -> None:
+        """Remove the files that a killed run was writing. The interrupted round writes them again."""
+        from pyarrow import fs  # noqa: PLC0415
+
+        for info in self.files.get_file_info(fs.FileSelector(self.root, recursive=True)):
+            if info.base_name.startswith(".") and info.base_name.endswith(".tmp"):
+                self.files.delete_file(info.path)
 
     def _numbers(self) -> list[int]:
         from pyarrow import fs  # noqa: PLC0415
@@ -389,7 +449,7 @@ class Destination:
         except (ValueError, KeyError, TypeError):
             text, sound = "", False
         if not sound:
-            raise CorruptStore(path, 0, "a manifest of the archive", 0, "it is not what was written")
+            raise CorruptFile(path, "a manifest of the archive", "its checksum is another one")
         content: dict[str, Any] = json.loads(text)
         return content
 

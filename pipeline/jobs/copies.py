@@ -9,12 +9,14 @@ from ..errors import BadOption
 from .places import FORMAT, Source
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 INPUT = "input"
 """The name of the view that the SQL of `stream` reads."""
-REPLAY_TASKS_MAX = 64
+REPLAY_TASKS = 16
+"""How many tasks send messages. The queues of an archive are always divided alike, because what an interrupted task has sent is
+recognised by the number of the task, and the archive may have more queues when it is replayed again."""
 REPLAYED = "REPLAY_SOURCE"
 """The property with the topic, broker, queue and offset that a replayed message came from."""
 
@@ -41,31 +43,56 @@ def replay(
     Returns: the number of messages.
 
     Raises:
+        BadOption: the files in the directory lack a column.
         PySparkException: the directory cannot be read, or messages were not written; it names the option and the value.
     """
     from pyspark.sql import functions  # noqa: PLC0415
 
-    rows = spark.read.parquet(directory)
+    rows = _read_archive(spark, directory)
     if where is not None:
         rows = rows.where(where)
-    queues = rows.select("topic", "brokerName", "queueId").distinct().count()
-    if not queues:
-        return 0
-    order = ["topic", "brokerName", "queueId", "queueOffset"]
-    origin = functions.concat_ws("/", *order)
+    origin = functions.concat_ws("/", *_PLACE)
     shaped = (
-        rows.repartition(min(queues, REPLAY_TASKS_MAX), *order[:3])
-        .sortWithinPartitions(*order)
+        rows.repartition(REPLAY_TASKS, *_PLACE[:3])
+        .sortWithinPartitions(*_PLACE)
         .withColumn("properties", functions.map_concat("properties", functions.create_map(functions.lit(REPLAYED), origin)))
     )
     if not keep_queues:
-        shaped = shaped.withColumn("shardingKey", functions.concat_ws("/", *order[:3])).drop("queueId")
+        shaped = shaped.withColumn("shardingKey", functions.concat_ws("/", *_PLACE[:3])).drop("queueId")
     options = {**target, **({"topic": topic} if topic is not None else {})}
     columns = [name for name in (*_KEPT, "shardingKey") if name in shaped.columns]
     shaped.select(*columns).write.format(FORMAT).mode("append").options(**options).save()
     return rows.count()
 
 
+def _read_archive(spark: SparkSession, directory: str) -> DataFrame:
+    """Read the files of an archive as a table.
+
+    Raises:
+        BadOption: they lack a column that is needed to send the messages again.
+    """
+    before = spark.conf.get(_INFERENCE)
+    spark.conf.set(_INFERENCE, "false")  # otherwise the topic 007 would be the number 7
+    try:
+        rows = spark.read.parquet(directory)
+    finally:
+        spark.conf.set(_INFERENCE, str(before))
+    types = dict(rows.dtypes)
+    for name, wanted in _NEEDED.items():
+        if types.get(name) != wanted:
+            found = f"is of type {types[name]}" if name in types else "is missing"
+            raise BadOption(
+                "directory", directory, f"the column {name!r} {found}, but {wanted} is needed to send messages again"
+            )
+    return rows
+
+
+_INFERENCE = "spark.sql.sources.partitionColumnTypeInference.enabled"
+_PLACE = ("topic", "brokerName", "queueId", "queueOffset")
+_NEEDED = {
+    "topic": "string", "brokerName": "string", "queueId": "int", "queueOffset": "bigint", "body": "binary",
+    "properties": "map<string,string>",
+}  # fmt: skip
 _KEPT = ("topic", "brokerName", "queueId", "body", "tags", "keys", "properties", "flag", "bornTimestamp")
 
 

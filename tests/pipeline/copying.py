@@ -3,9 +3,32 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from ledgermq.pipeline.jobs.copies import stream
 from ledgermq.pipeline.session import session
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+GAVE_UP = "Python worker failed to connect back"
+ATTEMPTS_MAX = 6
+
+
+def run_to_end(start: Callable[[], StreamingQuery]) -> None:
+    """Start a query that ends by itself, again if Spark gives up, which waits ten seconds for a worker, not longer."""
+    from pyspark.errors import PySparkException
+
+    for _ in range(ATTEMPTS_MAX - 1):
+        try:
+            start().awaitTermination()
+        except PySparkException as error:
+            if GAVE_UP not in str(error):
+                raise
+        else:
+            return
+    start().awaitTermination()
 
 
 def main(namesrv: str, source: str, target: str, checkpoint: str, *, to_the_end: bool) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
+import re
 import runpy
 import sys
-from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import attrs
+import click
 import pytest
+import trio
 
 from ledgermq.testing.embedded import Embedded
 
@@ -17,7 +21,25 @@ from .brokers import all_bodies, create_topic, numbered, send
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "docs" / "examples"
+SCRIPTS = ("copy_paid.py", "read_topic.py")
+
+
+@attrs.frozen
+class Shared:
+    """The session that all tests share: a program that ends its session does not stop it."""
+
+    _spark: SparkSession
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._spark, name)
+
+    def __enter__(self) -> SparkSession:
+        return self._spark
+
+    def __exit__(self, *_: object) -> None:
+        pass
 
 
 def test_the_examples_do_what_they_say(
@@ -27,20 +49,60 @@ def test_the_examples_do_what_they_say(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A table from a topic, and a copy that can be run again; in the session that the tests share."""
+    """A table from a topic, and a copy that can be run again; in the session that the tests share.
+
+    The programs in the README and in the guide to the pipeline are run too.
+    """
     create_topic(broker.namesrv, "orders", 2)
     create_topic(broker.namesrv, "paid", 2)
     send(broker.namesrv, "orders", 40)
-    monkeypatch.setattr("ledgermq.pipeline.session.session", lambda: nullcontext(spark))
+    monkeypatch.setattr("ledgermq.pipeline.session.session", lambda: Shared(spark))
 
     def run(name: str, *arguments: str) -> None:
         monkeypatch.setattr(sys, "argv", [name, broker.namesrv, *arguments])
         runpy.run_path(str(EXAMPLES / name))
 
+    for page in ("README.md", "docs/pipeline.md"):
+        for program in programs(page):
+            exec(compile(program.replace("127.0.0.1:9876", broker.namesrv), page, "exec"), {})  # noqa: S102
+    tables = capsys.readouterr().out
+    assert tables.count("paid|   20|") == 1
+    assert tables.count("only showing top 20 rows") == 1
+
     run("read_topic.py", "orders")
     for _ in range(2):
         run("copy_paid.py", "orders", "paid", str(tmp_path))
 
+    assert sorted(path.name for path in EXAMPLES.iterdir()) == [*SCRIPTS]
     shown = capsys.readouterr().out
     assert "paid|   20|" in shown
     assert all_bodies(broker.namesrv, "paid") == numbered(range(1, 40, 2))
+
+
+def test_the_demo_shows_a_table_a_plot_and_files(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Both halves of `make demo`, with fewer messages."""
+    monkeypatch.syspath_prepend(ROOT / "examples")
+    first, second = (importlib.import_module(name) for name in ("demo", "spark_demo"))
+    monkeypatch.setattr(first, "ORDERS", 400)
+    monkeypatch.setattr(second, "session", lambda *_, **__: Shared(spark))
+
+    trio.run(first.main, str(tmp_path / "store"))
+    second.main(str(tmp_path / "store"), tmp_path)
+
+    shown = click.unstyle(capsys.readouterr().out)
+    stored = 400 + first.MESSAGES
+    assert f"{stored} new messages in " in shown
+    assert sum(int(orders) for orders in re.findall(r"(?:new|paid|shipped) +(\d+) +\d+\n", shown)) == stored
+    assert sum(int(orders) for orders in re.findall(r"ms #+ (\d+)", shown)) <= stored
+    assert (tmp_path / "latencies.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    assert len(list((tmp_path / "orders").rglob("*.parquet"))) == 1
+
+
+def programs(page: str) -> list[str]:
+    """Return the programs in Python on a page that start a session of Spark."""
+    text = (ROOT / page).read_text("utf-8")
+    found = [each for each in re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL) if "session()" in each]
+    assert found, page
+    return found

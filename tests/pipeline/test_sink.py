@@ -15,6 +15,7 @@ from ledgermq.pipeline.sink import Notes
 from ledgermq.testing.embedded import Embedded
 
 from .brokers import all_bodies, create_topic, numbered, send
+from .copying import run_to_end
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,13 +28,9 @@ def copy(spark: SparkSession, namesrv: str, source: str, target: str, checkpoint
         .options(nameServer=namesrv, subscribe=source, startingOffsets="earliest", maxOffsetsPerTrigger="40")
         .load()
     )
-    query = (
-        stream.writeStream.format("ledgermq")
-        .options(nameServer=namesrv, topic=target, checkpointLocation=str(checkpoint), **options)
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
+    writer = stream.writeStream.format("ledgermq").trigger(availableNow=True)
+    written = {"nameServer": namesrv, "topic": target, "checkpointLocation": str(checkpoint), **options}
+    run_to_end(lambda: writer.options(**written).start())
 
 
 def test_rows_become_messages(spark: SparkSession, broker: Embedded) -> None:

@@ -23,6 +23,9 @@ from ledgermq.testing.embedded import Embedded
 from .brokers import create_topic, send
 from .stores import StoreFiles, interleaved
 
+_PLACES = ("queueId", "queueOffset", "partition", "offset")
+"""Columns with queue and offset, in both styles of columns."""
+
 Seen = list[tuple[int, list[tuple[int, int]]]]
 
 
@@ -42,7 +45,7 @@ class Engine:
         """Read all that is there; with `fail`, die in the first batch that has rows. Returns the batches."""
         given = {**self.subscription, "startingOffsets": "earliest", **options}
         read = read_options(given, streaming=True)
-        columns = tuple(column for column in available(read.content) if column.name in ("queueId", "queueOffset"))
+        columns = tuple(column for column in available(read.content) if column.name in _PLACES)
         reader = LedgermqStreamReader(read, columns)
         reader.prepareForTriggerAvailableNow()
         limit = reader.getDefaultReadLimit()
@@ -69,7 +72,7 @@ class Engine:
             pickle.dumps((reader, reader.partitions(json.loads(begin), json.loads(end))))
         )
         batches = [batch for partition in tasks[1] for batch in tasks[0].read(partition)]
-        return sorted((row["queueId"], row["queueOffset"]) for batch in batches for row in batch.to_pylist())
+        return sorted(tuple(row.values()) for batch in batches for row in batch.to_pylist())
 
 
 @pytest.fixture

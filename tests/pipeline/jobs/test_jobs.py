@@ -12,9 +12,8 @@ import pytest
 
 from ledgermq import Message, blocking
 from ledgermq.cli.pipeline import security_of
-from ledgermq.pipeline.errors import BadOption, CorruptStore, DataLoss
-from ledgermq.pipeline.jobs import archive as archiving
-from ledgermq.pipeline.jobs.archive import Archived, archive
+from ledgermq.pipeline.errors import BadOption
+from ledgermq.pipeline.jobs.archive import archive
 from ledgermq.pipeline.jobs.audit import audit
 from ledgermq.pipeline.jobs.copies import replay, stream
 from ledgermq.pipeline.jobs.letters import compact, dead_letters, redrive, summary
@@ -24,12 +23,11 @@ from ledgermq.world.disk import RealDisk
 
 from ...ha.dledger.ledgers import force, messages, open_small
 from ..brokers import all_bodies, bodies, create_topic, numbered, send
+from ..copying import run_to_end
 from ..stores import Stored, StoreFiles, interleaved
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-DAY_MS = 86_400_000
 
 
 @pytest.fixture
@@ -37,88 +35,6 @@ def files(tmp_path: Path) -> StoreFiles:
     written = StoreFiles(tmp_path / "store", segment_size=8192)
     written.append(interleaved(120))
     return written
-
-
-def rows_in(spark: SparkSession, directory: Path) -> list[tuple[str, int, int]]:
-    found = spark.read.parquet(str(directory)).select("topic", "queueId", "queueOffset").collect()
-    return sorted((row.topic, row.queueId, row.queueOffset) for row in found)
-
-
-def rows_of(files: StoreFiles) -> list[tuple[str, int, int]]:
-    return sorted((message.topic, message.queue_id, offset) for message, offset, _, _ in files.placed)
-
-
-def test_an_archive_goes_on_where_it_ended(spark: SparkSession, files: StoreFiles, tmp_path: Path) -> None:
-    """Topics and days become directories; a run without news writes nothing."""
-    source, to = {"storePath": str(files.root), "subscribe": "T,U", "minPartitions": "3"}, tmp_path / "archive"
-    files.append([Stored("U", 0, b"later", store_timestamp=1_700_000_000_000 + DAY_MS), Stored("U", 0, b"now")])
-
-    first = archive(spark, source, str(to))
-    nothing = archive(spark, source, str(to))
-    files.append(interleaved(30))
-    second = archive(spark, source, str(to))
-
-    assert (first.rows, nothing, second.rows) == (122, Archived(0, 0, 0, 0), 30)
-    assert rows_in(spark, to) == rows_of(files)
-    days = sorted(str(path.relative_to(to)) for path in to.glob("topic=U/dt=*"))
-    assert days == ["topic=U/dt=2023-11-14", "topic=U/dt=2023-11-15"]
-    assert not list(to.rglob("*.tmp"))
-
-
-def test_a_round_that_was_interrupted_is_done_again_exactly(
-    spark: SparkSession, files: StoreFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Though more has come meanwhile: the same files, and no message twice."""
-    source, to = {"storePath": str(files.root), "subscribe": "T"}, tmp_path / "archive"
-
-    def dies(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(archiving.Destination, "write_manifest", dies)
-        with pytest.raises(KeyboardInterrupt):
-            archive(spark, source, str(to))
-    left = sorted(to.rglob("*.parquet"))
-    files.append(interleaved(30))
-
-    done = archive(spark, source, str(to))
-
-    assert (done.rounds, done.rows) == (2, 150)
-    assert set(left) < set(to.rglob("*.parquet"))
-    assert rows_in(spark, to) == rows_of(files)
-
-
-def test_an_archive_notices_what_retention_took(spark: SparkSession, files: StoreFiles, tmp_path: Path) -> None:
-    """What was archived before stays as it is."""
-    source, to = {"storePath": str(files.root), "subscribe": "T"}, tmp_path / "archive"
-    archive(spark, source, str(to))
-    files.append(interleaved(600))
-    for path in sorted((files.root / "commitlog").iterdir())[:-1]:
-        path.unlink()
-
-    with pytest.raises(DataLoss, match=r"archived up to offset 40, the oldest message has offset \d+"):
-        archive(spark, source, str(to))
-    assert len(rows_in(spark, to)) == 120
-
-
-def test_a_manifest_that_was_changed_is_not_believed(spark: SparkSession, files: StoreFiles, tmp_path: Path) -> None:
-    """It says what is complete; a wrong one would lose messages."""
-    source, to = {"storePath": str(files.root), "subscribe": "T"}, tmp_path / "archive"
-    archive(spark, source, str(to))
-    manifest = to / "_ledgermq" / "00000001.json"
-    manifest.write_text(manifest.read_text().replace("40", "41"))
-
-    with pytest.raises(CorruptStore, match="manifest"):
-        archive(spark, source, str(to))
-
-
-@pytest.mark.parametrize("change", [{"columns": "body"}, {"schemaStyle": "kafka"}])
-def test_what_cannot_be_divided_is_not_archived(
-    spark: SparkSession, files: StoreFiles, tmp_path: Path, change: dict[str, str]
-) -> None:
-    """Topic and time of storing are needed."""
-    with pytest.raises(BadOption, match="divided by"):
-        archive(spark, {"storePath": str(files.root), "subscribe": "T", **change}, str(tmp_path / "archive"))
 
 
 def test_an_archive_is_replayed_in_order_and_once(
@@ -147,10 +63,16 @@ def test_a_stream_goes_through_sql(spark: SparkSession, broker: Embedded, tmp_pa
     source = {"nameServer": broker.namesrv, "subscribe": "orders", "startingOffsets": "earliest"}
     for begin in (0, 50):
         send(broker.namesrv, "orders", 50, begin)
-        stream(
-            spark, source, {"nameServer": broker.namesrv, "topic": "paid"}, checkpoint=str(tmp_path),
-            sql="select body, tags from input where tags = 'paid'", available_now=True,
-        ).awaitTermination()  # fmt: skip
+        run_to_end(
+            lambda: stream(
+                spark,
+                source,
+                {"nameServer": broker.namesrv, "topic": "paid"},
+                checkpoint=str(tmp_path),
+                sql="select body, tags from input where tags = 'paid'",
+                available_now=True,
+            )
+        )
 
     assert all_bodies(broker.namesrv, "paid") == numbered(range(1, 100, 2))
 
