@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -74,7 +75,9 @@ async def _derive_flushed(store: MessageStore) -> None:
     derive_all(store)
 
 
-async def test_a_segment_that_could_not_be_removed_stays_a_part_of_the_log(tmp_path: Path) -> None:
+async def test_a_segment_that_could_not_be_removed_stays_a_part_of_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Else the following ones would be removed before it, and the next start would find a gap."""
     disk = SimDisk()
     async with small_store(tmp_path, disk=disk, file_reserved_time=0) as store:
@@ -82,10 +85,14 @@ async def test_a_segment_that_could_not_be_removed_stays_a_part_of_the_log(tmp_p
         await _derive_flushed(store)
         segments = len(store.log.files())
         assert store.cleaner is not None
-        disk.faults.create_error = 1.0
-        with pytest.raises(OSError, match="Input/output"):
-            await store.log.remove_oldest()
-        disk.faults.calm()
+
+        def fail(_disk: SimDisk, path: str) -> None:
+            raise OSError(errno.EIO, "Input/output error", path)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(SimDisk, "remove", fail)
+            with pytest.raises(OSError, match="Input/output"):
+                await store.log.remove_oldest()
 
         assert len(store.log.files()) == segments
         await store.cleaner.delete_expired()
