@@ -251,7 +251,6 @@ class Broker:
             groups=groups,
             offsets=offsets,
             commits=self.commits,
-            consumers=self.consumers,
             clock=clock,
         )
         yield LockRequests(

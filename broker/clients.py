@@ -159,10 +159,6 @@ class Consumers:
     def get(self, group: str) -> ConsumerGroup | None:
         return self.groups.get(group)
 
-    def has(self, group: str, connection: ServerConnection) -> bool:
-        """Whether a client of the connection is a member of the group."""
-        return group in self._memberships.groups(connection)
-
     def register(
         self, group: str, member: Member, subscriptions: Iterable[Subscription], settings: Mapping[str, str] | None = None
     ) -> bool:

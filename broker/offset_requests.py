@@ -11,7 +11,6 @@ from ..remoting.errors import RequestRefused
 from ..remoting.server import ServerConnection
 from ..store.message_store import MessageStore
 from ..world.clock import Clock
-from .clients import Consumers
 from .commits import Commits
 from .groups import GroupTable
 from .offsets import ConsumerOffsets
@@ -27,7 +26,6 @@ class OffsetRequests:
     groups: GroupTable
     offsets: ConsumerOffsets
     commits: Commits
-    consumers: Consumers
     clock: Clock
 
     def register(self, dispatcher: Dispatcher) -> None:
@@ -72,9 +70,9 @@ class OffsetRequests:
             raise RequestRefused(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"the consumer group {group!r} does not exist; nothing was committed"
             )
-        if not (
-            self.offsets.resets.must_follow(group, topic, queue_id, connection) and self.consumers.has(group, connection)
-        ):  # a member's progress from before the reset; administrators may commit whatever they want
+        # Progress from before a reset does not count. It does not matter whether the connection belongs to a member, because
+        # one that has just connected again may commit before its first heartbeat.
+        if not self.offsets.resets.must_follow(group, topic, queue_id, connection):
             self.commits.commit(group, topic, queue_id, offset)
         return request.response()
 

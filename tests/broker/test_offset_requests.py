@@ -72,8 +72,8 @@ async def test_an_offset_beyond_the_queue_is_committed_as_its_end(tmp_path: Path
         assert peer.ask(RequestCode.QUERY_CONSUMER_OFFSET, ask).ext == {"offset": "1"}
 
 
-async def test_a_member_commits_after_a_reset_only_what_it_has_read_since(tmp_path: Path) -> None:
-    """It has to ask for the offset of the group, or to pull there, first; an administrator may commit anything at any time."""
+async def test_a_client_commits_after_a_reset_only_what_it_has_read_since(tmp_path: Path) -> None:
+    """It has to ask for the group's offset, or to pull there, first; one that has connected again and sent no heartbeat too."""
     ask = {"consumerGroup": "g", "topic": "T1", "queueId": 0}
     async with open_desk(tmp_path) as desk:
         broker = desk.broker
@@ -81,17 +81,17 @@ async def test_a_member_commits_after_a_reset_only_what_it_has_read_since(tmp_pa
         for _ in range(9):
             desk.put("T1")
         await desk.settled()
-        member, administrator = desk.peer(), desk.peer()
+        member, reconnected = desk.peer(), desk.peer()
         broker.consumers.register("g", Member(member.connection, "c1", "JAVA", 409, 0.0, 0), [Subscription.parse("T1", "*", 0)])
         broker.offsets.reset("g", "T1", 0, 2)
 
-        member.ask(RequestCode.UPDATE_CONSUMER_OFFSET, {**ask, "commitOffset": 8})
-        assert broker.offsets.query("g", "T1", 0) == 2
-        administrator.ask(RequestCode.UPDATE_CONSUMER_OFFSET, {**ask, "commitOffset": 3})
-        assert member.ask(RequestCode.QUERY_CONSUMER_OFFSET, ask).ext == {"offset": "3"}
-        member.ask(RequestCode.UPDATE_CONSUMER_OFFSET, {**ask, "commitOffset": 4})
-
-        assert broker.offsets.query("g", "T1", 0) == 4
+        for client in (member, reconnected):
+            client.ask(RequestCode.UPDATE_CONSUMER_OFFSET, {**ask, "commitOffset": 8})
+            assert broker.offsets.query("g", "T1", 0) == 2
+        for client, offset in ((member, 3), (reconnected, 4)):
+            client.ask(RequestCode.QUERY_CONSUMER_OFFSET, ask)
+            client.ask(RequestCode.UPDATE_CONSUMER_OFFSET, {**ask, "commitOffset": offset})
+            assert broker.offsets.query("g", "T1", 0) == offset
 
 
 async def test_an_offset_on_no_topic_is_not_kept(tmp_path: Path) -> None:
