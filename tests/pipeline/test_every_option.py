@@ -11,12 +11,12 @@ import attrs
 import pyarrow as pa
 import pytest
 
+from ledgermq.pipeline.batch_reader import LedgermqReader
 from ledgermq.pipeline.columns import chosen
 from ledgermq.pipeline.errors import BadOption, NotWritten
 from ledgermq.pipeline.options import ACL_OPTIONS, READ_OPTIONS, TLS_OPTIONS, WRITE_OPTIONS, read_options, write_options
 from ledgermq.pipeline.outgoing import Rows
 from ledgermq.pipeline.sink import LedgermqStreamWriter, LedgermqWriter
-from ledgermq.pipeline.source import LedgermqReader
 from ledgermq.testing.embedded import Embedded, start_embedded
 
 from .brokers import all_bodies, create_topic, send

@@ -15,6 +15,7 @@ from ledgermq.pipeline.store_files import Store
 from ledgermq.testing.embedded import start_embedded
 
 from .brokers import create_topic
+from .brokers import send as send_numbered
 from .stores import StoreFiles, interleaved
 
 SCANS = 12
@@ -27,6 +28,7 @@ def test_a_store_is_scanned_while_its_broker_writes(tmp_path: Path) -> None:
     counts: list[int] = []
     with start_embedded(store=str(tmp_path), settings=settings) as embedded:
         create_topic(embedded.namesrv, "T", 3)
+        send_numbered(embedded.namesrv, "T", 1)  # a scan finds a topic from its first message on
 
         def send() -> None:
             with blocking.open_producer(embedded.namesrv, group="writer") as producer:
