@@ -47,6 +47,7 @@ def _bound(stack: ExitStack, host: str, port: int) -> int:
     """Bind a socket that lives as long as `stack`; returns its port."""
     family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
     one = stack.enter_context(socket.socket(family))
-    one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    # Without the option the kernel refuses a port that somebody else has reserved; with it a server can have this one.
     one.bind((host, port))
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     return int(one.getsockname()[1])
