@@ -134,8 +134,11 @@ def on_heartbeat_response(state: State, led: Leadership, response: HeartbeatResp
 
 
 def _on_regress(state: State, replicator: Replicator, response: HeartbeatResponse) -> None:
-    """Handle a follower that has less than it acknowledged as durable, because it lost its disk or does not sync."""
-    if state.settings.trust_regressed:
+    """Handle a follower that has less than it acknowledged as durable, because it lost its disk or does not sync.
+
+    A learner is sent the rest again in any group: it counts for nothing, and has no votes to forget.
+    """
+    if state.settings.trust_regressed or not state.configuration.votes(replicator.peer):
         replicator.match_index = response.durable_index
         replicator.probe_from(response.durable_index + 1)
     else:

@@ -136,6 +136,19 @@ def test_changes_come_one_at_a_time() -> None:
         group["a"].raft.plan_change((A, B))
 
 
+def test_learner_that_lost_acknowledged_entries_is_sent_them_again() -> None:
+    """It has no votes to forget and counts for nothing, so nobody has to remove it and to add it again, as with a voter."""
+    group = with_learners("abc", "d")
+    group.propose("a", "x")
+    group["d"].storage.entries.clear()
+    group["d"].storage.sync()
+    group["d"].start()
+
+    group.tick(40)
+
+    assert group.log("d") == group.log("a")
+
+
 # ---------------------------------------------------------------- §7 snapshots
 
 
