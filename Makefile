@@ -68,7 +68,7 @@ interop: .venv/ready  ## foreign clients and brokers against ours; wants Java, M
 
 sim: .venv/ready  ## the simulated world: SIM_SEEDS=N seeds
 	$(BIN)/python -m harness.simulate --seeds $(SIM_SEEDS)
-	$(BIN)/python -m pytest tests --ignore=tests/interop -m slow -q --numprocesses $(TEST_PROCESSES) --dist loadfile
+	$(BIN)/python -m pytest tests --ignore=tests/interop -m slow -q --numprocesses $(TEST_PROCESSES) --dist worksteal
 
 check-model: .venv/ready  ## the Raft core in every order of events of small worlds: MODEL_STATES=N states of each
 	$(BIN)/python -m harness.raft.check_model --states $(MODEL_STATES)
