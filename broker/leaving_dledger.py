@@ -20,9 +20,10 @@ from ..ha.dledger.reset_peers import NodeLeft, look_at_node
 from ..message.control import QUEUES_END, TABLES_CARRIED, TOPIC_DELETED, decode_control, is_control
 from ..message.errors import CorruptRecord
 from ..store.config import StoreConfig
-from ..store.errors import StoreError, StoreInUse
+from ..store.errors import StoreError
 from ..store.json_file import JsonFile
-from ..store.local_commitlog import LocalCommitLog, open_local_commit_log
+from ..store.local_commitlog import open_local_commit_log
+from ..store.locking import lock_store
 from ..store.offline import Advance, LogFile, LogRecord, Report, read_log
 from ..world.disk import Disk
 from ..world.real import World
@@ -44,7 +45,7 @@ class CannotLeave(StoreError):
 
 @attrs.frozen
 class ClassicCopy:
-    """What was copied."""
+    """The extent of a finished copy."""
 
     records: int
     end: int
@@ -69,10 +70,7 @@ def write_classic_copy(world: World, root: str, target: str, advance: Advance = 
     disk = world.disk
     if disk.list_directory(target):
         raise CannotLeave(f"{target} is not empty; nothing was written")
-    try:
-        lock = disk.lock(f"{root}/lock")
-    except BlockingIOError:
-        raise StoreInUse(root) from None
+    lock = lock_store(disk, root)
     try:
         _check_complete(disk, root, look_at_node(disk, root))
         tables = _tables(disk, root)
@@ -130,19 +128,16 @@ def _copy_log(world: World, files: list[LogFile], target: str, tables_end: int, 
     log = open_local_commit_log(world, config)
     try:
         report = Report()
-        records = read_log(files, report=report, advance=advance)
-        count = sum(_append(log, batch) for batch in _batches(records, tables_end))
+        count = 0
+        for batch in _batches(read_log(files, report=report, advance=advance), tables_end):
+            log.append(batch)
+            count += len(batch)
         if report.problems:
             raise CannotLeave(f"the log is not sound: {'; '.join(report.problems)}. {target} is incomplete: remove it")
         log.segments.sync(0, log.max_offset)
         return ClassicCopy(count, log.max_offset)
     finally:
         log.close()
-
-
-def _append(log: LocalCommitLog, records: list[bytes]) -> int:
-    log.append(records)
-    return len(records)
 
 
 def _batches(records: Iterator[LogRecord], tables_end: int) -> Iterator[list[bytes]]:

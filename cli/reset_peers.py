@@ -6,7 +6,8 @@ import click
 
 from ..ha.dledger.reset_peers import look_at_node, reset_peers
 from ..ha.errors import HaError
-from ..store.errors import StoreError, StoreInUse
+from ..store.errors import StoreError
+from ..store.locking import lock_store
 from ..world.address import Address
 from ..world.real import real_world
 
@@ -32,10 +33,7 @@ def command(store: str, address: Address, node: str | None, data: str, yes: bool
     """
     world, root = real_world(), store.rstrip("/")
     try:
-        try:
-            lock = world.disk.lock(f"{root}/lock")
-        except BlockingIOError:
-            raise StoreInUse(root) from None
+        lock = lock_store(world.disk, root)
         try:
             left = look_at_node(world.disk, root, node, data)
             click.echo(f"{left.peer} has entries up to {left.end_index}; up to {left.committed_index} it knows them committed")

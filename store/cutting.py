@@ -9,9 +9,10 @@ from __future__ import annotations
 import attrs
 
 from ..message.layout import Check, check_record, span_of, topic_of
-from ..world.disk import Disk, DiskLock
+from ..world.disk import Disk
 from .checkpoint import Checkpoint
-from .errors import NoSuchOffset, StoreInUse
+from .errors import NoSuchOffset
+from .locking import lock_store
 from .segments import Segments
 
 COPY_BYTES = 1 << 20
@@ -102,7 +103,7 @@ def cut_log(disk: Disk, root: str, offset: int, directory: str | None = None) ->
         OSError: the disk refused; the cut may be repeated.
     Durability: on return the cut and the copies are on the medium.
     """
-    lock = _lock(disk, root)
+    lock = lock_store(disk, root)
     try:
         log_directory = commit_log_of(root, directory)
         segments = _load(disk, log_directory, offset)
@@ -127,18 +128,11 @@ def accept_missing(disk: Disk, root: str) -> None:
         StoreInUse: a broker has the store open. Nothing was changed.
         OSError: the disk refused.
     """
-    lock = _lock(disk, root)
+    lock = lock_store(disk, root)
     try:
         _forget_mark(disk, root)
     finally:
         lock.release()
-
-
-def _lock(disk: Disk, root: str) -> DiskLock:
-    try:
-        return disk.lock(f"{root}/lock")
-    except BlockingIOError:
-        raise StoreInUse(root) from None
 
 
 def _load(disk: Disk, directory: str, offset: int) -> Segments:

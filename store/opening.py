@@ -26,10 +26,11 @@ from .consumequeue import ConsumeQueues
 from .damage import lost_index_files, lost_units, remove_corrupt_queues
 from .deletions import deletions_file
 from .dispatch import Dispatcher, TagsCodes
-from .errors import ForeignQueues, StoreInUse
+from .errors import ForeignQueues
 from .events import LogEvents
 from .index import IndexFiles
 from .local_commitlog import open_local_commit_log
+from .locking import lock_store
 from .message_store import MessageStore
 from .recovery import Recovered, recover
 from .recovery_mark import RecoveryMark
@@ -72,10 +73,7 @@ async def open_message_store(
     root = config.store_path_root_dir
     world.disk.make_directories(root)
     world.disk.make_directories(config.commit_log_directory)
-    try:
-        lock = world.disk.lock(f"{root}/lock")
-    except BlockingIOError:
-        raise StoreInUse(root) from None
+    lock = lock_store(world.disk, root)
     try:
         opened = await world.workers.run(_open, world, config, store_host, open_commit_log)
         store, keeper = opened.store, CheckpointKeeper(opened.store, opened.checkpoint)
