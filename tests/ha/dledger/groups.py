@@ -298,3 +298,21 @@ async def check_begun_anew(group: Group, leader: Node, away: Node) -> None:
     await away.start()
     assert away.failure is None
     await group.converged()
+
+
+async def isolate_leader_during_puts(group: Group) -> tuple[Node, Node, list[Outcome]]:
+    """Cut the leader off while it takes puts, until it has stepped down; returns it, the next one, and what the puts became."""
+    old = await group.leader()
+    assert await group.put(old, 3) is Outcome.COMMITTED
+    group.isolate(old)
+    async with trio.open_nursery() as nursery:
+        outcomes: list[Outcome] = []
+
+        async def put() -> None:
+            outcomes.append(await group.put(old, 2))
+
+        nursery.start_soon(put)
+        new = await group.leader(among=[node for node in group.running if node is not old])
+        assert await group.put(new, 5) is Outcome.COMMITTED
+        await group.until(lambda: not old.up.is_leader)
+    return old, new, outcomes

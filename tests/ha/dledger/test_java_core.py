@@ -20,7 +20,16 @@ from ledgermq.remoting.command import RemotingCommand
 from ledgermq.testing.sim.world import Machine
 from ledgermq.world.network import Address
 
-from .groups import PORT, Group, Node, check_begun_anew, lose_power_during_puts, miss_files_that_expire, scenario
+from .groups import (
+    PORT,
+    Group,
+    Node,
+    check_begun_anew,
+    isolate_leader_during_puts,
+    lose_power_during_puts,
+    miss_files_that_expire,
+    scenario,
+)
 
 SEEDS = range(1, 4)
 FAST = JavaSettings(heartbeat_ms=200, vote_interval_min_ms=50, vote_interval_max_ms=200, vote_round_ms=300)
@@ -66,19 +75,7 @@ def test_an_isolated_leader_acknowledges_nothing_and_steps_down(seed: int) -> No
     """What it took meanwhile is replaced when it is back; its term has not grown."""
 
     async def story(group: Group) -> None:
-        old = await group.leader()
-        assert await group.put(old, 3) is Outcome.COMMITTED
-        group.isolate(old)
-        async with trio.open_nursery() as nursery:
-            outcomes: list[Outcome] = []
-
-            async def put() -> None:
-                outcomes.append(await group.put(old, 2))
-
-            nursery.start_soon(put)
-            new = await group.leader(among=[node for node in group.running if node is not old])
-            assert await group.put(new, 5) is Outcome.COMMITTED
-            await group.until(lambda: not old.up.is_leader)
+        old, new, outcomes = await isolate_leader_during_puts(group)
         assert outcomes != [Outcome.COMMITTED]
         term = new.up.leading.term
         await trio.sleep(5)

@@ -16,7 +16,7 @@ from ledgermq.ha.raft.units import PeerId
 from ledgermq.testing.sim.disk import SimDisk
 from ledgermq.world.network import Address
 
-from .groups import PORT, Group, lose_power_during_puts, scenario
+from .groups import PORT, Group, isolate_leader_during_puts, lose_power_during_puts, scenario
 
 SEEDS = range(1, 4)
 
@@ -103,20 +103,7 @@ def test_an_isolated_leader_acknowledges_nothing_and_steps_down(seed: int) -> No
     """What it took meanwhile is answered when it steps down, and replaced when it is back."""
 
     async def story(group: Group) -> None:
-        old = await group.leader()
-        assert await group.put(old, 3) is Outcome.COMMITTED
-        group.isolate(old)
-        async with trio.open_nursery() as nursery:
-            outcomes: list[Outcome] = []
-
-            async def put() -> None:
-                outcomes.append(await group.put(old, 2))
-
-            nursery.start_soon(put)
-            others = [node for node in group.running if node is not old]
-            new = await group.leader(among=others)
-            assert await group.put(new, 5) is Outcome.COMMITTED
-            await group.until(lambda: not old.up.is_leader)
+        _, new, outcomes = await isolate_leader_during_puts(group)
         assert outcomes == [Outcome.TERM_CHANGED]
         term = new.up.leading.term
         await trio.sleep(5)
