@@ -46,7 +46,7 @@ _LATER_DEFAULTS: dict[str, Any] = {
 
 
 def group_name_fault(group: str) -> str | None:
-    """What is wrong with the name of a group, or None."""
+    """Return why the name of a group is refused, or None if it is valid."""
     return name_fault("group", group, GROUP_CHARACTERS_MAX)
 
 

@@ -8,7 +8,7 @@ _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 
 def name_fault(kind: str, name: str, characters_max: int) -> str | None:
-    """What is wrong with the name of a `kind`, such as a topic; None if the name is valid."""
+    """Return why the name of a `kind`, such as a topic, is refused, or None if it is valid."""
     if not name:
         return f"a {kind} has a name"
     if len(name) > characters_max:

@@ -52,7 +52,7 @@ DLQ_QUEUES = 1
 
 
 def topic_name_fault(topic: str) -> str | None:
-    """What is wrong with the name of a topic, or None."""
+    """Return why the name of a topic is refused, or None if it is valid."""
     return name_fault("topic", topic, TOPIC_CHARACTERS_MAX)
 
 

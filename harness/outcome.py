@@ -23,7 +23,7 @@ class Outcome:
     requests: Counter[str] = attrs.field(factory=Counter[str])
     """Requests that simulated servers handled without refusing them, by the name of their code."""
     drawn: str = ""
-    """What was drawn from the seed, if the whole run is drawn from one."""
+    """The conditions that were drawn from the seed, if the whole run is drawn from one."""
     trace: list[str] = attrs.field(factory=list[str])
     """What happened, line by line; only simulated runs record it."""
     start_seconds_max: float = 0.0

@@ -68,7 +68,7 @@ class DLedgerAdministration:
         return request.response()
 
     def _so_far(self, peer: PeerId) -> str:
-        """What is known of a change that was not done in time."""
+        """Return how far a change has come that was not finished in time, and what to do next."""
         if peer in self.node.replica.core.configuration.learners:
             return (
                 f"{peer} is a learner now, and becomes no voter before it has caught up: look at `ledgermq dledger status`, "

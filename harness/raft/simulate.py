@@ -54,7 +54,7 @@ SETTINGS = Settings(
 
 @attrs.frozen(kw_only=True)
 class RaftDraw:
-    """What was drawn from the seed; it is printed with a failure."""
+    """The conditions of one run, drawn from its seed; a failure prints them."""
 
     seed: int
     nodes: int

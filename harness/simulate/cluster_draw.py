@@ -27,7 +27,7 @@ WIDE_SHARE, WIDE_WORKLOAD_SHARE = 0.6, 0.5
 
 @attrs.frozen(kw_only=True)
 class ClusterDraw(NodesDraw):
-    """What was drawn from the seed; several nodes are a master and its slaves."""
+    """The conditions of one run, drawn from its seed; several nodes are a master and its slaves."""
 
     sync_master: bool
     in_sync_replicas: int

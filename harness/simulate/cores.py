@@ -30,7 +30,7 @@ EVENTS = 400
 
 @attrs.frozen(kw_only=True)
 class CoresDraw:
-    """What was drawn from the seed; it is printed with a failure."""
+    """The conditions of one run, drawn from its seed; a failure prints them."""
 
     seed: int
     replicas: int

@@ -73,7 +73,7 @@ class Blow:
 
 @attrs.frozen(kw_only=True)
 class DLedgerDraw(NodesDraw):
-    """What was drawn from the seed."""
+    """The conditions of one run, drawn from its seed."""
 
     blows: tuple[Blow, ...]
     preferred: bool

@@ -11,7 +11,7 @@ from ledgermq.testing.history import End
 
 @attrs.frozen(kw_only=True)
 class StoreDraw:
-    """What was drawn from the seed; it is printed with a failure."""
+    """The conditions of one run, drawn from its seed; a failure prints them."""
 
     seed: int
     sync_flush: bool
