@@ -23,6 +23,7 @@ from ..remoting.server import RemotingServer
 from ..remoting.tls import open_tls
 from ..store.message_store import MessageStore
 from ..store.opening import open_message_store
+from ..world.address import Address
 from ..world.events import get_logger
 from ..world.network import Network, Stream
 from ..world.real import World, real_world
@@ -301,13 +302,13 @@ class Broker:
 
     @property
     def address(self) -> str:
-        """The address at which clients reach this broker, `host:port`."""
-        return f"{self.host}:{self.port}"
+        """The address at which clients reach this broker, `host:port` with an IPv6 address in brackets."""
+        return str(Address(self.host, self.port))
 
     @property
     def ha_address(self) -> str:
-        """The address at which slaves fetch the log, `host:port`."""
-        return f"{self.config.broker_ip2 or self.host}:{self.node.port}"
+        """The address at which slaves fetch the log, `host:port` with an IPv6 address in brackets."""
+        return str(Address(_bare(self.config.broker_ip2) or self.host, self.node.port))
 
     async def start(self, nursery: trio.Nursery, listeners: list[Listener[Stream]]) -> None:
         """Serve, start the tasks and register; everything runs in `nursery`."""
@@ -408,8 +409,9 @@ async def open_broker(config: BrokerConfig, world: World | None = None) -> Async
     listeners = await _listen(config, world)
     try:
         port = world.network.listener_port(listeners[0])
-        host = config.broker_ip1 or world.network.own_host()
-        node = dledger_node(config, f"{host}:{port}") if config.enable_dleger_commit_log else classic_node(config, world, port)
+        host = _bare(config.broker_ip1) or world.network.own_host()
+        in_a_group = config.enable_dleger_commit_log
+        node = dledger_node(config, str(Address(host, port))) if in_a_group else classic_node(config, world, port)
         store_host = (_numeric(host, world), port)
         store_config = attrs.evolve(config.store_config(), memory_bytes=world.memory_bytes)
         async with open_message_store(
@@ -485,6 +487,11 @@ async def _listen(config: BrokerConfig, world: World) -> list[Listener[Stream]]:
                 await listener.aclose()
         raise
     return listeners
+
+
+def _bare(host: str) -> str:
+    """The host of the configuration without the brackets in which RocketMQ writes an IPv6 address."""
+    return host.removeprefix("[").removesuffix("]")
 
 
 def _numeric(host: str, world: World) -> str:

@@ -68,7 +68,7 @@ async def show(group: str, topic: str | None, namesrv: str, as_json: bool) -> No
     """Show the offsets and the lag of a group in each queue, and its members."""
     async with open_admin(namesrv, tls=chosen_tls()) as admin:
         stats = await admin.group_stats(group, topic)
-        if not stats and group not in await admin.groups():
+        if not any(position.consumer_offset for position in stats.values()) and group not in await admin.groups():
             raise click.ClickException(f"there is no group {group!r}")
         try:
             connections = await admin.group_connections(group)

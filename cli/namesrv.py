@@ -12,6 +12,7 @@ from ..namesrv.config import NamesrvConfig, read_namesrv_conf
 from ..namesrv.errors import BadNamesrvConfig
 from ..namesrv.server import Namesrv, open_namesrv
 from ..remoting.errors import BadTlsSetting
+from ..world.address import Address
 from ..world.events import get_logger
 from ..world.real import real_world
 from .logs import LogFormat, log_options, log_to_stderr
@@ -61,4 +62,4 @@ def _config(file: Path | None, host: str | None, port: int | None) -> NamesrvCon
 
 
 def _announce(namesrv: Namesrv) -> str:
-    return f"The name server boot success, listening on {namesrv.config.bind_address}:{namesrv.port}"
+    return f"The name server boot success, listening on {Address(namesrv.config.bind_address, namesrv.port)}"

@@ -39,6 +39,11 @@ def _end_with_parent() -> None:
         _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
 
+def announced_address(line: str) -> str:
+    """The address in the line by which the command `ledgermq broker` announces that its broker is ready."""
+    return line.rpartition("] boot success")[0].rpartition(" ")[2]
+
+
 @attrs.define(eq=False)
 class BrokerProcess:
     """One broker, across restarts of its process."""
@@ -99,7 +104,7 @@ class BrokerProcess:
                 if not received:
                     return False
                 announcement += received
-        self.address = announcement.decode().partition("]")[0].rpartition(" ")[2]
+        self.address = announced_address(announcement.decode())
         return True
 
     async def _ended(self) -> int:

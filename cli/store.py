@@ -97,7 +97,9 @@ def verify_store(store: str, as_json: bool) -> None:
     """
     disk = real_world().disk
     several = [] if disk.is_directory(f"{store}/commitlog") else stores_below(disk, store)
-    reports = {path: _verified(path, as_json=as_json) for path in several or [store]}
+    # A broker of a cluster that never stored a message does not keep the stores of the others from being checked.
+    logs = {path: all_log_files(disk, path) for path in several} or {store: _log_of(store)}
+    reports = {path: _verified(path, files, as_json=as_json) for path, files in logs.items()}
     if as_json:
         found = [{"store": path, **attrs.asdict(report)} for path, report in reports.items()]
         print_json(found if several else found[0])
@@ -109,8 +111,7 @@ def verify_store(store: str, as_json: bool) -> None:
         raise click.exceptions.Exit(1)
 
 
-def _verified(store: str, *, as_json: bool) -> Report:
-    files = _log_of(store)
+def _verified(store: str, files: list[LogFile], *, as_json: bool) -> Report:
     size = sum(len(file.view) for file in files)
     with click.progressbar(length=size, label="reading the log", file=sys.stderr, hidden=as_json) as bar:
         return verify(real_world().disk, store, bar.update, files)

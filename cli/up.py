@@ -35,6 +35,7 @@ from ..remoting.errors import BadTlsSetting
 from ..store.errors import StoreError
 from ..testing.embedded import dledger_keys
 from ..testing.ports import BROKER_PORTS, reserved_ports
+from ..world.address import Address
 from ..world.events import get_logger
 from ..world.real import World, real_world
 from .logs import LogFormat, log_options, log_to_stderr
@@ -108,7 +109,7 @@ class Plan:
 
     def _broker(self, group: int, number: int, at: int, namesrv: str, ports: Ports) -> BrokerConfig:
         first = group * self.nodes
-        peers = [f"{self.host}:{port}" for port in ports.raft[first : first + self.nodes]]
+        peers = [str(Address(self.host, port)) for port in ports.raft[first : first + self.nodes]]
         role = "ASYNC_MASTER" if self.mode != "ha" else "SLAVE" if number else "SYNC_MASTER"
         return config_of(
             {

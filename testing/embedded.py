@@ -19,6 +19,7 @@ from ..broker.broker import Broker, open_broker
 from ..broker.config import ASYNC_MASTER, SLAVE, SYNC_MASTER, BrokerConfig, config_of
 from ..namesrv.config import NamesrvConfig
 from ..namesrv.server import open_namesrv
+from ..world.address import Address
 from ..world.real import World, real_world
 from ..world.threads import ThreadLoop, opened_in_thread
 from .mortal import Life, mortal
@@ -100,7 +101,7 @@ class EmbeddedNode:
     @property
     def address(self) -> str:
         """The address for clients, `host:port`."""
-        return f"{self.config.bind_address}:{self.config.listen_port}"
+        return str(Address(self.config.bind_address, self.config.listen_port))
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run the broker once, until `stop` or `kill`."""
@@ -274,7 +275,7 @@ def broker_configs(
             "storePathRootDir": f"{store}/{at}",
         }
         if mode == "dledger":
-            own |= dledger_keys(at, [f"{host}:{port}" for port in raft_ports])
+            own |= dledger_keys(at, [str(Address(host, port)) for port in raft_ports])
         configs.append(config_of({**SMALL_FILES, **own, **(settings or {})}))
     return configs
 

@@ -212,3 +212,12 @@ async def test_the_address_is_the_machines_unless_it_is_given(tmp_path: Path) ->
     async with start_broker(desk_config(tmp_path / "b", broker_ip1="localhost")) as broker:
         assert broker.address == f"localhost:{broker.port}"
         assert len(broker.store.store_host) == 8
+
+
+@pytest.mark.parametrize("given", ["fe80::7", "[fe80::7]"])
+async def test_an_ipv6_address_is_given_out_in_brackets(tmp_path: Path, given: str) -> None:
+    """RocketMQ writes it so, in its configuration too."""
+    async with open_broker(desk_config(tmp_path, broker_ip1=given)) as broker:
+        assert broker.address == f"[fe80::7]:{broker.port}"
+        assert broker.ha_address.startswith("[fe80::7]:")
+        assert len(broker.store.store_host) == 20

@@ -121,6 +121,7 @@ def test_without_a_name_server_the_cure_is_told(runner: Run, arguments: tuple[st
         (("topic", "delete", "Absent", "--yes"), "there is no topic 'Absent'"),
         (("topic", "list", "--cluster", "Absent"), "there is no cluster 'Absent': known are DefaultCluster"),
         (("group", "show", "absent"), "there is no group 'absent'"),
+        (("group", "show", "absent", "--topic", "TBW102"), "there is no group 'absent'"),
         (("group", "delete", "absent", "--yes"), "there is no group 'absent'"),
     ],
 )

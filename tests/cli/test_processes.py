@@ -10,7 +10,11 @@ import socket
 import time
 from pathlib import Path
 
-from .test_dledger import Run, Start
+import pytest
+
+from ledgermq.cli.processes import announced_address
+
+from .processes import Run, Start
 
 SECONDS_MAX = 60.0
 _ROW = re.compile(r"^broker-a +(master|follower) +(\S+) +(\d+)$", re.MULTILINE)
@@ -50,6 +54,12 @@ def test_a_group_goes_on_without_a_node_that_is_killed_and_has_it_back_soon(star
     processes = [int(match[2]) for match in _ROW.findall(shown)]
     assert up.stop() == 0
     wait_until_gone(processes)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:10911", "[::1]:10911"])
+def test_the_address_of_a_node_is_read_from_its_announcement(address: str) -> None:
+    """An IPv6 address has brackets, as the text around it has."""
+    assert announced_address(f"The broker[broker-a, {address}] boot success\n") == address
 
 
 def test_brokers_end_when_their_parent_is_killed(start: Start) -> None:

@@ -94,11 +94,15 @@ def test_the_stores_below_a_directory_are_named(runner: Run, store: Path) -> Non
 
 
 def test_the_stores_below_a_directory_are_verified_each(runner: Run, store: Path) -> None:
-    """`up --store DIR` makes one for each broker, and DIR is what its user knows."""
+    """`up --store DIR` makes one for each broker, and DIR is what its user knows; one without messages hides no other."""
     text = runner("store", "verify", str(store.parent)).stdout
     assert text.splitlines()[0] == f"{store}:"
     assert text.endswith("sound\n")
-    (found,) = json.loads(runner("store", "verify", "--json", str(store.parent)).stdout)
+    (store.parent / "broker-0" / "commitlog").mkdir(parents=True)
+
+    unused, found = json.loads(runner("store", "verify", "--json", str(store.parent)).stdout)
+
+    assert (unused["store"], unused["records"]) == (f"{store.parent}/broker-0", 0)
     assert found["store"] == str(store)
     assert found["problems"] == []
 
