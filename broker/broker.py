@@ -8,7 +8,6 @@ closed therefore finds no route to this broker any more.
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
@@ -23,7 +22,7 @@ from ..remoting.server import RemotingServer
 from ..remoting.tls import open_tls
 from ..store.message_store import MessageStore
 from ..store.opening import open_message_store
-from ..world.address import Address
+from ..world.address import Address, bare_host, is_numeric_host
 from ..world.events import get_logger
 from ..world.network import Network, Stream
 from ..world.real import World, real_world
@@ -117,6 +116,7 @@ class Broker:
         return f"<Broker {self.config.broker_name}:{self.config.broker_id} at {self.address}>"
 
     def __attrs_post_init__(self) -> None:
+        """Build the parts, each after those that it uses; then load the tables and register the request codes."""
         clock, store, role = self.world.clock, self.store, self.role
         topics, groups, offsets = self.topics, self.groups, self.offsets
         self.server = RemotingServer(self.dispatcher, self.world.network, clock, tls=self.tls)
@@ -167,26 +167,8 @@ class Broker:
             close_connection=self.server.close_connection,
         )
         self.settings = Settings(config=self.live_config, clock=clock, store=store, topics=topics, groups=groups)
-        TableFiles(
-            persistence=self.persistence,
-            clock=clock,
-            store=store,
-            topics=topics,
-            groups=groups,
-            offsets=offsets,
-            commits=self.commits,
-            delay=self.delay,
-            locks=self.locks,
-            deletions=self.deletions,
-            replicated=self.replicated,
-        ).load(self.config)
-        adopt_stored_topics(topics, store)
-        services: list[Service] = [self.pulls, self.clients, self.registration, self.settings, *self._other_services()]
-        for service in services:
-            service.register(self.dispatcher)
-        if self.replicated is not None:
-            self.dispatcher.answer_after(CHANGES_OF_TABLES, self.replicated.check_leads, self.replicated.settled)
-            self.dispatcher.check_first(OTHER_DECISIONS, self.replicated.check_decides)
+        self._load_tables()
+        self._register_services()
 
     def _replication(self) -> ClassicReplication | DLedgerReplication:
         tables = SlavesTables(store=self.store, topics=self.topics, groups=self.groups, offsets=self.offsets, delay=self.delay)
@@ -223,6 +205,31 @@ class Broker:
             replicated=self.replicated,
             persistence=self.persistence,
         )
+
+    def _load_tables(self) -> None:
+        TableFiles(
+            persistence=self.persistence,
+            clock=self.world.clock,
+            store=self.store,
+            topics=self.topics,
+            groups=self.groups,
+            offsets=self.offsets,
+            commits=self.commits,
+            delay=self.delay,
+            locks=self.locks,
+            deletions=self.deletions,
+            replicated=self.replicated,
+        ).load(self.config)
+        adopt_stored_topics(self.topics, self.store)
+
+    def _register_services(self) -> None:
+        """Register the request codes of each service; in DLedger mode a change of a table is answered once it is committed."""
+        services: list[Service] = [self.pulls, self.clients, self.registration, self.settings, *self._other_services()]
+        for service in services:
+            service.register(self.dispatcher)
+        if self.replicated is not None:
+            self.dispatcher.answer_after(CHANGES_OF_TABLES, self.replicated.check_leads, self.replicated.settled)
+            self.dispatcher.check_first(OTHER_DECISIONS, self.replicated.check_decides)
 
     def _other_services(self) -> Iterator[Service]:
         """The services that the broker only registers and never calls."""
@@ -308,7 +315,7 @@ class Broker:
     @property
     def ha_address(self) -> str:
         """The address at which slaves fetch the log, `host:port` with an IPv6 address in brackets."""
-        return str(Address(_bare(self.config.broker_ip2) or self.host, self.node.port))
+        return str(Address(bare_host(self.config.broker_ip2) or self.host, self.node.port))
 
     async def start(self, nursery: trio.Nursery, listeners: list[Listener[Stream]]) -> None:
         """Serve, start the tasks and register; everything runs in `nursery`."""
@@ -409,10 +416,10 @@ async def open_broker(config: BrokerConfig, world: World | None = None) -> Async
     listeners = await _listen(config, world)
     try:
         port = world.network.listener_port(listeners[0])
-        host = _bare(config.broker_ip1) or world.network.own_host()
+        host = bare_host(config.broker_ip1) or world.network.own_host()
         in_a_group = config.enable_dleger_commit_log
         node = dledger_node(config, str(Address(host, port))) if in_a_group else classic_node(config, world, port)
-        store_host = (_numeric(host, world), port)
+        store_host = (host if is_numeric_host(host) else world.network.own_host(), port)  # message ids hold numbers
         store_config = attrs.evolve(config.store_config(), memory_bytes=world.memory_bytes)
         async with open_message_store(
             world, store_config, store_host=store_host, open_commit_log=node.open_commit_log
@@ -487,17 +494,3 @@ async def _listen(config: BrokerConfig, world: World) -> list[Listener[Stream]]:
                 await listener.aclose()
         raise
     return listeners
-
-
-def _bare(host: str) -> str:
-    """The host of the configuration without the brackets in which RocketMQ writes an IPv6 address."""
-    return host.removeprefix("[").removesuffix("]")
-
-
-def _numeric(host: str, world: World) -> str:
-    """The numeric address for message ids: `host`, or the machine's own address if `host` is a name."""
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return world.network.own_host()
-    return host

@@ -86,13 +86,13 @@ class DerivedTables:
 
     def _topics_changed(self) -> None:
         self.topics_changes += 1
-        for tell in self.on_topics:
-            tell()
+        for notify in self.on_topics:
+            notify()
 
     def _groups_changed(self) -> None:
         self.groups_changes += 1
-        for tell in self.on_groups:
-            tell()
+        for notify in self.on_groups:
+            notify()
 
     def keep_only(self, topics: Collection[str], groups: Collection[str]) -> None:
         """Remove all other topics and groups, here and from the tables of a node that does not lead."""

@@ -227,5 +227,5 @@ class GroupTable:
         self._notify()
 
     def _notify(self) -> None:
-        for tell in self.on_change:
-            tell()
+        for notify in self.on_change:
+            notify()

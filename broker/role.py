@@ -121,7 +121,7 @@ class LiveRole:
 
     @property
     def refusal(self) -> str | None:
-        """Why puts are refused, as producers are told; None while they are accepted."""
+        """Why puts are refused, as the answers to producers say; None while they are accepted."""
         role = self.state.role
         if role.takes_puts:
             return None

@@ -296,8 +296,8 @@ class TopicTable:
         self._notify(names)
 
     def _notify(self, names: list[str]) -> None:
-        for tell in self.on_change:
-            tell(names)
+        for notify in self.on_change:
+            notify(names)
 
 
 def retry_topic(group: str) -> str:

@@ -79,7 +79,7 @@ def dump(store: str, topic: str | None, queue_id: int | None, begin: int, count_
         place = f"{message.topic}:{message.queue_id} offset {message.queue_offset}"
         click.echo(f"{record.offset:>12}  {message.size:>7}  {when(message.store_timestamp)}  {place}  {body[:100]}")
     if report.problem_count:
-        raise click.ClickException("\n".join((*report.problems, "`ledgermq store verify` tells more.")))
+        raise click.ClickException("\n".join((*report.problems, "`ledgermq store verify` reports more.")))
 
 
 def _of_queue(store: str, topic: str, queue_id: int, records: Iterator[LogRecord]) -> Iterator[LogRecord]:
@@ -170,7 +170,7 @@ def _print_losses(losses: Losses) -> None:
     for (topic, queue_id), loss in sorted(losses.queues.items()):
         click.echo(f"{topic} queue {queue_id}: {loss.messages} messages, offsets {loss.first_offset} to {loss.last_offset}")
     if losses.damaged:
-        click.echo(f"{losses.damaged} places where no sound record begins: what is there cannot be told")
+        click.echo(f"{losses.damaged} places where no sound record begins: what is there cannot be read")
     if not losses.queues and not losses.damaged:
         click.echo("no message")
 

@@ -212,7 +212,7 @@ def command(
         raise click.BadParameter("every node is a master unless the mode is ha or dledger: say --nodes", param_hint="--masters")
     if host in EVERYWHERE:
         raise click.BadParameter(
-            f"clients are told this address: give one that they can reach (got {host!r})", param_hint="--host"
+            f"clients are given this address: choose one that they can reach (got {host!r})", param_hint="--host"
         )
     log_to_stderr(log_level, log_format)
     with _temporary_folder() if store is None else nullcontext(str(store.absolute())) as folder:

@@ -49,7 +49,7 @@ def main(store: str, output: Path) -> None:
         done = archive(spark, source, str(output / "orders"))
         kept = spark.read.parquet(str(output / "orders")).count()
         say("archive", "cyan", f"{done.rows} new messages in {done.files} Parquet files in {output}/orders, {kept} in all")
-    say("demo", "green", f"the job on Spark took {time.perf_counter() - started:.0f} s; docs/pipeline.md tells more")
+    say("demo", "green", f"the job on Spark took {time.perf_counter() - started:.0f} s; docs/pipeline.md has more")
 
 
 def plot_as_text(latencies: list[Any]) -> None:

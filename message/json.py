@@ -32,7 +32,7 @@ EXPANDED_NODES_MAX = 1_000_000
 _BOM = b"\xef\xbb\xbf"
 _REFERENCE = "$ref"
 
-# A string without escapes, the beginning of another one, or what stands before a bare integer key, and the key.
+# A string without escapes, the beginning of another one, or what precedes a bare integer key, and the key.
 _STRING_OR_BARE_KEY = re.compile(rb'"[^"\\]*+"|"|[{,]\s*+(-?\d++)(?=\s*+:)')
 _ESCAPE_OR_END = re.compile(rb'\\.|"', re.DOTALL)
 _SPACE = re.compile(r"[ \t\r\n]*")

@@ -68,8 +68,8 @@ class LogEvents:
             return
         if self.recovering:
             self.recovered.append((physical_offset, control))
-        for tell in self.on_event:
-            tell(control)
+        for notify in self.on_event:
+            notify(control)
 
     def _delete_topic(self, control: Control, physical_offset: int, size: int) -> None:
         topic, next_offsets = deleted_topic_of(control)

@@ -62,8 +62,8 @@ class MessageStore(PutSide, ReadSide):
                 ends[key] = self.next_offsets[key] = queue.max_offset
         self.events.cut(offset)
         self._end_cut()
-        for tell in self.on_queues_cut:
-            tell(ends)
+        for notify in self.on_queues_cut:
+            notify(ends)
 
     async def clear(self) -> None:
         """Drop every record; the log begins anew with the next raw bytes.
@@ -75,8 +75,8 @@ class MessageStore(PutSide, ReadSide):
         await self.log.clear()
         ends = dict.fromkeys(self.queues.table, 0)
         self.drop_everything_derived()
-        for tell in self.on_queues_cut:
-            tell(ends)
+        for notify in self.on_queues_cut:
+            notify(ends)
 
     async def begin_cut(self, *, everything: bool = False) -> None:
         """Erase the mark and the note before a part of the log is dropped, so that no start uses them; see `CheckpointKeeper`.

@@ -33,10 +33,24 @@ class Address:
         """
         host, colon, port = text.strip().rpartition(":")
         is_port = port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65535
-        host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+        host = bare_host(host)
         if not colon or not is_port or not _is_host(host):
             raise ValueError(f"an address is HOST:PORT (got {shortened(repr(text), HOST_CHARACTERS_MAX)})")
         return cls(host, int(port))
+
+
+def bare_host(host: str) -> str:
+    """Return `host` without the brackets in which RocketMQ writes an IPv6 address."""
+    return host[1:-1] if host.startswith("[") and host.endswith("]") else host
+
+
+def is_numeric_host(host: str) -> bool:
+    """Whether `host` is an IP address and not a name."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def _is_host(host: str) -> bool:

@@ -179,7 +179,9 @@ def _client_reason(error: BaseException) -> str:
     """Why a handshake with a server failed; a server that refuses only closes the connection."""
     found = _reason(error)
     if isinstance(error, ssl.SSLEOFError | ConnectionError) or found == "UNEXPECTED_EOF_WHILE_READING":
-        found = "the server closed the connection, as one does whose TLS is disabled or that has no certificate; its log tells"
+        found = (
+            "the server closed the connection, as one does whose TLS is disabled or that has no certificate; its log says why"
+        )
     elif found == "WRONG_VERSION_NUMBER":
         found = "what answered does not speak TLS on this port"
     return f"{found}; nothing was sent"

@@ -83,8 +83,8 @@ async def begin_anew(
             ledger.write_checkpoint()
 
     async def drop_derived() -> None:
-        for tell in on_cleared:
-            tell()
+        for notify in on_cleared:
+            notify()
         await trio.lowlevel.checkpoint()
 
     for step in (clear, drop_derived):

@@ -424,8 +424,8 @@ class Replica:
     def _commit(self, index: LogIndex) -> None:
         self.ledger.commit(index)
         position = self.ledger.committed_position
-        for tell in self.on_committed:
-            tell(index, position)
+        for notify in self.on_committed:
+            notify(index, position)
         if self.is_leader:
             self.waiters.commit(index)
 
@@ -443,8 +443,8 @@ class Replica:
             log.info("leader_elected", peer=self.settings.self_id, term=leading.term, end_index=self.ledger.end_index)
         elif leading.leader is not None and leading.leader != former.leader:
             log.info("leader_followed", leader=leading.leader, term=leading.term)
-        for tell in self.on_role:
-            tell(leading)
+        for notify in self.on_role:
+            notify(leading)
 
     def _propose_what_is_wanted(self) -> None:
         core = self.core
@@ -468,8 +468,8 @@ class Replica:
         for waiting in self._reads.values():
             waiting.send_nowait(None)
         self._leading = Leading(Role.FOLLOWER, self.core.term, None, None)
-        for tell in self.on_role:
-            tell(self._leading)
+        for notify in self.on_role:
+            notify(self._leading)
 
     async def expire_oldest(self) -> None:
         """Delete the oldest data file, if it is not the last one and all of it is committed.

@@ -57,7 +57,7 @@ def node_name(number: int) -> str:
 
 @attrs.define(eq=False)
 class Acknowledgements:
-    """Everything that clients were told."""
+    """The answers to clients."""
 
     acknowledged: dict[int, Place] = attrs.field(factory=dict[int, Place])
     seen: dict[Place, int] = attrs.field(factory=dict[Place, int])
@@ -98,16 +98,16 @@ class Acknowledgements:
         return trio.current_time() - began
 
     async def judge(self, reader: PullConsumer) -> None:
-        """Read everything, and compare it with what clients were told."""
+        """Read everything, and compare it with the answers to clients."""
         await from_the_beginning(reader)
         found: dict[Place, int] = {}
         while read := await self._read(reader):
             found.update(read)
-        told = [*((number, place, "acknowledged") for number, place in self.acknowledged.items())]
-        told += [(number, place, "read") for place, number in self.seen.items()]
+        answers = [*((number, place, "acknowledged") for number, place in self.acknowledged.items())]
+        answers += [(number, place, "read") for place, number in self.seen.items()]
         self.violations += [
             f"message {number} was {how} at {place}, where {found.get(place, 'nothing')} is now"
-            for number, place, how in told
+            for number, place, how in answers
             if found.get(place) != number
         ]
         ends: dict[int, int] = {}
@@ -162,8 +162,8 @@ class GroupFaults:
     virtual: VirtualNetwork
     group: GroupOfProcesses
     admin: Admin
-    told: Acknowledgements
-    lots: random.Random
+    answers: Acknowledgements
+    rng: random.Random
     report: Report
     seconds: dict[str, list[float]] = attrs.field(factory=lambda: defaultdict[str, list[float]](list))
     """The times from each single fault to the next acknowledged send, by the kind of fault."""
@@ -177,7 +177,7 @@ class GroupFaults:
         """Inject faults one after the other until the time is over; then all nodes run and nothing is cut."""
         end = trio.current_time() + 60 * minutes
         while trio.current_time() < end:
-            await trio.sleep(self.lots.uniform(*BETWEEN_SECONDS))
+            await trio.sleep(self.rng.uniform(*BETWEEN_SECONDS))
             async with trio.open_nursery() as pauses:
                 await self._fault(pauses)
                 pauses.cancel_scope.cancel()  # a process that is still paused goes on
@@ -185,25 +185,25 @@ class GroupFaults:
             for number in range(NODES):
                 if number not in self.group.servers:
                     await self.group.start(number)
-            self.healed_seconds.append(await self.told.next_one())
+            self.healed_seconds.append(await self.answers.next_one())
 
     async def _fault(self, pauses: trio.Nursery) -> None:
         kinds: list[Callable[[int, trio.Nursery], Awaitable[str]]] = [
             self._kill, self._kill, self._pause, self._isolate, self._part_from_nodes, self._cut_one_way, self._unplug,
         ]  # fmt: skip
         leader = await self.group.leader(self.admin)
-        number = leader if self.lots.random() < 0.7 else (leader + self.lots.randint(1, NODES - 1)) % NODES
-        what = await self.lots.choice(kinds)(number, pauses)
+        number = leader if self.rng.random() < 0.7 else (leader + self.rng.randint(1, NODES - 1)) % NODES
+        what = await self.rng.choice(kinds)(number, pauses)
         what = f"leader {what}" if number == leader else f"follower {what}"
-        if self.lots.random() < SECOND_FAULT_SHARE:
-            other = (number + self.lots.randint(1, NODES - 1)) % NODES
-            self.report(f"{what}, and then another node {await self.lots.choice(kinds)(other, pauses)}")
+        if self.rng.random() < SECOND_FAULT_SHARE:
+            other = (number + self.rng.randint(1, NODES - 1)) % NODES
+            self.report(f"{what}, and then another node {await self.rng.choice(kinds)(other, pauses)}")
             self.doubles += 1
         else:
-            seconds = await self.told.next_one()
+            seconds = await self.answers.next_one()
             self.seconds[what].append(seconds)
             self.report(f"{what}: next acknowledgement after {seconds:.2f} s")
-        await trio.sleep(self.lots.uniform(*FAULT_SECONDS))
+        await trio.sleep(self.rng.uniform(*FAULT_SECONDS))
 
     async def _kill(self, number: int, _pauses: trio.Nursery) -> str:
         await self.group.kill(number)
@@ -223,7 +223,7 @@ class GroupFaults:
         return "cut off from the nodes"
 
     async def _cut_one_way(self, number: int, _pauses: trio.Nursery) -> str:
-        other = (number + self.lots.randint(1, NODES - 1)) % NODES
+        other = (number + self.rng.randint(1, NODES - 1)) % NODES
         await self.virtual.cut(node_name(number), node_name(other))
         return "not heard by one node"
 
@@ -235,11 +235,11 @@ class GroupFaults:
         """Stop all nodes, and compare their ledgers as far as all of them reach."""
         for number in range(NODES):
             if status := await self.group.servers[number].stop():
-                self.told.violations.append(f"a clean stop of node {number} ended with exit status {status}")
+                self.answers.violations.append(f"a clean stop of node {number} ended with exit status {status}")
         logs = [ledger_of(self.group.directory / f"node-{number}" / "store" / f"dledger-n{number}") for number in range(NODES)]
         end = min(map(len, logs))
         if len({log[:end] for log in logs}) > 1:
-            self.told.violations.append(f"the ledgers differ below {end}; they end at {[len(log) for log in logs]}")
+            self.answers.violations.append(f"the ledgers differ below {end}; they end at {[len(log) for log in logs]}")
 
     def __str__(self) -> str:
         rows = [f"{what}: {_times(found)}" for what, found in sorted(self.seconds.items())]
@@ -255,8 +255,8 @@ def ledger_of(directory: Path) -> bytes:
     return b"".join(path.read_bytes() for path in sorted((directory / "data").iterdir())).rstrip(b"\0")
 
 
-async def run(directory: Path, minutes: float, lots: random.Random, report: Report) -> GroupFaults:
-    """Inject faults under load, heal everything, and judge what clients were told.
+async def run(directory: Path, minutes: float, rng: random.Random, report: Report) -> GroupFaults:
+    """Inject faults under load, heal everything, and judge the answers to clients.
 
     Raises:
         NetworkUnavailable: such a network cannot be created here.
@@ -266,7 +266,7 @@ async def run(directory: Path, minutes: float, lots: random.Random, report: Repo
         world = attrs.evolve(real_world(), network=virtual[CLIENTS].network)
         async with open_admin(group.namesrv, world=world) as admin:
             await create_topic(admin)
-            faults = GroupFaults(virtual, group, admin, Acknowledgements(), lots, report)
+            faults = GroupFaults(virtual, group, admin, Acknowledgements(), rng, report)
             await under_load(faults, world, minutes)
             await faults.compare()
             return faults
@@ -274,17 +274,17 @@ async def run(directory: Path, minutes: float, lots: random.Random, report: Repo
 
 async def under_load(faults: GroupFaults, world: World, minutes: float) -> None:
     """Run the faults while clients send and read, and judge in the end."""
-    namesrv, told = faults.group.namesrv, faults.told
+    namesrv, answers = faults.group.namesrv, faults.answers
     async with open_producer(namesrv, "p", send_timeout_seconds=5.0, world=world) as producer:
         async with open_pull_consumer(namesrv, "reader", world=world) as reader, trio.open_nursery() as nursery:
             await from_the_beginning(reader)
             for _ in range(SENDERS):
-                nursery.start_soon(told.send_forever, producer)
-            nursery.start_soon(told.read_forever, reader)
+                nursery.start_soon(answers.send_forever, producer)
+            nursery.start_soon(answers.read_forever, reader)
             await faults.run(minutes)
             nursery.cancel_scope.cancel()
         async with open_pull_consumer(namesrv, "judge", world=world) as reader:
-            await told.judge(reader)
+            await answers.judge(reader)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -301,13 +301,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except NetworkUnavailable as error:
             print_line(f"no virtual network here: {error}")
             return 2
-    told = faults.told
+    answers = faults.answers
     print_line(str(faults))
-    print_line(f"{len(told.acknowledged)} acknowledged, {told.failed} sends failed, {len(told.seen)} read meanwhile")
-    print_line(f"{len(told.violations)} violations")
-    for violation in told.violations[:VIOLATIONS_SHOWN_MAX]:
+    print_line(f"{len(answers.acknowledged)} acknowledged, {answers.failed} sends failed, {len(answers.seen)} read meanwhile")
+    print_line(f"{len(answers.violations)} violations")
+    for violation in answers.violations[:VIOLATIONS_SHOWN_MAX]:
         print_line(violation)
-    return 1 if told.violations else 0
+    return 1 if answers.violations else 0
 
 
 if __name__ == "__main__":

@@ -111,8 +111,8 @@ class _View:
         if leads:
             self.watch.elected(self.host, leading.term)
         if leads or self.led:
-            for tell in self.watch.on_change:
-                tell()
+            for notify in self.watch.on_change:
+                notify()
         self.led = leads
 
     def committed(self, _index: int, position: int) -> None:

@@ -71,8 +71,8 @@ class Peer:
         await until(lambda: self.answer(opaque) is not None)
         return self._answers[opaque]
 
-    def told(self) -> list[RemotingCommand]:
-        """What the broker has asked or told this client since the last look."""
+    def received(self) -> list[RemotingCommand]:
+        """The requests and notifications that the broker has sent this client since the last look."""
         self.answer(0)
         requests, self._requests = self._requests, []
         return requests

@@ -170,7 +170,7 @@ async def test_sends_that_wait_for_the_medium_are_answered_before_a_stop(tmp_pat
         assert desk.peer().send("T1").code == ResponseCode.SERVICE_NOT_AVAILABLE
 
 
-async def test_unknown_requests_are_told_so(tmp_path: Path) -> None:
+async def test_unknown_requests_are_answered_as_not_supported(tmp_path: Path) -> None:
     """Code 3 with a remark, and the connection goes on."""
     async with open_desk(tmp_path) as desk:
         peer = desk.peer()
@@ -182,7 +182,7 @@ async def test_unknown_requests_are_told_so(tmp_path: Path) -> None:
         assert peer.send("T1").code == ResponseCode.SUCCESS
 
 
-async def test_slaves_are_told_the_tables(tmp_path: Path) -> None:
+async def test_slaves_are_answered_with_the_tables(tmp_path: Path) -> None:
     """Topics, groups and offsets as RocketMQ's slaves read them."""
     async with open_desk(tmp_path) as desk:
         peer = desk.peer()

@@ -21,10 +21,10 @@ Code = ResponseCode
 
 
 def notices(peer: Peer) -> list[str]:
-    """Groups that a client was told to rebalance."""
+    """Groups that a client was notified to rebalance."""
     return [
         request.ext["consumerGroup"]
-        for request in peer.told()
+        for request in peer.received()
         if request.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED and request.is_oneway
     ]
 
@@ -49,8 +49,8 @@ async def test_a_heartbeat_makes_group_and_retry_topic(tmp_path: Path) -> None:
         assert [member.client_id for member in desk.broker.producers.members("pg")] == ["c1"]
 
 
-async def test_members_are_told_when_one_comes_or_goes(tmp_path: Path) -> None:
-    """All connections of the group are told, the newcomer too; a heartbeat without news is no news."""
+async def test_members_are_notified_when_one_comes_or_goes(tmp_path: Path) -> None:
+    """All connections of the group are notified, the newcomer too; a heartbeat without news is no news."""
     async with open_desk(tmp_path) as desk:
         first, second = desk.peer(), desk.peer()
         first.heartbeat("g", "T1", client_id="c1")
@@ -66,7 +66,7 @@ async def test_members_are_told_when_one_comes_or_goes(tmp_path: Path) -> None:
         assert members(first) == ["c1"]
 
 
-async def test_members_are_told_when_topics_change(tmp_path: Path) -> None:
+async def test_members_are_notified_when_topics_change(tmp_path: Path) -> None:
     """A topic that comes into or leaves the subscriptions means a new share-out."""
     async with open_desk(tmp_path) as desk:
         peer = desk.peer()
@@ -97,7 +97,7 @@ async def test_the_newest_subscription_of_a_topic_counts(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("reason", ["broadcasting", "group", "broker"])
-async def test_nobody_is_told_who_need_not_know(tmp_path: Path, reason: str) -> None:
+async def test_members_that_did_not_ask_for_notifications_get_none(tmp_path: Path, reason: str) -> None:
     """Broadcasting consumers share nothing out, and the notice can be switched off."""
     async with open_desk(tmp_path, notify_consumer_ids_changed_enable=reason != "broker") as desk:
         desk.broker.groups.put(GroupConfig("g", notify_consumer_ids_changed_enable=reason != "group"))
@@ -139,7 +139,7 @@ async def test_two_clients_on_one_connection_are_two(tmp_path: Path) -> None:
 
 
 async def test_silent_clients_are_dropped(tmp_path: Path) -> None:
-    """Two minutes without a heartbeat end a membership; those who spoke stay and are told."""
+    """Two minutes without a heartbeat end a membership; those that sent something stay and are notified."""
     async with open_desk(tmp_path) as desk:
         silent, living = desk.peer(), desk.peer()
         silent.heartbeat("g", "T1", client_id="c1")
@@ -214,15 +214,15 @@ async def test_a_heartbeat_of_too_many_groups_creates_none(tmp_path: Path) -> No
 
 
 async def test_members_of_a_large_group_are_notified_together(tmp_path: Path) -> None:
-    """However many leave at once: those that stay are told a few times, not once for each that left."""
+    """However many leave at once: those that stay are notified a few times, not once for each that left."""
     async with open_desk(tmp_path) as desk:
         peers = [desk.peer() for _ in range(3 * NOTIFIED_AT_ONCE_MAX)]
         for peer in peers:
             peer.heartbeat("g", "T1")
-        await until(lambda: any(told.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED for told in peers[-1].told()))
+        await until(lambda: any(received.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED for received in peers[-1].received()))
         await trio.sleep(2 * NOTICE_PAUSE_SECONDS)
         for peer in peers:
-            peer.told()
+            peer.received()
 
         for peer in peers[:NOTIFIED_AT_ONCE_MAX]:
             peer.close()
@@ -230,7 +230,7 @@ async def test_members_of_a_large_group_are_notified_together(tmp_path: Path) ->
 
         def is_told() -> bool:
             nonlocal notices
-            notices += len(peers[-1].told())
+            notices += len(peers[-1].received())
             return notices > 0
 
         await until(is_told)

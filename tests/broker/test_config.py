@@ -37,7 +37,7 @@ def test_keys_of_rocketmq_are_read() -> None:
     assert config.auto_create_topic_enable is False
 
 
-def test_the_store_is_told_its_part() -> None:
+def test_the_store_gets_its_part() -> None:
     """Every key that the store knows reaches the store's configuration."""
     store = read_broker_conf(CONF).store_config()
 

@@ -275,7 +275,7 @@ def test_a_node_that_begins_anew_forgets_what_was_deleted_while_it_was_away() ->
 
 
 def test_a_commit_that_only_a_deposed_leader_has_is_in_the_log_once_it_leads_again() -> None:
-    """Its client was told that the commit is accepted, and it may be read there; the group must not move back later."""
+    """Its client was answered that the commit is accepted, and it may be read there; the group must not move back later."""
 
     async def story(group: Group) -> None:
         async with open_producer(group.namesrv, "p", world=group.world("10.0.3.1")) as producer:

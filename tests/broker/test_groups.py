@@ -57,16 +57,16 @@ def test_a_stored_table_is_read_back() -> None:
     assert again.version == groups.version
 
 
-def test_every_change_is_told() -> None:
+def test_every_change_notifies_observers() -> None:
     """Put, forbid and delete each take a version."""
     groups = GroupTable.of(BrokerConfig(), lambda: 0)
-    told: list[int] = []
-    groups.on_change.append(lambda: told.append(groups.version.counter))
+    notified: list[int] = []
+    groups.on_change.append(lambda: notified.append(groups.version.counter))
 
     groups.put(GroupConfig("g"))
     groups.set_forbidden("g", "T", forbidden=True)
     groups.delete("g")
     groups.delete("g")
 
-    assert told == [1, 2, 3]
+    assert notified == [1, 2, 3]
     assert not groups.is_forbidden("g", "T")

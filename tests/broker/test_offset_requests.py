@@ -105,7 +105,7 @@ async def test_an_offset_on_no_topic_is_not_kept(tmp_path: Path) -> None:
         assert not desk.broker.offsets.table
 
 
-async def test_the_ends_of_a_queue_are_told(tmp_path: Path) -> None:
+async def test_the_ends_of_a_queue_are_answered(tmp_path: Path) -> None:
     """Min, max, first by time and earliest store time; an unknown queue has 0 and -1."""
     queue = {"topic": "T1", "queueId": 0}
     async with open_desk(tmp_path) as desk:

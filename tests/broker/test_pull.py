@@ -147,7 +147,7 @@ Settings = dict[str, Any]
         ({"sysFlag": 0, "group": "quiet"}, Code.NO_PERMISSION),
     ],
 )
-async def test_a_pull_that_may_not_be_is_told_why(tmp_path: Path, fields: Settings, code: int) -> None:
+async def test_a_pull_that_is_refused_gets_the_reason(tmp_path: Path, fields: Settings, code: int) -> None:
     """Each check has its code, and a remark for people."""
     async with open_desk(tmp_path) as desk:
         await filled(desk)
@@ -197,7 +197,7 @@ async def test_a_held_pull_is_answered_by_the_message_it_waits_for(tmp_path: Pat
 
 
 async def test_a_held_pull_sleeps_through_other_tags(tmp_path: Path) -> None:
-    """It is woken by its own tag, and told to go on behind what was scanned meanwhile."""
+    """It is woken by its own tag, and its answer says to go on behind what was scanned meanwhile."""
     async with open_desk(tmp_path) as desk:
         await filled(desk)
         peer = desk.peer()
@@ -255,7 +255,7 @@ async def test_a_deleted_topic_lets_its_pulls_go(tmp_path: Path) -> None:
 
 
 async def test_too_many_held_pulls_are_refused_by_a_code_that_clients_know(tmp_path: Path) -> None:
-    """A connection beyond its bound is told SYSTEM_BUSY and tries again later."""
+    """A connection beyond its bound is answered SYSTEM_BUSY and tries again later."""
     async with open_desk(tmp_path) as desk:
         await filled(desk)
         desk.broker.pulls.holds.per_owner_max = 2
@@ -312,7 +312,7 @@ async def test_a_slave_does_not_know_better_than_its_master(tmp_path: Path) -> N
 
 
 async def test_a_slave_without_its_master_holds_pulls_of_what_only_the_master_had(tmp_path: Path) -> None:
-    """RocketMQ's clients, told to try again, would ask it without end; they get the messages once these have come."""
+    """RocketMQ's clients would repeat it without end if asked to try again; they get the messages once these have come."""
     async with open_desk(tmp_path, broker_role="SLAVE", broker_id=1, ha_protocol="rocketmq") as desk:
         desk.broker.topics.put(TopicConfig("T1", 1, 1))
         peer = desk.peer()
@@ -337,7 +337,7 @@ async def test_a_slave_without_its_master_holds_pulls_of_what_only_the_master_ha
         assert answer_of(peer, opaque) == (Code.PULL_RETRY_IMMEDIATELY, 50), "the master has it"
 
 
-async def test_a_slave_that_is_told_to_corrects_offsets(tmp_path: Path) -> None:
+async def test_a_slave_that_is_configured_so_corrects_offsets(tmp_path: Path) -> None:
     """With `offsetCheckInSlave` it answers as a master would."""
     async with open_desk(tmp_path, broker_role="SLAVE", broker_id=1, offset_check_in_slave=True) as desk:
         desk.broker.topics.put(TopicConfig("T1", 1, 1))
@@ -409,7 +409,7 @@ async def test_a_reset_reaches_pulls_that_are_held(tmp_path: Path) -> None:
 
 
 async def test_a_pull_that_does_not_wait_finds_what_was_acknowledged_just_before(tmp_path: Path) -> None:
-    """Deriving gathers for some milliseconds; whoever would be told that there is nothing does not wait for it."""
+    """Deriving gathers for some milliseconds; a pull whose answer would be that there is nothing does not wait for it."""
     async with open_desk(tmp_path) as desk:
         await filled(desk)
         peer = desk.peer()

@@ -27,7 +27,7 @@ from .desk import open_desk, until
 
 @attrs.define(eq=False)
 class Register:
-    """A name server that writes down what it is told."""
+    """A name server that records the requests that it receives."""
 
     port: int = 0
     requests: list[RemotingCommand] = attrs.field(factory=list[RemotingCommand])
@@ -55,8 +55,8 @@ class Register:
             return request.response(ResponseCode.SYSTEM_ERROR, remark="no")
         return request.response(ext=self.answer_ext, body=self.answer_body)
 
-    async def told(self, count: int) -> list[RemotingCommand]:
-        """Wait until it has been told so often."""
+    async def requests_received(self, count: int) -> list[RemotingCommand]:
+        """Wait until it has received this number of requests."""
         with trio.fail_after(60):
             while len(self.requests) < count:
                 await self.news.wait()
@@ -127,7 +127,7 @@ async def test_a_new_topic_is_registered_at_once_and_alone(tmp_path: Path) -> No
         desk.broker.topics.put(TopicConfig("T1"))
         desk.broker.topics.put(TopicConfig("T2"))
 
-        _, change = await register.told(2)
+        _, change = await register.requests_received(2)
 
         assert topics_of(change) == {"T1", "T2"}
         version = loads(change.body)["topicConfigSerializeWrapper"]["dataVersion"]
@@ -140,13 +140,15 @@ async def test_a_name_server_that_wants_everything_gets_it(tmp_path: Path) -> No
         register.refuse = 1
         desk.broker.topics.put(TopicConfig("T1"))
 
-        requests = await register.told(3)
+        requests = await register.requests_received(3)
 
         assert topics_of(requests[1]) == {"T1"}
         assert topics_of(requests[2]) == desk.broker.topics.topics.keys()
 
 
-async def test_a_name_server_that_comes_back_is_told_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_name_server_that_comes_back_gets_the_whole_registration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A restarted name server has forgotten all; what changed meanwhile is in the new registration."""
     monkeypatch.setattr(registration, "FIRST_PAUSE_SECONDS", 0.02)
     register, again = Register(), Register()
@@ -159,7 +161,7 @@ async def test_a_name_server_that_comes_back_is_told_everything(tmp_path: Path, 
 
             await nursery.start(again.serve, register.port)
 
-            assert "T1" in topics_of((await again.told(1))[0])
+            assert "T1" in topics_of((await again.requests_received(1))[0])
         again.scope.cancel()
 
 
@@ -176,7 +178,7 @@ async def test_a_dead_name_server_delays_nothing(tmp_path: Path, monkeypatch: py
 
 
 async def test_a_slave_learns_where_its_master_is(tmp_path: Path) -> None:
-    """The answer to its registration says so; listeners are told once."""
+    """The answer to its registration says so; observers are notified once."""
     answer = {"masterAddr": "10.0.0.1:10911", "haServerAddr": "10.0.0.1:10912"}
     async with (
         open_register(answer_ext=answer) as register,
@@ -193,7 +195,7 @@ async def test_the_order_configuration_is_taken_over(tmp_path: Path) -> None:
         register.refuse = 1
         desk.broker.topics.put(TopicConfig("T1"))  # refused, so that a whole registration follows
 
-        requests = await register.told(4)
+        requests = await register.requests_received(4)
 
         assert desk.broker.topics.topics["T1"].order
         wrapper = loads(requests[3].body)["topicConfigSerializeWrapper"]

@@ -1,4 +1,4 @@
-"""A master and its slave as brokers: they find each other through a name server, and clients are told the truth."""
+"""A master and its slave as brokers: they find each other through a name server, and clients get true answers."""
 
 from __future__ import annotations
 
@@ -206,17 +206,17 @@ async def test_both_sides_tell_how_replication_stands(tmp_path: Path) -> None:
             return loads(desk.peer().ask(RequestCode.GET_BROKER_HA_STATUS).body)  # type: ignore[no-any-return]
 
         await until(lambda: status(master)["haConnectionInfo"][0]["slaveAckOffset"] == end)
-        told = status(master)
-        assert (told["master"], told["masterCommitLogMaxOffset"], told["inSyncSlaveNums"]) == (True, end, 1)
-        (connection,) = told["haConnectionInfo"]
+        found = status(master)
+        assert (found["master"], found["masterCommitLogMaxOffset"], found["inSyncSlaveNums"]) == (True, end, 1)
+        (connection,) = found["haConnectionInfo"]
         assert (connection["brokerId"], connection["diff"]) == (1, 0)
         assert 0 <= connection["lastAckMillis"] < 10_000
-        told = status(slave)["haClientRuntimeInfo"]
-        assert (told["masterAddr"], told["maxOffset"], told["activated"], told["diff"]) == (
+        found = status(slave)["haClientRuntimeInfo"]
+        assert (found["masterAddr"], found["maxOffset"], found["activated"], found["diff"]) == (
             master.broker.ha_address, end, True, 0,
         )  # fmt: skip
-        assert told["masterFlushOffset"] == -1
-        assert (told.get("refusal"), told["droppedBytes"], told["droppedPromisedBytes"]) == (None, 0, 0)
+        assert found["masterFlushOffset"] == -1
+        assert (found.get("refusal"), found["droppedBytes"], found["droppedPromisedBytes"]) == (None, 0, 0)
 
 
 async def test_both_sides_tell_how_fast_the_log_travels(tmp_path: Path) -> None:
@@ -229,9 +229,9 @@ async def test_both_sides_tell_how_fast_the_log_travels(tmp_path: Path) -> None:
 
         def rates() -> tuple[int, int]:
             master.put("T1", b"x" * 1000)
-            told = [loads(desk.peer().ask(RequestCode.GET_BROKER_HA_STATUS).body) for desk in (master, slave)]
-            sent = told[0]["haConnectionInfo"][0]["transferredByteInSecond"]
-            return sent, told[1]["haClientRuntimeInfo"]["transferredByteInSecond"]
+            found = [loads(desk.peer().ask(RequestCode.GET_BROKER_HA_STATUS).body) for desk in (master, slave)]
+            sent = found[0]["haConnectionInfo"][0]["transferredByteInSecond"]
+            return sent, found[1]["haClientRuntimeInfo"]["transferredByteInSecond"]
 
         began = trio.current_time()
         await until(lambda: all(rates()))
@@ -310,7 +310,7 @@ def test_every_key_of_replication_reaches_it() -> None:
 
 
 def test_rocketmq_s_defaults_are_kept_but_for_the_silent_one() -> None:
-    """Unless told otherwise a SYNC_MASTER waits for one slave, for three seconds; an ASYNC_MASTER for none."""
+    """By default a SYNC_MASTER waits for one slave, for three seconds; an ASYNC_MASTER for none."""
     defaults = ha_settings(BrokerConfig(), 10911)
 
     assert defaults == HaSettings(limits=TransferLimits(segment_size=1 << 30), in_sync_replicas=1)

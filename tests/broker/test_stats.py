@@ -87,7 +87,7 @@ def test_group_rate_adds_its_queues() -> None:
 
 
 def test_unknown_sets_and_keys_have_no_view() -> None:
-    """A set that is not kept and a key that never counted are told apart from zero."""
+    """A set that is not kept and a key that never counted are distinguished from zero."""
     stats = Stats("c1", START_MS)
 
     assert stats.view("NO_SUCH_SET", "T1") is None

@@ -69,18 +69,18 @@ def test_names_are_checked(name: str, good: bool) -> None:
     assert (table().create_by_send(name, TEMPLATE_TOPIC, 4) is not None) is good
 
 
-def test_every_change_takes_a_version_and_is_told() -> None:
-    """Files and name servers follow by the names told; the version counts changes."""
+def test_every_change_takes_a_version_and_notifies_observers() -> None:
+    """Files and name servers follow by the names in the notifications; the version counts changes."""
     topics = table()
-    told: list[list[str]] = []
-    topics.on_change.append(told.append)
+    notified: list[list[str]] = []
+    topics.on_change.append(notified.append)
     before = topics.version.counter
 
     topics.put(TopicConfig("T1"), TopicConfig("T2"))
     topics.delete("T1")
     topics.delete("T1")
 
-    assert told == [["T1", "T2"], ["T1"]]
+    assert notified == [["T1", "T2"], ["T1"]]
     assert topics.version.counter == before + 2
 
 
@@ -110,12 +110,12 @@ def test_a_stored_table_is_read_back() -> None:
 
 
 async def test_a_masters_table_is_read_in_slices_and_changes_at_once() -> None:
-    """Meanwhile everybody sees the old one; what has changed is told once."""
+    """Meanwhile everybody sees the old one; observers are notified once of what has changed."""
     master, slave = table(), table()
     master.put(*(TopicConfig(f"T{number}", 4, 4) for number in range(3000)))
     slave.put(TopicConfig("T1", 1, 1), TopicConfig("gone"))
-    told: list[list[str]] = []
-    slave.on_change.append(told.append)
+    notified: list[list[str]] = []
+    slave.on_change.append(notified.append)
 
     seen: set[int] = set()
     async with trio.open_nursery() as nursery:
@@ -132,7 +132,7 @@ async def test_a_masters_table_is_read_in_slices_and_changes_at_once() -> None:
     assert len(seen - {len(master.topics)}) == 1
     assert slave.topics == master.topics
     assert orjson.loads(slave.wrapper()) == orjson.loads(master.wrapper())
-    (names,) = told
+    (names,) = notified
     assert set(names) == {"gone", *(f"T{number}" for number in range(3000))}
 
 

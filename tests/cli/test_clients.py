@@ -94,7 +94,7 @@ def test_what_a_message_brings_stays_in_its_line() -> None:
 
 
 def test_bodies_are_text_or_hex() -> None:
-    """A program is told which by the name of the field."""
+    """A program knows which one by the name of the field."""
     assert body_fields("é".encode()) == {"body": "é", "body_hex": None}
     assert body_fields(b"\xff") == {"body": None, "body_hex": "ff"}
 
@@ -105,7 +105,7 @@ def test_no_time_is_a_dash() -> None:
     assert datetime.fromisoformat(when(1700000000123)).timestamp() == 1700000000.123
 
 
-def test_a_server_that_takes_tls_alone_is_told_of(start: Callable[..., Server], runner: Run, tmp_path: Path) -> None:
+def test_a_server_that_accepts_only_tls_is_recognized(start: Callable[..., Server], runner: Run, tmp_path: Path) -> None:
     """It says nothing to a plain client, it just closes the connection."""
     file = tmp_path / "namesrv.conf"
     file.write_text("tls.server.mode=enforcing\n")

@@ -27,7 +27,7 @@ Start = Callable[..., Ledgermq]
 
 
 def statuses(runner: Run, namesrv: str) -> dict[int, dict[str, Any]]:
-    """What is told of each broker, by its id."""
+    """What the command prints of each broker, by its id."""
     return {row["id"]: row for row in json.loads(runner("cluster", "status", "--json", namesrv=namesrv).stdout)}
 
 
@@ -39,7 +39,7 @@ def until(look: Callable[[], bool]) -> None:
         time.sleep(0.1)
 
 
-def test_a_pair_tells_its_roles_its_lag_and_its_last_acknowledgement(start: Start, runner: Run) -> None:
+def test_a_pair_shows_its_roles_its_lag_and_its_last_acknowledgement(start: Start, runner: Run) -> None:
     """`up --mode ha` is all it takes; by `--json` with every number, in the table in words."""
     up = start("up", "--mode", "ha", "--port", "0", "--broker-port", "0")
     namesrv = up.wait_for(r"name server +(\S+:\d+)\n")[1]
@@ -67,7 +67,7 @@ def test_a_pair_tells_its_roles_its_lag_and_its_last_acknowledgement(start: Star
     ]
 
 
-def test_what_keeps_a_slave_from_following_is_told(start: Start, runner: Run, tmp_path: Path) -> None:
+def test_what_keeps_a_slave_from_following_is_shown(start: Start, runner: Run, tmp_path: Path) -> None:
     """A master without slaves, a slave that is refused, one that reaches nobody; and a broker that hangs ends with status 1."""
     namesrv = "127.0.0.1:" + start("namesrv", "--host", "127.0.0.1", "--port", "0").wait_for(r"127.0.0.1:(\d+)")[1]
 
@@ -90,7 +90,7 @@ def test_what_keeps_a_slave_from_following_is_told(start: Start, runner: Run, tm
     assert rows[2]["replication"].startswith("cannot reach 127.0.0.1:1")
 
     master.process.send_signal(signal.SIGSTOP)
-    told = runner("cluster", "status", namesrv=namesrv, status=1).stdout
+    shown = runner("cluster", "status", namesrv=namesrv, status=1).stdout
     master.process.send_signal(signal.SIGCONT)
-    assert "did not answer" in told
-    assert "cannot reach 127.0.0.1:1" in told
+    assert "did not answer" in shown
+    assert "cannot reach 127.0.0.1:1" in shown

@@ -107,7 +107,9 @@ def test_the_cluster_is_listed_with_how_it_is(ledgermq: Run, as_json: Callable[.
         (("consume", "T"), ("127.0.0.1:1", "--namesrv", "ledgermq up")),
     ],
 )
-def test_without_a_name_server_the_cure_is_told(runner: Run, arguments: tuple[str, ...], words: tuple[str, ...]) -> None:
+def test_without_a_name_server_the_error_says_what_to_do(
+    runner: Run, arguments: tuple[str, ...], words: tuple[str, ...]
+) -> None:
     """Which addresses were asked, how to give others, how to start a cluster."""
     error = runner(*arguments, status=1).stderr
 
@@ -125,7 +127,7 @@ def test_without_a_name_server_the_cure_is_told(runner: Run, arguments: tuple[st
         (("group", "delete", "absent", "--yes"), "there is no group 'absent'"),
     ],
 )
-def test_what_is_not_there_is_told(ledgermq: Run, arguments: tuple[str, ...], words: str) -> None:
+def test_what_does_not_exist_is_an_error(ledgermq: Run, arguments: tuple[str, ...], words: str) -> None:
     """And nobody reads of a success."""
     done = ledgermq(*arguments, status=1)
 
@@ -220,7 +222,7 @@ def test_a_broker_that_there_is_not_is_answered_with_those_there_are(ledgermq: R
     assert "no broker 'nope' has the topic Found: known are " in said
 
 
-def test_who_waits_is_told_so(namesrv: str, ledgermq: Run) -> None:
+def test_a_command_that_waits_says_so(namesrv: str, ledgermq: Run) -> None:
     """Without --from-beginning nothing old is shown, and nothing may come for long."""
     ledgermq("send", "Silent", "old")
     waiting = subprocess.Popen(

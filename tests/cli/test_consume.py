@@ -42,7 +42,7 @@ def test_a_member_ends_where_the_queues_ended_when_it_came(ledgermq: Run) -> Non
     assert time.monotonic() - began < 15, "a pull that is held for 15 s was waited for"
 
 
-def test_a_member_of_a_topic_that_is_not_there_is_told_so(ledgermq: Run) -> None:
+def test_a_member_of_a_topic_that_does_not_exist_is_warned(ledgermq: Run) -> None:
     """Nothing would ever come."""
     assert "Create it" in ledgermq("consume", "Nowhere", "--group", "g", status=1).stderr
 
@@ -83,7 +83,7 @@ def test_a_reader_that_goes_away_ends_consuming_quietly(namesrv: str, ledgermq: 
 def test_a_member_that_is_asked_to_end_commits_what_it_has_printed(
     namesrv: str, ledgermq: Run, as_json: Callable[..., Any], in_background: bool
 ) -> None:
-    """SIGTERM is as good as Ctrl-C, and the only one that a script's background heeds."""
+    """SIGTERM is as good as Ctrl-C, and the only one that a background process of a script does not ignore."""
     topic = f"Asked{in_background}"
     ledgermq("send", topic, "one", "two", "three")
     member = consuming_process(namesrv, topic, "--group", topic, "--from-beginning", "--follow", in_background=in_background)

@@ -28,8 +28,8 @@ Start = Callable[..., Ledgermq]
 
 def nodes(runner: Run, namesrv: str) -> dict[str, dict[str, Any]]:
     """What each node says of its group, by its id."""
-    told = runner("dledger", "status", "--json", namesrv=namesrv)
-    return {row["self_id"]: row for row in json.loads(told.stdout)}
+    shown = runner("dledger", "status", "--json", namesrv=namesrv)
+    return {row["self_id"]: row for row in json.loads(shown.stdout)}
 
 
 def leader(runner: Run, namesrv: str) -> str:

@@ -93,7 +93,7 @@ def test_a_full_disk_under_the_log_ends_nothing(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("server", ["broker", "namesrv", "up"])
-def test_servers_are_told_how_to_log(runner: Run, server: str) -> None:
+def test_servers_have_options_for_logging(runner: Run, server: str) -> None:
     """As a flag with two values."""
     assert "--log-format [text|json]" in runner(server, "-h").stdout.replace("\n", " ")
     assert "'xml' is not one of 'text', 'json'" in runner(server, "--log-format", "xml", status=2).stderr

@@ -43,7 +43,7 @@ def test_a_server_is_imported_without_what_it_never_uses() -> None:
     assert found.stdout.decode().splitlines() == ["broker"]
 
 
-def test_the_version_is_told(runner: Run) -> None:
+def test_the_version_is_printed(runner: Run) -> None:
     """One line, exit status 0."""
     assert runner("--version").stdout.startswith("ledgermq ")
 

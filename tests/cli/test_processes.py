@@ -48,8 +48,8 @@ def test_a_group_goes_on_without_a_node_that_is_killed_and_has_it_back_soon(star
     up.wait_for(rf"broker_process_ended.*{process_id}|{process_id}.*broker_process_ended")
     up.wait_for(r"broker_process_started")
 
-    told = json.loads(runner("dledger", "status", "--json", namesrv=namesrv).stdout)
-    assert [row["role"] for row in told if row["address"] == address] == ["follower"]
+    nodes = json.loads(runner("dledger", "status", "--json", namesrv=namesrv).stdout)
+    assert [row["role"] for row in nodes if row["address"] == address] == ["follower"]
     assert sorted(runner("consume", "hello", "--from-beginning", namesrv=namesrv).stdout.split()) == ["first", "second"]
     processes = [int(match[2]) for match in _ROW.findall(shown)]
     assert up.stop() == 0

@@ -35,9 +35,9 @@ def test_a_node_whose_group_is_gone_serves_its_messages_alone_and_leaves_the_mod
     assert "hello" in runner("store", "dump", store, "--topic", "hello").stdout
     assert "only its leader truncates" in runner("store", "cut", store, "--at", "0", status=1).stderr
 
-    told = runner("store", "reset-peers", store, "--address", address, "--yes").stdout
+    shown = runner("store", "reset-peers", store, "--address", address, "--yes").stdout
 
-    assert f"start it with dLegerPeers=n1-{address}" in told
+    assert f"start it with dLegerPeers=n1-{address}" in shown
     names = start("namesrv", "--host", "127.0.0.1", "--port", "0")
     namesrv = names.wait_for(r"(127\.0\.0\.1:\d+)")[1]
     keys = {

@@ -26,7 +26,7 @@ QUEUE = MessageQueue("T", "a", 0)
 
 @attrs.define(eq=False)
 class ScriptedProducer:
-    """Lets bodies fail as it is told to, and acknowledges all others."""
+    """Lets the bodies fail that the test names, and acknowledges all others."""
 
     failing: Mapping[bytes, ClientError]
     sent: list[bytes] = attrs.field(factory=list[bytes])
@@ -130,7 +130,7 @@ async def test_each_failed_message_is_an_object_of_json(capsys: pytest.CaptureFi
 
 
 async def test_input_that_cannot_be_read_on_does_not_cancel_what_is_out(autojump_clock: MockClock) -> None:
-    """What was read before is sent, a batch that is not full included; then the reason is told."""
+    """What was read before is sent, a batch that is not full included; then the reason is printed."""
     reason = click.UsageError("a line is too long")
 
     sent, progress = await run({}, b"one", b"two", b"three", unreadable=reason, batch=2)

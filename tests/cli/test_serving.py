@@ -82,7 +82,7 @@ def failure_of(error: BaseException) -> str:
     return failed.value.message
 
 
-def test_a_failure_of_several_tasks_is_told_in_a_line() -> None:
+def test_a_failure_of_several_tasks_is_printed_in_one_line() -> None:
     """Whether it comes alone or in groups of trio's; with the cure if there is one."""
     denied = PermissionError(errno.EACCES, "Permission denied", "/store/commitlog")
     for error in (denied, ExceptionGroup("", [ExceptionGroup("", [denied]), denied])):

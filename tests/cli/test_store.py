@@ -35,7 +35,7 @@ def store(start: Callable[..., Ledgermq], runner: Run, tmp_path: Path) -> Path:
 
 
 def test_a_store_is_dumped_and_verified(runner: Run, store: Path) -> None:
-    """What was sent is there in order, and log and queues agree; damage is found and told by the exit status."""
+    """What was sent is there in order, and log and queues agree; damage is found and makes the exit status 1."""
     dumped = [
         json.loads(line) for line in runner("store", "dump", str(store), "--topic", "Dumped", "--json").stdout.splitlines()
     ]
@@ -82,7 +82,7 @@ def test_a_directory_that_is_no_store_is_named(runner: Run, tmp_path: Path) -> N
 
 
 def test_the_stores_below_a_directory_are_named(runner: Run, store: Path) -> None:
-    """`up --store DIR` makes one for each broker: whoever names DIR is told which there are and what to run instead."""
+    """`up --store DIR` makes one for each broker: for DIR itself the error names the stores and what to run instead."""
     (store.parent / "broker b" / "commitlog").mkdir(parents=True)
 
     for arguments in (("dump",), ("cut", "--at", "0", "--yes")):

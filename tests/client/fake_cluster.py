@@ -314,7 +314,7 @@ class FakeBroker:
 
 @attrs.define(eq=False)
 class FakeCluster:
-    """Brokers, and a name server that knows what it is told."""
+    """Brokers, and a name server that knows what the test registers."""
 
     world: World
     network: FakeNetwork

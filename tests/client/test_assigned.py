@@ -49,22 +49,22 @@ def test_a_message_is_done_with_once() -> None:
 
 
 def test_room_is_counted_in_messages_and_bytes() -> None:
-    """Whichever bound comes first; whoever waits is told once there is room again."""
-    told: list[bool] = []
-    assigned = AssignedQueue(QUEUE, 0, messages_max=3, bytes_max=250, on_room=lambda: told.append(True))
+    """Whichever bound comes first; whoever waits is notified once there is room again."""
+    notified: list[bool] = []
+    assigned = AssignedQueue(QUEUE, 0, messages_max=3, bytes_max=250, on_room=lambda: notified.append(True))
     first = messages_at(0, 1)
     assigned.add(first, 2)
     assert not assigned.wait_for_room()
 
     assigned.add(messages_at(2), 3)
     assert assigned.wait_for_room()
-    assert not told
+    assert not notified
 
     assigned.take(3)
     assigned.ack(first[0])
-    assert not told, "of the answer with two messages one is left, and so all of its bytes are"
+    assert not notified, "of the answer with two messages one is left, and so all of its bytes are"
     assigned.ack(first[1])
-    assert told == [True]
+    assert notified == [True]
 
 
 def test_one_open_message_holds_its_whole_answer() -> None:
@@ -81,11 +81,11 @@ def test_one_open_message_holds_its_whole_answer() -> None:
 
 
 def test_all_queues_together_are_bounded() -> None:
-    """A queue that holds nothing may be pulled all the same, and whoever waits is told when another one has made room."""
-    told: list[str] = []
+    """A queue that holds nothing may be pulled all the same, and whoever waits is notified when another one has made room."""
+    notified: list[str] = []
     every = HeldBytes(1000)
-    one = AssignedQueue(QUEUE, 0, all_queues=every, on_room=lambda: told.append("one"))
-    two = AssignedQueue(QUEUE, 0, all_queues=every, on_room=lambda: told.append("two"))
+    one = AssignedQueue(QUEUE, 0, all_queues=every, on_room=lambda: notified.append("one"))
+    two = AssignedQueue(QUEUE, 0, all_queues=every, on_room=lambda: notified.append("two"))
     one.add(messages_at(0), 1)
     two.add(messages_at(0, size=900), 1)
     assert one.wait_for_room()
@@ -94,7 +94,7 @@ def test_all_queues_together_are_bounded() -> None:
 
     (large,) = two.take(1)
     two.ack(large)
-    assert sorted(told) == ["one", "two"]
+    assert sorted(notified) == ["one", "two"]
     assert every.held == 100
 
     assert not one.wait_for_room()

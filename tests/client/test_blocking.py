@@ -178,23 +178,23 @@ def test_offsets_are_cloned_of_committed_queues_alone(cluster: Embedded) -> None
     assert found == [1, None]
 
 
-def test_whoever_waits_is_told_when_the_client_closes(cluster: Embedded) -> None:
+def test_every_wait_raises_when_the_client_closes(cluster: Embedded) -> None:
     """A thread that waits for messages, and one that comes later."""
-    told: list[type[BaseException]] = []
+    raised: list[type[BaseException]] = []
     with blocking.open_consumer(cluster.namesrv, "g", "t") as consumer:
 
         def wait() -> None:
             try:
                 consumer.get_one()
             except ClientError as error:
-                told.append(type(error))
+                raised.append(type(error))
 
         thread = threading.Thread(target=wait)
         thread.start()
         time.sleep(0.2)
     thread.join(PATIENCE_SECONDS)
 
-    assert told == [Closed]
+    assert raised == [Closed]
     with pytest.raises(Closed):
         consumer.get_one()
     with pytest.raises(Closed):
@@ -222,7 +222,7 @@ def patient_producer():
 
 @pytest.mark.parametrize("mode", ["auto", "explicit"])
 def test_a_closed_consumer_gives_out_nothing_that_it_fetched_before(cluster: Embedded, mode: AckMode) -> None:
-    """Other members get it, so a thread that is still in its loop is told."""
+    """Other members get it, so a thread that is still in its loop gets an error."""
     fill(cluster, 20)
     with blocking.open_consumer(cluster.namesrv, "g", "t", ack=mode, consume_from=FIRST) as consumer:
         messages = iter(consumer)

@@ -137,7 +137,7 @@ async def test_a_peer_that_reads_nothing_fills_up_and_times_out(autojump_clock: 
             assert trio.current_time() == pytest.approx(5)
 
 
-async def test_a_refused_connection_is_told(autojump_clock: MockClock) -> None:
+async def test_a_refused_connection_raises(autojump_clock: MockClock) -> None:
     """With its address; nothing stays open."""
     async with open_cluster() as cluster:
         with pytest.raises(ConnectionLost, match=r"10\.9\.9\.9:1"):

@@ -54,7 +54,7 @@ def test_what_does_not_shrink_goes_out_as_it_is() -> None:
 
 @pytest.mark.parametrize("kind", list(Compression))
 def test_damage_is_an_error_of_its_own(kind: Compression) -> None:
-    """Noise and cut streams are told, whatever library found them."""
+    """Noise and truncated streams raise one error, whichever library found them."""
     packed, flags = compress(TEXT, kind)
 
     for body in (b"noise", b"", packed[:-5]):

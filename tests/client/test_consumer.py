@@ -36,7 +36,7 @@ def numbers(messages: list[ReceivedMessage]) -> list[int]:
     return [int(message.body) for message in messages]
 
 
-async def test_a_group_without_an_offset_starts_where_it_was_told(autojump_clock: MockClock) -> None:
+async def test_a_group_without_an_offset_starts_where_it_was_configured(autojump_clock: MockClock) -> None:
     """First means the oldest message, last only what comes after."""
     async with open_cluster() as cluster:
         broker = await cluster.start_broker("b1")
@@ -127,7 +127,7 @@ async def test_the_offset_waits_for_the_oldest_open_message(autojump_clock: Mock
 
             await messages[1].ack()
             await trio.sleep(5.1)
-            assert broker.offsets["g", "t", 0] == 3, "told within five seconds"
+            assert broker.offsets["g", "t", 0] == 3, "committed within five seconds"
 
         assert broker.offsets["g", "t", 0] == 3
 
@@ -428,7 +428,7 @@ async def test_a_refused_pull_is_tried_again(autojump_clock: MockClock) -> None:
 
 
 async def test_impossible_options_are_refused(autojump_clock: MockClock) -> None:
-    """Before anything is opened, with the name of what is wrong; a missing name server is told at once, too."""
+    """Before anything is opened, with the name of what is wrong; a missing name server raises at once, too."""
     async with open_cluster() as cluster:
         refused: list[tuple[str | list[str] | dict[str, str], str, str]] = [
             ("bad topic", "average", "topic"),

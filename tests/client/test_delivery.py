@@ -319,12 +319,12 @@ async def test_acknowledging_and_giving_back_have_an_end(autojump_clock: MockClo
             await third.retry()
 
 
-async def test_whoever_waits_on_a_consumer_that_closes_is_told(autojump_clock: MockClock) -> None:
+async def test_every_wait_on_a_consumer_that_closes_raises(autojump_clock: MockClock) -> None:
     """At once, with `Closed`: iterations, `get_many` and `process`."""
     async with open_cluster() as cluster:
         await cluster.start_broker("b1")
         cluster.create("t", 1)
-        told: list[str] = []
+        raised_in: list[str] = []
         opened: list[Consumer] = []
         async with trio.open_nursery() as nursery, consuming(cluster) as consumer:
             opened.append(consumer)
@@ -338,14 +338,14 @@ async def test_whoever_waits_on_a_consumer_that_closes_is_told(autojump_clock: M
             async def wait(name: str, ask: Any) -> None:
                 with pytest.raises(Closed):
                     await ask()
-                told.append(name)
+                raised_in.append(name)
 
             nursery.start_soon(wait, "loop", iterate)
             nursery.start_soon(wait, "get_many", consumer.get_many)
             nursery.start_soon(wait, "process", lambda: consumer.process(handle))
             await trio.sleep(1)
 
-        assert sorted(told) == ["get_many", "loop", "process"]
+        assert sorted(raised_in) == ["get_many", "loop", "process"]
         for ask in (opened[0].get_one, opened[0].commit):
             with pytest.raises(Closed):
                 await ask()

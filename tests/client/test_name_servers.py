@@ -120,7 +120,7 @@ async def test_all_who_wait_for_a_route_share_one_answer(autojump_clock: MockClo
         assert len(cluster.requests) == 1
 
 
-async def test_whoever_waits_for_a_name_server_when_the_client_closes_is_told(autojump_clock: MockClock) -> None:
+async def test_a_wait_for_a_name_server_raises_when_the_client_closes(autojump_clock: MockClock) -> None:
     """With `Closed`, and not after the time-out of the question."""
     async with open_cluster() as cluster:
         cluster.network.silent.add(Address.parse(NAMESRV))

@@ -203,7 +203,7 @@ async def test_a_topic_is_created_by_its_first_send(autojump_clock: MockClock) -
 
 
 async def test_no_route_says_why(autojump_clock: MockClock) -> None:
-    """The five reasons are told apart."""
+    """The five reasons are distinguished."""
     async with open_cluster() as cluster, open_producer(NAMESRV, world=cluster.world) as producer:
 
         async def reason(topic: str) -> NoRouteReason:

@@ -137,24 +137,24 @@ async def test_cancelling_leaves_nothing_behind(autojump_clock: MockClock) -> No
             await consumers[0].poll()
 
 
-async def test_whoever_polls_a_consumer_that_closes_is_told(autojump_clock: MockClock) -> None:
+async def test_a_poll_of_a_consumer_that_closes_raises(autojump_clock: MockClock) -> None:
     """At once, with `Closed`."""
     async with open_cluster() as cluster:
         await cluster.start_broker("b1")
         cluster.create("t", 1)
-        told: list[float] = []
+        raised_at: list[float] = []
         async with trio.open_nursery() as nursery, open_pull_consumer(NAMESRV, "g", world=cluster.world) as consumer:
             await consumer.assign([QUEUE])
 
             async def wait() -> None:
                 with pytest.raises(Closed):
                     await consumer.poll()
-                told.append(trio.current_time())
+                raised_at.append(trio.current_time())
 
             nursery.start_soon(wait)
             await trio.sleep(1)
 
-        assert told == pytest.approx([1], abs=0.1)
+        assert raised_at == pytest.approx([1], abs=0.1)
 
 
 async def test_all_assigned_queues_have_one_bound(autojump_clock: MockClock) -> None:

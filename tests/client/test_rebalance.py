@@ -66,7 +66,7 @@ def test_on_a_ring_a_leaving_member_moves_only_its_own_queues(members: list[str]
         assert set(consistent_hash(member, queues, members)) <= set(consistent_hash(member, queues, left))
 
 
-def test_a_configured_member_reads_what_it_was_told() -> None:
+def test_a_configured_member_reads_its_configured_queues() -> None:
     """As far as the topic has it, whoever else is there."""
     queues = queues_of(4)
     strategy = by_configuration([queues[1], MessageQueue("t", "gone", 0)])
@@ -80,7 +80,7 @@ def test_a_member_that_is_not_listed_gets_nothing() -> None:
 
 
 def test_a_strategy_is_asked_for_by_its_name_or_given() -> None:
-    """A name that nobody knows is told from those that are known."""
+    """A name that nobody knows is refused, and the error lists those that are known."""
     own = by_configuration([])
 
     assert (strategy_of("circle"), strategy_of(own)) == (average_by_circle, own)

@@ -50,7 +50,7 @@ def test_without_a_master_a_broker_can_only_be_read() -> None:
 @pytest.mark.parametrize(
     ("perm", "writable", "readable"), [(6, True, True), (4, False, True), (2, True, False), (0, False, False)]
 )
-def test_permissions_are_heeded(perm: int, writable: bool, readable: bool) -> None:
+def test_permissions_are_respected(perm: int, writable: bool, readable: bool) -> None:
     """Bit 2 is write, bit 4 is read."""
     found = route(perm=perm, a={0: MASTER})
 

@@ -140,7 +140,7 @@ def test_batches_that_cannot_be_are_refused(messages: list[Message]) -> None:
 
 
 def test_a_batch_that_is_too_large_is_never_put_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may be larger than the memory; its size is told all the same."""
+    """It may be larger than the memory; its size is reported all the same."""
     messages = [Message("t", bytes(500))] * 3
     size = len(encode_messages(messages, ["1", "2", "3"], 10_000).body)
     monkeypatch.setattr("ledgermq.client.sending.encode_batch", None)

@@ -178,7 +178,7 @@ async def test_the_total_time_of_a_send_includes_its_search_for_the_route(autoju
 
 
 async def test_a_send_that_is_out_when_its_producer_closes_may_have_been_stored(autojump_clock: MockClock) -> None:
-    """It is told that the producer was closed, at once, and what that means for the message."""
+    """Its error says at once that the producer was closed, and what that means for the message."""
     async with open_cluster() as cluster:
         broker = await cluster.start_broker("b1")
         cluster.create("t", 1)

@@ -1,4 +1,4 @@
-"""What follows when an attempt to send fails: which broker is tried next, for how long, and what the caller is told."""
+"""What follows when an attempt to send fails: which broker is tried next, for how long, and which error the caller gets."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ async def test_what_every_broker_refuses_is_not_retried(autojump_clock: MockCloc
         assert sum(sends(*brokers)) == 1
 
 
-async def test_a_full_broker_is_told_apart(autojump_clock: MockClock) -> None:
+async def test_a_full_broker_is_distinguished(autojump_clock: MockClock) -> None:
     """A broker that cannot write is asked until the time is over; the error says what it said and that nothing was stored."""
     async with open_cluster() as cluster, open_producer(NAMESRV, world=cluster.world) as producer:
         broker = await cluster.start_broker("b1")

@@ -39,7 +39,7 @@ class Line:
     stalled: bool = False
     """Nothing moves; senders wait."""
     half_open: bool = False
-    """Nothing arrives any more, and nobody is told."""
+    """Nothing arrives any more, and neither end is notified."""
     piece_max: int = 1 << 20
     """Bytes that one receive gives at most."""
     ends: list[trio.abc.Stream] = attrs.field(factory=list[trio.abc.Stream])
@@ -236,7 +236,7 @@ class Bounds:
 
 @attrs.define(eq=False)
 class Hand:
-    """A slave led by hand: it speaks when it is told to, keeps nothing, and its connection stays as it is."""
+    """A slave led by hand: it sends what the test says, keeps nothing, and its connection stays as it is."""
 
     stream: Stream
     core: AuthenticatedSlave

@@ -1,4 +1,4 @@
-"""Conversation with a driver: a small program of ours, in the language of a foreign client, that does what it is told.
+"""Conversation with a driver: a small program of ours, in the language of a foreign client, that carries out commands.
 
 A command is one line, ``number name key=value …`` with percent-encoded values; answers are JSON lines that carry the
 number, the last one ``{"event": "done"}``. Consumers that a command started go on reporting ``received`` lines under it.

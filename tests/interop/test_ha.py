@@ -32,7 +32,7 @@ PATIENCE_SECONDS = 300 + MESSAGES / 1000
 TOPIC = "Mixed"
 
 BARE = {"haProtocol": "rocketmq", "syncFrom": "first"}
-"""What our broker is told for a peer of Apache's."""
+"""The configuration of our broker for a peer of Apache's."""
 SECRET = {"haSecret": "s"}
 
 

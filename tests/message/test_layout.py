@@ -131,7 +131,7 @@ def test_a_record_has_the_size_it_was_promised_and_is_sound(record: bytes) -> No
 
 
 @given(st.lists(records(), max_size=5))
-def test_records_back_to_back_are_told_apart(written: list[bytes]) -> None:
+def test_records_back_to_back_are_separated(written: list[bytes]) -> None:
     """The body of a pull answer gives the messages that went into it, in order."""
     read = list(decode_records(b"".join(written)))
 
@@ -233,7 +233,7 @@ def test_any_bytes_are_refused_or_read_but_nothing_else(noise: bytes) -> None:
         list(decode_records(noise))
 
 
-def test_the_filler_is_told_from_a_record() -> None:
+def test_the_filler_is_distinguished_from_a_record() -> None:
     """The marker at the end of a commit log file sends the reader on to the next file."""
     assert check_record(bytes.fromhex("00000482CBD43194") + bytes(20), 0, 28)[0] is Check.BLANK
 

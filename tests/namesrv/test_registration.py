@@ -92,7 +92,7 @@ def test_a_checksum_is_over_the_bytes_as_sent() -> None:
     ],
 )
 def test_a_body_that_does_not_add_up_is_refused(body: bytes) -> None:
-    """The broker is told, and nothing of the body is kept."""
+    """The broker gets an error, and nothing of the body is kept."""
     with pytest.raises(RequestRefused, match="cannot be read"):
         read_registration(body, 0)
 

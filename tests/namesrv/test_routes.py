@@ -39,7 +39,7 @@ def queues(table: RouteTable[str], topic: str) -> dict[str, tuple[int, int]]:
 
 
 def test_a_route_names_every_broker_and_its_queues() -> None:
-    """Clients are told addresses by id, and queues by broker name."""
+    """Routes give clients addresses by id, and queues by broker name."""
     table = table_of(MASTER, SLAVE, OTHER)
 
     assert table.route("T") == {
@@ -96,7 +96,7 @@ def test_a_registration_adds_and_changes_topics_but_removes_none() -> None:
     assert queues(table, "T") == {"b1": (8, 6)}
 
 
-def test_a_registration_may_be_told_to_remove_what_it_lacks() -> None:
+def test_a_registration_may_remove_what_it_lacks() -> None:
     """RocketMQ's switch deleteTopicWithBrokerRegistration."""
     table = table_of(MASTER, OTHER, T=RW)
 
@@ -309,7 +309,7 @@ def test_without_its_master_a_group_with_acting_master_is_read_only() -> None:
 
 
 def test_a_change_of_the_lowest_id_is_for_the_others_of_the_name() -> None:
-    """A lower one that comes is told to those that were there, the loss of the lowest to all that are left."""
+    """Those that were there are notified of a lower one that comes, and all that are left of the loss of the lowest."""
     master, slave = (attrs.evolve(broker, enable_acting_master=True) for broker in (MASTER, SLAVE))
     third = attrs.evolve(slave, broker_id=2, address="10.0.0.4:10911")
     table = table_of(slave, third)
@@ -327,7 +327,7 @@ def test_a_change_of_the_lowest_id_is_for_the_others_of_the_name() -> None:
     ]
 
 
-def test_brokers_without_acting_master_are_told_of_no_change() -> None:
+def test_brokers_without_acting_master_are_notified_of_no_change() -> None:
     """Only 5.x brokers know the notice, and of those the ones that act on it."""
     table = table_of(SLAVE, MASTER)
 
@@ -353,7 +353,7 @@ def test_two_hundred_brokers_that_leave_leave_nothing_behind() -> None:
 
 
 def test_topics_beyond_the_bound_are_refused_and_the_others_stay() -> None:
-    """Whoever registers too many is told; who is registered already stays."""
+    """A registration of too many is refused; brokers that are registered already stay."""
     table = RouteTable[str]()
     table.register(MASTER, topics(V1, T=RW, U=RW), "a", 0.0)
     many = {f"T{n}": RW for n in range(TOPICS_KNOWN_MAX)}

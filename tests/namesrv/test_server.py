@@ -140,7 +140,7 @@ async def test_an_unknown_topic_is_answered_17_without_a_body(world: World) -> N
     assert "T9" in answer.remark
 
 
-async def test_a_slave_is_told_its_master(world: World) -> None:
+async def test_a_slave_learns_its_master_from_the_answer(world: World) -> None:
     """The addresses ride in the header of the answer."""
     async with connected_namesrv(world) as (_, channel):
         assert (await register(channel)).ext == {}
@@ -162,7 +162,7 @@ async def test_a_wrong_checksum_registers_nothing(world: World) -> None:
         assert await topic_list(channel, RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER) == []
 
 
-async def test_the_cluster_is_always_told_with_bare_keys(world: World) -> None:
+async def test_the_cluster_is_always_answered_with_bare_keys(world: World) -> None:
     """The tools of every version expect it so."""
     async with connected_namesrv(world) as (_, channel):
         await register(channel)
@@ -295,7 +295,7 @@ async def test_administrators_take_and_give_write_permission_and_delete_topics(w
 
 
 async def test_kv_configuration_survives_a_restart_and_reaches_brokers_and_routes(world: World, tmp_path: Path) -> None:
-    """Order configuration goes to brokers when they register, and into routes where the name server is told so."""
+    """Order configuration goes to brokers when they register, and into routes where the name server is configured so."""
     path = f"{tmp_path}/namesrv/kvConfig.json"
     order = {"namespace": "ORDER_TOPIC_CONFIG", "key": "TBW102"}
     async with connected_namesrv(world, kv_config_path=path) as (_, channel):
@@ -436,7 +436,7 @@ async def test_a_thousand_values_still_fit_the_answer_to_a_broker(world: World) 
 
 
 async def test_two_brokers_with_one_name_and_id_are_logged(world: World) -> None:
-    """By the name server, and the one that comes later is told whose place it takes."""
+    """The name server finds it, and the answer to the one that comes later says whose place it takes."""
     async with connected_namesrv(world) as (_, channel):
         await register(channel)
         with capture_logs() as logs:

@@ -315,7 +315,7 @@ def test_other_refusals_end_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_answer_that_is_cut_short_is_damage(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It cannot be told where its records begin."""
+    """Where its records begin cannot be known."""
     with pytest.raises(PipelineError, match="no whole record"):
         scripted(monkeypatch, lambda start, count: RemotingCommand(0, {"nextBeginOffset": "9"}, record(0)[:-1]))
 

@@ -30,7 +30,7 @@ def test_names_are_read_in_any_case_and_by_their_aliases() -> None:
     assert found.subscription.topics == ("orders",)
 
 
-def test_several_stores_are_told_apart_by_broker_name() -> None:
+def test_several_stores_are_distinguished_by_broker_name() -> None:
     """By default a store is called like its directory."""
     found = read_options({**STORE, "storePath": "/a/x/, /b/y"}, streaming=False).place
 

@@ -101,7 +101,7 @@ def test_messages_that_differ_from_the_first_in_one_thing_are_split_as_they_are(
         assert found.values_of(name).to_pylist() == [each.get(name) for each in expected]
 
 
-def test_many_names_are_told_apart() -> None:
+def test_many_names_are_distinguished() -> None:
     """More than fit into the bits of a number, one of them given twice."""
     row = "".join(f"n{number}\x01{number}\x02" for number in range(200)) + "n7\x01again\x02"
 

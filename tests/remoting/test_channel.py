@@ -141,7 +141,7 @@ async def test_a_cancelled_call_leaves_nothing_behind(network: Network) -> None:
             assert (await channel.call(RemotingCommand(1, body=b"next"), 3)).body == b"next"
 
 
-async def test_when_the_connection_ends_every_call_is_told_at_once(network: Network) -> None:
+async def test_when_the_connection_ends_every_call_fails_at_once(network: Network) -> None:
     """Nobody waits for a timeout, and later calls fail before anything is sent."""
     closed: list[Channel] = []
     lost: list[ConnectionLost] = []
@@ -186,7 +186,7 @@ async def test_leaving_the_block_ends_calls_and_closes_the_stream(network: Netwo
 
 
 async def test_what_is_not_remoting_ends_the_connection(network: Network) -> None:
-    """There is no way to find the next frame; calls are told why."""
+    """There is no way to find the next frame; calls fail with the reason."""
     async with pair(network) as (channel, server), trio.open_nursery() as nursery:
 
         async def call() -> None:
@@ -232,7 +232,7 @@ async def test_requests_of_the_server_are_answered_unless_oneway(network: Networ
     assert [(waiter, answer.body) for waiter, answer in answers] == [("asked", b"server:9876")]
 
 
-async def test_nobody_listening_is_told_at_once(network: Network, nursery: trio.Nursery) -> None:
+async def test_a_call_to_a_port_without_listener_fails_at_once(network: Network, nursery: trio.Nursery) -> None:
     """The error names the address, and no task is left."""
     with pytest.raises(ConnectionLost, match="server:9876 lost: could not connect"):
         await open_channel(SOMEWHERE, network=network, nursery=nursery)

@@ -145,7 +145,7 @@ async def test_a_failing_run_answers_every_request_of_it(network: Network, clock
 
 
 async def test_waiting_handlers_are_bounded(network: Network, clock: Clock) -> None:
-    """More than that are told SYSTEM_BUSY at once, in words that RocketMQ clients know."""
+    """More than that are answered SYSTEM_BUSY at once, in words that RocketMQ clients know."""
     async with serving(network, clock) as running:
         running.dispatcher.waiting_max = 2
         go_on = trio.Event()
@@ -198,7 +198,7 @@ async def test_long_requests_are_answered_one_after_the_other(network: Network, 
         assert (await staying.receive()).opaque == 4
 
 
-async def test_closing_tells_the_handlers_once_and_drops_what_was_queued(network: Network, clock: Clock) -> None:
+async def test_closing_notifies_the_handlers_once_and_drops_what_was_queued(network: Network, clock: Clock) -> None:
     """Whatever was kept for a connection can be forgotten, and pushing to it does nothing."""
     async with serving(network, clock) as running:
         seen: list[ServerConnection] = []

@@ -60,7 +60,7 @@ def test_the_largest_frame_is_allowed() -> None:
 
 @pytest.mark.parametrize("header", [1, 5, 0xFFFFFF])
 def test_a_header_longer_than_its_frame_ends_the_stream(header: int) -> None:
-    """It is told before the frame is complete."""
+    """It is known before the frame is complete."""
     with pytest.raises(RemoteProtocolError, match=f"header of {header}"):
         FrameReader().feed(struct.pack(">iI", 4, header))
 

@@ -31,7 +31,9 @@ from ledgermq.world.workers import ThreadWorkers
 WORKERS = ThreadWorkers()
 SESAME = "open, sesame"
 BODY = b"x" * 200_000  # many records of TLS
-CLOSED = "closed the connection, as one does whose TLS is disabled or that has no certificate; its log tells; nothing was sent"
+CLOSED = (
+    "closed the connection, as one does whose TLS is disabled or that has no certificate; its log says why; nothing was sent"
+)
 
 
 class Certificate(Protocol):
@@ -101,7 +103,7 @@ async def test_enforcing_server_closes_plain_connections() -> None:
 
 
 async def test_disabled_server_closes_encrypted_connections() -> None:
-    """Only plain clients are answered; the others see a closed socket, and are told what that means."""
+    """Only plain clients are answered; the others see a closed socket, and their error says what that means."""
     async with serving(ServerTls(mode="disabled")) as address:
         assert await echo(address, TcpNetwork()) == BODY
         with capture_logs() as logs:
@@ -128,7 +130,7 @@ async def test_server_without_a_certificate_closes_encrypted_connections(monkeyp
     assert "nothing to make one with" in logs[0]["reason"]
 
 
-async def test_server_that_speaks_no_tls_is_told_from_one_that_is_gone() -> None:
+async def test_server_that_speaks_no_tls_is_distinguished_from_one_that_is_gone() -> None:
     """Its port was meant for something else."""
 
     async def answer_plainly(stream: trio.SocketStream) -> None:
@@ -335,7 +337,7 @@ def test_clients_are_believed_only_by_a_certificate_that_is_checked() -> None:
         settings(tls_server_certPath="c", tls_server_need_client_auth="optional", tls_server_authClient="true").server()
 
 
-def test_clients_authenticate_servers_when_told() -> None:
+def test_clients_authenticate_servers_when_configured() -> None:
     """By `authServer`, and by a trust path unless that says no; never in test mode."""
     assert not settings().is_client
     assert settings(tls_enable="true").is_client

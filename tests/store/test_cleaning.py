@@ -18,7 +18,7 @@ from ledgermq.testing.sim.disk import SimDisk
 from .stores import derive_all, incoming, small_store
 
 
-async def test_files_that_go_before_their_time_are_told_as_a_warning(tmp_path: Path) -> None:
+async def test_files_that_are_deleted_early_are_logged_as_a_warning(tmp_path: Path) -> None:
     """A disk that is nearly full is cleaned as RocketMQ cleans it; who runs the broker must be able to see what that took."""
     disk = SimDisk()
     async with small_store(tmp_path, disk=disk) as store:
@@ -30,17 +30,17 @@ async def test_files_that_go_before_their_time_are_told_as_a_warning(tmp_path: P
         first = store.log.segments.files[0]
         disk.faults.capacity = disk.allocated_bytes() * 10 // 9
 
-        with capture_logs() as told:
+        with capture_logs() as events:
             await Cleaner(store).clean()
 
         assert store.log.min_offset > 0
-        assert told[0] == {
+        assert events[0] == {
             "event": "unexpired_segment_deleted",
             "log_level": "warning",
             "path": first.path,
-            "used_ratio": told[0]["used_ratio"],
+            "used_ratio": events[0]["used_ratio"],
         }
-        assert 0.85 < told[0]["used_ratio"] < 0.95
+        assert 0.85 < events[0]["used_ratio"] < 0.95
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -39,7 +39,7 @@ def slots_of(file: DiskFile) -> dict[int, int]:
     return {slot: value for slot, value in enumerate(values) if value}
 
 
-def test_a_push_tells_what_was_newest_before_within_one_push_too(file: WatchedFile) -> None:
+def test_a_push_returns_what_was_newest_before_within_one_push_too(file: WatchedFile) -> None:
     table = new_table(file)
 
     assert table.push([5, 9, 5], 1) == [0, 0, 1]

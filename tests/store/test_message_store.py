@@ -83,10 +83,10 @@ async def test_a_store_that_ends_between_clearing_its_log_and_its_queues_keeps_n
         monkeypatch.setattr(LocalCommitLog, "clear", clear)
         with suppress(OSError):
             await store.clear()
-    with capture_logs() as told:
+    with capture_logs() as events:
         async with opened(disk) as store:
             assert store.queue_ids("TopicTest") == []
             assert store.put([incoming()]).queue_offsets == [0]
-    assert "derived_files_dropped" in [event["event"] for event in told]
+    assert "derived_files_dropped" in [event["event"] for event in events]
     async with opened(disk) as store:
         assert store.max_offset("TopicTest", 1) == 1

@@ -114,7 +114,7 @@ def test_a_damaged_record_in_the_middle_is_found(store: Path) -> None:
     assert report.end == FILE_SIZE
 
 
-def test_a_torn_tail_is_told_from_the_empty_end(store: Path) -> None:
+def test_a_torn_tail_is_distinguished_from_the_empty_end(store: Path) -> None:
     """Recovery cuts it; until then it is named."""
     last = store / "commitlog" / f"{2 * FILE_SIZE:020d}"
     end = verify(DISK, str(store)).end

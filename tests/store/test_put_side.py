@@ -94,7 +94,7 @@ async def test_the_delay_topic_keeps_due_times_for_tags_codes(tmp_path: Path) ->
         assert store.units(SCHEDULE_TOPIC, 2, 0, 1)[0][2] == 15_000
 
 
-async def test_a_full_disk_is_told_and_recovers(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_full_disk_is_answered_as_such_and_recovers(autojump_clock: trio.testing.MockClock) -> None:
     """ENOSPC refuses the put with SERVICE_NOT_AVAILABLE, leaves no gap, and puts go on when there is space again."""
     disk = SimDisk()
     async with simulated_store(disk) as store:

@@ -99,12 +99,12 @@ async def test_a_queue_without_units_goes_on_there_after_every_kind_of_exit(
             await trio.sleep(wait)
             if end != "stop":
                 disk = disk.kill() if end == "kill" else disk.power_cut(seed)
-        with capture_logs() as told:
+        with capture_logs() as events:
             async with opened(disk) as store:
                 assert (store.min_offset("TopicTest", 1), store.max_offset("TopicTest", 1)) == (idle, idle + messages)
                 assert store.put([incoming(queue_id=1)]).queue_offsets == [idle + messages]
         if end == "stop":
-            assert not {"queue_units_lost", "queue_files_lost", "queue_offset_gap"} & {event["event"] for event in told}
+            assert not {"queue_units_lost", "queue_files_lost", "queue_offset_gap"} & {event["event"] for event in events}
 
 
 async def test_what_one_record_has_said_is_said_again_before_that_record_expires(
@@ -119,9 +119,9 @@ async def test_what_one_record_has_said_is_said_again_before_that_record_expires
             derive_all(store)
             await store.log.flush()
             await Cleaner(store).delete_expired()
-            with capture_logs() as told:
+            with capture_logs() as events:
                 await Cleaner(store).delete_expired()
-            assert "queue_ends_appended" not in [event["event"] for event in told]
+            assert "queue_ends_appended" not in [event["event"] for event in events]
     forget_derived(disk)
 
     async with opened(disk) as store:
@@ -204,9 +204,9 @@ async def test_a_full_disk_loses_expired_files_though_no_record_can_be_written_f
         await store.log.flush()
         disk.faults.capacity, disk.faults.write_error = disk.allocated_bytes() * 10 // 9, 1.0
         cleaner = Cleaner(store)
-        with capture_logs() as told:
+        with capture_logs() as events:
             await cleaner.clean()
-        assert "queue_ends_not_in_log" in [event["event"] for event in told]
+        assert "queue_ends_not_in_log" in [event["event"] for event in events]
         assert store.log.min_offset > 0
         assert store.queue_ends.pending
         disk.faults.calm()
@@ -243,8 +243,8 @@ async def test_files_that_need_not_go_now_stay_until_the_ends_of_their_queues_ar
 )
 async def test_an_event_that_makes_no_sense_moves_no_queue(autojump_clock: trio.testing.MockClock, queues: object) -> None:
     async with opened(SimDisk()) as store:
-        with capture_logs() as told:
+        with capture_logs() as events:
             await store.event_done(store.append_event(Control("queues_end", {"queues": queues})))
 
-        assert "control_record_unreadable" in [event["event"] for event in told]
+        assert "control_record_unreadable" in [event["event"] for event in events]
         assert store.queues.table == {}

@@ -183,7 +183,7 @@ async def test_a_file_of_another_size_is_refused(tmp_path: Path) -> None:
 
 
 async def test_two_brokers_do_not_share_a_store(tmp_path: Path) -> None:
-    """The second to come is told who is in the way, also inside one process; the first goes on."""
+    """The error of the second one says who holds the lock, also inside one process; the first goes on."""
     async with small_store(tmp_path) as store:
         with pytest.raises(StoreInUse, match="in use by another broker"):
             async with small_store(tmp_path):

@@ -1,4 +1,4 @@
-"""A real disk whose files write down what is written to them, and fail when told to."""
+"""A real disk whose files record what is written to them, and fail when the test says so."""
 
 from __future__ import annotations
 

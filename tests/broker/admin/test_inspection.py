@@ -201,7 +201,7 @@ async def test_living_consumers_are_listed(desk: Desk) -> None:
     assert shown["subscriptionTable"]["T1"]["tagsSet"] == ["TagA"]
 
 
-async def test_offline_group_is_told_so(desk: Desk) -> None:
+async def test_offline_group_is_answered_as_not_online(desk: Desk) -> None:
     """A group without a living member is answered CONSUMER_NOT_ONLINE."""
     answer = desk.ask(RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": "g1"})
 

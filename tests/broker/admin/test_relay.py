@@ -98,7 +98,7 @@ async def test_message_is_consumed_directly(desk: Desk) -> None:
     ],
 )
 async def test_message_that_is_not_there_is_not_consumed(desk: Desk, wrong: str, code: int) -> None:
-    """A bad id and an id of nothing are told apart, and no client is bothered."""
+    """A malformed id and an id of no message are distinguished, and no client is bothered."""
     connection = desk.consumer("g1", "T1")
     asked = {"consumerGroup": "g1", "clientId": "client-1", "msgId": wrong}
 
@@ -198,7 +198,7 @@ async def test_one_consumer_is_asked_by_its_id(desk: Desk) -> None:
     assert sent(other) == []
 
 
-async def test_offline_group_tells_nothing(desk: Desk) -> None:
+async def test_offline_group_has_no_answer(desk: Desk) -> None:
     """A group without members is an error, as in RocketMQ."""
     answer = await desk.ask_waiting(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, {"topic": "T1", "group": "g1"})
 
@@ -218,7 +218,7 @@ def reset(**more: str | int) -> dict[str, str | int]:
     return {"topic": "T1", "group": "g1", "timestamp": 0, "isForce": "true", **more}
 
 
-async def test_living_consumers_are_told_to_move(desk: Desk) -> None:
+async def test_living_consumers_are_notified_to_move(desk: Desk) -> None:
     """Members get the table keyed by queue, oneway; the tool gets the same table; the offsets are stored."""
     await three_messages(desk)
     desk.broker.offsets.commit("g1", "T1", 0, 3)
@@ -226,10 +226,10 @@ async def test_living_consumers_are_told_to_move(desk: Desk) -> None:
 
     answer = await desk.ask_waiting(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset())
 
-    (told,) = sent(connection)
-    assert (told.code, told.flag) == (RequestCode.RESET_CONSUMER_CLIENT_OFFSET, ONEWAY_FLAG)
-    assert told.ext == {"topic": "T1", "group": "g1", "timestamp": "0", "isForce": "true"}
-    assert told.body == answer.body == dumps({"offsetTable": {queue(0): 0, queue(1): 0}})
+    (notice,) = sent(connection)
+    assert (notice.code, notice.flag) == (RequestCode.RESET_CONSUMER_CLIENT_OFFSET, ONEWAY_FLAG)
+    assert notice.ext == {"topic": "T1", "group": "g1", "timestamp": "0", "isForce": "true"}
+    assert notice.body == answer.body == dumps({"offsetTable": {queue(0): 0, queue(1): 0}})
     assert desk.broker.offsets.of("g1", "T1") == {0: 0, 1: 0}
 
 
@@ -252,7 +252,7 @@ async def test_a_topic_of_many_queues_is_reset_in_slices(desk: Desk) -> None:
     assert len(desk.broker.offsets.of("g1", "T1")) == 5000
 
 
-async def test_cpp_consumer_is_told_in_a_list(desk: Desk) -> None:
+async def test_cpp_consumer_gets_its_offsets_as_a_list(desk: Desk) -> None:
     """The C++ client reads no table keyed by objects; each member gets what its language reads."""
     await three_messages(desk)
     java = desk.consumer("g1", "T1", client_id="java")
@@ -260,18 +260,18 @@ async def test_cpp_consumer_is_told_in_a_list(desk: Desk) -> None:
 
     await desk.ask_waiting(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset(timestamp=-1))
 
-    (told,) = sent(cpp)
-    assert loads(told.body) == {
+    (notice,) = sent(cpp)
+    assert loads(notice.body) == {
         "offsetTable": [
             {"brokerName": "b1", "offset": 3, "queueId": 0, "topic": "T1"},
             {"brokerName": "b1", "offset": 0, "queueId": 1, "topic": "T1"},
         ]
     }
-    (told,) = sent(java)
-    assert told.body == dumps({"offsetTable": {queue(0): 3, queue(1): 0}})
+    (notice,) = sent(java)
+    assert notice.body == dumps({"offsetTable": {queue(0): 3, queue(1): 0}})
 
 
-async def test_server_side_reset_is_told_to_nobody_but_the_next_pulls(desk: Desk) -> None:
+async def test_only_the_next_pulls_are_answered_with_a_server_side_reset(desk: Desk) -> None:
     """With `useServerSideResetOffset` members get no request, an offline group is no error, and the answer is the same."""
     await three_messages(desk)
     desk.broker.live_config.now = attrs.evolve(desk.broker.config, use_server_side_reset_offset=True)

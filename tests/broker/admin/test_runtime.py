@@ -105,12 +105,12 @@ async def test_master_without_slaves_says_so(desk: Desk) -> None:
 @pytest.mark.parametrize(
     ("size", "text"), [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (252 << 30, "252.0 GiB"), (5 << 50, "5120.0 TiB")]
 )
-def test_sizes_are_told_in_a_fitting_unit(size: int, text: str) -> None:
+def test_sizes_are_printed_in_a_fitting_unit(size: int, text: str) -> None:
     """Up to the largest unit, then in that."""
     assert size_text(size) == text
 
 
-def test_duration_is_told_in_days_to_seconds() -> None:
+def test_duration_is_printed_in_days_to_seconds() -> None:
     """As RocketMQ writes it; a clock that went back is no time at all."""
     assert duration_text(((26 * 60 + 3) * 60 + 4) * 1000) == "[ 1 days, 2 hours, 3 minutes, 4 seconds ]"
     assert duration_text(-5) == "[ 0 days, 0 hours, 0 minutes, 0 seconds ]"

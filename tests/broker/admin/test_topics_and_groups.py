@@ -98,7 +98,7 @@ async def test_list_of_topics_is_taken_whole_or_not_at_all(desk: Desk) -> None:
 
 @pytest.mark.parametrize("body", [b"", b"{}", b"[]", b'{"topicConfigList":{}}', b'{"topicConfigList":[1]}', b"{"])
 async def test_body_that_is_no_list_of_topics_is_refused(desk: Desk, body: bytes) -> None:
-    """A body of another shape is the peer's mistake and is told so."""
+    """A body of another shape is the peer's mistake, and the answer says so."""
     answer = desk.ask(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body=body)
 
     assert answer.code in (ResponseCode.INVALID_PARAMETER, ResponseCode.SYSTEM_ERROR)

@@ -13,38 +13,38 @@ from ledgermq.store.statuses import PutStatus
 
 def test_without_a_slave_a_put_is_answered_at_once() -> None:
     """SLAVE_NOT_AVAILABLE does not wait for the deadline."""
-    acks, told = Acknowledgements(), list[PutStatus]()
+    acks, answers = Acknowledgements(), list[PutStatus]()
 
-    acks.wait(100, 3.0, told.append)
+    acks.wait(100, 3.0, answers.append)
 
-    assert told == [PutStatus.SLAVE_NOT_AVAILABLE]
+    assert answers == [PutStatus.SLAVE_NOT_AVAILABLE]
 
 
 def test_one_report_answers_every_put_it_covers_and_no_other() -> None:
     """Many puts wait on one report; those beyond it go on waiting and time out."""
-    acks, told = Acknowledgements(), dict[int, PutStatus]()
+    acks, answers = Acknowledgements(), dict[int, PutStatus]()
     acks.hold("slave", 0)
     for end in (100, 200, 300):
-        acks.wait(end, 3.0, partial(told.__setitem__, end))
+        acks.wait(end, 3.0, partial(answers.__setitem__, end))
 
     acks.hold("slave", 200)
-    assert told == {100: PutStatus.PUT_OK, 200: PutStatus.PUT_OK}
+    assert answers == {100: PutStatus.PUT_OK, 200: PutStatus.PUT_OK}
 
     acks.expire(2.9)
-    assert 300 not in told
+    assert 300 not in answers
     acks.expire(3.0)
-    assert told[300] is PutStatus.FLUSH_SLAVE_TIMEOUT
+    assert answers[300] is PutStatus.FLUSH_SLAVE_TIMEOUT
     assert acks.waiting == 0
 
 
 def test_a_put_that_is_already_covered_does_not_wait() -> None:
     """A slave may have reported before the put asks."""
-    acks, told = Acknowledgements(), list[PutStatus]()
+    acks, answers = Acknowledgements(), list[PutStatus]()
     acks.hold("slave", 500)
 
-    acks.wait(500, 3.0, told.append)
+    acks.wait(500, 3.0, answers.append)
 
-    assert told == [PutStatus.PUT_OK]
+    assert answers == [PutStatus.PUT_OK]
 
 
 def test_a_slave_counts_as_too_far_behind_at_exactly_256_mib() -> None:
@@ -73,41 +73,41 @@ def test_what_a_slave_only_claims_acknowledges_nothing() -> None:
 
 def test_one_slave_counts_once_however_often_it_reports() -> None:
     """Three copies need two slaves, not two reports."""
-    acks, told = Acknowledgements(replicas=3), list[PutStatus]()
+    acks, answers = Acknowledgements(replicas=3), list[PutStatus]()
     acks.hold("one", 0)
     acks.hold("two", 0)
-    acks.wait(100, 3.0, told.append)
+    acks.wait(100, 3.0, answers.append)
 
     acks.hold("one", 100)
     acks.hold("one", 100)
-    assert told == []
+    assert answers == []
 
     acks.hold("two", 150)
-    assert told == [PutStatus.PUT_OK]
+    assert answers == [PutStatus.PUT_OK]
     assert acks.confirmed == 100
 
 
 def test_with_too_few_slaves_for_the_copies_asked_for_a_put_does_not_wait() -> None:
     """One slave cannot make three copies."""
-    acks, told = Acknowledgements(replicas=3), list[PutStatus]()
+    acks, answers = Acknowledgements(replicas=3), list[PutStatus]()
     acks.hold("one", 0)
 
-    acks.wait(100, 3.0, told.append)
+    acks.wait(100, 3.0, answers.append)
 
-    assert told == [PutStatus.SLAVE_NOT_AVAILABLE]
+    assert answers == [PutStatus.SLAVE_NOT_AVAILABLE]
 
 
 def test_what_was_confirmed_stays_confirmed_when_the_slave_leaves() -> None:
     """A slave that leaves takes no acknowledgement back, but the next put finds nobody."""
-    acks, told = Acknowledgements(), list[PutStatus]()
+    acks, answers = Acknowledgements(), list[PutStatus]()
     acks.hold("slave", 700)
     acks.leave("slave")
 
-    acks.wait(800, 3.0, told.append)
+    acks.wait(800, 3.0, answers.append)
 
     assert acks.confirmed == 700
     assert acks.slave_count == 0
-    assert told == [PutStatus.SLAVE_NOT_AVAILABLE]
+    assert answers == [PutStatus.SLAVE_NOT_AVAILABLE]
 
 
 def test_a_slave_that_comes_while_puts_wait_must_begin_before_them() -> None:
@@ -142,16 +142,16 @@ def test_a_slave_that_comes_while_puts_wait_must_begin_before_them() -> None:
 def test_every_put_is_answered_once_and_ok_only_if_enough_slaves_held_it(
     replicas: int, events: list[tuple[str, int, int]]
 ) -> None:
-    """Against a naive count: PUT_OK needs replicas - 1 slaves at or beyond the end at one moment; each put is told once."""
+    """Against a naive count: PUT_OK needs replicas - 1 slaves at or beyond the end at one moment; each put is answered once."""
     acks = Acknowledgements(replicas=replicas)
     held: dict[int, int] = {}
     best = 0
     end, now = 0, 0.0
-    told: list[tuple[int, PutStatus, int]] = []
+    answers: list[tuple[int, PutStatus, int]] = []
     puts = 0
 
     def answer(end: int, status: PutStatus) -> None:
-        told.append((end, status, acks.confirmed))
+        answers.append((end, status, acks.confirmed))
 
     for kind, who, number in events:
         if kind == "hold":
@@ -171,8 +171,8 @@ def test_every_put_is_answered_once_and_ok_only_if_enough_slaves_held_it(
         assert acks.confirmed == best
     acks.fail(PutStatus.FLUSH_SLAVE_TIMEOUT)
 
-    assert len(told) == puts
-    for end, status, best_then in told:
+    assert len(answers) == puts
+    for end, status, best_then in answers:
         assert (status is PutStatus.PUT_OK) <= (best_then >= end)
 
 

@@ -123,7 +123,7 @@ def test_a_bare_slave_refuses_a_frame_larger_than_any_master_sends() -> None:
         slave.receive(BARE_HEADER.pack(offset=0, size=FRAME_BODY_MAX + 1), 0.0)
 
 
-def test_a_bare_slave_without_a_byte_begins_wherever_it_is_told_to() -> None:
+def test_a_bare_slave_without_a_byte_begins_wherever_its_master_does() -> None:
     """Also if its log once reached further: it says 0, which is RocketMQ's word for empty."""
     slave = BareSlave(Log(start=SEGMENT), LIMITS, 0.0)
 
@@ -144,7 +144,7 @@ def test_a_bare_slave_takes_data_before_it_has_reported() -> None:
     assert slave.report(0.0) == BARE_REPORT.pack(offset=SEGMENT + 3)
 
 
-def test_a_bare_slave_at_our_master_is_told_apart_by_its_first_report() -> None:
+def test_our_master_recognizes_a_bare_slave_by_its_first_report() -> None:
     """The master names the key to set, and what it sends on parting tells our bare slave the same."""
     master = ours_master(Log.of(100))
 
@@ -154,7 +154,7 @@ def test_a_bare_slave_at_our_master_is_told_apart_by_its_first_report() -> None:
         BareSlave(Log(), LIMITS, 0.0).receive(master.farewell(), 0.0)
 
 
-def test_our_slave_at_a_bare_master_is_told_apart_by_its_tag() -> None:
+def test_a_bare_master_meets_our_slave_with_its_tag() -> None:
     """And learns from the echo of its tag, which RocketMQ's own master sends as a heartbeat, whom it talks to."""
     master = bare_master(Log.of(100))
     slave = ours_slave(Log())

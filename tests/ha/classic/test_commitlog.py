@@ -42,10 +42,10 @@ OK, DISK, SLAVE = PutStatus.PUT_OK, PutStatus.FLUSH_DISK_TIMEOUT, PutStatus.FLUS
 
 @pytest.mark.parametrize("flush_first", [True, False])
 @pytest.mark.parametrize(
-    ("flush", "replicated", "told"), [(OK, True, OK), (DISK, True, DISK), (OK, False, SLAVE), (DISK, False, SLAVE)]
+    ("flush", "replicated", "answered"), [(OK, True, OK), (DISK, True, DISK), (OK, False, SLAVE), (DISK, False, SLAVE)]
 )
 def test_both_waits_run_side_by_side_and_a_failed_replication_wins(
-    flush: PutStatus, replicated: bool, told: PutStatus, flush_first: bool
+    flush: PutStatus, replicated: bool, answered: PutStatus, flush_first: bool
 ) -> None:
     """The put is answered once, after both; replication other than PUT_OK replaces the flush result."""
     local, clock = local_log(), SimClock(now=lambda: 0.0)
@@ -65,7 +65,7 @@ def test_both_waits_run_side_by_side_and_a_failed_replication_wins(
     steps[0]()
     assert answers == []
     steps[1]()
-    assert answers == [told]
+    assert answers == [answered]
 
 
 def test_without_a_slave_the_put_is_stored_and_says_so_once_it_is_flushed() -> None:

@@ -74,7 +74,7 @@ def test_the_epoch_of_an_offset_is_the_last_that_begins_there_or_before() -> Non
     assert epochs((1, 10)).at(9) is None
 
 
-def test_what_waited_for_a_slave_is_told_from_what_did_not() -> None:
+def test_what_waited_for_a_slave_is_distinguished_from_what_did_not() -> None:
     """Only stretches whose puts waited for a slave count as promised."""
     listed = EpochList((Epoch(1, 0, A, 1), Epoch(2, 1000, A, 2), Epoch(3, 2000, A, 1)))
 

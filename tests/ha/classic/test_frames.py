@@ -165,7 +165,7 @@ def test_no_more_is_known_to_be_confirmed_than_has_come() -> None:
 
 
 def test_a_master_says_at_once_when_consumers_may_see_more() -> None:
-    """The bytes go before they are flushed; the flush alone is told by a frame without bytes, and once."""
+    """The bytes go before they are flushed; a frame without bytes reports the flush alone, and once."""
     pair = joined_pair()
     assert isinstance(pair.slave, AuthenticatedSlave)
     pair.master_log.readable_limit = 100

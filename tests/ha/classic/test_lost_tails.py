@@ -51,7 +51,7 @@ async def test_a_master_that_lost_its_tail_gets_its_slave_back_and_the_loss_is_s
 
 
 @pytest.mark.parametrize("settled", ["cut", "promoted"])
-async def test_a_slave_keeps_what_it_confirmed_until_it_is_told_otherwise_by_name(
+async def test_a_slave_keeps_what_it_confirmed_until_an_operator_names_it(
     autojump_clock: MockClock, open_node: OpenNode, settled: str
 ) -> None:
     """A shorter master takes nothing from it. The loss is accepted by a cut, or the slave becomes the master."""

@@ -352,7 +352,7 @@ async def test_a_slave_shows_nothing_that_its_master_may_still_lose(
 async def test_a_slave_shows_what_its_master_has_flushed_at_once(
     autojump_clock: MockClock, open_node: OpenNode, joined: Joined
 ) -> None:
-    """It is told without waiting for the next heartbeat, remembers it over a clean restart, and a flush alone is enough."""
+    """It is notified without waiting for the next heartbeat, remembers it over a clean restart, and a flush alone is enough."""
     async with open_node("m", flush="SYNC_FLUSH") as master, open_node("s", slave=True) as slave:
         await joined(master)
         for count in range(1, 6):
@@ -366,7 +366,7 @@ async def test_a_slave_shows_what_its_master_has_flushed_at_once(
 
 
 @pytest.mark.parametrize("protocol", DIALECTS)
-async def test_a_master_is_told_of_what_came_before_the_own_store_is(
+async def test_a_report_to_the_master_leaves_before_the_own_store_is_notified(
     autojump_clock: MockClock, open_node: OpenNode, joined: Joined, monkeypatch: pytest.MonkeyPatch, protocol: str
 ) -> None:
     """A producer waits for the report, and nobody yet for the slave's queues."""
@@ -377,14 +377,14 @@ async def test_a_master_is_told_of_what_came_before_the_own_store_is(
         order.append("master")
         await drain(self, stream)
 
-    def told(self: StoreFollower, *, more: bool) -> None:
+    def noticed(self: StoreFollower, *, more: bool) -> None:
         order.append("store")
         grew(self, more=more)
 
     async with open_node("m", protocol=protocol) as master, open_node("s", slave=True, protocol=protocol) as slave:
         await joined(master)
         monkeypatch.setattr(HAClient, "_drain", drained)
-        monkeypatch.setattr(StoreFollower, "log_grew", told)
+        monkeypatch.setattr(StoreFollower, "log_grew", noticed)
         master.put()
         await slave.caught_up(master)
 

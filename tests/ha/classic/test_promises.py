@@ -119,7 +119,7 @@ async def test_a_slave_as_far_behind_as_the_gap_allows_is_not_waited_for(
 async def test_of_three_slaves_that_lag_differently_the_best_answers_and_each_comes_to_the_end(
     autojump_clock: MockClock, open_node: OpenNode, lines: Lines, joined: Joined
 ) -> None:
-    """One near, one that stands still since a while, one for longer: each is told by how much, and none holds up the others."""
+    """One is near, one has not moved for a while, one for longer: each lag is reported, and none delays the others."""
     async with (
         open_node("m", sync_master=True) as master,
         open_node("one", slave=True, broker_id=1) as one,
@@ -185,7 +185,7 @@ async def test_a_slave_that_stalls_for_minutes_costs_other_slaves_and_producers_
 async def test_a_master_killed_between_the_write_and_the_acknowledgement_promised_nothing(
     autojump_clock: MockClock, open_node: OpenNode, lines: Lines, joined: Joined, protocol: str
 ) -> None:
-    """Nobody was told PUT_OK for what the slave does not hold; what was written is there when it is back, and goes over."""
+    """No producer was answered PUT_OK for what the slave lacks; what was written is there when it is back, and is sent."""
     async with open_node("s", slave=True, protocol=protocol) as slave:
         async with open_node("m", protocol=protocol, sync_master=True) as master:
             await joined(master)

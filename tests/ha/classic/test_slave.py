@@ -151,7 +151,7 @@ async def test_a_damaged_frame_ends_the_connection_with_nothing_of_it_in_the_log
         assert "damaged data frame" in refused[0]["reason"]
 
 
-async def test_in_bulk_one_report_tells_of_many_frames(
+async def test_in_bulk_one_report_confirms_many_frames(
     autojump_clock: MockClock, open_node: OpenNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The last bytes are reported at once, and those before while they come."""
@@ -252,11 +252,11 @@ async def test_deriving_waits_for_a_slave_that_catches_up_and_not_for_one_that_f
     autojump_clock: MockClock, open_node: OpenNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a busy master sends at once is as much as in bulk, without end: its slave's consumers must keep up."""
-    told: list[bool] = []
+    notices: list[bool] = []
     wake = Dispatcher.wake
 
     def noted(self: Dispatcher, *, more_coming: bool = False) -> None:
-        told.append(more_coming)
+        notices.append(more_coming)
         wake(self, more_coming=more_coming)
 
     monkeypatch.setattr(Dispatcher, "wake", noted)
@@ -264,14 +264,14 @@ async def test_deriving_waits_for_a_slave_that_catches_up_and_not_for_one_that_f
         master.put(100, size=60_000)
         async with open_node("s", slave=True, segment_size=32 << 20) as slave:
             await slave.caught_up(master)
-            assert True in told
+            assert True in notices
 
-            told.clear()
+            notices.clear()
             for _ in range(10):
                 master.put(20, size=60_000)
                 await slave.caught_up(master)
-            assert told
-            assert True not in told
+            assert notices
+            assert True not in notices
 
 
 @pytest.fixture

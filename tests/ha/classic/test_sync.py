@@ -128,7 +128,7 @@ class Tables:
 
 @attrs.define(eq=False)
 class Master:
-    """Answers what it is told to, and notes what it was asked."""
+    """Gives the answers that the test prepared, and records what it was asked."""
 
     bodies: dict[int, Any]
     secret: bytes = b""

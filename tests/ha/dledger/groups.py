@@ -100,7 +100,7 @@ class Node:
 
 @attrs.define(eq=False)
 class Group:
-    """The machines of one group, and what their clients were told."""
+    """The machines of one group, and the answers to their clients."""
 
     nursery: trio.Nursery
     fabric: SimFabric
@@ -166,12 +166,12 @@ class Group:
 
     async def put(self, node: Node, count: int = 1, *, body_size: int = 100) -> Outcome:
         """Put messages through one node, and wait for the outcome."""
-        replica, told = node.up, trio.Event()
+        replica, answered = node.up, trio.Event()
         outcomes: list[Outcome] = []
 
         def done(outcome: Outcome) -> None:
             outcomes.append(outcome)
-            told.set()
+            answered.set()
 
         records = [message(self.sent + number, body_size) for number in range(count)]
         self.sent += count
@@ -179,7 +179,7 @@ class Group:
         term = replica.ledger.end_term
         bodies = [bytes(replica.ledger.body(index)) for index in range(placed.first_index, placed.last_index + 1)]
         replica.when_committed(placed.last_index, replica.world.clock.monotonic() + 2.5, done)
-        await told.wait()
+        await answered.wait()
         if outcomes == [Outcome.COMMITTED]:
             for index, body in enumerate(bodies, placed.first_index):
                 self.acknowledged[index] = (term, body)

@@ -1,4 +1,4 @@
-"""Who may speak on the Raft port, and what the others are told."""
+"""Who may speak on the Raft port, and which reasons the others are given."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_without_the_secret_nobody_gets_in() -> None:
         ({"data_file_size": 8192}, "set mappedFileSizeCommitLog to one value on all nodes"),
     ],
 )
-def test_a_node_that_does_not_fit_is_told_why(change: dict[str, object], reason: str) -> None:
+def test_the_refusal_of_a_node_that_does_not_fit_gives_the_reason(change: dict[str, object], reason: str) -> None:
     """And so is the node that it dials."""
     hello = attrs.evolve(HELLO, card=attrs.evolve(DIALLER, **change))
     dialler, listener = Dialler(hello, b"secret"), a_listener()
@@ -79,7 +79,7 @@ def test_a_node_that_does_not_fit_is_told_why(change: dict[str, object], reason:
         dialler.receive(listener.farewell)
 
 
-def test_a_node_that_took_another_address_is_told() -> None:
+def test_a_node_that_took_another_address_is_refused_with_the_reason() -> None:
     """The list of peers is wrong on one of the two."""
     with pytest.raises(HaRefused, match="the addresses in dLegerPeers of one of the two are wrong"):
         shake_hands(Dialler(attrs.evolve(HELLO, to="n2"), b"secret"), a_listener())

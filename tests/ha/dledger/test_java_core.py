@@ -176,7 +176,7 @@ def test_a_leader_that_is_stopped_hands_over_first() -> None:
     scenario(story, dialect=JAVA, java=FAST)
 
 
-def test_a_node_of_the_other_dialect_is_told_what_to_set() -> None:
+def test_the_refusal_of_a_node_of_the_other_dialect_says_what_to_set() -> None:
     """It changes nothing."""
 
     async def story(group: Group) -> None:

@@ -211,7 +211,7 @@ def test_committed_entries_are_not_truncated(reopen: Reopen) -> None:
     assert ledger.end_index == 5
 
 
-def test_a_cleared_ledger_begins_where_it_is_told(reopen: Reopen) -> None:
+def test_a_cleared_ledger_begins_at_the_given_index(reopen: Reopen) -> None:
     """A follower that is too far behind begins at the beginning of the leader's oldest file."""
     ledger = reopen()
     ledger.append(1, messages(0, 60))
@@ -338,7 +338,7 @@ def test_damage_of_what_was_synced_stops_the_start() -> None:
 
 
 def test_a_torn_tail_is_cut() -> None:
-    """Nobody was told that what came after the last sync is safe."""
+    """No producer was answered that what came after the last sync is safe."""
     disk = SimDisk()
     ledger = synced_ledger(disk, 3)
     ledger.append(1, messages(3, 3))
@@ -379,7 +379,7 @@ def test_files_that_do_not_fit_together_are_refused() -> None:
         open_small(disk)
 
 
-def test_a_ledger_that_was_told_where_to_begin_knows_the_term_before(reopen: Reopen) -> None:
+def test_a_ledger_with_a_given_beginning_knows_the_term_before(reopen: Reopen) -> None:
     """And the configuration, though no entry behind it had been synced when the process was killed."""
     ledger = reopen()
     ledger.clear(1000, 5 * FILE_SIZE, 3)

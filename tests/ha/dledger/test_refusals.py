@@ -21,7 +21,7 @@ from .groups import PORT, Group, files_of, scenario
 
 
 async def refusal_of(group: Group, stranger: str) -> str:
-    """What a node is told that dials the group and is refused."""
+    """The reason that a node is given when the group refuses its connection."""
     node = group.nodes[PeerId(stranger)]
 
     def refusals() -> list[str]:
@@ -42,7 +42,7 @@ async def refusal_of(group: Group, stranger: str) -> str:
     ids=["group", "secret", "file size", "id"],
 )
 def test_a_node_that_does_not_fit_changes_nothing(changes: dict[str, object], reason: str) -> None:
-    """It is told what to set; the group goes on in its term."""
+    """The refusal says what to set; the group goes on in its term."""
 
     async def story(group: Group) -> None:
         leader = await group.leader()

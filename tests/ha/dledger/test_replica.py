@@ -1,4 +1,4 @@
-"""Groups of three nodes on simulated machines: elections, failures of every kind, and what clients were told."""
+"""Groups of three nodes on simulated machines: elections, failures of every kind, and the answers to clients."""
 
 from __future__ import annotations
 

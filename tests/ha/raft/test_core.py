@@ -154,7 +154,7 @@ def test_append_that_makes_no_sense_is_ignored(append: Append) -> None:
     assert node.raft.commit_index == -1
 
 
-def test_reads_beyond_the_bound_are_told_to_ask_again() -> None:
+def test_reads_beyond_the_bound_are_refused_until_later() -> None:
     group = Group.of("abc", settings=Settings(pending_reads_max=1))
     leader = group.elect("a")
     group.isolate("a")

@@ -69,7 +69,7 @@ def fill(path: Path) -> None:
 
 @pytest.mark.parametrize("from_within", [True, False], ids=["by messages", "by somebody else"])
 async def test_a_full_disk_refuses_puts_serves_consumers_and_recovers(small_disk: Path, from_within: bool) -> None:
-    """The producer is told why, nothing acknowledged is lost, and puts go on by themselves when there is space.
+    """The producer's error gives the reason, nothing acknowledged is lost, and puts go on by themselves when there is space.
 
     What the broker writes to standard error goes to the same disk.
     """

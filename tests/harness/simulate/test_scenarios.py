@@ -1,4 +1,4 @@
-"""Scenarios that the simulator drew once, told on their own."""
+"""Scenarios that the simulator drew once, each as a test of its own."""
 
 from __future__ import annotations
 

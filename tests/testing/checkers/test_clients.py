@@ -37,17 +37,17 @@ def test_a_refused_message_that_is_stored_is_found() -> None:
     assert list(what_was_refused_is_nowhere(history)) == []
 
 
-def test_whoever_is_not_told_that_its_client_was_closed_is_found() -> None:
-    told = Wait("a receiver", closed_at=5.0, ended_at=5.1, error="Closed")
-    waits_on = attrs.evolve(told, ended_at=float("inf"))
-    misled = attrs.evolve(told, error="NoAnswer")
-    late = attrs.evolve(told, ended_at=5.1 + CLOSED_SECONDS)
+def test_a_wait_that_does_not_end_with_its_client_is_found() -> None:
+    prompt = Wait("a receiver", closed_at=5.0, ended_at=5.1, error="Closed")
+    waits_on = attrs.evolve(prompt, ended_at=float("inf"))
+    misled = attrs.evolve(prompt, error="NoAnswer")
+    late = attrs.evolve(prompt, ended_at=5.1 + CLOSED_SECONDS)
     open_still = Wait("a receiver")
     busy = attrs.evolve(late, began=late.ended_at)
 
     found = [
         list(waiters_on_closed_clients_are_notified(History(True, waits=[wait])))
-        for wait in (told, waits_on, misled, late, open_still, busy)
+        for wait in (prompt, waits_on, misled, late, open_still, busy)
     ]
 
     assert [len(some) for some in found] == [0, 1, 1, 1, 0, 0]

@@ -73,7 +73,7 @@ def test_a_slave_that_drops_an_acknowledged_message_unasked_is_found() -> None:
 
 
 @pytest.mark.parametrize(("acknowledged", "promotions", "lost"), [(True, [0], 1), (False, [0], 0), (False, [], 1)])
-def test_a_promotion_takes_only_what_nobody_was_told_to_be_replicated(
+def test_a_promotion_takes_only_what_was_not_answered_as_replicated(
     acknowledged: bool, promotions: list[int], lost: int
 ) -> None:
     """A message that was read, and is another one afterwards."""

@@ -216,7 +216,7 @@ def test_the_same_network_seen_from_two_machines_is_two_values() -> None:
     assert fabric.machine(A).own_host() == A
 
 
-def test_a_forgotten_connection_carries_nothing_and_neither_end_is_told() -> None:
+def test_a_forgotten_connection_carries_nothing_and_neither_end_is_notified() -> None:
     """Only after many minutes does a sender give up; whoever only receives waits for ever."""
 
     async def main() -> None:

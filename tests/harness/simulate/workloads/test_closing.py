@@ -14,7 +14,7 @@ def mend(draw: ClusterDraw) -> ClusterDraw:
 
 
 def test_it_is_counted_and_holds() -> None:
-    """In its seed, whoever waits on a client that is closed is told."""
+    """In its seed, whoever waits on a client that is closed gets an error."""
     with logs_silenced():
         outcome = simulate_cluster(12, mend)
 
