@@ -8,7 +8,7 @@ from __future__ import annotations
 import attrs
 
 from ..message.fields import Field, Layout
-from ..world.disk import Disk
+from ..world.disk import Disk, DiskFile
 from ..world.events import get_logger
 
 log = get_logger(__name__)
@@ -28,6 +28,7 @@ FIELDS = Layout(
     ),
 )
 assert FIELDS.size == 40
+CONFIRM_OFFSET_AT = FIELDS.offsets["confirm_offset"]
 
 MARK_AT = 2048
 """The position of our own recovery mark, in the part of the file that RocketMQ does not use."""
@@ -41,7 +42,11 @@ NOTE_AT = 3072
 
 @attrs.define(eq=False)
 class Checkpoint:
-    """The file's fields; `save` writes them if one has changed."""
+    """The file's fields. `save` writes those that have changed, except `confirm_offset`, which `write_confirm_offset` writes.
+
+    A worker thread may run `save` while the event loop writes `confirm_offset`: as `save` never writes that field, it cannot
+    put an older value back.
+    """
 
     disk: Disk
     path: str
@@ -50,11 +55,15 @@ class Checkpoint:
     index_timestamp: int = 0
     master_flushed_offset: int = 0
     confirm_offset: int = 0
+    """Change it through `write_confirm_offset` only."""
     mark: bytes = b""
     """The encoded recovery mark; the checkpoint does not look into it."""
     note: bytes = b""
     """The encoded note that was found by `load`."""
     _saved: bytes = b""
+    """The fields and the mark as they were last synced."""
+    _file: DiskFile | None = None
+    """The open file through which `confirm_offset` is written."""
 
     def load(self) -> None:
         """Read the file. If it is missing, short or invalid, the fields stay 0, and recovery starts at the first file."""
@@ -98,19 +107,13 @@ class Checkpoint:
         Raises:
             OSError: the file may hold the old fields or the new ones; the next `save` writes again.
         """
-        content = FIELDS.codec.pack(
-            self.physical_timestamp,
-            self.logical_timestamp,
-            self.index_timestamp,
-            self.master_flushed_offset,
-            self.confirm_offset,
-        )
+        content = self._packed()
         if content + self.mark == self._saved:
             return
         new = not self.disk.exists(self.path)
         file = self.disk.open(self.path, create_size=FILE_SIZE) if new else self.disk.open(self.path)
         try:
-            file.write(content, 0)
+            file.write(content[:CONFIRM_OFFSET_AT], 0)
             file.write(self.mark, MARK_AT)
             file.sync()
         finally:
@@ -118,6 +121,20 @@ class Checkpoint:
         if new:
             self.disk.sync_directory(self.path.rpartition("/")[0] or ".")
         self._saved = content + self.mark
+
+    def _packed(self) -> bytes:
+        return FIELDS.codec.pack(
+            self.physical_timestamp,
+            self.logical_timestamp,
+            self.index_timestamp,
+            self.master_flushed_offset,
+            self.confirm_offset,
+        )
+
+    @property
+    def confirm_offset_synced(self) -> bool:
+        """Whether a power cut leaves the present value of `confirm_offset`."""
+        return self._saved[CONFIRM_OFFSET_AT : FIELDS.size] == self._packed()[CONFIRM_OFFSET_AT:]
 
     def write_note(self, note: bytes) -> None:
         """Write a note without syncing it, because it is not valid any more after a restart of the machine.
@@ -133,20 +150,39 @@ class Checkpoint:
         finally:
             file.close()
 
-    def write_confirm_offset(self, offset: int) -> None:
-        """Write this field alone, without syncing it: it survives a kill of the process, but not a power cut.
+    def open(self) -> None:
+        """Open the file for `write_confirm_offset`, creating it on the medium if there is none; blocks.
 
         Raises:
-            OSError: the old value remains.
+            OSError: the disk refused. The file may have been created.
         """
         if not self.disk.exists(self.path):
             self.save()
-        file = self.disk.open(self.path)
-        try:
-            file.write(offset.to_bytes(8, "big"), FIELDS.offsets["confirm_offset"])
-        finally:
-            file.close()
-        self.confirm_offset, self._saved = offset, b""
+        self._file = self.disk.open(self.path)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether `write_confirm_offset` may be called."""
+        return self._file is not None
+
+    def close(self) -> None:
+        """Close what `open` has opened."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def write_confirm_offset(self, offset: int) -> None:
+        """Write this field alone, if it changes; the file must be open. This takes microseconds, so the event loop can do it.
+
+        Durability: survives a kill of the process at once, and a power cut once `save` has returned.
+
+        Raises:
+            OSError: the old value counts as written, so that a repetition writes again.
+        """
+        if offset != self.confirm_offset:
+            assert self._file is not None, "the checkpoint is not open"
+            self._file.write(offset.to_bytes(8, "big"), CONFIRM_OFFSET_AT)
+            self.confirm_offset = offset
 
     @property
     def derives_anew(self) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from math import inf
 
@@ -75,12 +76,12 @@ class CheckpointKeeper:
         self._deletions = deletions_file(self.store.world.disk, self.store.config.store_path_root_dir)
 
     async def run(self) -> None:
-        """Write the checkpoint, the note and the readable limit at their intervals, until cancelled."""
+        """Write the checkpoint and the note, and sync the readable limit, at their intervals, until cancelled."""
         config = self.store.config
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.keep_on, self.save, config.flush_interval_consume_queue / 1000)
             nursery.start_soon(self.keep_on, self.note, NOTE_SECONDS)  # no other sync delays it
-            nursery.start_soon(self.keep_on, self.note_readable, config.flush_interval_commit_log / 1000, 1)
+            nursery.start_soon(self.keep_on, self.sync_readable, config.flush_interval_commit_log / 1000, 1)
 
     async def keep_on(
         self, act: Callable[[], Awaitable[None]], interval: float, intervals_max: int = CHECKPOINT_DELAY_INTERVALS_MAX
@@ -119,17 +120,35 @@ class CheckpointKeeper:
         await store.world.workers.run(self.checkpoint.write_note, note)
         self._noted = position
 
-    async def note_readable(self) -> None:
-        """Write the readable limit that other nodes have set, if there is one, without syncing it.
+    def note_readable(self) -> None:
+        """Write the readable limit that another node has set, without syncing it.
+
+        A slave keeps what its master had let consumers read, so a killed slave must start with the limit that it had in memory.
+        """
+        limit = self.store.log.readable_limit
+        if limit is not None and self.checkpoint.is_open:
+            with suppress(OSError):  # `sync_readable` writes it again and logs a failure
+                self.checkpoint.write_confirm_offset(limit)
+
+    async def sync_readable(self) -> None:
+        """Sync the readable limit that other nodes have set, if there is one, so that a power cut leaves it.
 
         Raises:
-            OSError: the disk refused; the old limit remains.
+            OSError: the disk refused; the medium may have an older limit.
         """
-        checkpoint = self.checkpoint
+        if self.store.log.readable_limit is None:
+            return
         async with self._writing:
-            limit = self.store.log.readable_limit
-            if limit is not None and limit != checkpoint.confirm_offset:
-                await self.store.world.workers.run(checkpoint.write_confirm_offset, limit)
+            await self._write_limit()
+            if not self.checkpoint.confirm_offset_synced:
+                await self.store.world.workers.run(self.checkpoint.save)
+
+    async def _write_limit(self) -> None:
+        """Write the readable limit, or 0 if no other node limits this one; the caller holds `_writing`."""
+        checkpoint = self.checkpoint
+        if not checkpoint.is_open and checkpoint.confirm_offset != (self.store.log.readable_limit or 0):
+            await self.store.world.workers.run(checkpoint.open)
+        checkpoint.write_confirm_offset(self.store.log.readable_limit or 0)
 
     async def save(self, *, in_haste: bool = False) -> None:
         """Sync queues that have new units, then write the checkpoint with a new mark.
@@ -169,7 +188,7 @@ class CheckpointKeeper:
                     mark = _after_removal(mark, allowed.log_min_offset)
                 self._written = attrs.evolve(mark, indexed_offset=indexed, full_index_files=full).with_partial(self._partial)
                 checkpoint.mark = self._written.encode()
-                checkpoint.confirm_offset = commit_log.readable_limit or 0
+                await self._write_limit()
                 await run(checkpoint.save)
                 self._marked = position
 
@@ -269,7 +288,7 @@ class CheckpointKeeper:
         self._written = self._partial = None
         self._partial_at = -inf
         async with self._writing:
-            self.checkpoint.confirm_offset = self.store.log.readable_limit or 0
+            await self._write_limit()
             await self.store.world.workers.run(partial(self.checkpoint.forget, derive_anew=everything))
 
     def end_cut(self) -> None:
@@ -355,14 +374,13 @@ class CheckpointKeeper:
                 await store.world.workers.run(store.index.sync)
                 self.checkpoint.index_timestamp = store.index.forced_timestamp
             await self.save()
-            if commit_log.readable_limit is not None:  # so far it was saved without a sync
-                self.checkpoint.confirm_offset = commit_log.readable_limit
-                await store.world.workers.run(self.checkpoint.save)
+            await self.sync_readable()
             if commit_log.failure is None and not store.dispatcher.behind_bytes:
                 store.world.disk.remove(f"{root}/abort")
         except OSError as error:
             log.error("store_not_closed_cleanly", path=root, reason=error.strerror or str(error))
         finally:
+            self.checkpoint.close()
             store.close_files()
         log.info("store_closed", path=root, end=commit_log.max_offset)
 

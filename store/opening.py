@@ -155,6 +155,7 @@ def _open(world: World, config: StoreConfig, store_host: tuple[str, int], open_c
         derived_damaged = _is_derived_damaged(store, last_run)
         recovered = _recover(store, last_run, index_lost_from, derived_damaged=derived_damaged)
     except BaseException:
+        last_run.checkpoint.close()
         store.close_files()
         raise
     _continue(store, last_run, recovered)
@@ -217,6 +218,7 @@ def _recover(store: MessageStore, last_run: _LastRun, index_lost_from: int | Non
         derived_damaged=derived_damaged,
     )
     if log.readable_limit is not None:
+        checkpoint.open()
         _limit_readable(log, max(log.readable_limit, dispatcher.dispatched_offset), checkpoint)
     return recovered
 
@@ -262,7 +264,7 @@ def _limit_readable(commit_log: CommitLog, readable: int, checkpoint: Checkpoint
     commit_log.limit_readable(min(readable, commit_log.max_offset))
     limit = commit_log.readable_limit
     if limit is not None and limit < checkpoint.confirm_offset:
-        checkpoint.confirm_offset = limit
+        checkpoint.write_confirm_offset(limit)
         checkpoint.save()
 
 

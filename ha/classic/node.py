@@ -42,6 +42,8 @@ class StoreFollower:
         readable = min(readable, self.log.max_offset)
         if readable != self.log.readable_limit:
             self.log.readable_limit = readable
+            if self.store.checkpoints is not None:
+                self.store.checkpoints.note_readable()
             self.store.dispatcher.wake()
 
     async def cut(self, offset: int) -> None:

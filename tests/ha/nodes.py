@@ -288,3 +288,11 @@ def copy_tree(source: SimDisk, target: SimDisk, path: str) -> None:
         else:
             content = source.open(f"{path}/{name}", read_only=True).read(0, source.size(f"{path}/{name}"))
             target.open(f"{path}/{name}", create_size=len(content)).write(content, 0)
+
+
+def power_cut_in_the_log(disk: SimDisk, start: int) -> SimDisk:
+    """A power cut that loses something of what the first segment has from `start` on, which was not synced."""
+    path = f"store/commitlog/{0:020d}"
+    written = disk.open(path).read(start, disk.size(path))
+    cuts = (disk.power_cut(seed) for seed in range(100))
+    return next(cut for cut in cuts if cut.open(path).read(start, len(written)) != written)

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from ledgermq.store.checkpoint import Checkpoint
+from ledgermq.testing.sim.disk import SimDisk
 from ledgermq.world.disk import RealDisk
 
 
@@ -17,9 +18,11 @@ def test_file_is_rocketmqs(tmp_path: Path) -> None:
     checkpoint.physical_timestamp = 0x000001A1FBDDAFCB
     checkpoint.logical_timestamp = 0x000001A1FBDDAFCA
     checkpoint.master_flushed_offset = 7
-    checkpoint.confirm_offset = 8
+    checkpoint.open()
+    checkpoint.write_confirm_offset(8)
 
     checkpoint.save()
+    checkpoint.close()
 
     content = (tmp_path / "checkpoint").read_bytes()
     assert len(content) == 4096
@@ -60,3 +63,42 @@ def test_an_unchanged_checkpoint_is_not_written(tmp_path: Path) -> None:
     checkpoint.save()
 
     assert not (tmp_path / "checkpoint").exists()
+
+
+def test_the_confirm_offset_is_in_the_file_at_once_and_no_save_puts_an_older_one_back() -> None:
+    """A save that was packed before the offset was written, and syncs the file after that, leaves the newer offset."""
+    disk = SimDisk()
+    checkpoint = Checkpoint(disk, "checkpoint")
+    checkpoint.open()
+    checkpoint.write_confirm_offset(100)
+    killed = Checkpoint(disk, "checkpoint")
+    killed.load()
+    assert killed.confirm_offset == 100
+    assert not checkpoint.confirm_offset_synced
+
+    late, late.physical_timestamp = killed, 5
+    checkpoint.write_confirm_offset(200)
+    late.save()
+    checkpoint.save()
+    assert checkpoint.confirm_offset_synced
+
+    found = Checkpoint(disk.power_cut(1), "checkpoint")
+    found.load()
+    assert (found.confirm_offset, found.physical_timestamp) == (200, 0)
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_a_power_cut_leaves_a_confirm_offset_that_was_saved(saved: bool) -> None:
+    left: set[int] = set()
+    for seed in range(20):
+        disk = SimDisk()
+        checkpoint = Checkpoint(disk, "checkpoint")
+        checkpoint.open()
+        checkpoint.write_confirm_offset(100)
+        if saved:
+            checkpoint.save()
+        found = Checkpoint(disk.power_cut(seed), "checkpoint")
+        found.load()
+        left.add(found.confirm_offset)
+
+    assert left == ({100} if saved else {0, 100})

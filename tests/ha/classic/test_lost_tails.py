@@ -13,7 +13,7 @@ from ledgermq.store.statuses import PutStatus
 from ledgermq.testing.logs import capture_logs
 from ledgermq.testing.sim.disk import SimDisk
 
-from ..nodes import Joined, Lines, OpenNode, copy_tree, events_of, message
+from ..nodes import Joined, Lines, OpenNode, copy_tree, events_of, message, power_cut_in_the_log
 
 
 async def test_a_master_that_lost_its_tail_gets_its_slave_back_and_the_loss_is_said(
@@ -31,7 +31,7 @@ async def test_a_master_that_lost_its_tail_gets_its_slave_back_and_the_loss_is_s
             await master.until(lambda: master.service.acks.slave_count == 1)
             for _ in range(5):
                 assert (await master.store.put_one(message())).status is PutStatus.PUT_OK
-            disk = master.disk.power_cut(4)
+            disk = power_cut_in_the_log(master.disk, flushed)
         acknowledged = slave.store.log.max_offset
         with capture_logs() as logs:
             async with open_node("m", sync_master=True, disk=disk) as master:
@@ -61,10 +61,11 @@ async def test_a_slave_keeps_what_it_confirmed_until_an_operator_names_it(
             await slave.caught_up(master)
             await master.local_log.flush()
             await trio.sleep(2)
+            flushed = master.store.log.max_offset
             await master.until(lambda: master.service.acks.slave_count == 1)
             for _ in range(5):
                 assert (await master.store.put_one(message())).status is PutStatus.PUT_OK
-            disk = master.disk.power_cut(4)
+            disk = power_cut_in_the_log(master.disk, flushed)
         kept = slave.content()
         async with open_node("m", sync_master=True, disk=disk) as master:
             lost_from = master.store.log.max_offset
@@ -197,9 +198,10 @@ async def test_a_bare_slave_with_a_lost_tail_is_refused_even_if_the_master_is_lo
         async with open_node("m", protocol="rocketmq") as master:
             await joined(master)
             await trio.sleep(1)
+            begin = master.store.log.max_offset
             master.put(20)
             await slave.caught_up(master)
-            disk = master.disk.power_cut(4)
+            disk = power_cut_in_the_log(master.disk, begin)
         held = slave.store.log.max_offset
         async with open_node("m", protocol="rocketmq", disk=disk) as master:
             assert master.store.log.max_offset < held

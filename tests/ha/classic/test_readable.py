@@ -26,19 +26,41 @@ def kept_bound(disk: SimDisk) -> int:
 
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 @pytest.mark.parametrize("seed", range(4))
-async def test_a_killed_slave_shows_alone_what_could_be_read_a_flush_interval_before(
+async def test_a_killed_slave_shows_alone_all_that_it_had_shown(
     autojump_clock: MockClock, open_node: OpenNode, joined: Joined, seed: int, flush: str
 ) -> None:
-    """Master and slave are killed in the midst of puts: what was shown half a second before is shown by the slave alone."""
-    rng, shown = random.Random(seed), list[tuple[float, int]]()
+    """Master and slave are killed in the midst of puts: the slave alone shows what it had shown, to the last message."""
+    rng = random.Random(seed)
     async with open_node("s", slave=True) as slave, open_node("m", flush=flush) as master:
         await joined(master)
         until = trio.current_time() + 2 + 8 * rng.random()
         while trio.current_time() < until:
             master.put()
             await trio.sleep(0.05)
+        shown, disk = slave.store.max_offset("T", 0), slave.disk.kill()
+        assert shown > 20
+
+    async with open_node("s", slave=True, disk=disk) as slave:
+        assert slave.store.max_offset("T", 0) == shown
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_a_slave_that_lost_power_shows_alone_what_could_be_read_a_flush_interval_before(
+    autojump_clock: MockClock, open_node: OpenNode, joined: Joined, seed: int
+) -> None:
+    """What was shown half a second before is on the medium: the messages, and that they may be shown."""
+    rng, shown = random.Random(seed), list[tuple[float, int]]()
+    async with (
+        open_node("s", slave=True, flush="SYNC_FLUSH") as slave,
+        open_node("m", flush="SYNC_FLUSH") as master,
+    ):
+        await joined(master)
+        until = trio.current_time() + 2 + 8 * rng.random()
+        while trio.current_time() < until:
+            master.put()
+            await trio.sleep(0.05)
             shown.append((trio.current_time(), slave.store.max_offset("T", 0)))
-        disk = slave.disk.kill()
+        disk = slave.disk.power_cut(seed)
 
     async with open_node("s", slave=True, disk=disk) as slave:
         promised = max(count for at, count in shown if at <= until - FLUSH_INTERVAL_SECONDS)

@@ -12,7 +12,7 @@ from trio.testing import MockClock
 from ledgermq.store.statuses import PutStatus
 from ledgermq.testing.sim.disk import SimDisk
 
-from ..nodes import OpenNode, copy_tree, incoming
+from ..nodes import Joined, OpenNode, copy_tree, incoming, power_cut_in_the_log
 
 
 @pytest.mark.parametrize("count", [1, 30])
@@ -66,3 +66,71 @@ async def test_a_slave_that_was_started_again_keeps_what_its_master_had_shown(
         await slave.until(lambda: slave.client.refusal is not None)
 
         assert slave.content() == kept
+
+
+@pytest.mark.parametrize("age_seconds", [0.1, 0.3, 3.0])
+async def test_a_slave_that_is_killed_and_started_again_refuses_a_copy_of_a_moment_ago(
+    autojump_clock: MockClock, open_node: OpenNode, joined: Joined, age_seconds: float
+) -> None:
+    """A killed slave starts with exactly the readable limit that it had in memory, so it keeps what was acknowledged since."""
+    old, ends = SimDisk(random.Random(9)), list[int]()
+    async with (
+        open_node("s", slave=True, sync_flush=True, flush="SYNC_FLUSH") as slave,
+        open_node("m", sync_master=True, flush="SYNC_FLUSH") as master,
+    ):
+        await joined(master)
+        killed_at = trio.current_time() + 3.95
+        while trio.current_time() < killed_at:
+            if trio.current_time() >= killed_at - age_seconds and not ends:
+                copy_tree(master.disk, old, "store")
+                ends.append(master.store.log.max_offset)
+            assert (await master.store.put_one(incoming())).status is PutStatus.PUT_OK
+            await trio.sleep(0.02)
+        kept, slave_disk = slave.content(), slave.disk.kill()
+        master.disk.kill()
+
+    async with (
+        open_node("m", sync_master=True, disk=old, flush="SYNC_FLUSH"),
+        open_node("s", slave=True, sync_flush=True, disk=slave_disk, flush="SYNC_FLUSH") as slave,
+    ):
+        await slave.until(lambda: slave.client.refusal is not None)
+
+        assert f"log goes to {len(kept)}, and its master's is another one from {ends[0]} on" in (slave.client.refusal or "")
+        assert slave.content() == kept
+
+
+@pytest.mark.parametrize("slave_loses", ["nothing", "its process", "its power"])
+async def test_a_slave_gives_up_what_a_sync_flush_master_lost_before_it_was_flushed(
+    autojump_clock: MockClock, open_node: OpenNode, joined: Joined, slave_loses: str
+) -> None:
+    """Power fails before the master has synced what its slave has: nobody was told of it, and both go on by themselves."""
+    async with (
+        open_node("s", slave=True, sync_flush=True, flush="SYNC_FLUSH") as slave,
+        open_node("m", sync_master=True, flush="SYNC_FLUSH") as master,
+    ):
+        await joined(master)
+        for _ in range(30):
+            assert (await master.store.put_one(incoming())).status is PutStatus.PUT_OK
+            await trio.sleep(0.02)
+        acknowledged_end = master.store.log.max_offset
+        await slave.caught_up(master)
+        master.disk.faults.sync_error = 1.0
+        master.put(10, size=1000)
+        await slave.until(lambda: slave.store.log.flushed_offset > acknowledged_end)
+        await trio.sleep(1)
+        ahead_end = slave.store.log.max_offset
+        master.disk.faults.calm()
+        master_disk, slave_disk = power_cut_in_the_log(master.disk, acknowledged_end), slave.disk
+        if slave_loses != "nothing":
+            slave_disk = slave_disk.kill() if slave_loses == "its process" else slave_disk.power_cut(1)
+    async with (
+        open_node("m", sync_master=True, disk=master_disk, flush="SYNC_FLUSH") as master,
+        open_node("s", slave=True, sync_flush=True, disk=slave_disk, flush="SYNC_FLUSH") as slave,
+    ):
+        assert acknowledged_end <= master.store.log.max_offset < ahead_end
+        assert slave.store.log.max_offset == ahead_end
+        await joined(master)
+        assert (await master.store.put_one(incoming())).status is PutStatus.PUT_OK
+        await slave.caught_up(master)
+
+        assert slave.content() == master.content()
