@@ -313,6 +313,7 @@ def stream_command(
             query.awaitTermination()
         except KeyboardInterrupt:
             query.stop()
+            raise
 
 
 @command.command("stats")

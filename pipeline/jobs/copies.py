@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ..errors import BadOption
+from ..intervals import microseconds
 from .places import FORMAT, Source
 
 if TYPE_CHECKING:
@@ -122,9 +123,10 @@ def stream(
         available_now: end when all messages that exist at the start have been read.
 
     Raises:
-        BadOption: the watermark is not a column and a delay.
+        BadOption: the trigger is no interval, or the watermark is not a column and a delay.
         PySparkException: the SQL is wrong, or source or sink refuse their options.
     """
+    pause = None if trigger is None else microseconds("trigger", trigger, least=0)
     rows = spark.readStream.format(FORMAT).options(**source).load()
     if watermark is not None:
         column, _, delay = watermark.partition(" ")
@@ -132,7 +134,7 @@ def stream(
             raise BadOption(
                 "watermark", watermark, "a column of time and a delay are expected, such as 'storeTimestamp 10 seconds'"
             )
-        rows = rows.withWatermark(column, delay)
+        rows = rows.withWatermark(column, f"{microseconds('watermark', delay, least=0)} microseconds")
     result = rows
     if sql is not None:
         rows.createOrReplaceTempView(INPUT)
@@ -143,6 +145,6 @@ def stream(
     writer = result.writeStream.format(target_format).options(**target).option("checkpointLocation", checkpoint)
     if available_now:
         writer = writer.trigger(availableNow=True)
-    elif trigger is not None:
-        writer = writer.trigger(processingTime=trigger)
+    elif pause is not None:
+        writer = writer.trigger(processingTime=f"{pause} microseconds")
     return writer.start()

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from ..intervals import microseconds
 from .places import Source, read
 
 if TYPE_CHECKING:
@@ -35,13 +36,17 @@ def stats(spark: SparkSession, source: Source, *, window: str = "1 minute", keys
         source: options of a batch read.
         window: the length of a window as Spark writes it, such as `1 minute`.
         keys_max: how many keys are listed.
+
+    Raises:
+        BadOption: `window` is no length.
     """
+    length = microseconds("window", window)
     from pyspark.sql import Window, functions  # noqa: PLC0415
 
     rows = read(spark, source, *COLUMNS)
     latency = functions.unix_millis("storeTimestamp") - functions.unix_millis("bornTimestamp")
-    of_window = functions.window("storeTimestamp", window)
-    seconds = functions.unix_seconds("window.end") - functions.unix_seconds("window.start")
+    of_window = functions.window("storeTimestamp", f"{length} microseconds")
+    seconds = functions.lit(length / 1_000_000)
     percentiles = functions.percentile_approx("latency", list(PERCENTILES), 1000)
     windows = (
         rows.withColumn("latency", latency)

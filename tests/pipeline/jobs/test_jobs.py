@@ -78,12 +78,13 @@ def test_a_stream_goes_through_sql(spark: SparkSession, broker: Embedded, tmp_pa
 
 
 def test_stats_describe_windows_queues_and_keys(spark: SparkSession, files: StoreFiles) -> None:
-    """Without reading a body."""
-    found = stats(spark, {"storePath": str(files.root), "subscribe": "T"}, window="1 hour")
+    """Without reading a body; a window may be shorter than a second."""
+    found = stats(spark, {"storePath": str(files.root), "subscribe": "T"}, window="500 milliseconds")
 
     (window,) = found.windows.collect()
     queues = found.queues.collect()
     assert (window.messages, window.bytes) == (120, sum(size for *_, size in files.placed))
+    assert window.messagesPerSecond == 240
     assert window.latencyP50 == pytest.approx(1_700_000_000_000 - 1_600_000_000_123, abs=200)
     assert [row.messages for row in queues] == [40, 40, 40]
     assert sum(row.share for row in queues) == pytest.approx(1)
@@ -179,6 +180,10 @@ def test_commands_run_the_jobs(
     unknown = pipeline_command("stats", "TT", "--store", store, status=2)
     nowhere = pipeline_command("stats", "T", status=2)
     bad_option = pipeline_command("archive", "T", "--store", store, "--to", to, "--option", "mode=LENIENT", status=2)
+    bad_window = pipeline_command("stats", "T", "--store", store, "--window", "1 minutee", status=2)
+    copied = ("stream", "T", "--store", store, "--sink", "noop", "--checkpoint", to)
+    bad_trigger = pipeline_command(*copied, "--trigger", "soon", status=2)
+    bad_delay = pipeline_command(*copied, "--watermark", "storeTimestamp 10 secnds", status=2)
 
     assert json.loads(archived.stdout)["rows"] == 120
     assert [row["messages"] for row in json.loads(described.stdout)] == [40, 40, 40]
@@ -187,6 +192,9 @@ def test_commands_run_the_jobs(
     assert "the topic 'TT' does not exist" in unknown.stderr
     assert "--namesrv HOST:PORT, or --store DIR" in nowhere.stderr
     assert "FAILFAST, DROPMALFORMED, PERMISSIVE" in bad_option.stderr
+    assert "option 'window': a number and a unit are expected, such as '1 minute'" in bad_window.stderr
+    assert "(got 'soon')" in bad_trigger.stderr
+    assert "option 'watermark'" in bad_delay.stderr
 
 
 def test_ledgers_are_compared_as_far_as_they_are_committed(spark: SparkSession, tmp_path: Path) -> None:
