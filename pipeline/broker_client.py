@@ -26,9 +26,8 @@ from .errors import BadOption, TopicGone, Unavailable
 from .link import Link, LinkLost, link_to
 from .options import Pulling, ReadOptions, Servers
 from .ranges import QueueRange, Task
+from .waiting import Wait
 
-PAUSE_SECONDS = 0.1
-"""The pause between two rounds over all servers that could answer."""
 RECORD_BYTES = 1024
 """The assumed size of a message where only the number of messages is known."""
 BUSY_CODES = frozenset((ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.SYSTEM_ERROR))
@@ -92,7 +91,7 @@ class BrokerClient:
         Raises:
             Unavailable: no name server answered; the error names the addresses, the time and the attempts.
         """
-        deadline = time.monotonic() + self.servers.failover_seconds
+        wait = Wait(self.servers.failover_seconds)
         attempts, reasons = 0, dict[str, str]()
         while True:
             for address in self.servers.namesrv:
@@ -101,13 +100,12 @@ class BrokerClient:
                     return self.link(address).call(command(), self.servers.call_seconds)
                 except LinkLost as error:
                     reasons[str(address)] = error.reason
-            if time.monotonic() >= deadline:
-                attempted = "; ".join(f"{address}: {reason}" for address, reason in reasons.items())
+            attempted = "; ".join(f"{address}: {reason}" for address, reason in reasons.items())
+            if not wait.goes_on(f"option 'nameServer': no name server has answered yet ({attempted})"):
                 raise Unavailable(
                     f"option 'nameServer': no name server answered within {self.servers.failover_seconds:g} s "
                     f"('failoverTimeoutMs'), in {attempts} attempts ({attempted})"
                 )
-            time.sleep(PAUSE_SECONDS)
 
     def route(self, topic: str) -> TopicRoute | None:
         """Return the route of a topic; None if no broker has the topic."""
@@ -150,14 +148,13 @@ class BrokerClient:
         Raises:
             Unavailable: there was no live broker until `failoverTimeoutMs` had passed.
         """
-        deadline = time.monotonic() + self.servers.failover_seconds
+        wait = Wait(self.servers.failover_seconds)
         while (route := self.route(topic)) is None and not self.brokers():
-            if time.monotonic() >= deadline:
+            if not wait.goes_on(f"option 'nameServer': the name servers {self.servers} know no broker yet"):
                 raise Unavailable(
                     f"option 'nameServer': the name servers {self.servers} have known no broker for "
                     f"{self.servers.failover_seconds:g} s ('failoverTimeoutMs')"
                 )
-            time.sleep(PAUSE_SECONDS)
         return route
 
     def member(self, queue: MessageQueue, attempt: int = 0) -> Address | None:
@@ -186,8 +183,8 @@ class BrokerClient:
             TopicGone: the broker is live and does not have the topic.
             Unavailable: `failoverTimeoutMs` has passed.
         """
-        deadline = time.monotonic() + self.servers.failover_seconds
-        reason = "no member of it is in the route"
+        wait = Wait(self.servers.failover_seconds)
+        reason = "no member of its broker is in the route"
         while True:
             if queue.topic not in self.routes.routes:
                 self.route(queue.topic)
@@ -203,11 +200,10 @@ class BrokerClient:
                     self.avoid(address)
             elif self.is_deleted(queue.topic, queue.broker_name):
                 raise TopicGone(queue.topic, queue.broker_name)
-            if time.monotonic() >= deadline:
+            if not wait.goes_on(f"{queue}: no answer yet: {reason}"):
                 raise Unavailable(
                     f"{queue}: no answer within {self.servers.failover_seconds:g} s ('failoverTimeoutMs'): {reason}"
                 )
-            time.sleep(PAUSE_SECONDS)
             self.routes.forget(queue.topic)
 
 

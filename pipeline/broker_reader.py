@@ -7,7 +7,6 @@ holds. The reader learns it from the first answer, and then sends several reques
 from __future__ import annotations
 
 import struct
-import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -20,12 +19,13 @@ from ..message.message import MessageQueue
 from ..remoting.codes import ResponseCode
 from ..remoting.command import RemotingCommand
 from .batches import BATCH_BYTES, BATCH_ROWS, HEAD_DTYPES, Expected, Piece, cut_rows, read_heads
-from .broker_client import PAUSE_SECONDS, BrokerClient, check_group, is_busy, pull_request
+from .broker_client import BrokerClient, check_group, is_busy, pull_request
 from .errors import CorruptStore, Unavailable
 from .link import Link, LinkLost
 from .options import Pulling
 from .ranges import QueueRange
 from .segment_reader import Reader
+from .waiting import Wait
 
 WINDOWS_MAX = 4
 """How many requests for one queue may wait for an answer at the same time."""
@@ -143,7 +143,7 @@ class BrokerReader:
 
     def _read_range(self, each: QueueRange) -> Iterator[Array]:
         self._reached = each.start
-        deadline, reason = self._deadline(), ""
+        wait, reason = self._wait(), ""
         while self._reached < each.end:
             before = self._reached
             try:
@@ -161,16 +161,14 @@ class BrokerReader:
             if self._reached >= each.end:
                 return
             if self._reached > before:
-                deadline = self._deadline()
-            elif time.monotonic() >= deadline:
+                wait = self._wait()
+            elif not wait.goes_on(f"{each.queue}: offset {self._reached} could not be read yet: {reason}"):
                 self._give_up(each, reason)
                 return
-            else:
-                time.sleep(PAUSE_SECONDS)
             self.client.routes.forget(each.queue.topic)
 
-    def _deadline(self) -> float:
-        return time.monotonic() + self.client.servers.failover_seconds
+    def _wait(self) -> Wait:
+        return Wait(self.client.servers.failover_seconds)
 
     def _link(self, queue: MessageQueue) -> Link | None:
         if queue.topic not in self.client.routes.routes:

@@ -1,7 +1,8 @@
 """Sends messages from plain threads, in order within each queue, and determines what was stored.
 
 Each queue has at most one pending request. If its answer does not come, it is unknown whether the messages were stored. Then
-the queue is read from where the batch began, and messages found there are not sent again.
+the queue is read from where the batch began, and messages found there are not sent again. A delayed message is looked for in
+the broker's topic of delayed messages too, which has one queue for each delay level.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from ..client.route import AUTO_CREATE_QUEUES, AUTO_CREATE_TOPIC
 from ..client.unique_id import UniqueIds
 from ..message.json import loads
 from ..message.message import MessageQueue
-from ..message.properties import NAME_END, PROPERTY_END, WAIT
+from ..message.properties import NAME_END, PROPERTY_END, REAL_TOPIC, UNIQUE_KEY, WAIT
 from ..remoting.codes import RequestCode, ResponseCode
 from ..remoting.command import RemotingCommand, wire_fields
 from ..world.address import Address
 from .batches import Batches
-from .broker_client import ACCESS_REFUSED, BUSY_CODES, PAUSE_SECONDS, BrokerCatalog, BrokerClient, offset_of, request
+from .broker_client import ACCESS_REFUSED, BUSY_CODES, BrokerCatalog, BrokerClient, offset_of, request
 from .broker_reader import BrokerReader
 from .catalog import Bounds
 from .columns import COLUMNS
@@ -33,6 +34,7 @@ from .options import TOOLS_GROUP, Content, Pulling, WriteOptions
 from .outgoing import TRANSACTION, Outgoing, choose_queue, encode_many, fingerprint, full_properties, written_properties
 from .ranges import QueueRange
 from .segment_reader import Reader
+from .waiting import PAUSE_SECONDS, Wait
 
 PENDING_BYTES_MAX = 8 * 1024 * 1024
 """Above this many bytes all gathered messages are sent before more rows are taken."""
@@ -51,6 +53,10 @@ _LATER = BUSY_CODES | {ResponseCode.FLOW_CONTROL, ResponseCode.NO_PERMISSION, Re
 """Refusals after which another attempt, perhaps at another member, may succeed. The broker stored nothing."""
 
 _LOOK_COLUMNS = tuple(column for column in COLUMNS if column.name in ("body", "flag", "properties"))
+
+
+DELAYED_TOPIC = "SCHEDULE_TOPIC_XXXX"
+"""The topic in which brokers keep delayed messages until they deliver them, and for some time after."""
 
 
 @attrs.frozen
@@ -72,6 +78,16 @@ class _Chunk:
     def born_ms(self) -> int | None:
         return self.messages[0].born_ms
 
+    @property
+    def stored_in(self) -> MessageQueue:
+        """The queue in which a broker stores the messages first. A delayed message is alone in its request."""
+        level = self.messages[0].delay_level
+        return _queue_of_delay(self.queue, level) if level else self.queue
+
+
+def _queue_of_delay(queue: MessageQueue, level: int) -> MessageQueue:
+    return MessageQueue(DELAYED_TOPIC, queue.broker_name, level - 1)
+
 
 @attrs.define(eq=False)
 class Sender:
@@ -89,6 +105,10 @@ class Sender:
     _pending_bytes: int = 0
     _present: dict[str, Counter[bytes]] = attrs.field(factory=dict[str, Counter[bytes]])
     """For each topic the fingerprints of messages of an earlier attempt that were not matched with a row yet."""
+    _delays: set[tuple[str, int]] = attrs.field(factory=set[tuple[str, int]])
+    """Topics and delay levels for which delayed messages of an earlier attempt have been counted in `_present`."""
+    _delivered: set[str] = attrs.field(factory=set[str])
+    """The unique keys of delayed messages that were found in their own topic. The topic of delayed messages has them too."""
     _repeats: bool = False
     _queues: dict[str, list[MessageQueue]] = attrs.field(factory=dict[str, list[MessageQueue]])
     _ids: UniqueIds = attrs.field(init=False)
@@ -123,6 +143,10 @@ class Sender:
         present = self._present.get(message.topic)
         if present is None:
             present = self._present[message.topic] = self._stored(self._queues_of(message.topic))
+        if message.delay_level and (message.topic, message.delay_level) not in self._delays:
+            self._delays.add((message.topic, message.delay_level))
+            queues = {_queue_of_delay(queue, message.delay_level) for queue in self._queues_of(message.topic)}
+            present += self._stored(sorted(queues))
         if present[message.fingerprint] > 0:
             present[message.fingerprint] -= 1
             return True
@@ -141,7 +165,7 @@ class Sender:
 
     def _queues_of(self, topic: str) -> list[MessageQueue]:
         if topic not in self._queues:
-            deadline = time.monotonic() + self.options.servers.failover_seconds
+            wait = Wait(self.options.servers.failover_seconds)
             while True:
                 route = self.client.retry_route(topic)
                 if route is None:
@@ -151,9 +175,9 @@ class Sender:
                 queues = route.publish_queues()
                 if queues:
                     break
-                if time.monotonic() >= deadline:
-                    raise NotWritten(f"the topic {topic!r} cannot be written: {route.why_not_publishable().value}")
-                time.sleep(PAUSE_SECONDS)  # its master may be failing over
+                reason = f"the topic {topic!r} cannot be written: {route.why_not_publishable().value}"
+                if not wait.goes_on(reason):  # its master may be failing over
+                    raise NotWritten(reason)
             self._queues[topic] = queues
         return self._queues[topic]
 
@@ -192,7 +216,7 @@ class Sender:
         return chunk
 
     def _send(self, chunks: list[_Chunk]) -> None:
-        deadline = time.monotonic() + self.options.servers.failover_seconds
+        wait = Wait(self.options.servers.failover_seconds)
         reason = ""
         while chunks:
             failed: list[tuple[_Chunk, bool]] = []
@@ -222,13 +246,14 @@ class Sender:
                     failed.append((chunk, False))
             if not failed:
                 return
-            if time.monotonic() >= deadline:
-                count = sum(len(chunk.messages) for chunk, _ in failed)
+            awaited = (
+                f"{sum(len(chunk.messages) for chunk, _ in failed)} messages for {failed[0][0].queue} were not acknowledged"
+            )
+            pause_seconds = SETTLE_SECONDS if any(unknown for _, unknown in failed) else PAUSE_SECONDS
+            if not wait.goes_on(f"{awaited} yet: {reason}", pause_seconds):
                 raise NotWritten(
-                    f"{count} messages for {failed[0][0].queue} were not acknowledged within "
-                    f"{self.options.servers.failover_seconds:g} s ('failoverTimeoutMs'): {reason}. They may have been stored"
+                    f"{awaited} within {wait.seconds:g} s ('failoverTimeoutMs'): {reason}. They may have been stored"
                 )
-            time.sleep(SETTLE_SECONDS if any(unknown for _, unknown in failed) else PAUSE_SECONDS)
             chunks = [self._missing(chunk) if unknown else chunk for chunk, unknown in failed]
             chunks = [chunk for chunk in chunks if chunk.messages]
             for chunk in chunks:
@@ -278,7 +303,7 @@ class Sender:
                 )
             self.sent += len(chunk.messages)
             if "queueOffset" in answer.ext:
-                self._floors[chunk.queue] = int(answer.ext["queueOffset"]) + len(chunk.messages)
+                self._floors[chunk.stored_in] = int(answer.ext["queueOffset"]) + len(chunk.messages)
             return ""
         if code in _LATER and ACCESS_REFUSED not in (answer.remark or ""):
             return f"code {code}, {answer.remark}"
@@ -290,7 +315,7 @@ class Sender:
         """Return the messages of a chunk that were not stored, after the answer to it was lost."""
         if self.transaction is None:
             return chunk
-        stored = self._stored([chunk.queue], {chunk.queue: self._floor(chunk.queue)})
+        stored = self._stored([chunk.stored_in], {chunk.stored_in: self._floor(chunk.stored_in)})
         missing: list[Outgoing] = []
         for message in chunk.messages:
             if stored[message.fingerprint] > 0:
@@ -333,9 +358,19 @@ class Sender:
             for batch in reader.read([QueueRange(queue, start, end)]):
                 for body, properties, flag in zip(*(batch.column(name).to_pylist() for name in _LOOKED), strict=True):
                     named = dict(properties)
-                    if named.get(TRANSACTION) == self.transaction:
-                        found[fingerprint(queue.topic, body, flag, written_properties(named, None, None, None))] += 1
+                    if named.get(TRANSACTION) == self.transaction and not self._is_repeated(queue, named):
+                        topic = named.get(REAL_TOPIC, queue.topic)
+                        found[fingerprint(topic, body, flag, written_properties(named, None, None, None))] += 1
         return found
+
+    def _is_repeated(self, queue: MessageQueue, properties: Mapping[str, str]) -> bool:
+        """Return whether a message in the topic of delayed messages was found in its own topic already."""
+        key = properties.get(UNIQUE_KEY, "")
+        if queue.topic == DELAYED_TOPIC:
+            return key in self._delivered
+        if REAL_TOPIC in properties:
+            self._delivered.add(key)
+        return False
 
     def _wait_until_derived(self, queue: MessageQueue) -> None:
         """Wait until the consume queues have everything that is in the master's log now.

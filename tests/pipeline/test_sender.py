@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections import Counter
 from typing import Any
 
@@ -23,7 +24,8 @@ from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.remoting.command import RemotingCommand
 from ledgermq.testing.embedded import Embedded, start_embedded
 
-from .brokers import all_bodies, bodies, create_topic, numbered
+from .brokers import READ_SECONDS, all_bodies, bodies, create_topic, numbered
+from .test_broker_reader import rows as read_rows
 
 
 def rows_of(**changes: Any) -> Rows:
@@ -176,7 +178,10 @@ def test_where_the_topic_is_a_column_the_look_back_goes_by_time(broker: Embedded
 def test_answers_that_are_lost_neither_lose_nor_repeat(
     broker: Embedded, topic: str, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    """Requests that never arrive, answers that never come, refusals of a busy broker, all at once, with rows that repeat."""
+    """Requests that never arrive, answers that never come, refusals of a busy broker, all at once, with rows that repeat.
+
+    Some rows are delayed. Until it delivers them, the broker keeps them in a topic of its own.
+    """
     rng = random.Random(seed)
     submit, answer = Link.submit, Link.answer
     fates: dict[int, str] = {}
@@ -206,12 +211,43 @@ def test_answers_that_are_lost_neither_lose_nor_repeat(
     options = options_of(broker, topic, failoverTimeoutMs="60000")
     sender = Sender(options, begin(options), "q.0.0")
 
-    sender.add(messages(topic, 150) + messages(topic, 150))
-    sender.flush()
+    for rows in (messages(topic, 150), messages(topic, 8, delayLevel=18)):
+        sender.add(rows + rows)
+        sender.flush()
+        sender.add(rows[:8])
+        sender.flush()
     monkeypatch.undo()
 
-    assert sender.sent == 300
-    assert Counter(all_bodies(broker.namesrv, topic)) == Counter(numbered([*range(150), *range(150)]))
+    assert sender.sent == 2 * (150 + 8) + 2 * 8
+    assert Counter(all_bodies(broker.namesrv, topic)) == Counter(numbered([*range(150), *range(150), *range(8)]))
+    assert delayed(broker, topic) == numbered([*range(8), *range(8), *range(8)])
+
+
+def delayed(broker: Embedded, topic: str) -> list[bytes]:
+    """The bodies of delayed messages, including delivered ones, in the order of their content."""
+    found = read_rows(nameServer=broker.namesrv, subscribe="SCHEDULE_TOPIC_XXXX")
+    return sorted(row["body"] for row in found if dict(row["properties"])["REAL_TOPIC"] == topic)
+
+
+def test_a_repeated_task_finds_delayed_rows_before_and_after_their_delivery(broker: Embedded, topic: str) -> None:
+    """A delivered message is in two topics, but counts once: the second of two equal rows is still missing."""
+    options = options_of(broker, topic)
+    began = begin(options)
+    first = Sender(options, began, "q.0.0")
+    first.add(messages(topic, 3, delayLevel=1) + messages(topic, 3, delayLevel=18))
+    first.flush()
+    deadline = time.monotonic() + READ_SECONDS
+    while len(all_bodies(broker.namesrv, topic)) < 3:
+        assert time.monotonic() < deadline, "the messages with the shortest delay were not delivered in time"
+
+    again = Sender(options, began, "q.0.0")
+    again.look_before_sending()
+    for level in (1, 18):
+        again.add([message for message in messages(topic, 3, delayLevel=level) for _ in range(2)])
+    again.flush()
+
+    assert (again.sent, again.skipped) == (6, 6)
+    assert delayed(broker, topic) == numbered([*range(3)] * 4)
 
 
 def test_a_topic_that_does_not_exist_is_not_created(broker: Embedded) -> None:
