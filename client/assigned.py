@@ -78,6 +78,8 @@ class AssignedQueue:
     on_room: Callable[[], None] = _nothing
     committed: int | None = None
     """The offset that was last sent to the broker (or written to the file)."""
+    may_commit: bool = True
+    """False while the master of the queue may have an offset of the group that we do not know; then nothing is committed."""
     all_queues: HeldBytes = attrs.field(factory=HeldBytes)
     epoch: int = 0
     """Increases with every reset, so that the answer to an earlier pull is recognised as stale."""

@@ -122,6 +122,7 @@ class Fetcher:
         queue, subscription = assigned.queue, plan.subscription
         committable = assigned.committable
         sys_flag = PULL_SUSPEND | PULL_SUBSCRIPTION | (PULL_LITE if plan.lite else 0)
+        commits = commits and assigned.may_commit
         return request(
             RequestCode.PULL_MESSAGE,
             {

@@ -61,8 +61,6 @@ class QueueKeeper:
     _held: HeldBytes
     leaving: set[Source] = attrs.field(factory=set[Source])
     """Orderly queues that are given up while a message of them is being processed; we still have their locks."""
-    _uncertain: set[Source] = attrs.field(factory=set[Source])
-    """Queues for which a slave had no offset, and whose master has not been asked yet."""
     on_left: Callable[[], None] = lambda: None
     """Called when a queue of `leaving` has been unlocked."""
 
@@ -90,12 +88,10 @@ class QueueKeeper:
             plan.messages_per_queue_max,
             plan.bytes_per_queue_max,
             committed=start if known else None,
+            may_commit=known or position.certain,
             all_queues=self._held,
         )
-        source = Source(assigned, plan.orderly, self._line, self._takes_back, locked_until=locked_until)
-        if not known and not position.certain:
-            self._uncertain.add(source)
-        return source
+        return Source(assigned, plan.orderly, self._line, self._takes_back, locked_until=locked_until)
 
     async def _first_offset(self, queue: MessageQueue, position: Position, *, is_new: bool) -> int:
         consume_from = self._plan.consume_from
@@ -103,7 +99,7 @@ class QueueKeeper:
             return await min_offset(self._session, queue)
         if not position.certain:
             # Its master may have an offset, and beginning at the end would skip the messages between them.
-            raise NoAnswer(queue.broker_name, "only its master knows whether the group has an offset")
+            raise _only_its_master_knows(queue)
         if is_new or queue.topic.startswith(RETRY_PREFIX):
             # The messages of a new queue were sent after we started, and those of a retry topic were given to the group before.
             return await min_offset(self._session, queue)
@@ -111,29 +107,34 @@ class QueueKeeper:
             return await offset_at(self._session, queue, self._plan.consume_timestamp_ms)
         return await max_offset(self._session, queue)
 
-    async def _make_certain(self, source: Source) -> bool:
-        """Whether a group that began at the first message, because a slave had no offset, may commit now.
+    async def _ask_master(self, source: Source) -> ClientError | None:
+        """Allow commits of a group that began at the first message, because a slave had no offset, if the master answers now.
 
-        The master may have one; then the group continues there, and its offset is not moved back.
+        The master may have an offset; then the group continues there, and its offset is not moved back.
+
+        Returns: why the master's answer is not known, and nothing may be committed.
         """
+        assigned = source.assigned
         try:
             position = await self._offsets.read(source.queue)
-        except ClientError:
-            return False
-        if position.certain:
-            self._uncertain.discard(source)
-            if position.offset is not None and position.offset > source.assigned.committable and not source.dropped:
-                log.info("master_knew_offset", queue=str(source.queue), offset=position.offset)
-                source.assigned.committed = position.offset
-                self.move_to(source, position.offset)
-        return position.certain
+        except ClientError as error:
+            return error
+        if not position.certain:
+            return _only_its_master_knows(source.queue)
+        if position.offset is not None and position.offset > assigned.committable:
+            log.info("master_knew_offset", queue=str(source.queue), offset=position.offset)
+            if source.dropped:
+                return None  # the next member continues at the master's offset
+            assigned.committed = position.offset
+            self.move_to(source, position.offset)
+        assigned.may_commit = True
+        return None
 
     async def give(self, source: Source, *, locked: bool) -> None:
         """Stop reading a queue that another member reads from now on; its offset is committed unless we have lost its lock."""
         source.drop()
         if locked:
             await self.commit([source], CALL_SECONDS)
-        self._uncertain.discard(source)
         if self._plan.locks:
             self.leaving.add(source)
             self._nursery.start_soon(self._leave, source, locked)
@@ -182,16 +183,22 @@ class QueueKeeper:
 
     async def commit(self, sources: Iterable[Source], timeout_seconds: float) -> list[ClientError]:
         """Commit the offsets of those queues whose lock we have, if locks are needed; returns the failures."""
-        positions = {
-            source.queue: source.assigned
-            for source in sources
-            if (not self._plan.locks or source.is_locked)
-            and (source not in self._uncertain or await self._make_certain(source))
-        }
-        offsets = changed_offsets((queue, each.committable, each.committed) for queue, each in positions.items())
+        positions: dict[MessageQueue, AssignedQueue] = {}
         failures: list[ClientError] = []
+        for source in sources:
+            if self._plan.locks and not source.is_locked:
+                continue
+            if not source.assigned.may_commit and (failure := await self._ask_master(source)) is not None:
+                failures.append(failure)
+            if source.assigned.may_commit:
+                positions[source.queue] = source.assigned
+        offsets = changed_offsets((queue, each.committable, each.committed) for queue, each in positions.items())
         if offsets:
             written = await self._offsets.write(offsets, timeout_seconds, lambda _, error: failures.append(error))
             for queue in written:
                 positions[queue].committed = offsets[queue]
         return failures
+
+
+def _only_its_master_knows(queue: MessageQueue) -> NoAnswer:
+    return NoAnswer(queue.broker_name, "only its master knows whether the group has an offset")

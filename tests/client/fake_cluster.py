@@ -14,6 +14,7 @@ from trio.abc import Listener
 
 from ledgermq.message.batch import decode_batch
 from ledgermq.message.errors import JsonError
+from ledgermq.message.flags import PULL_COMMIT_OFFSET
 from ledgermq.message.json import dumps, dumps_strict, loads
 from ledgermq.message.layout import decode_record, encode_host, encode_record
 from ledgermq.message.message import DLQ_PREFIX, RETRY_PREFIX, MessageId
@@ -226,6 +227,8 @@ class FakeBroker:
         if code in (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE):
             self._send(connection, request)
         elif code == RequestCode.PULL_MESSAGE:
+            if int(ext["sysFlag"]) & PULL_COMMIT_OFFSET:
+                self.offsets[key] = int(ext["commitOffset"])
             self._pull(connection, request)
         elif code == RequestCode.HEART_BEAT:
             self.members[loads(request.body)["clientID"]] = connection

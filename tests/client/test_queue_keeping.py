@@ -11,7 +11,7 @@ from trio.testing import MockClock
 
 from ledgermq.client.admin import open_admin
 from ledgermq.client.consumer import Consumer, open_consumer
-from ledgermq.client.errors import OffsetsUnreadable
+from ledgermq.client.errors import NoAnswer, OffsetsUnreadable
 from ledgermq.client.producer import open_producer
 from ledgermq.client.sending import SendResult
 from ledgermq.client.subscription import ConsumeFrom, MessageModel
@@ -106,7 +106,11 @@ async def test_what_the_master_knows_is_not_overwritten(autojump_clock: MockCloc
         lowest = 40
         async with consuming(cluster, ConsumeFrom.FIRST) as consumer:
             assert len(await consumer.get_many(10)) == 10
+            assert len(await consumer.get_many(10)) == 10  # the first ten are acknowledged
+            with pytest.raises(NoAnswer, match="only its master knows"):
+                await consumer.commit()
             cluster.network.refusing.clear()
+            cluster.kill(slave)  # the next pull goes to the master, earlier than the next commit of all queues
             for _ in range(300):
                 await trio.sleep(0.1)
                 lowest = min(lowest, master.offsets["g", "t", 0])
@@ -114,6 +118,25 @@ async def test_what_the_master_knows_is_not_overwritten(autojump_clock: MockCloc
         assert lowest == 40
         assert rest[-10:] == list(range(40, 50))
         assert master.offsets["g", "t", 0] == 50
+
+
+async def test_a_member_that_leaves_does_not_move_the_masters_offset_back(autojump_clock: MockClock) -> None:
+    """It has read on a slave that has no offset, and when it leaves, only the master is there."""
+    async with open_cluster() as cluster:
+        master, slave = await cluster.start_broker("b1"), await cluster.start_broker("b1", 1)
+        cluster.create("t", 1)
+        for number in range(50):
+            master.put("t", 0, b"%d" % number)
+            slave.put("t", 0, b"%d" % number)
+        master.offsets["g", "t", 0] = 40
+        cluster.kill(master)
+        async with consuming(cluster, ConsumeFrom.FIRST) as consumer:
+            assert len(await consumer.get_many(10)) == 10
+            cluster.network.refusing.clear()
+            cluster.kill(slave)
+            await trio.sleep(2)  # the next commit of all queues would be later
+        assert RequestCode.QUERY_CONSUMER_OFFSET in [request.code for request in master.requests]
+        assert master.offsets["g", "t", 0] == 40
 
 
 async def test_broadcasting_members_keep_where_they_began(autojump_clock: MockClock, tmp_path: Path) -> None:
