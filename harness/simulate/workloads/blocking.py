@@ -45,7 +45,7 @@ class Blocking(Members):
         async with trio.open_nursery() as self._drivers:
             await super().run(task_status=task_status)
 
-    async def _be(self, consumer: Consumer, member: str) -> None:
+    async def _be(self, consumer: Consumer, member: str, host: str) -> None:  # noqa: ARG002 - threads do not commit by themselves
         """Let threads consume; they must be notified when the consumer is closed."""
         assert self._drivers is not None
         loop = SimThreadLoop(self.scene.rng, INTERRUPTED_SHARE)

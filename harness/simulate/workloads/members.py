@@ -29,6 +29,8 @@ FAILURES_MAX = 2
 """The most failures of one message, fewer than the retries of the group."""
 
 
+CUT_SHARE = 0.3
+"""The share of commits during which a member cannot reach the master, so that they must fail."""
 STALL_SHARE = 0.03
 STALL_SECONDS = (10.0, 70.0)
 
@@ -126,6 +128,7 @@ class Members(Workload):
         """Open a consumer and consume, for a while or until the end, repeatedly."""
         scene, style = self.scene, self._style
         world, opened = scene.client_world(), 0
+        host = scene.client_hosts[-1]
         while True:
             opened += 1
             seconds = scene.life_seconds * scene.rng.uniform(0.3, 2.0) if style.leaves and not scene.healed else float("inf")
@@ -143,7 +146,7 @@ class Members(Workload):
                 ) as consumer:
                     name = f"{self.name}-{number}.{opened}"
                     with trio.move_on_after(seconds):
-                        await self._be(consumer, name)
+                        await self._be(consumer, name, host)
                     scene.note(f"{name} leaves")
             except HandlerFailed:
                 scene.note(f"{self.name}-{number}.{opened} fails")
@@ -151,38 +154,47 @@ class Members(Workload):
                 scene.note(f"{self.name}-{number}.{opened}: {type(error).__name__}")
             await trio.sleep(scene.life_seconds * scene.rng.random() * 0.1)
 
-    async def _be(self, consumer: Consumer, member: str) -> None:
+    async def _be(self, consumer: Consumer, member: str, host: str) -> None:
         """Run a member: consume, and commit if its style says so; exceptions are raised unchanged."""
         if not self._style.commits:
             await self._consume(consumer, member)
             return
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._commit, consumer)
+            nursery.start_soon(self._commit, consumer, host)
             await self._consume(consumer, member)
 
-    async def _commit(self, consumer: Consumer) -> None:
-        """Commit at random times; after a commit without error the broker must have the offsets."""
+    async def _commit(self, consumer: Consumer, host: str) -> None:
+        """Commit at random times, sometimes without a way to the master."""
         scene = self.scene
         while True:
             await trio.sleep(scene.life_seconds * scene.rng.random() * 0.2)
-            epoch = scene.epoch
-            wanted = {
-                source: source.assigned.committable
-                for source in consumer.sources.values()
-                if source.assigned.committed != source.assigned.committable
-            }
-            try:
-                await consumer.commit()
-            except ClientError as error:
-                scene.note(f"{self.name} commit: {type(error).__name__}")
-                continue
-            broker = scene.master.broker
-            if broker is None or epoch != scene.epoch:
-                continue
-            for source, offset in wanted.items():
-                stored = broker.offsets.of(self.group, source.queue.topic).get(source.queue.queue_id)
-                if consumer.sources.get(source.queue) is source and (stored is None or stored < offset):
-                    self._found.append(f"{offset} of {source.queue} was committed without an error, and {stored} is there")
+            cut = not scene.healed and scene.rng.random() < CUT_SHARE
+            if cut:
+                scene.fabric.part([host], [scene.master.host])
+            await self._commit_once(consumer)
+            if cut:
+                scene.fabric.heal()
+
+    async def _commit_once(self, consumer: Consumer) -> None:
+        """Commit; after a commit without error the master must have the offsets."""
+        scene, epoch = self.scene, self.scene.epoch
+        wanted = {
+            source: source.assigned.committable
+            for source in consumer.sources.values()
+            if source.assigned.committed != source.assigned.committable
+        }
+        try:
+            await consumer.commit()
+        except ClientError as error:
+            scene.note(f"{self.name} commit: {type(error).__name__}")
+            return
+        broker = scene.master.broker
+        if broker is None or epoch != scene.epoch:
+            return
+        for source, offset in wanted.items():
+            stored = broker.offsets.of(self.group, source.queue.topic).get(source.queue.queue_id)
+            if consumer.sources.get(source.queue) is source and (stored is None or stored < offset):
+                self._found.append(f"{offset} of {source.queue} was committed without an error, and {stored} is there")
 
     async def _consume(self, consumer: Consumer, member: str) -> None:
         style = self._style

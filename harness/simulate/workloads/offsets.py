@@ -34,6 +34,9 @@ COPIES = ("oc0", "oc1")
 REBALANCE_SECONDS = 0.5
 """About how long it takes from the opening of a consumer until other members have given up their queues."""
 
+HANDLING_SHARE = 0.05
+"""The longest time for which a member handles one message, as a share of a node's life; the producer pauses twice as long."""
+
 
 @attrs.frozen
 class Reset:
@@ -104,8 +107,12 @@ class Offsets(Workload):
                 await trio.sleep(scene.pause_seconds(0.1))
 
     async def _consume(self, consumer: Consumer) -> None:
+        """Handle messages slowly, so that a member may lose a queue before it has repeated all messages behind a reset."""
+        scene = self.scene
         async for message in consumer:
             self._seen[number_in(message.body)] = trio.current_time()
+            if not scene.healed:
+                await trio.sleep(scene.pause_seconds(HANDLING_SHARE))
 
     async def _visit(self, operator: Operator) -> None:
         """Be a second member, which takes queues and gives them back; half of the time offsets are reset as it takes them."""
