@@ -9,7 +9,9 @@ Delivery is at least once: after a crash, the deliveries of the last `flushDelay
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from itertools import accumulate
+from math import inf
 from typing import Any
 
 import attrs
@@ -103,6 +105,8 @@ class DelayDelivery:
     version: DataVersion = attrs.field(factory=DataVersion)
     changes: int = 0
     """Counts changes of the positions."""
+    on_delivered: Callable[[], None] = lambda: None
+    """Called after a delivery has changed the positions."""
     _levels: list[_Level] = attrs.field(init=False)
     _next: int = 0
     """The index in `_levels` of the level to check first in the next round."""
@@ -184,8 +188,8 @@ class DelayDelivery:
         """Deliver one batch of the next level that has a due message; return the seconds until the next check is needed."""
         now = self.clock.wall_ms()
         if not self.role.takes_puts:
-            return CLOCK_CHECK_SECONDS
-        pause, levels = float("inf"), self._levels
+            return inf  # until the role changes
+        pause, levels = inf, self._levels
         for level in levels[self._next :] + levels[: self._next]:
             pause = min(pause, self._round_of(level, now))
             if pause == 0:
@@ -201,7 +205,7 @@ class DelayDelivery:
         units = self._waiting(level)
         if not units:
             level.due_ms, level.ahead_ms = None, 0
-            return float("inf")
+            return inf
         count = 1 if level.due_ms is not None else 0  # the first one was found due above
         level.due_ms = None
         for _, _, tags_code in units[count:]:
@@ -253,6 +257,7 @@ class DelayDelivery:
         if done:
             level.offset += done
             self.changes += 1
+            self.on_delivered()
         if done == len(steps):
             return 0
         log.warning("delayed_delivery_failed", level=level.level, reason=batch.remark if batch is not None else "")

@@ -26,6 +26,7 @@ from ..remoting.codes import RequestCode
 from ..store.errors import StoreError
 from ..world.events import get_logger
 from ..world.supervision import keep_running
+from ..world.ticks import next_tick
 from .config import BrokerConfig
 from .persistence import Persistence
 from .replicated_tables import ReplicatedTables
@@ -225,7 +226,7 @@ class DLedgerReplication(Replication[DLedgerNode]):
         clock = self.clock
         refused_since = clock.monotonic()
         while True:
-            await trio.sleep(DISK_LOOK_SECONDS)
+            await next_tick(DISK_LOOK_SECONDS)
             refusal = self.store.writability.disk_refusal
             if refusal is None or not self.node.is_leader:
                 refused_since = clock.monotonic()

@@ -8,7 +8,7 @@ until all of them must have ended. Pure: the time is an argument.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from math import inf
 from typing import Any
 
@@ -41,6 +41,8 @@ class QueueLocks:
     _count: int = 0
     dirty: dict[str, None] | None = None
     """Groups whose owners have changed since they were last appended to the log; None if this node does not append them."""
+    on_dirty: Callable[[], None] = lambda: None
+    """Called after a group was added to `dirty`."""
     changes: int = 0
     """Counts changes of owners, but not renewals; the file is written when the count has grown."""
     _followed: bool = False
@@ -101,6 +103,7 @@ class QueueLocks:
         self.changes += 1
         if self.dirty is not None:
             self.dirty[group] = None
+            self.on_dirty()
 
     def follow(self) -> None:
         """Remove all leases, because another node is the master and gives its own."""

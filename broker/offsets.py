@@ -5,7 +5,7 @@ An offset is the next one to consume. It may move back, because that is how offs
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import attrs
@@ -37,6 +37,8 @@ class ConsumerOffsets:
     """The estimated size of the table as JSON in bytes; a slave copies all of it in one frame."""
     dirty: dict[tuple[str, str, int], None] | None = None
     """The topic, group and queue of each commit to append to the log; None while this node does not append them."""
+    on_dirty: Callable[[], None] = lambda: None
+    """Called after an entry was added to `dirty`."""
     changes: int = 0
     """Counts changes of offsets; the file is written when the count has grown."""
 
@@ -87,6 +89,7 @@ class ConsumerOffsets:
         self.changes += 1
         if self.dirty is not None:
             self.dirty[topic, group, queue_id] = None
+            self.on_dirty()
 
     def forget_queue(self, group: str, topic: str, queue_id: int) -> None:
         """Remove a group's offset on one queue."""
@@ -136,6 +139,7 @@ class ConsumerOffsets:
             self.size += (len(queues) - len(own)) * ENTRY_BYTES
             if self.dirty is not None:
                 self.dirty.update({(topic, target, queue_id): None for queue_id in (*queues, *own)})
+                self.on_dirty()
             own.clear()
             own.update(queues)
             self.changes += 1

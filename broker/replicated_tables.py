@@ -95,6 +95,9 @@ class ReplicatedTables:
     _delivered: Mapping[str, int] = attrs.field(factory=dict[str, int])
     """The positions of delayed messages in the derived part of the log; later deliveries may be truncated."""
 
+    _gathered: trio.Event = attrs.field(factory=trio.Event)
+    """Set when there is something to append."""
+
     def __attrs_post_init__(self) -> None:
         self.derived = DerivedTables(self.topics, self.groups)
 
@@ -103,6 +106,7 @@ class ReplicatedTables:
         self.topics.on_change.append(self._topics_changed)
         self.groups.on_change.append(self._groups_changed)
         self.store.events.on_event.append(self._follow)
+        self.offsets.on_dirty = self.locks.on_dirty = self.delay.on_delivered = self._wake
 
     # ---------------------------------------------------------------- as the leader
 
@@ -129,14 +133,20 @@ class ReplicatedTables:
         self.delay.load({"offsetTable": self._delivered})
         self.derived.restore()
 
+    def _wake(self) -> None:
+        self._gathered.set()
+
     async def run(self) -> None:
-        """Append commits, locks and deliveries every `GATHER_SECONDS` while this node leads, until cancelled."""
+        """Append commits, locks and deliveries at most every `GATHER_SECONDS` while this node leads, until cancelled."""
         carrying = not self.in_log
         if carrying:
             log.info("tables_carried_over", topics=len(self.topics.topics), groups=len(self.groups.groups))
             self._count_all_as_unlogged()
         self._append_changes()
         while True:
+            if not (self._has_gathered or self._refusal or carrying):  # an idle leader does not poll
+                self._gathered = trio.Event()
+                await self._gathered.wait()
             await trio.sleep(GATHER_SECONDS)
             if not self._leads:
                 return
@@ -286,12 +296,17 @@ class ReplicatedTables:
             if self._append(Control(DELAYS_DELIVERED, {"levels": levels})):
                 self._deliveries = changes
 
+    @property
+    def _has_gathered(self) -> bool:
+        return bool(self.offsets.dirty or self.locks.dirty) or self.delay.changes != self._deliveries
+
     def _append(self, control: Control) -> bool:
         """Append an event; return whether the log accepted it."""
         try:
             self.changed_end = self.store.append_event(control)
         except (NotWritable, OSError) as error:
             self._refusal = str(error)
+            self._wake()
             log.warning("table_change_not_in_log", kind=control.kind, reason=str(error))
             return False
         return True

@@ -12,6 +12,7 @@ import attrs
 import trio
 
 from ...world.events import get_logger
+from ...world.ticks import next_tick
 from ...world.workers import Workers
 from ..raft.core import Raft
 from ..raft.ready import HardState
@@ -115,7 +116,7 @@ class DiskTasks:
     async def checkpoint_forever(self) -> None:
         """Write the checkpoint at intervals of `checkpoint_seconds`."""
         while True:
-            await trio.sleep(self.checkpoint_seconds)
+            await next_tick(self.checkpoint_seconds)
             await self.checkpoint()
 
     async def checkpoint(self) -> None:

@@ -18,6 +18,7 @@ from ...world.clock import Clock
 from ...world.events import get_logger
 from ...world.network import Address, Network, Stream
 from ...world.randomness import Randomness
+from ...world.ticks import next_tick
 from ...world.workers import Workers
 from ..envelopes import NONCE_SIZE
 from ..errors import HaError, HaProtocolError, HaRefused, WrongRaftDialect
@@ -54,6 +55,8 @@ STRANGERS_MAX = 64
 """How many connections may be in the handshake; a further one ends the oldest."""
 FAREWELL_SECONDS = 1.0
 """Time-out for sending the reason of a refusal; then the connection is closed without it."""
+AT_ONCE_BYTES = 16 * 1024
+"""A message with at most this many bytes of entries is sent at once, if no other message waits."""
 COLD_BYTES = 256 * 1024
 """A slice of at least this many bytes may be out of the page cache, so a worker thread reads it before the event loop."""
 
@@ -74,16 +77,35 @@ class Link:
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     _connection: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     _queue: deque[Message] = attrs.field(factory=deque[Message])
+    _rest: bytes = b""
+    """What remains to be sent of the message that was sent at once."""
+    _idle: Stream | None = None
+    """The connection, while nothing waits to be sent."""
     _wake: trio.Event = attrs.field(factory=trio.Event)
 
     def send(self, message: Message) -> None:
-        """Send in the background; without a connection the message is dropped."""
+        """Send at once what is short and needs not wait, the rest in the background; without a connection it is dropped."""
         if not self.connected:
             return
+        if self._idle is not None and _entries_size(message) <= AT_ONCE_BYTES:
+            frame = b"".join(encode_message(message))
+            self._rest = frame[self._idle.send_now(frame) :]
+            self._note_sent()
+            if self._rest:
+                self._stop_idling()
+            return
+        self._stop_idling()
         if len(self._queue) >= QUEUE_MAX[self.lane]:
             self._queue.popleft()
         self._queue.append(message)
+
+    def _stop_idling(self) -> None:
+        self._idle = None
         self._wake.set()
+
+    def _note_sent(self) -> None:
+        if self.unanswered_since <= self.links.heard.get(self.peer, 0.0):
+            self.unanswered_since = self.links.clock.monotonic()
 
     async def run(self) -> None:
         """Keep a connection to the peer open until the scope is cancelled."""
@@ -116,6 +138,7 @@ class Link:
                 log.info("raft_peer_disconnected", peer=self.peer, address=str(self.address), lane=self.lane)
             self.connected = False
             self._queue.clear()
+            self._rest, self._idle = b"", None
             await trio.aclose_forcefully(stream)
 
     async def _converse(self, stream: Stream) -> None:
@@ -156,15 +179,23 @@ class Link:
         queue = self._queue
         stream.keep_unsent(UNSENT_BYTES_MAX)
         while True:
+            if self._rest:
+                rest, self._rest = self._rest, b""
+                await stream.send_all(rest)
             while queue:
                 message = queue.popleft()
                 if isinstance(message, Append) and message.batch is not None and message.batch.size_bytes >= COLD_BYTES:
                     await self.links.workers.run(crc32, message.batch.payload.entries)
                 await stream.send_parts(encode_message(message))
-                if self.unanswered_since <= self.links.heard.get(self.peer, 0.0):
-                    self.unanswered_since = self.links.clock.monotonic()
+                self._note_sent()
             self._wake = trio.Event()
+            self._idle = stream
             await self._wake.wait()
+
+
+def _entries_size(message: Message) -> int:
+    """The bytes of the entries in a message."""
+    return message.batch.size_bytes if isinstance(message, Append) and message.batch is not None else 0
 
 
 @attrs.define(eq=False)
@@ -272,7 +303,7 @@ class Links:
     async def _sweep(self) -> None:
         """Dial peers again that do not answer, because the peer may have disappeared without closing the connection."""
         while True:
-            await trio.sleep(SWEEP_SECONDS)
+            await next_tick(SWEEP_SECONDS)
             now = self.clock.monotonic()
             for (peer, _), link in self.outgoing.items():
                 owed = link.unanswered_since > self.heard.get(peer, 0.0)

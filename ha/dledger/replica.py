@@ -24,6 +24,7 @@ from ...world.real import World
 from ..errors import HaError, LeadershipLost, TooManyPending
 from ..raft.core import Raft
 from ..raft.errors import RaftError, Refused
+from ..raft.messages import Heartbeat, HeartbeatResponse
 from ..raft.quorum import Configuration
 from ..raft.ready import Ready
 from ..raft.roles import Role
@@ -43,16 +44,11 @@ from .log_reader import LedgerReader
 from .obedience import begin_anew, truncate, write
 from .settings import ReplicaSettings
 from .status import Leading, ReplicaStatus, status_of
+from .ticking import Ticking
 from .waiters import Done, Waiters
 
 log = get_logger(__name__)
 
-STALLED_TICKS = 10
-"""If a node slept this many ticks longer than planned, only one tick is counted, so that it does not time out its peers, whose
-messages are still in its sockets."""
-ROUNDING = 1e-3
-"""The part of a tick by which a sleep may end early and still count as whole; otherwise a rounding error would make the loop
-sleep again and again."""
 EXPIRE_SECONDS = 0.1
 """Polling interval for the deadlines of waiting puts, in seconds."""
 
@@ -88,13 +84,13 @@ class Replica:
     waiters: Waiters = attrs.field(factory=Waiters)
     disk: DiskTasks = attrs.field(init=False)
     links: Links | JavaLinks = attrs.field(init=False)
+    _ticking: Ticking = attrs.field(init=False)
     _leading: Leading = attrs.field(init=False)
     _work: trio.Event = attrs.field(factory=trio.Event)
-    _due: trio.Event = attrs.field(factory=trio.Event)
+    _begun: Ready | None = None
+    """The Ready whose disk operations are in progress or come next."""
     _awaited: trio.Event = attrs.field(factory=trio.Event)
     """Set while puts wait for a majority."""
-    _planned_ticks: int = 1
-    _ticked_at: float = 0.0
     _reads: dict[int, trio.MemorySendChannel[LogIndex | None]] = attrs.field(
         factory=dict[int, "trio.MemorySendChannel[LogIndex | None]"]
     )
@@ -102,6 +98,8 @@ class Replica:
 
     def __attrs_post_init__(self) -> None:
         settings, world = self.settings, self.world
+        tick_seconds = settings.tick_seconds if isinstance(self.core, Raft) else TICK_MS / 1000
+        self._ticking = Ticking(self.core, world.clock, tick_seconds, self._work_at_once)
         self.disk = DiskTasks(
             self.ledger,
             self.core,
@@ -277,11 +275,11 @@ class Replica:
         Raises:
             OSError: the port is in use.
         """
-        self._ticked_at = self.world.clock.monotonic()
+        self._ticking.begin()
         async with trio.open_nursery() as nursery:
             self.port = await nursery.start(self.links.run, self.settings.listen_host, self.settings.port)
             nursery.start_soon(self._work_forever)
-            nursery.start_soon(self._tick_forever)
+            nursery.start_soon(self._ticking.run)
             nursery.start_soon(self._expire_forever)
             nursery.start_soon(self.disk.sync_forever)
             nursery.start_soon(self.disk.checkpoint_forever)
@@ -323,12 +321,15 @@ class Replica:
     def _deliver(self, message: Any) -> None:
         if self.stopped is not None:
             return
-        self._let_time_pass()
+        self._ticking.let_time_pass()
         try:
             self.core.step(message)
         except RaftError as error:
             self._stop(str(error))
-        self._wake()
+        if isinstance(message, Heartbeat | HeartbeatResponse):
+            self._work_at_once()
+        else:
+            self._wake()  # further messages of the same turn are answered together with this one
 
     def _connected(self, peer: PeerId) -> None:
         self.core.reconnected(peer)
@@ -336,33 +337,9 @@ class Replica:
 
     def _disconnected(self, peer: PeerId) -> None:
         if isinstance(self.core, Raft) and self.stopped is None:
-            self._let_time_pass()
+            self._ticking.let_time_pass()
             self.core.disconnected(peer)
             self._wake()
-
-    @property
-    def _tick_seconds(self) -> float:
-        return self.settings.tick_seconds if isinstance(self.core, Raft) else TICK_MS / 1000
-
-    def _let_time_pass(self) -> None:
-        tick, now = self._tick_seconds, self.world.clock.monotonic()
-        ticks = int((now - self._ticked_at) / tick + ROUNDING)
-        if ticks <= 0:
-            return
-        self._ticked_at += ticks * tick
-        stalled = ticks > self._planned_ticks + STALLED_TICKS
-        self.core.tick(1 if stalled else ticks)
-
-    async def _tick_forever(self) -> None:
-        while True:
-            self._planned_ticks = max(self.core.ticks_until_due, 1)
-            self._due = trio.Event()
-            wait = self._ticked_at + self._planned_ticks * self._tick_seconds - self.world.clock.monotonic()
-            with trio.move_on_after(max(wait, 0.0)):
-                await self._due.wait()
-            self._let_time_pass()
-            self._wake()
-            await trio.lowlevel.checkpoint()
 
     async def _expire_forever(self) -> None:
         while True:
@@ -376,20 +353,33 @@ class Replica:
         while True:
             await self._work.wait()
             self._work = trio.Event()
-            while self.stopped is None and (ready := self.core.ready()) is not None:
+            while self.stopped is None and (ready := self._begun or self.core.ready()) is not None:
+                self._begun = ready
                 try:
-                    await self._carry_out(ready)
+                    await self._write(ready)
+                    self._finish(ready)
                 except (HaError, RaftError) as error:
                     self._stop(str(error))
-                    break
-                self.core.advance(ready)
-                if ready.must_sync or ready.snapshot is not None:
-                    self.disk.written()
-                self._propose_what_is_wanted()
-            if self.core.ticks_until_due < self._planned_ticks:
-                self._due.set()
+            self._ticking.plan()
 
-    async def _carry_out(self, ready: Ready) -> None:
+    def _work_at_once(self) -> None:
+        """Do the work that is due in this turn; only what needs the disk, or changes the role, wakes the task for it.
+
+        An idle node does nothing but send and answer heartbeats, and waking a task costs more than that.
+        """
+        while self.stopped is None and self._begun is None and (ready := self.core.ready()) is not None:
+            self._begun = ready
+            if ready.hard_state is not None or ready.snapshot is not None or ready.must_sync or ready.soft_state is not None:
+                self._wake()
+                return
+            try:
+                self._finish(ready)
+            except (HaError, RaftError) as error:
+                self._stop(str(error))
+        self._ticking.plan()
+
+    async def _write(self, ready: Ready) -> None:
+        """Do the disk operations of a Ready."""
         if ready.soft_state is not None and ready.soft_state.role is not Role.LEADER:
             self._lead(ready)  # before the new term is saved, which may take long
         if ready.hard_state is not None:
@@ -410,6 +400,9 @@ class Replica:
             await write(self.ledger, piece)
         if ready.appends and any(piece.batch.configurations for piece in ready.appends):
             self.links.follow_members(self.addresses())
+
+    def _finish(self, ready: Ready) -> None:
+        """Do the rest of a Ready after its disk operations: send, apply, report."""
         for message in ready.messages:
             sent: Any = message  # in the dialect that both the core and the links speak
             self.links.send(sent)
@@ -420,6 +413,11 @@ class Replica:
         for state in ready.read_states:
             if state.context in self._reads:
                 self._reads[state.context].send_nowait(state.index)
+        self.core.advance(ready)
+        self._begun = None
+        if ready.must_sync or ready.snapshot is not None:
+            self.disk.written()
+        self._propose_what_is_wanted()
 
     def _commit(self, index: LogIndex) -> None:
         self.ledger.commit(index)

@@ -125,7 +125,8 @@ class Raft(State):
     def _tick_leader(self, led: Leadership) -> None:
         timers, settings = self.timers, self.settings
         if timers.step_down.tick():
-            timers.step_down.start(settings.heartbeat_ticks)
+            # The next check is due together with the next heartbeat, so that an idle leader does not wake for it alone.
+            timers.step_down.start(timers.heartbeat.ticks_left - 1 or settings.heartbeat_ticks)
             contacts = {replicator.peer: replicator.contact_tick for replicator in led.group}
             contacts[self.id] = self.now
             if self.now - quorum_value(contacts, self.configuration) > settings.election_ticks_max:

@@ -135,7 +135,7 @@ def become_leader(state: State) -> None:
     state.leadership = Leadership(state.log.last_index + 1)
     state.timers.vote.stop()
     state.timers.step_down.start(state.settings.heartbeat_ticks)
-    state.timers.preferred.start(state.settings.preferred_check_ticks)
+    state.timers.preferred.start(state.settings.preferred_check_ticks if state.settings.preferred else 0)
     membership.follow_configuration(state, state.leadership)
     replication.start_round(state, state.leadership)
 
