@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 
 import pytest
 import trio
@@ -38,6 +39,35 @@ def test_a_group_elects_one_leader_and_commits(seed: int) -> None:
         assert {node.up.leading.address for node in group.running} == {address}
 
     scenario(story, seed=seed)
+
+
+class Steps(trio.abc.Instrument):
+    """Counts how often tasks run, by their names."""
+
+    def __init__(self) -> None:
+        self.of_task: Counter[str] = Counter()
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.of_task[task.name] += 1
+
+
+def test_an_idle_group_wakes_tasks_for_heartbeats_alone() -> None:
+    """A heartbeat wakes the leader's ticking task and the tasks that receive it and its answer, and no other task."""
+
+    async def story(group: Group) -> None:
+        await group.leader()
+        await group.put_until_done()
+        await trio.sleep(5)
+        steps = Steps()
+        trio.lowlevel.add_instrument(steps)
+        await trio.sleep(10)
+        trio.lowlevel.remove_instrument(steps)
+
+        receiving = steps.of_task.pop("trio._highlevel_serve_listeners._run_handler")
+        assert receiving >= 400  # two followers receive a heartbeat every 100 ms, and the leader receives two answers
+        assert sum(steps.of_task.values()) <= 200, steps.of_task
+
+    scenario(story)
 
 
 def test_an_acknowledged_entry_is_on_the_medium_of_a_majority() -> None:
