@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import inf
+from typing import Protocol
 
 import attrs
 import trio
 
 from ...world.clock import Clock
-from ..raft.core import Raft
-from .java_core import JavaCore
 
 STALLED_TICKS = 10
 """If a node slept this many ticks longer than planned, only one tick is counted, so that it does not time out its peers, whose
@@ -18,6 +17,19 @@ messages are still in its sockets."""
 ROUNDING = 1e-3
 """The part of a tick by which a sleep may end early and still count as whole; otherwise a rounding error would make the loop
 sleep again and again."""
+
+
+class Ticked(Protocol):
+    """A core that counts time in ticks."""
+
+    @property
+    def ticks_until_due(self) -> int:
+        """How many ticks may pass before a timer expires."""
+        ...
+
+    def tick(self, count: int = 1) -> None:
+        """Let `count` ticks pass."""
+        ...
 
 
 @attrs.define(eq=False)
@@ -28,7 +40,7 @@ class Ticking:
     task each time would double the wake-ups of an idle node.
     """
 
-    core: Raft | JavaCore
+    core: Ticked
     clock: Clock
     seconds: float
     """The length of a tick."""
