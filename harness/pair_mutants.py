@@ -13,6 +13,7 @@ import attrs
 from ledgermq.broker.locks import QueueLocks
 from ledgermq.ha.classic.epochs import EpochList
 from ledgermq.ha.classic.slave import HAClient
+from ledgermq.store.checkpointing import CheckpointKeeper
 from ledgermq.store.index_file import HEADER, IndexFile
 from ledgermq.store.index_slots import SLOT
 from ledgermq.testing.history import End
@@ -21,6 +22,7 @@ from .outcome import Outcome
 from .simulate.cluster import simulate_cluster
 from .simulate.cluster_draw import ClusterDraw
 from .simulate.store import simulate_store
+from .simulate.surroundings import NO_TROUBLE
 
 Make = Callable[[Any], Any]
 
@@ -30,6 +32,10 @@ def _accept_every_loss(_: Any) -> Callable[[Any, int, int, int, int], None]:
 
 
 def _give_locks_at_once(_: Any) -> Callable[[Any], None]:
+    return lambda self: None
+
+
+def _remember_nothing_at_once(_: Any) -> Callable[[Any], None]:
     return lambda self: None
 
 
@@ -54,13 +60,30 @@ def _drawn(**changes: Any) -> Callable[[int], Outcome]:
     """The simulator of whole nodes, with pairs whose operators resolve every loss."""
 
     def mend(draw: ClusterDraw) -> ClusterDraw:
-        return attrs.evolve(draw, nodes=2, sync_master=True, in_sync_replicas=2, accepts_loss=False, **changes)
+        pair = attrs.evolve(draw, nodes=2, sync_master=True, in_sync_replicas=2, accepts_loss=False, around=NO_TROUBLE)
+        return attrs.evolve(pair, **changes)
 
     return lambda seed: simulate_cluster(seed, mend)
 
 
 PAIR_BUGS: tuple[tuple[str, Any, str, Make, Callable[[int], Outcome]], ...] = (
     ("drop what a shorter master lacks", HAClient, "_refuse_loss", _accept_every_loss, _drawn(restores=True)),
+    (
+        "believe an old readable limit",
+        CheckpointKeeper,
+        "note_readable",
+        _remember_nothing_at_once,
+        _drawn(
+            restores=True,
+            sync_flush=True,
+            slaves_sync_flush=True,
+            life_seconds=10.0,
+            lives=4,
+            ends=(End.KILL,) * 4,
+            outage_seconds=(0.5,) * 4,
+            workloads=("plain",),
+        ),
+    ),
     (
         "give locks at once after a promotion",
         QueueLocks,

@@ -19,6 +19,8 @@ from .cluster_draw import ClusterDraw
 from .scene import Node, Scene
 
 LOOK_SECONDS = 0.25
+RECENT_COPY_SECONDS_MAX = 1.0
+"""The greatest age of a copy that is made just before it is restored. A slave must remember what it has copied since then."""
 CUT_AT = re.compile(r"store cut STORE --at (\d+)")
 """The command in the error of a slave that refuses to give up a part of its log."""
 
@@ -129,19 +131,40 @@ class Operations:
         scene.note(f"{master.host} is its slave")
 
     async def restore(self, outage_seconds: float) -> None:
-        """Start the master with an older copy of its store; after a while, as if this was noticed, a slave is promoted."""
+        """Start the master with an older copy of its store; after a while, as if this was noticed, a slave is promoted.
+
+        In half of the cases the copy is made now, and slaves that have copied more since may be killed and started
+        again. A slave may give up what it has only just reported, if its master's answer has not come; the master is
+        then killed instead.
+        """
         scene, master = self.scene, self.scene.master
-        if self._backup is None or self._backup[0] is not master:
+        killed, unanswered = list[Node](), False
+        if self.rng.random() < 0.5:
+            self._back_up()
+            copied_end = _log_end(master)
+            await trio.sleep(self.rng.uniform(0.05, RECENT_COPY_SECONDS_MAX))
+            ahead = [node for node in scene.slaves if _log_end(node) > copied_end]
+            unanswered = any(_readable_end(node) <= copied_end for node in ahead)
+            killed = [node for node in ahead if self.rng.random() < 0.7]
+        followed = any(
+            _progress(node)[0] == _last_epoch(master) for node in scene.slaves
+        )  # else the only copy would be replaced
+        if self._backup is None or self._backup[0] is not master or unanswered or not followed:
             await self.crash(End.KILL, outage_seconds)
             return
         scene.note(f"{master.host} is restored from a backup")
         self.history.promotions.append(scene.epoch)
         self.history.misled.append(scene.epoch)
         self._ended(End.KILL)
+        for node in killed:
+            await node.process.end(End.KILL)
+            scene.fabric.count("slave_killed_before_restore")
         await master.process.end(End.POWER)
         master.machine.restore(self._backup[1])
         await trio.sleep(outage_seconds)
         self.heal()
+        for node in killed:
+            await self.nursery.start(node.process.run)
         await self.nursery.start(master.process.run)
         scene.note(f"{master.host} is back with what it had when its backup was made")
         await trio.sleep(scene.life_seconds * self.rng.random() * 0.5)
@@ -172,8 +195,8 @@ class Operations:
             node.machine.disk.faults.calm()
             try:
                 await self.nursery.start(node.process.run)
-            except OSError as error:
-                self.scene.note(f"{node.host} does not start: {error}")
+            except* OSError as group:  # a role that fails to begin raises a group
+                self.scene.note(f"{node.host} does not start: {group.exceptions}")
             else:
                 return
 
@@ -193,11 +216,28 @@ def _progress(node: Node) -> tuple[int, int]:
     return (last.number if last is not None else 0, node.broker.store.log.max_offset)
 
 
+def _last_epoch(master: Node) -> int:
+    """The last epoch of a running master, or 0."""
+    service = _classic(master).service if master.broker is not None else None
+    last = service.epochs.last if service is not None else None
+    return last.number if last is not None else 0
+
+
 def _has_shown_more(master: Node, slave: Node) -> bool:
     """Whether consumers may have got messages from the master that the slave does not have."""
     if master.broker is None or slave.broker is None:
         return True
     return master.broker.store.dispatcher.dispatched_offset > slave.broker.store.log.max_offset
+
+
+def _log_end(node: Node) -> int:
+    """The end of a node's log, or 0 if the node does not run."""
+    return node.broker.store.log.max_offset if node.broker is not None else 0
+
+
+def _readable_end(node: Node) -> int:
+    """Up to where a node lets consumers read its log, or 0 if the node does not run."""
+    return node.broker.store.log.readable_offset if node.broker is not None else 0
 
 
 def _refused_from(node: Node) -> int | None:
