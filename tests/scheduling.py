@@ -11,10 +11,11 @@ import os
 from xdist.scheduler import LoadScopeScheduling  # pyright: ignore[reportMissingTypeStubs]
 
 SPARK = "a session of Spark"
-NEED_SPARK = frozenset(f"tests/pipeline/{name}.py" for name in ("jobs/test_jobs", "test_examples", "test_sink", "test_source"))
+NEED_SPARK = frozenset(
+    f"tests/pipeline/{name}.py" for name in ("jobs/test_jobs", "test_examples", "test_kills", "test_sink", "test_source")
+)
 LONGEST_FIRST = (
     SPARK,
-    "tests/pipeline/test_kills.py",
     "tests/pipeline/test_failover.py",
     "tests/harness/processes/test_dledger.py",
     "tests/harness/processes/test_edge.py",

@@ -1,4 +1,4 @@
-"""A driver that tests kill: copies a topic to another one, a few messages at a time, until all are copied or for ever."""
+"""A stream that copies a topic to another one, a few messages at a time, and a driver of it that tests kill."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from ledgermq.pipeline.jobs.copies import stream
 from ledgermq.pipeline.session import session
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 GAVE_UP = "Python worker failed to connect back"
@@ -31,12 +32,19 @@ def run_to_end(start: Callable[[], StreamingQuery]) -> None:
     start().awaitTermination()
 
 
-def main(namesrv: str, source: str, target: str, checkpoint: str, *, to_the_end: bool) -> None:
-    spark = session("local[2,3]", name="copying", memory="512m", log_path=f"{checkpoint}.log")
+def copying(
+    spark: SparkSession, namesrv: str, source: str, target: str, checkpoint: str, *, to_the_end: bool = False
+) -> StreamingQuery:
+    """Start the stream, which ends once everything is copied, or copies for ever."""
     read = {"nameServer": namesrv, "subscribe": source, "startingOffsets": "earliest", "maxOffsetsPerTrigger": "60"}
     written = {"nameServer": namesrv, "topic": target, "sendBatchBytes": "1000"}
-    stream(spark, read, written, checkpoint=checkpoint, available_now=to_the_end).awaitTermination()
+    return stream(spark, read, written, checkpoint=checkpoint, available_now=to_the_end)
+
+
+def main(namesrv: str, source: str, target: str, checkpoint: str) -> None:
+    spark = session("local[2,3]", name="copying", memory="512m", log_path=f"{checkpoint}.log")
+    copying(spark, namesrv, source, target, checkpoint).awaitTermination()
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:5], to_the_end=sys.argv[5] == "to the end")
+    main(*sys.argv[1:])

@@ -6,9 +6,8 @@ master, and what reads or writes through the pipeline goes on there.
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ import trio
 from harness.processes.dledger import GroupOfProcesses, open_group
 from harness.processes.servers import running_broker, running_namesrv
 from ledgermq import Message, open_admin, open_producer
-from ledgermq.client.admin import Admin
 from ledgermq.client.errors import ClientError, NoRoute
 from ledgermq.pipeline.catalog import batch_ranges
 from ledgermq.pipeline.columns import chosen
@@ -32,13 +30,10 @@ from ledgermq.pipeline.sink import begin
 from ledgermq.testing.ports import reserved_ports
 
 from .brokers import all_bodies, create_topic, numbered, send
-from .test_kills import command, stored
 from .test_stream import Engine
 
 COUNT = 2000
-COPIED = 240
 SECONDS_MAX = 240
-DRIVERS_MAX = 4
 PATIENT = {"failoverTimeoutMs": "60000", "pullTimeoutMs": "1000"}
 
 
@@ -130,40 +125,6 @@ async def test_a_leader_killed_while_tasks_write_and_read(tmp_path: Path, monkey
 
     assert stored_bodies == numbered(range(COUNT))
     assert sorted(found) == numbered(range(COUNT))
-
-
-async def test_a_leader_killed_under_a_stream_of_spark(tmp_path: Path) -> None:
-    """The stream reads and writes topics of the same group; both topics have the same messages in the end."""
-
-    async def copy(address: str) -> None:
-        """Run the driver again and again, as a supervisor does; on a busy machine Spark itself gives up now and then."""
-        for _ in range(DRIVERS_MAX):
-            arguments = command(address, tmp_path / "checkpoint", "for ever")
-            await trio.run_process(arguments, check=False, stdout=subprocess.DEVNULL)
-        raise AssertionError("the driver ended too often")
-
-    async def reach(admin: Admin, count: int) -> None:
-        with trio.fail_after(SECONDS_MAX * 2):
-            while True:
-                with suppress(ClientError):  # while the group elects a leader, also one that a busy machine elects by itself
-                    if await stored(admin, "to") >= count:
-                        return
-                await trio.sleep(0.05)
-
-    async with open_group(tmp_path) as group:
-        await create_topics(group.namesrv, "from", "to")
-        await trio.to_thread.run_sync(send, group.namesrv, "from", COPIED)
-        async with open_admin(group.namesrv) as admin:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(copy, group.namesrv)
-                await reach(admin, 30)
-                await kill_leader(group)
-                await reach(admin, COPIED)
-                nursery.cancel_scope.cancel()
-            await group.leader(admin)
-        copied = await trio.to_thread.run_sync(all_bodies, group.namesrv, "to")
-
-    assert copied == numbered(range(COPIED))
 
 
 async def test_files_of_a_node_show_only_what_is_committed(tmp_path: Path) -> None:

