@@ -281,7 +281,7 @@ def _timestamp(name: str, text: str) -> int:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise BadOption(name, text, "milliseconds since 1970 or an ISO-8601 time are expected") from None
-    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+    return max(round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000), 0)
 
 
 def _addresses(name: str, text: str) -> tuple[Address, ...]:

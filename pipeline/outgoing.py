@@ -105,8 +105,6 @@ class Rows:
             column = column.cast(pa.binary())
         elif target == "bornTimestamp":
             column = column.cast(pa.int64())
-        elif target == "keys" and not pa.types.is_string(column.type):
-            column = column.cast(pa.string())
         return list(column.to_pylist())
 
     def _message(self, values: tuple[Any, ...], place: str) -> Outgoing:
@@ -128,6 +126,8 @@ class Rows:
             )
         if delay_level is not None and not 0 <= delay_level <= DELAY_LEVEL_MAX:
             raise NotWritten(f"{place} has the delay level {delay_level}, 0 to {DELAY_LEVEL_MAX} are allowed")
+        if isinstance(keys, bytes):
+            keys = _decoded(keys, f"{place} has a key")
         properties = written_properties(_named(own, place), tags, keys, sharding_key, place)
         return Outgoing(
             topic, queue_id, broker_name, sharding_key, body, flag or 0, properties, delay_level or 0,
@@ -144,15 +144,16 @@ def _named(own: Any, place: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for item in own or ():
         name, value = (item["key"], item["value"]) if isinstance(item, dict) else item
-        if isinstance(value, bytes):
-            try:
-                value = value.decode()
-            except UnicodeDecodeError as error:
-                raise NotWritten(
-                    f"{place} has a header {name!r} that is not UTF-8; a property is text. Nothing of this batch was sent"
-                ) from error
-        found[name] = value
+        found[name] = _decoded(value, f"{place} has a header {name!r}") if isinstance(value, bytes) else value
     return found
+
+
+def _decoded(value: bytes, what: str) -> str:
+    """Return bytes as text; `what` begins the error if they are none."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError as error:
+        raise NotWritten(f"{what} that is not UTF-8; a property is text. Nothing of this batch was sent") from error
 
 
 def fingerprint(topic: str, body: bytes, flag: int, properties: str) -> bytes:

@@ -109,6 +109,13 @@ def test_times_are_milliseconds_or_iso() -> None:
         assert read_options({**STORE, "startingTimestamp": text}, streaming=False).starting.timestamp_ms == 1_700_000_000_000
 
 
+def test_a_time_before_1970_is_before_all_messages() -> None:
+    """It is given nevertheless: a stream begins there rather than at the newest message."""
+    for text in ("1969-12-31", "0001-01-01T00:00:00+14:00"):
+        starting = read_options({**STORE, "startingTimestamp": text}, streaming=True).starting
+        assert (starting.option, starting.timestamp_ms) == ("startingTimestamp", 0)
+
+
 @pytest.mark.parametrize(
     ("options", "option", "reason"),
     [

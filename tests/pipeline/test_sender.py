@@ -63,19 +63,21 @@ def test_rows_that_cannot_be_sent_are_named(row: dict[str, Any], reason: str) ->
 
 
 def test_headers_of_kafka_rows_become_properties() -> None:
-    """A query that was written for Spark's Kafka source keeps its columns; a header that is not text is named."""
+    """A query that was written for Spark's Kafka source keeps its columns; a header or a key that is not text is named."""
     rows = Rows({"value": "body", "headers": "properties", "key": "keys"}, "T", 1000, allow_null_body=False)
     kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
-    def batch(value: bytes) -> Any:
+    def batch(value: bytes, key: bytes = b"k") -> Any:
         headers = pa.array([[{"key": "trace", "value": value}]], kind)
-        return pa.RecordBatch.from_arrays([pa.array([b"x"]), headers, pa.array([b"k"])], ["value", "headers", "key"])
+        return pa.RecordBatch.from_arrays([pa.array([b"x"]), headers, pa.array([key])], ["value", "headers", "key"])
 
     (message,) = rows.messages(batch(b"7"), "here")
 
     assert message.properties == "KEYS\x01k\x02trace\x017\x02"
     with pytest.raises(NotWritten, match="a header 'trace' that is not UTF-8"):
         list(rows.messages(batch(b"\xff"), "here"))
+    with pytest.raises(NotWritten, match="row 0 of a batch of here has a key that is not UTF-8"):
+        list(rows.messages(batch(b"7", b"\xff"), "here"))
 
 
 def test_a_null_body_may_be_sent_empty() -> None:
