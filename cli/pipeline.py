@@ -31,8 +31,8 @@ def command() -> None:
     """Jobs on Spark over topics: archive, replay, stream, stats, audit, dlq, compact.
 
     They run on this machine unless --master names a cluster. They read messages through brokers (--namesrv) or from the files
-    of a store (--store). Exit status: 0 success, 1 differences found, 2 wrong usage, 3 messages were lost, 4 Spark failed,
-    130 interrupted.
+    of a store (--store). Exit status: 0 success, 1 differences found, 2 wrong usage, 3 messages were lost, 4 Spark or a server
+    failed, 130 interrupted.
     """
 
 
@@ -50,13 +50,23 @@ def engine_options(function: Command) -> Command:
 
 
 def source_options(function: Command) -> Command:
-    """Add the flags that say where messages are read."""
+    """Add the flags that say which messages are read, for jobs that end."""
+    end = click.option("--until", "end", metavar="TIME", help="Messages stored at this time or later are not read.")
+    return stream_options(end(function))
+
+
+def stream_options(function: Command) -> Command:
+    """Add the flags that say where messages are read, and from which time on."""
     for option in reversed(
         (
             click.option("--namesrv", envvar="LEDGERMQ_NAMESRV", metavar="HOST:PORT", help="Name servers of the brokers."),
             click.option("--store", metavar="DIR[,DIR]", help="Stores to read without a broker."),
-            click.option("--from", "start", metavar="TIME", help="Read from this time on: ISO 8601, or ms since 1970."),
-            click.option("--until", "end", metavar="TIME", help="Messages stored at this time or later are not read."),
+            click.option(
+                "--from",
+                "start",
+                metavar="TIME",
+                help="Read from this time on: ISO 8601, in UTC unless it names a time zone, or ms since 1970.",
+            ),
             click.option(
                 "--option", "options", multiple=True, metavar="KEY=VALUE", help="An option of the source; repeatable."
             ),
@@ -283,18 +293,21 @@ def replay_command(
 @click.option("--trigger", metavar="INTERVAL", help="How often a batch begins, such as '1 second'; at once by default.")
 @click.option("--available-now", is_flag=True, help="End when all that is there has been read.")
 @click.option("--checkpoint", required=True, metavar="DIR", help="The directory in which the query stores its progress.")
-@source_options
+@stream_options
 @engine_options
 def stream_command(
     topics: tuple[str, ...], target_topic: str | None, to_namesrv: str | None, sink: str | None, sink_options: tuple[str, ...],
     sql: str | None, watermark: str | None, trigger: str | None, available_now: bool, checkpoint: str, namesrv: str | None,
-    store: str | None, start: str | None, end: str | None, options: tuple[str, ...], master: str | None, conf: tuple[str, ...],
+    store: str | None, start: str | None, options: tuple[str, ...], master: str | None, conf: tuple[str, ...],
     progress: bool | None,
 ) -> None:  # fmt: skip
-    """Copy topics to a topic or another sink, exactly once, through SQL if wanted."""
+    """Copy topics to a topic or another sink, exactly once, through SQL if wanted.
+
+    A new query begins with the messages that are sent from now on, unless --from or --option startingOffsets=earliest is given.
+    """
     if (target_topic is None) == (sink is None):
         raise click.UsageError("say where to: either --to TOPIC or --sink FORMAT")
-    source = source_of(topics, namesrv, store, start, end, options)
+    source = source_of(topics, namesrv, store, start, None, options)
     target: Mapping[str, str] = pairs(sink_options, "--sink-option")
     if target_topic is not None:
         if to_namesrv is None and namesrv is None:
@@ -303,23 +316,24 @@ def stream_command(
         target = {"nameServer": to_namesrv or str(namesrv), "topic": target_topic, **shared, **target}
     with engine("stream", master, conf, progress) as spark:
         from ..pipeline.jobs.copies import stream  # noqa: PLC0415
-        from ..pipeline.jobs.places import FORMAT  # noqa: PLC0415
+        from ..pipeline.jobs.places import FORMAT, sole_user  # noqa: PLC0415
 
-        query = stream(
-            spark, source, target, checkpoint=checkpoint, sql=sql, target_format=sink or FORMAT, watermark=watermark,
-            trigger=trigger, available_now=available_now,
-        )  # fmt: skip
-        try:
-            query.awaitTermination()
-        except KeyboardInterrupt:
-            query.stop()
-            raise
+        with sole_user(checkpoint):
+            query = stream(
+                spark, source, target, checkpoint=checkpoint, sql=sql, target_format=sink or FORMAT, watermark=watermark,
+                trigger=trigger, available_now=available_now,
+            )  # fmt: skip
+            try:
+                query.awaitTermination()
+            except KeyboardInterrupt:
+                query.stop()
+                raise
 
 
 @command.command("stats")
 @click.argument("topics", nargs=-1, required=True)
-@click.option("--window", default="1 minute", show_default=True, help="Length of a window.")
-@click.option("--by", type=click.Choice(["window", "queue", "key"]), default="window", show_default=True)
+@click.option("--window", metavar="INTERVAL", default="1 minute", show_default=True, help="Length of a window.")
+@click.option("--by", type=click.Choice(["window", "queue", "key"]), default="window", show_default=True, help="Which table.")
 @source_options
 @engine_options
 @json_option

@@ -22,7 +22,6 @@ import pyarrow.parquet as pq
 
 from ...message.checksum import crc32
 from ...message.message import MessageQueue
-from ...world.disk import RealDisk
 from ..catalog import Catalog, report_losses, resolve, subscribed
 from ..columns import Column, chosen
 from ..errors import BadOption, CorruptFile
@@ -30,7 +29,7 @@ from ..offsets import Offsets, from_json, to_json
 from ..options import ReadOptions, Stores, read_options
 from ..ranges import QueueRange, Task, ranges_between
 from ..reading import TaskReader, open_catalog
-from .places import Report, Source, no_report
+from .places import Report, Source, locked, no_report
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -376,15 +375,9 @@ class Destination:
         if not isinstance(self.files, fs.LocalFileSystem):
             yield
             return
-        self.files.create_dir(f"{self.root}/{MANIFESTS}", recursive=True)
-        try:
-            lock = RealDisk().lock(f"{self.root}/{MANIFESTS}/lock")
-        except BlockingIOError as error:
-            raise BadOption("to", self.root, "another run is archiving into this directory; nothing was written") from error
-        try:
+        refusal = "another run is archiving into this directory; nothing was written"
+        with locked(f"{self.root}/{MANIFESTS}", "to", self.root, refusal):
             yield
-        finally:
-            lock.release()
 
     def remove_unfinished(self) -> None:
         """Remove the files that a killed run was writing. The interrupted round writes them again."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import BadOption
 from ..intervals import microseconds
-from .places import FORMAT, Source
+from .places import FORMAT, TASKS, Source, sole_user
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -15,9 +15,6 @@ if TYPE_CHECKING:
 
 INPUT = "input"
 """The name of the view that the SQL of `stream` reads."""
-REPLAY_TASKS = 16
-"""How many tasks send messages. The queues of an archive are always divided alike, because what an interrupted task has sent is
-recognised by the number of the task, and the archive may have more queues when it is replayed again."""
 REPLAYED = "REPLAY_SOURCE"
 """The property with the topic, broker, queue and offset that a replayed message came from."""
 
@@ -44,7 +41,7 @@ def replay(
     Returns: the number of messages.
 
     Raises:
-        BadOption: the files in the directory lack a column.
+        BadOption: the files in the directory lack a column, or another run uses the checkpoint.
         PySparkException: the directory cannot be read, or messages were not written; it names the option and the value.
     """
     from pyspark.sql import functions  # noqa: PLC0415
@@ -53,16 +50,18 @@ def replay(
     if where is not None:
         rows = rows.where(where)
     origin = functions.concat_ws("/", *_PLACE)
+    others = functions.map_filter("properties", lambda name, _: name != REPLAYED)  # which a replayed message has already
     shaped = (
-        rows.repartition(REPLAY_TASKS, *_PLACE[:3])
+        rows.repartition(TASKS, *_PLACE[:3])
         .sortWithinPartitions(*_PLACE)
-        .withColumn("properties", functions.map_concat("properties", functions.create_map(functions.lit(REPLAYED), origin)))
+        .withColumn("properties", functions.map_concat(others, functions.create_map(functions.lit(REPLAYED), origin)))
     )
     if not keep_queues:
         shaped = shaped.withColumn("shardingKey", functions.concat_ws("/", *_PLACE[:3])).drop("queueId")
     options = {**target, **({"topic": topic} if topic is not None else {})}
     columns = [name for name in (*_KEPT, "shardingKey") if name in shaped.columns]
-    shaped.select(*columns).write.format(FORMAT).mode("append").options(**options).save()
+    with sole_user(target.get("checkpointLocation")):
+        shaped.select(*columns).write.format(FORMAT).mode("append").options(**options).save()
     return rows.count()
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ...message.message import DLQ_PREFIX, RETRY_PREFIX
 from ...message.properties import DLQ_ORIGIN_TOPIC, RETRY_TOPIC
-from .places import FORMAT, Source, read
+from .places import FORMAT, TASKS, Source, read, sole_user
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -28,8 +28,8 @@ def dead_letters(spark: SparkSession, source: Source, group: str) -> DataFrame:
 
     rows = read(
         spark, {**source, "subscribe": DLQ_PREFIX + group},
-        "topic", "queueId", "queueOffset", "tags", "keys", "body", "properties", "flag", "reconsumeTimes", "bornTimestamp",
-        "storeTimestamp", "msgId",
+        "topic", "brokerName", "queueId", "queueOffset", "tags", "keys", "body", "properties", "flag", "reconsumeTimes",
+        "bornTimestamp", "storeTimestamp", "msgId",
     )  # fmt: skip
     return rows.withColumns({"originTopic": _origin(), "reason": functions.coalesce(*map(_property, REASONS))})
 
@@ -54,15 +54,20 @@ def redrive(letters: DataFrame, target: Mapping[str, str]) -> int:
 
     Letters without an origin are not sent. With `checkpointLocation` in `target`, an interrupted redrive that is started again
     sends only the missing letters, and a finished one sends nothing.
+
+    Raises:
+        BadOption: another run uses the checkpoint.
     """
     from pyspark.sql import functions  # noqa: PLC0415
 
     found = letters.where("originTopic is not null")
-    sent = found.select(
+    queue = ("topic", "brokerName", "queueId")
+    sent = found.repartition(TASKS, *queue).sortWithinPartitions(*queue, "queueOffset").select(
         functions.col("originTopic").alias("topic"), "body", "tags", "keys", "flag", "bornTimestamp",
         functions.map_filter("properties", lambda name, _: ~name.isin(*_OF_DELIVERY)).alias("properties"),
     )  # fmt: skip
-    sent.write.format(FORMAT).mode("append").options(**target).save()
+    with sole_user(target.get("checkpointLocation")):
+        sent.write.format(FORMAT).mode("append").options(**target).save()
     return found.count()
 
 

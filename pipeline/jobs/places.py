@@ -1,14 +1,25 @@
-"""The common part of all jobs: the options of their source, progress reports, and reading a table."""
+"""The common part of all jobs: the options of their source, progress reports, reading a table, and locks of directories."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
+
+from ...world.disk import RealDisk
+from ..errors import BadOption
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 FORMAT = "ledgermq"
+
+LOCKS = "ledgermq-sink"
+"""The directory of the lock inside a checkpoint, where the sink's notes are too."""
+TASKS = 16
+"""How many tasks send messages again. Queues are always divided alike, because what an interrupted task has sent is recognised
+by the number of the task, and there may be more queues or messages when the job is run again."""
 
 Source = Mapping[str, str]
 """Options of the data source, such as `nameServer` or `storePath` and `subscribe`."""
@@ -28,3 +39,38 @@ def read(spark: SparkSession, source: Source, *columns: str) -> DataFrame:
     if spark.conf.get("spark.sql.python.filterPushdown.enabled", "false") == "true":
         reader = reader.option("pushFilters", "true")
     return reader.load()
+
+
+@contextmanager
+def sole_user(checkpoint: str | None) -> Generator[None]:
+    """Exclude other runs with the same checkpoint, which would take each other's messages for missing ones.
+
+    A checkpoint on another file system than this machine's is not locked.
+
+    Raises:
+        BadOption: another run uses the checkpoint.
+    """
+    path = (checkpoint or "").removeprefix("file://")
+    if not path or "://" in path:
+        yield
+        return
+    with locked(os.path.join(path, LOCKS), "checkpoint", path, "another run uses this checkpoint; nothing was read or written"):
+        yield
+
+
+@contextmanager
+def locked(directory: str, option: str, value: str, refusal: str) -> Generator[None]:
+    """Hold the lock of a directory, which is created if it does not exist.
+
+    Raises:
+        BadOption: another run holds it; names the option and its value, with the refusal.
+    """
+    os.makedirs(directory, exist_ok=True)
+    try:
+        lock = RealDisk().lock(f"{directory}/lock")
+    except BlockingIOError as error:
+        raise BadOption(option, value, refusal) from error
+    try:
+        yield
+    finally:
+        lock.release()

@@ -17,6 +17,7 @@ from ledgermq.pipeline.jobs.archive import archive
 from ledgermq.pipeline.jobs.audit import audit
 from ledgermq.pipeline.jobs.copies import replay, stream
 from ledgermq.pipeline.jobs.letters import compact, dead_letters, redrive, summary
+from ledgermq.pipeline.jobs.places import sole_user
 from ledgermq.pipeline.jobs.stats import stats
 from ledgermq.testing.embedded import Embedded
 from ledgermq.world.disk import RealDisk
@@ -40,20 +41,39 @@ def files(tmp_path: Path) -> StoreFiles:
 def test_an_archive_is_replayed_in_order_and_once(
     spark: SparkSession, files: StoreFiles, broker: Embedded, tmp_path: Path
 ) -> None:
-    """A replay that is started again with its checkpoint sends nothing more."""
-    create_topic(broker.namesrv, "again", 3)
-    to = str(tmp_path / "archive")
-    archive(spark, {"storePath": str(files.root), "subscribe": "T"}, to)
+    """A replay that is started again with its checkpoint sends only what is new in the archive, also from more queues.
+
+    The name of the topic may look like a number, and messages may have been replayed before.
+    """
+    create_topic(broker.namesrv, "007", 5)
+    to, source = str(tmp_path / "archive"), {"storePath": str(files.root), "subscribe": "007"}
     target = {"nameServer": broker.namesrv, "checkpointLocation": str(tmp_path / "checkpoint")}
+    replayed_before = {"REPLAY_SOURCE": "U/elsewhere/0/0"}
+    files.append([*interleaved(90, topic="007"), *(Stored("007", 0, b"%d" % at, replayed_before) for at in range(5))])
+    archive(spark, source, to)
 
-    assert replay(spark, to, target, topic="again") == 120
-    assert replay(spark, to, target, topic="again") == 120
+    assert replay(spark, to, target) == 95
+    files.append(interleaved(25, queues=5, topic="007"))
+    archive(spark, source, to)
+    assert replay(spark, to, target) == 120
 
-    expected = {queue_id: [m.body for m, *_ in files.placed if m.queue_id == queue_id] for queue_id in range(3)}
-    assert {queue.queue_id: found for queue, found in bodies(broker.namesrv, "again").items()} == expected
-    (row,) = spark.read.format("ledgermq").options(nameServer=broker.namesrv, subscribe="again").load().limit(1).collect()
-    assert row.properties["REPLAY_SOURCE"].startswith("T/store/")
-    assert row.bornTimestamp.year == 2020
+    placed = [message for message, *_ in files.placed if message.topic == "007"]
+    expected = {queue_id: [each.body for each in placed if each.queue_id == queue_id] for queue_id in range(5)}
+    assert {queue.queue_id: found for queue, found in bodies(broker.namesrv, "007").items()} == expected
+    rows = spark.read.format("ledgermq").options(nameServer=broker.namesrv, subscribe="007").load().collect()
+    assert {row.properties["REPLAY_SOURCE"].rpartition("/")[0] for row in rows} == {f"007/store/{at}" for at in range(5)}
+    assert {row.bornTimestamp.year for row in rows} == {2020}
+
+
+def test_an_archive_without_what_a_replay_needs_is_refused(
+    spark: SparkSession, files: StoreFiles, broker: Embedded, tmp_path: Path
+) -> None:
+    """The column is named before anything is sent."""
+    to = str(tmp_path / "archive")
+    archive(spark, {"storePath": str(files.root), "subscribe": "T", "columns": "topic,storeTimestamp,body"}, to)
+
+    with pytest.raises(BadOption, match=r"option 'directory': the column 'brokerName' is missing"):
+        replay(spark, to, {"nameServer": broker.namesrv})
 
 
 def test_a_stream_goes_through_sql(spark: SparkSession, broker: Embedded, tmp_path: Path) -> None:
@@ -106,18 +126,19 @@ def test_the_newest_message_of_every_key_is_kept(spark: SparkSession, tmp_path: 
 
 
 def test_dead_letters_are_explained_and_sent_back_once(spark: SparkSession, broker: Embedded, tmp_path: Path) -> None:
-    """To the topics that they came from."""
+    """To the topics that they came from, also if they are divided into other tasks when the job is run again."""
     create_topic(broker.namesrv, "origin", 1)
     create_topic(broker.namesrv, "%DLQ%workers", 1)
     with blocking.open_producer(broker.namesrv, group="tests") as producer:
         for number in range(10):
             properties = {"RETRY_TOPIC": "origin", "reason": "too late" if number % 2 else "no stock"}
             producer.send(Message("%DLQ%workers", b"%06d" % number, tag="t", properties=properties))
-    letters = dead_letters(spark, {"nameServer": broker.namesrv}, "workers")
-    target = {"nameServer": broker.namesrv, "checkpointLocation": str(tmp_path)}
+    source = {"nameServer": broker.namesrv}
+    letters, divided = (dead_letters(spark, {**source, "minPartitions": count}, "workers") for count in ("1", "5"))
+    target = {**source, "checkpointLocation": str(tmp_path)}
 
     explained = {(row.originTopic, row.reason): row.messages for row in summary(letters).collect()}
-    sent = [redrive(letters, target), redrive(letters, target)]
+    sent = [redrive(letters, target), redrive(divided, target)]
 
     assert explained == {("origin", "too late"): 5, ("origin", "no stock"): 5}
     assert sent == [10, 10]
@@ -183,6 +204,8 @@ def test_commands_run_the_jobs(
     bad_window = pipeline_command("stats", "T", "--store", store, "--window", "1 minutee", status=2)
     copied = ("stream", "T", "--store", store, "--sink", "noop", "--checkpoint", to)
     bad_trigger = pipeline_command(*copied, "--trigger", "soon", status=2)
+    with sole_user(to):
+        used = pipeline_command(*copied, "--available-now", status=2)
     bad_delay = pipeline_command(*copied, "--watermark", "storeTimestamp 10 secnds", status=2)
 
     assert json.loads(archived.stdout)["rows"] == 120
@@ -195,6 +218,7 @@ def test_commands_run_the_jobs(
     assert "option 'window': a number and a unit are expected, such as '1 minute'" in bad_window.stderr
     assert "(got 'soon')" in bad_trigger.stderr
     assert "option 'watermark'" in bad_delay.stderr
+    assert f"option 'checkpoint': another run uses this checkpoint; nothing was read or written (got {to!r})" in used.stderr
 
 
 def test_ledgers_are_compared_as_far_as_they_are_committed(spark: SparkSession, tmp_path: Path) -> None:
