@@ -384,6 +384,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there")
     parser.add_argument("--no-apache", action="store_true", help="changes nothing: Spark is what is compared with")
     parser.add_argument("--no-ours", action="store_true", help="measure nothing")
+    parser.add_argument("--starts", type=int, default=0, metavar="N", help="measure only N starts")
     parser.add_argument("--start-up", metavar="STORE", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.start_up:
@@ -396,9 +397,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="bench-pipeline-") as directory:
         work = Path(directory)
         draw = random.Random(3)  # noqa: S311
+        write_store(work / "small", itertools.repeat(BODY_MAX, SMALL_COUNT))
+        if arguments.starts:
+            started(work / "small", arguments.starts)
+            return
         write_store(work / "store", (draw.randrange(BODY_MIN, BODY_MAX) for _ in range(count)))
         write_store(work / "large", itertools.repeat(LARGE_BODY, LARGE_COUNT))
-        write_store(work / "small", itertools.repeat(BODY_MAX, SMALL_COUNT))
         figures = started(work / "small", 2)
         spark = session("local[2]", name="bench", memory="2g", short=False, conf={"spark.sql.shuffle.partitions": "2"})
         bench = Bench(spark, work, rounds)
