@@ -25,14 +25,13 @@ from ..store.json_file import JsonFile
 from ..store.local_commitlog import open_local_commit_log
 from ..store.locking import lock_store
 from ..store.offline import Advance, LogFile, LogRecord, Report, read_log
+from ..store.opening import UNFINISHED
 from ..world.disk import Disk
 from ..world.real import World
 from .persistence import IN_LOG_KEY, LOG_OFFSET_KEY
 
 BATCH_BYTES = 1 << 20
 """Records are collected up to this size and then written together."""
-UNFINISHED = "commitlog-unfinished"
-"""The directory of the copied log until all of it is on the medium; no broker reads it."""
 _COPIED_CONTROLS = frozenset({TOPIC_DELETED, QUEUES_END})
 _NO_TABLES = frozenset({QUEUES_END, TABLES_CARRIED, BARRIER, CONFIGURATION})
 """Kinds of control records that change no table."""
@@ -64,7 +63,7 @@ def write_classic_copy(world: World, root: str, target: str, advance: Advance = 
         StoreInUse: a broker has the store open. Nothing was written.
         CannotLeave: the store may lack acknowledged messages, or is not sound.
         HaError: as when the node starts. Nothing was written.
-        OSError: the disk failed or is full. `target` has no log that a broker would read, and can be removed.
+        OSError: the disk failed or is full. No broker opens `target`, which can be removed.
     Durability: on return the copy is on the medium.
     """
     disk = world.disk
@@ -83,6 +82,7 @@ def write_classic_copy(world: World, root: str, target: str, advance: Advance = 
             JsonFile(disk, f"{target}/config/{name}").save(table)
         disk.replace(f"{target}/{UNFINISHED}", f"{target}/commitlog")
         disk.sync_directory(target)
+        disk.sync_directory(target.rpartition("/")[0] or ("/" if target.startswith("/") else "."))
         return copy
     finally:
         lock.release()

@@ -6,6 +6,7 @@ StoreError
 ├── MissingLog           no file of the log is left in its directory
 ├── MissingSegment       a file of the log is missing before or between others
 ├── LogOfOtherMode       the messages of the store are in a log that the configured mode does not read
+├── UnfinishedCopy       the store is a copy that was not finished
 ├── LinkInStore          a symbolic link where only files and directories of the store may be
 ├── ForeignQueues        consume queues of a kind that only RocketMQ reads
 ├── DamagedLog           a record that was safely on the medium is no longer whole
@@ -96,6 +97,17 @@ class LogOfOtherMode(StoreError):
             if dledger
             else f"{path} holds messages at offsets at which the ledger has some too: the two logs were written independently. "
             "Nothing was opened or changed. Move away the one that does not belong to this store: commitlog or dledger-ID"
+        )
+        self.path = path
+
+
+class UnfinishedCopy(StoreError):
+    """`path` is the incomplete log of a store that `ledgermq store to-classic` began to write."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(
+            f"{path} is the log of a copy that `ledgermq store to-classic` did not finish, so messages are missing. Nothing "
+            "was opened or changed. Remove the directory of the copy, and run the command again; the original is as it was"
         )
         self.path = path
 

@@ -26,7 +26,7 @@ from .consumequeue import ConsumeQueues
 from .damage import lost_index_files, lost_units, remove_corrupt_queues
 from .deletions import deletions_file
 from .dispatch import Dispatcher, TagsCodes
-from .errors import ForeignQueues
+from .errors import ForeignQueues, UnfinishedCopy
 from .events import LogEvents
 from .index import IndexFiles
 from .local_commitlog import open_local_commit_log
@@ -39,6 +39,8 @@ log = get_logger(__name__)
 
 FOREIGN_QUEUES = ("consumequeue_ext", "batchconsumequeue")
 """Directories of queues that only RocketMQ reads."""
+UNFINISHED = "commitlog-unfinished"
+"""The directory of a log that is being copied here, until all of it is on the medium; no broker reads it."""
 
 
 @attrs.frozen(repr=False)
@@ -65,12 +67,15 @@ async def open_message_store(
 
     Raises:
         StoreInUse: another broker has it open. Nothing was changed.
+        UnfinishedCopy: the store is being written by a copy that did not end, or has not yet. Nothing was changed.
         WrongSegmentSize, DamagedLog: see these classes. Nothing was truncated.
         OSError: the disk refused.
     Durability: on leaving, everything appended is synced and the next start has nothing to recover.
     Cancellation: leaves the store as a clean exit does.
     """
     root = config.store_path_root_dir
+    if world.disk.exists(unfinished := f"{root}/{UNFINISHED}"):
+        raise UnfinishedCopy(unfinished)
     world.disk.make_directories(root)
     world.disk.make_directories(config.commit_log_directory)
     lock = lock_store(world.disk, root)

@@ -25,6 +25,7 @@ _KEYS = {
     "synced_index": "syncedIndex",
     "synced_term": "syncedTerm",
     "synced_position": "syncedPosition",
+    "index_unsure": "indexUnsure",
 }
 _CONFIGURATIONS = "configurations"
 
@@ -43,6 +44,8 @@ class Checkpoint:
     synced_term: int = NO_TERM
     synced_position: int = 0
     """The position where that entry ends; without an entry, where the first one will begin."""
+    index_unsure: int = 0
+    """1 while the index is being made anew, because some of its records may then be durable and earlier ones not."""
     configurations: tuple[tuple[int, bytes], ...] = ()
     """The index and body of each configuration entry up to the synced entry, and of the last one before the first entry."""
 

@@ -124,7 +124,8 @@ class DiskTasks:
         ledger = self.ledger
         async with self.lock:
             present = ledger.checkpoint
-            if (present.synced_index, present.committed_index) == (ledger.synced_index, ledger.committed_index):
+            known = present.synced_index, present.committed_index
+            if known == (ledger.synced_index, ledger.committed_index) and not present.index_unsure:
                 return
             try:
                 await self.workers.run(ledger.write_checkpoint)

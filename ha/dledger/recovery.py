@@ -126,7 +126,11 @@ def _recover(ledger: Ledger, checkpoint: Checkpoint) -> None:
         return
     _finish_expiry(ledger, checkpoint)
     ledger.first_position = data.files[0].start
-    trusted = _is_there(ledger, checkpoint)
+    trusted = not checkpoint.index_unsure and _is_there(ledger, checkpoint)
+    if not trusted and checkpoint.synced_index >= 0:
+        # A power cut may keep the record of the checkpoint's entry and lose earlier ones; the next start must not trust it.
+        ledger.checkpoint = attrs.evolve(checkpoint, index_unsure=1)
+        ledger.checkpoint_file.save(ledger.checkpoint)
     _start(ledger, checkpoint, trusted=trusted)
     start = ledger.end_position
     _walk(ledger)

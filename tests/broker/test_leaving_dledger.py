@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import random
+from collections import Counter
+from errno import EIO
+from itertools import count
+from typing import Any, cast
+
 import attrs
 import pytest
 import trio
@@ -14,8 +20,13 @@ from ledgermq.client.producer import open_producer
 from ledgermq.message.layout import decode_record
 from ledgermq.message.message import Message, MessageQueue
 from ledgermq.message.units import QueueId
-from ledgermq.store.errors import LogOfOtherMode, StoreInUse
+from ledgermq.store.config import StoreConfig
+from ledgermq.store.errors import LogOfOtherMode, StoreInUse, UnfinishedCopy
+from ledgermq.store.opening import open_message_store
 from ledgermq.testing.history import End
+from ledgermq.testing.sim.disk import SimDisk
+from ledgermq.testing.sim.world import Machine
+from ledgermq.world.disk import Disk
 
 from .test_dledger import Group, scenario
 from .test_older_logs import leave_classic_stores, start_all, up
@@ -119,6 +130,124 @@ def test_a_classic_broker_goes_on_where_the_last_voter_ended(older: bool) -> Non
         await master.process.end(End.KILL)
         await group.nursery.start(master.process.run)
         assert content(master) == after
+
+    scenario(story)
+
+
+FILE_BYTES_MAX = 64 << 10
+"""The size of the log's files here. The index of the ledger has larger ones, and we take no more of them."""
+
+
+class MachineEndedError(BaseException):
+    """The machine loses power in the middle of a call."""
+
+
+@attrs.define(eq=False)
+class Failing:
+    """A disk or a file one of whose calls fails, counted over all of them."""
+
+    inner: Any
+    error: BaseException
+    calls_left: list[int]
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.inner, name)
+        if not callable(found) or name in ("close", "boot_id"):
+            return found
+
+        def call(*args: Any, **named: Any) -> Any:
+            self.calls_left[0] -= 1
+            if self.calls_left[0] == 0:
+                raise self.error
+            made = found(*args, **named)
+            return Failing(made, self.error, self.calls_left) if name == "open" else made
+
+        return call
+
+
+def files_below(disk: SimDisk, directory: str) -> dict[str, bytes]:
+    """The content of all files below a directory, but of locks, and of what a copy does not read."""
+    found: dict[str, bytes] = {}
+    for name in disk.list_directory(directory):
+        path = f"{directory}/{name}"
+        if name in ("lock", "consumequeue") or (name == "index" and "dledger" not in directory):
+            continue
+        if disk.is_directory(path):
+            found |= files_below(disk, path)
+        else:
+            file = disk.open(path, read_only=True)
+            found[path] = file.read(0, FILE_BYTES_MAX)
+            file.close()
+    return found
+
+
+def disk_with(files: dict[str, bytes], seed: int) -> SimDisk:
+    """A disk that has these files on its medium."""
+    disk = SimDisk(random.Random(seed))
+    for path, content in files.items():
+        disk.make_directories(path.rpartition("/")[0])
+        file = disk.open(path, create_size=len(content))
+        file.write(content, 0)
+        file.sync()
+        file.close()
+    disk.sync_directory(".")
+    for path in files:
+        disk.sync_directory(path.rpartition("/")[0])
+    return disk
+
+
+async def is_refused(machine: Machine) -> bool:
+    """Whether a classic broker refuses to open the copy."""
+    try:
+        async with open_message_store(machine.world(), StoreConfig(store_path_root_dir=TARGET)):
+            return False
+    except UnfinishedCopy as error:
+        assert "run the command again" in str(error)  # noqa: PT017 - whether it is raised is the result
+        return True
+
+
+@pytest.mark.parametrize("way", ["the call fails", "the power fails"])
+def test_a_copy_that_fails_at_any_call_is_refused_or_whole(way: str) -> None:
+    """The original stays as it was, no broker opens a part of the copy, and the next attempt succeeds."""
+
+    async def story(group: Group) -> None:
+        master = await group.master()
+        async with open_producer(group.namesrv, "p", world=group.world("10.0.3.2")) as producer:
+            await group.produce(producer, 300)
+        await remove_others(group, master)
+        await trio.sleep(1)
+        await master.process.end(End.CLEAN)
+        machine, root = master.machine, master.config.store_path_root_dir
+        original = files_below(machine.disk, root)
+        copy_of(master)
+        whole, outcomes = files_below(machine.disk, TARGET), Counter[str]()
+
+        for number in count(1):
+            machine.disk = disk_with(original, number)
+            error = OSError(EIO, "failed") if way == "the call fails" else MachineEndedError()
+            disk = Failing(machine.disk, error, [number])
+            try:
+                write_classic_copy(attrs.evolve(machine.world(), disk=cast("Disk", disk)), root, TARGET)
+            except (OSError, MachineEndedError) as raised:
+                if raised is not error:
+                    raise
+            else:
+                break
+            if way == "the power fails":
+                machine.disk = machine.disk.power_cut(number)
+            assert files_below(machine.disk, root) == original
+            if machine.disk.exists(f"{TARGET}/commitlog"):
+                assert files_below(machine.disk, TARGET) == whole
+                outcomes["whole"] += 1
+            elif files_below(machine.disk, TARGET):
+                assert await is_refused(machine)
+                outcomes["refused"] += 1
+            write_classic_copy(machine.world(), root, "another")
+            assert files_below(machine.disk, "another") == {
+                path.replace(TARGET, "another", 1): content for path, content in whole.items()
+            }
+        assert outcomes["refused"] >= 20
+        assert outcomes["whole"] >= 1
 
     scenario(story)
 

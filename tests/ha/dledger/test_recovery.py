@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from typing import Any, cast
 
@@ -132,6 +133,30 @@ def test_what_was_synced_survives_a_power_cut(
     assert without_place(found) == without_place(longest)[: len(found)]
     disk = disk.power_cut(seed + 2)
     assert content(open_small(disk)) == found
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 40), st.integers(0, 1 << 32))
+def test_an_index_that_a_power_cut_left_half_made_is_made_again(calls: int, seed: int) -> None:
+    """The checkpoint may name an entry whose index record survived, while records before it did not."""
+    disk = SimDisk(random.Random(seed))
+    ledger, model = open_small(disk), Model()
+    for number in range(30):
+        append(ledger, model, number)
+    sync(ledger, model, 0)
+    checkpoint(ledger, model, 0)
+    ledger.close()
+    disk.remove_tree("store/dledger-n0/index")
+    disk.sync_directory("store/dledger-n0")
+    with contextlib.suppress(PowerCutError):
+        ledger = open_small(fused(disk, Fuse(calls)))
+        append(ledger, model, 7)
+    disk = disk.power_cut(seed)
+
+    found = open_small(disk)
+
+    assert content(found)[: model.safe] == model.log[: model.safe]
+    assert found.end_index >= model.safe - 1
 
 
 @settings(max_examples=150, deadline=None)
