@@ -9,6 +9,7 @@ contains the events, and a start applies the later ones.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import attrs
 import trio
@@ -88,6 +89,8 @@ class ReplicatedTables:
     """Topics whose changes on this node are not in the log yet."""
     _unsure_offsets: dict[tuple[str, str, int], None] = attrs.field(factory=dict[tuple[str, str, int], None])
     """The topic, group and queue of commits that this node has appended and not derived yet, or could not append."""
+    _resets: set[tuple[str, str, int]] = attrs.field(factory=set[tuple[str, str, int]])
+    """The topic, group and queue of resets that clients have to follow once this node leads."""
     _refusal: str = ""
     """Why the log refused a change; empty if it accepted all of them."""
     _deliveries: int = 0
@@ -116,6 +119,10 @@ class ReplicatedTables:
         self._leads = True
         self.offsets.dirty, self.locks.dirty, self._deliveries = dict(self._unsure_offsets), {}, self.delay.changes
         self.locks.take_over(self.store.world.clock.monotonic())
+        for topic, group, queue_id in sorted(self._resets):
+            if self.offsets.query(group, topic, queue_id) is not None:
+                self.offsets.resets.add(group, topic, queue_id)
+        self._resets.clear()
         self._delivered = {str(level): offset for level, offset in self.delay.offsets().items()}
         self._unlogged_topics = {name for name, config in self.topics.topics.items() if derived.topics.get(name) != config}
         self._logged_groups, self._logged_forbidden = dict(derived.groups), dict(derived.forbidden)
@@ -127,6 +134,7 @@ class ReplicatedTables:
         self._leads = False
         self._unsure_offsets.update(self.offsets.dirty or {})
         self.offsets.dirty = self.locks.dirty = None
+        self._resets = self.offsets.resets.take_all()
         self._unlogged_topics.clear()
         self._refusal = ""
         # Deliveries since then may be truncated, and would not be repeated from the newer positions.
@@ -282,7 +290,10 @@ class ReplicatedTables:
                 [topic, group, queue_id, -1 if (offset := offsets.query(group, topic, queue_id)) is None else offset]
                 for topic, group, queue_id in taken
             ]
-            if not self._append(Control(OFFSETS_COMMITTED, {"offsets": rows})):
+            resets = [
+                [topic, group, queue_id] for topic, group, queue_id in taken if offsets.resets.holds(group, topic, queue_id)
+            ]
+            if not self._append(Control(OFFSETS_COMMITTED, {"offsets": rows, "resets": resets})):
                 offsets.dirty.update(dict.fromkeys(taken))
                 return
             self._unsure_offsets.update(dict.fromkeys(taken))
@@ -347,20 +358,27 @@ class ReplicatedTables:
         elif kind == TABLES_CARRIED:
             self._tables_carried(control)
         elif kind == OFFSETS_COMMITTED and lacks(OFFSETS_FILE):
-            rows = [(str(t), str(g), int_of(queue_id), long_of(offset)) for t, g, queue_id, offset in content["offsets"]]
-            for topic, group, queue_id, offset in rows:
-                self._unsure_offsets.pop((topic, group, queue_id), None)
-                if not follows:
-                    continue
-                if offset < 0:
-                    self.offsets.forget_queue(group, topic, queue_id)
-                else:
-                    self.offsets.commit(group, topic, queue_id, offset, bounded=False)
+            self._offsets_committed(content, follows=follows)
         elif kind == LOCKS_CHANGED and follows and lacks(LOCKS_FILE):
             for group, rows in table_of(content["locks"], "locks").items():
                 self.locks.replace(group, rows, self.store.world.clock.monotonic())
         elif kind == DELAYS_DELIVERED and follows:
             self.delay.load({"offsetTable": content["levels"]})
+
+    def _offsets_committed(self, content: Mapping[str, Any], *, follows: bool) -> None:
+        rows = [(str(t), str(g), int_of(queue_id), long_of(offset)) for t, g, queue_id, offset in content["offsets"]]
+        resets = {(str(t), str(g), int_of(queue_id)) for t, g, queue_id in content.get("resets", ())}
+        for topic, group, queue_id, offset in rows:
+            self._unsure_offsets.pop((topic, group, queue_id), None)
+            if not follows:
+                continue
+            if offset < 0:
+                self.offsets.forget_queue(group, topic, queue_id)
+            else:
+                self.offsets.commit(group, topic, queue_id, offset, bounded=False)
+            self._resets.discard((topic, group, queue_id))
+        if follows:
+            self._resets |= resets
 
     def _tables_carried(self, control: Control) -> None:
         """Take the log's tables for complete; a node whose own tables differ from the leader's drops the rest of them."""
@@ -381,6 +399,7 @@ class ReplicatedTables:
         self.locks.clear()
         self.delay.load({})
         self._unsure_offsets.clear()
+        self._resets.clear()
         self.in_log = True
 
     def events_between(self, start: int, end: int) -> Iterator[tuple[int, Control]]:

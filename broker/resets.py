@@ -4,6 +4,9 @@ A client that read a queue, or asked for the group's offset there, before the re
 would skip what the group should read again, and its commits would undo the reset. During a rebalance there may be two such
 clients, the previous reader and the next one. Hence each client follows a reset separately: when it asks for the group's
 offset, or pulls exactly there. The reset is forgotten some time after the first client has followed it.
+
+In a DLedger group the log contains the resets, but not which clients have followed them. At the next leader all clients follow
+them again, and repeat what they have not committed.
 """
 
 from __future__ import annotations
@@ -42,6 +45,10 @@ class PendingResets:
         """Record a reset; an earlier one of the same queue is replaced."""
         self._queues.setdefault((topic, group), {})[queue_id] = None
 
+    def holds(self, group: str, topic: str, queue_id: int) -> bool:
+        """Whether a reset of the queue is recorded, whoever has followed it."""
+        return queue_id in self._queues.get((topic, group), ())
+
     def must_follow(self, group: str, topic: str, queue_id: int, client: Hashable) -> bool:
         """Whether the client has to continue at the group's offset before it may pull elsewhere or commit."""
         queues = self._queues.get((topic, group))
@@ -59,6 +66,12 @@ class PendingResets:
         if followed is None:
             followed = queues[queue_id] = _Followed(now + FOLLOWED_SECONDS)
         followed.clients.add(client)
+
+    def take_all(self) -> set[tuple[str, str, int]]:
+        """Forget all resets; returns the topic, group and queue id of each."""
+        taken = {(topic, group, queue_id) for (topic, group), queues in self._queues.items() for queue_id in queues}
+        self._queues.clear()
+        return taken
 
     def forget(self, group: str, topic: str) -> None:
         """Forget the resets of a group on a topic."""

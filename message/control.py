@@ -38,7 +38,8 @@ GROUPS_CHANGED = "groups_changed"
 """`groups` holds the settings of consumer groups from here on, as `subscriptionGroup.json` has them. `forbidden` holds for each
 group whose `forbiddenTable` has changed all that it says about that group."""
 OFFSETS_COMMITTED = "offsets_committed"
-"""`offsets` holds lists of topic, group, queue id and consumer offset; -1 means that the group has no offset any more."""
+"""`offsets` holds lists of topic, group, queue id and consumer offset; -1 means that the group has no offset any more. `resets`
+holds topic, group and queue id of those offsets that were set by a reset which clients still have to follow."""
 LOCKS_CHANGED = "locks_changed"
 """`locks` holds for each consumer group whose locks on queues have changed all of them, as `queueLocks.json` has them."""
 DELAYS_DELIVERED = "delays_delivered"

@@ -8,14 +8,16 @@ import trio
 from harness.simulate.scene import Node
 from ledgermq.broker.dledger import DLedgerReplication
 from ledgermq.client.admin import open_admin
+from ledgermq.client.consumer import ConsumeFrom, open_consumer
 from ledgermq.client.producer import open_producer
 from ledgermq.message.message import Message
 from ledgermq.remoting.channel import connected
 from ledgermq.remoting.codes import RequestCode, ResponseCode
 from ledgermq.remoting.command import RemotingCommand
+from ledgermq.testing.history import End
 from ledgermq.world.network import Address
 
-from .test_dledger import Group, check_nodes_agree, scenario
+from .test_dledger import Group, check_nodes_agree, scenario, take
 
 CREATE_TOPIC = {
     "topic": "Late",
@@ -124,3 +126,34 @@ def test_tables_are_copied_from_the_leader_only() -> None:
                 assert (await ask(group, node, code, {})).code == ResponseCode.SUCCESS
 
     scenario(story)
+
+
+def test_a_member_that_was_away_follows_a_reset_at_the_next_leader() -> None:
+    """The reset is in the log, so that the member does not continue, and commit, where it was before."""
+
+    async def story(group: Group) -> None:
+        async with (
+            open_producer(group.namesrv, "p", world=group.world("10.0.3.1")) as producer,
+            open_consumer(
+                group.namesrv, "g", "T", consume_from=ConsumeFrom.FIRST, ack="explicit", world=group.world("10.0.3.3")
+            ) as consumer,
+        ):
+            await group.produce(producer, 20)
+            received = await take(consumer, 20)
+            await consumer.commit()
+            master = await group.master()
+            group.fabric.part(["10.0.3.3"], [node.machine.host for node in group.nodes])
+            await trio.sleep(70)  # until the member has given up its connections, over which it would still get the answer
+            reset = {"topic": "T", "group": "g", "timestamp": "0", "isForce": "true"}
+            answer = await ask(group, master, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset)
+            assert answer.code == ResponseCode.SUCCESS
+            await master.process.end(End.KILL)
+            assert await group.master() is not master
+            group.fabric.heal()
+            again: list[int] = []
+            with trio.fail_after(120):
+                while len(again) < 20:
+                    again += [int(message.body) for message in await consumer.get_many(20, 1.0)]
+            assert sorted(again) == sorted(received)
+
+    scenario(story, settings={"useServerSideResetOffset": "true"})

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from trio.testing import MockClock
 
-from ledgermq.client.errors import InvalidArgument
+from ledgermq.client.admin import open_admin
+from ledgermq.client.consumer import open_consumer
+from ledgermq.client.errors import InvalidArgument, SubscriptionRefused
 from ledgermq.client.subscription import (
     ConsumeFrom,
     Member,
@@ -15,6 +18,7 @@ from ledgermq.client.subscription import (
     subscriptions_of,
     subscriptions_of_member,
 )
+from ledgermq.testing.embedded import open_virtual
 
 
 def test_topics_are_taken_in_all_their_forms() -> None:
@@ -24,6 +28,17 @@ def test_topics_are_taken_in_all_their_forms() -> None:
     assert subscriptions_of({"t": "a||b"}, 5)[0].tags == {"a", "b"}
     assert subscriptions_of({"t": ""}, 5)[0].expression == "*"
     assert subscriptions_of({"t": sql("x > 1")}, 5) == [Subscription("t", "x > 1", "SQL92", 5)]
+
+
+async def test_a_filter_that_the_broker_refuses_is_raised_at_the_start(autojump_clock: MockClock) -> None:
+    """The consumer would wait for ever, because every pull would be refused."""
+    async with open_virtual() as embedded:
+        async with open_admin(embedded.namesrv, world=embedded.world) as admin:
+            await admin.create_topic("t", queues=1)
+
+        with pytest.raises(SubscriptionRefused, match="SQL92"):
+            async with open_consumer(embedded.namesrv, "g", {"t": sql("price > 10")}, world=embedded.world):
+                pass
 
 
 def test_nothing_selected_is_refused() -> None:

@@ -151,8 +151,7 @@ class Offsets(Workload):
         answer = await operator.ask_master(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields)
         if answer is None or answer.code != ResponseCode.SUCCESS or broker is None or broker is not scene.serving:
             return
-        # A new leader of a DLedger group has the offsets, and does not know which members have followed a reset.
-        if server_side and broker.config.use_server_side_reset_offset and broker.replicated is None:
+        if server_side and broker.config.use_server_side_reset_offset:
             table = loads(answer.body)["offsetTable"]
             offsets = {int(message_queue_of(key).queue_id): int(offset) for key, offset in table.items()}
             self._resets.append(Reset(asked_at, epoch, offsets))
