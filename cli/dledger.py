@@ -8,6 +8,8 @@ import click
 
 from ..client.admin import Admin, open_admin
 from ..client.errors import ClientError
+from ..ha.raft.quorum import Configuration
+from ..ha.raft.route_table import RouteTable
 from .clients import chosen_tls, json_option, namesrv_option, talks_to_cluster
 from .output import print_rows, snaked
 from .reasons import SuggestingGroup
@@ -46,9 +48,18 @@ async def nodes_of(admin: Admin) -> list[dict[str, Any]]:
     return nodes
 
 
+def leaders_of(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The leader of each broker name's group: of several the one with the newest term, as a deposed one may not know it."""
+    routes, leading = RouteTable(), [node for node in found if node.get("role") == "leader"]
+    for node in sorted(leading, key=lambda node: int(node["term"])):
+        routes.update_configuration(node["broker"], Configuration(voters=node["voters"], learners=node["learners"]))
+        routes.update_leader(node["broker"], node["selfId"], node["term"])
+    return [node for node in leading if node["selfId"] == routes.leader(node["broker"])]
+
+
 def rows_of(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The table of all nodes, with what is wrong and what to do in the last column."""
-    members = {node["group"]: {*node["voters"], *node["learners"]} for node in found if node.get("role") == "leader"}
+    members = {node["group"]: {*node["voters"], *node["learners"]} for node in leaders_of(found)}
     return [_row(node, members) for node in found]
 
 
@@ -144,11 +155,7 @@ async def remove(namesrv: str, node: str, broker: str | None) -> None:
 
 async def _change(namesrv: str, broker: str | None, action: str, node: str, address: str) -> None:
     async with open_admin(namesrv, tls=chosen_tls()) as admin:
-        leaders = [
-            found
-            for found in await nodes_of(admin)
-            if found.get("role") == "leader" and (broker is None or found["broker"] == broker)
-        ]
+        leaders = [node for node in leaders_of(await nodes_of(admin)) if broker is None or node["broker"] == broker]
         if len(leaders) != 1:
             names = ", ".join(sorted(found["broker"] for found in leaders))
             raise click.ClickException(

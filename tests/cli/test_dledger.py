@@ -4,26 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-import signal
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from click.testing import Result
+from ledgermq.cli.dledger import leaders_of
 
-Run = Callable[..., Result]
-
-
-class Ledgermq(Protocol):
-    process: subprocess.Popen[str]
-
-    def wait_for(self, pattern: str) -> re.Match[str]: ...
-
-    def stop(self, number: int = signal.SIGTERM) -> int: ...
-
-
-Start = Callable[..., Ledgermq]
+from .processes import Run, Start
 
 
 def nodes(runner: Run, namesrv: str) -> dict[str, dict[str, Any]]:
@@ -76,3 +62,15 @@ def test_a_cluster_without_groups_says_so(start: Start, runner: Run) -> None:
     assert "no broker of this cluster belongs to a DLedger group" in runner("dledger", "status", namesrv=namesrv).output
     refused = runner("dledger", "transfer", "n1", namesrv=namesrv, status=1)
     assert "no leader of such a DLedger group is known" in refused.stderr
+
+
+def test_a_node_that_does_not_know_of_its_successor_is_not_taken_for_the_leader() -> None:
+    """It was cut off and comes back; the newest term counts, in each group on its own."""
+    members = {"voters": ["n0", "n1", "n2"], "learners": ["n3"]}
+    deposed = {"broker": "a", "selfId": "n2", "role": "leader", "term": 4, **members}
+    leads = {"broker": "a", "selfId": "n0", "role": "leader", "term": 5, **members}
+    follower = {"broker": "a", "selfId": "n1", "role": "follower", "term": 5, **members}
+    of_another_group = {"broker": "b", "selfId": "n2", "role": "leader", "term": 1, **members}
+    silent = {"broker": "b", "selfId": None, "failure": "no answer"}
+
+    assert leaders_of([leads, follower, deposed, silent, of_another_group]) == [leads, of_another_group]

@@ -10,7 +10,7 @@ import pytest
 from ledgermq.testing.ports import reserved_ports
 from ledgermq.world.disk import RealDisk
 
-from .test_dledger import Run, Start
+from .processes import Run, Start
 
 
 @pytest.fixture

@@ -31,12 +31,13 @@ from ledgermq.testing.commitlog_contract import (
     LogUnderTest,
     check_commit_log,
 )
-from ledgermq.testing.framed_log import FramedLog, Medium
 from ledgermq.testing.sim.clock import SimClock
 from ledgermq.testing.sim.disk import SimDisk
 from ledgermq.testing.sim.network import SimFabric
 from ledgermq.testing.sim.scheduler import seeded_run
 from ledgermq.world.real import World, real_world
+
+from .framed_log import FramedLog, Medium
 
 P = ParamSpec("P")
 T = TypeVar("T")

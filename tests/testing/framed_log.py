@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator, Sequence
 import attrs
 import trio
 
-from ..message.layout import PHYSICAL_OFFSET_AT, DerivedParts, derived_parts, put_physical_offset
-from ..store.commitlog import Appended, Done, Evidence, LogFile
-from ..store.errors import NotWritable
-from ..store.pending import PendingPuts
-from ..store.statuses import PutStatus
+from ledgermq.message.layout import PHYSICAL_OFFSET_AT, DerivedParts, derived_parts, put_physical_offset
+from ledgermq.store.commitlog import Appended, Done, Evidence, LogFile
+from ledgermq.store.errors import NotWritable
+from ledgermq.store.pending import PendingPuts
+from ledgermq.store.statuses import PutStatus
 
 HEADER_SIZE = 48
 COMMIT_SECONDS = 0.005
@@ -193,13 +193,13 @@ class FramedLog:
     def close(self) -> None:
         """Do nothing, because nothing is open."""
 
-    def start_below(self, acceptable: Callable[[int, int], bool]) -> int:  # noqa: ARG002 - nothing here is older than the log
+    def start_below(self, acceptable: Callable[[int, int], bool]) -> int:
         return self.min_offset
 
-    def read_back(self, start: int, evidence: Evidence) -> Iterator[tuple[int, DerivedParts | None]]:  # noqa: ARG002 - memory is whole
+    def read_back(self, start: int, evidence: Evidence) -> Iterator[tuple[int, DerivedParts | None]]:
         return self.records(start, self.medium.end)
 
-    def end_at(self, end: int, read_from: int, evidence: Evidence) -> bool:  # noqa: ARG002 - memory is whole
+    def end_at(self, end: int, read_from: int, evidence: Evidence) -> bool:
         assert end == self.medium.end
         return False
 
