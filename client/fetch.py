@@ -158,6 +158,8 @@ class Fetcher:
                 # The slave is behind the offset that we reached on its master; pause unless another member gets the next pull.
                 found = self._next_member()
                 return BEHIND_PAUSE_SECONDS if found is not None and found[0] == address else 0.0
+            elif next_offset < assigned.next_offset:
+                self.on_moved(next_offset)  # the messages from there on will be pulled again
             else:
                 assigned.next_offset = next_offset
             return 0.0

@@ -59,3 +59,47 @@ async def test_an_answer_that_comes_while_the_queue_is_given_away_moves_no_offse
 
     assert assigned.committable == 5
     assert not assigned.buffered
+
+
+@attrs.define(eq=False)
+class Answering:
+    """A session whose pulls get prepared answers; after the last one the pull loop is cancelled."""
+
+    answers: list[tuple[ResponseCode, int, bytes]]
+    """Code, offset to continue at, and records."""
+    scope: trio.CancelScope
+
+    @property
+    def routes(self) -> Answering:
+        return self
+
+    def avoided(self) -> frozenset[Address]:
+        return frozenset()
+
+    def member(self, *_: object) -> tuple[Address, int]:
+        return BROKER, 0
+
+    async def call(self, _address: Address, command: RemotingCommand, _timeout_seconds: float) -> RemotingCommand:
+        await trio.lowlevel.checkpoint()
+        code, next_offset, body = self.answers.pop(0)
+        if not self.answers:
+            self.scope.cancel()
+        ext = {"nextBeginOffset": next_offset, "maxOffset": 7, "minOffset": 0, "suggestWhichBrokerId": 0}
+        return command.response(code, ext, body)
+
+
+async def test_a_member_that_sends_the_client_back_makes_it_hold_no_message_twice() -> None:
+    """What was pulled from there on is dropped, because it is pulled again."""
+    assigned = AssignedQueue(MessageQueue("t", "b", 0), 5)
+    scope = trio.CancelScope()
+    both = record(5) + record(6)
+    answers = [(ResponseCode.SUCCESS, 7, both), (ResponseCode.PULL_RETRY_IMMEDIATELY, 5, b""), (ResponseCode.SUCCESS, 7, both)]
+    session = cast("Session", cast("Any", Answering(answers, scope)))
+    plan = PullPlan("g", Subscription("t"), commits=True)
+
+    with scope:
+        await Fetcher(session, plan, assigned, Recorder(), lambda: None, assigned.move).run()
+
+    assert [message.queue_offset for message in assigned.buffered] == [5, 6]
+    assigned.stop()
+    assert assigned.held_bytes == 0
