@@ -3,7 +3,7 @@
 Positions are known when `append` returns; completion (flush, slaves, a majority) comes later through `when_stored`. A log owns
 its framing: readers walk `records` and never parse fillers, entry headers or entries that are no message. Readers see
 nothing at or beyond `readable_offset`. `append` is synchronous, so that queue offsets assigned just before it cannot be
-overtaken. The contract suite in `ledgermq.testing.contracts` checks what every implementation must do.
+overtaken. The contract suite in `ledgermq.testing.commitlog_contract` checks what every implementation must do.
 """
 
 from __future__ import annotations
