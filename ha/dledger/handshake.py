@@ -53,7 +53,7 @@ class LogBeginning:
     older_end: int = NO_OLDER_LOG
     """The end of the last record of the older log, or `NO_OLDER_LOG`."""
     older_crc: int = 0
-    """CRC-32 of the older log's last bytes."""
+    """CRC-32 of the older log's last bytes; without an older log, of the body of entry 0 once that is committed, else 0."""
 
     @property
     def has_older_log(self) -> bool:
@@ -309,6 +309,13 @@ def _older_mismatch(own: NodeCard, theirs: NodeCard) -> str | None:
         return (
             f"the ledger of node {own.peer} begins at {first.position}, that of node {theirs.peer} at {second.position}: they "
             "continue different logs and cannot be one group"
+        )
+    both = first.older_crc and second.older_crc and not first.has_older_log and not second.has_older_log
+    if both and first.older_crc != second.older_crc:
+        return (
+            f"the ledgers of node {own.peer} and node {theirs.peer} have different first entries: they are of two groups that "
+            f"have the name {own.group}. Correct the addresses, or give each group its own dLegerGroup; a node can change "
+            "its group only with an empty store"
         )
     return None
 

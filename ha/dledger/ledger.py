@@ -15,10 +15,11 @@ from itertools import pairwise
 
 import attrs
 
+from ...message.checksum import crc32
 from ...message.fields import Buffer
 from ...store.errors import NotWritable
 from ...store.segments import Segment
-from ..errors import CommittedEntries, LedgerGap
+from ..errors import CommittedEntries, HaError, LedgerGap
 from .checkpoint import Checkpoint
 from .entry_files import Stamp
 from .layout import (
@@ -339,6 +340,14 @@ class Ledger(Places):
     def failed(self, error: OSError) -> None:
         """Note that a sync failed: unsynced entries may or may not be durable, and a later successful sync proves nothing."""
         self.failure = f"the disk failed to sync positions from {self.synced_position} on: {error.strerror or error}"
+
+    @property
+    def first_crc(self) -> int:
+        """CRC-32 of the body of entry 0, which no other group has; 0 if it has expired, or may still be replaced."""
+        try:
+            return crc32(self.body(0)) if self.begin_index == 0 <= self.committed_index else 0
+        except HaError:  # a damaged entry says nothing of its group
+            return 0
 
     def write_checkpoint(self) -> None:
         """Write what is durable to the checkpoint, so that the next recovery reads only later entries. Blocks.

@@ -254,9 +254,20 @@ class Links:
             log.error("raft_connection_refused", peer=peer, address=str(address), reason=str(error))
 
     def refusals(self) -> tuple[str, ...]:
-        """Why nodes that dial are refused at present."""
+        """Why nodes that dial are refused or not answered at present."""
         now = self.clock.monotonic()
-        return tuple(reason for reason, last in self.turned_away.items() if now - last < REFUSAL_SHOWN_SECONDS)
+        refused = [reason for reason, last in self.turned_away.items() if now - last < REFUSAL_SHOWN_SECONDS]
+        members = {peer for peer, _ in self.outgoing}
+        strangers = {accepted.peer: accepted.stream.peer.host for accepted in self.accepted if accepted.peer is not None}
+        return (
+            *refused,
+            *(
+                f"node {peer} at {host} is no member of group {self.identity.group} here: let it join with `ledgermq dledger "
+                "add`, or correct dLegerGroup or dLegerPeers there"
+                for peer, host in sorted(strangers.items())
+                if peer not in members
+            ),
+        )
 
     def _turn_away(self, host: str, error: HaError) -> None:
         if isinstance(error, HaRefused | WrongRaftDialect):

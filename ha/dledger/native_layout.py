@@ -26,7 +26,11 @@ HELLO = Layout(
         Field("data_file_size", "q", "all nodes of a group cut their data files alike"),
         Field("begin_position", "q", "where entry 0 lies; -1 = there is none yet, -2 = it has expired"),
         Field("older_end", "q", "behind the last record of the classic log that the ledger continues; -1 = it has none"),
-        Field("older_crc", "I", "CRC-32 of the last bytes of that log"),
+        Field(
+            "older_crc",
+            "I",
+            "CRC-32 of the last bytes of that log; without one, of the body of entry 0 once that is committed, else 0",
+        ),
         Field("group_size", "h", "bytes of the group's name"),
         Field("from_size", "h", "bytes of the dialler's id"),
         Field("to_size", "h", "bytes of the id that the dialler expects the listener to have"),

@@ -166,7 +166,9 @@ class Replica:
             return LogBeginning(EXPIRED)
         if older is not None and older.end is not None and not older.expired:
             return LogBeginning(older.end.divided_offset, older.end.end, older.end.crc)
-        return LogBeginning(NOT_BEGUN if ledger.empty else ledger.begin_position)
+        if ledger.empty:
+            return LogBeginning(NOT_BEGUN)
+        return LogBeginning(ledger.begin_position, older_crc=ledger.first_crc)
 
     def status(self) -> ReplicaStatus:
         """Return the current status of the node."""

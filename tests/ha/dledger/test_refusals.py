@@ -8,6 +8,7 @@ import attrs
 import pytest
 import trio
 
+from ledgermq.ha.dledger.members import change_members
 from ledgermq.ha.dledger.native_layout import TAG
 from ledgermq.ha.dledger.settings import ReplicaSettings, parse_peers
 from ledgermq.ha.dledger.waiters import Outcome
@@ -18,6 +19,7 @@ from ledgermq.testing.sim.world import Machine
 from ledgermq.world.network import Address
 
 from .groups import PORT, Group, files_of, scenario
+from .ledgers import content
 
 
 async def refusal_of(group: Group, stranger: str) -> str:
@@ -175,6 +177,63 @@ def test_the_members_of_a_group_are_those_in_its_log_whatever_a_list_of_peers_sa
         await group.put_until_done()
         await group.converged()
         group.check()
+
+    scenario(story)
+
+
+def test_a_node_of_another_group_with_the_same_name_is_not_taken_over() -> None:
+    """Both logs have entries of the same indexes and terms, so Raft alone takes them for equal and appends to a wrong log."""
+
+    async def story(group: Group) -> None:
+        first = await group.leader()
+        assert await group.put(first, 5) is Outcome.COMMITTED
+        await group.converged()
+        shared = group.nodes[PeerId("n0")]
+        before = content(shared.up.ledger)
+        peers = {PeerId(f"n{at}"): Address(f"10.0.0.{at + 1}", PORT) for at in (3, 4, 5)}
+        others = [group.add(peer, peers=peers) for peer in peers]
+        for node in others:
+            await node.start()
+        second = await group.leader(among=others)
+        assert await group.put(second, 9) is Outcome.COMMITTED
+
+        addresses = {**peers, shared.peer: group.peers[shared.peer]}
+        with trio.move_on_after(10) as waiting:
+            await change_members(second.up, (*peers, shared.peer), (), addresses)
+
+        assert waiting.cancelled_caught
+        assert content(shared.up.ledger) == before
+        (refusal,) = [peer.refusal for peer in second.up.status().peers if peer.peer == shared.peer]
+        assert "two groups that have the name g" in (refusal or "")
+        assert await group.put(first, 1) is Outcome.COMMITTED
+
+    scenario(story)
+
+
+def test_a_group_names_the_nodes_that_are_started_with_one_of_its_members_in_their_list() -> None:
+    """They wait for that member, which belongs to another group with the same name, and elect nobody."""
+
+    async def story(group: Group) -> None:
+        leader = await group.leader()
+        assert await group.put(leader, 5) is Outcome.COMMITTED
+        shared = group.nodes[PeerId("n0")]
+        peers = {
+            shared.peer: group.peers[shared.peer],
+            **{PeerId(f"n{at}"): Address(f"10.0.0.{at + 1}", PORT) for at in (3, 4)},
+        }
+        strangers = [group.add(peer, peers=peers) for peer in (PeerId("n3"), PeerId("n4"))]
+        for node in strangers:
+            await node.start()
+        await trio.sleep(10)
+
+        assert [node.up.leading.leader for node in strangers] == [None, None]
+        assert [node.up.status().waits_for for node in strangers] == [(shared.peer,)] * 2
+        notes = shared.up.status().turned_away
+        assert [note.partition(" is no member of group g here")[0] for note in notes] == [
+            "node n3 at 10.0.0.4",
+            "node n4 at 10.0.0.5",
+        ]
+        assert await group.put(leader, 1) is Outcome.COMMITTED
 
     scenario(story)
 
