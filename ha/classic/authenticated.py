@@ -400,7 +400,7 @@ class AuthenticatedSlave:
         if point is None and self._end > self.log.min_offset:
             facts.append(self._abandoned(start, welcome))
         elif point is not None and point < self._end:
-            facts.append(TailDropped(point, self._end, *self._promises(point)))
+            facts.append(TailDropped(point, self._end, *self._promises(point, welcome.epochs)))
         self._end = start
         self._master_epochs = welcome.epochs
         self.epochs = welcome.epochs.truncated(start)
@@ -409,13 +409,16 @@ class AuthenticatedSlave:
         facts.append(JoinedMaster(start, self.epochs))
         self.stage = Stage.TRANSFER
 
-    def _promises(self, start: int) -> tuple[int, int]:
-        return max(start, min(self.confirmed, self._end)), self.epochs.promised_end(start, self._end)
+    def _promises(self, start: int, master: EpochList) -> tuple[int, int]:
+        last = self.epochs.at(self._end - 1)
+        # A master that never had our last epoch cannot have lost its bytes in a crash, and nobody knows what was confirmed.
+        confirmed = self._end if last is not None and master.never_had(last) else self.confirmed
+        return max(start, min(confirmed, self._end)), self.epochs.promised_end(start, self._end)
 
     def _abandoned(self, start: int, welcome: Welcome) -> LogAbandoned:
         common = common_point(self.epochs, self._end, welcome.epochs, welcome.max_offset)
         common = self.log.min_offset if common is None else max(common, self.log.min_offset)
-        return LogAbandoned(start, self.log.min_offset, self._end, common < self._end, *self._promises(common))
+        return LogAbandoned(start, self.log.min_offset, self._end, common < self._end, *self._promises(common, welcome.epochs))
 
     def _frames(self, facts: list[SlaveFact]) -> None:
         inbox = self._inbox

@@ -73,6 +73,17 @@ class EpochList:
         """The epoch of the byte at `offset`."""
         return next((entry for entry in reversed(self.entries) if entry.start <= offset), None)
 
+    def never_had(self, epoch: Epoch) -> bool:
+        """Whether the log of this list certainly never had `epoch`: another epoch has its number, or none has reached it.
+
+        A master numbers on from the epochs that it has begun, also from one whose bytes it has lost in a crash. So only a node
+        whose store is an older copy, or one that did not follow the writer of `epoch`, falls behind that number.
+        """
+        twin = next((entry for entry in self.entries if entry.number == epoch.number), None)
+        if twin is None:
+            return not self.entries or self.entries[-1].number < epoch.number
+        return (twin.start, twin.writer) != (epoch.start, epoch.writer)
+
     def end_of(self, epoch: Epoch, log_end: int) -> int:
         """Where `epoch` ends: the start of the next one, or the end of the log."""
         position = self.entries.index(epoch)

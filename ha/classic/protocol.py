@@ -94,7 +94,8 @@ class TailDropped:
     start: int
     end: int
     confirmed_end: int
-    """The end of the removed bytes that the master had reported as confirmed; `start` if there are none."""
+    """The end of the removed bytes that the master had reported as confirmed; `start` if there are none. It is `end` if the
+    master has never had the epoch of the last byte."""
     promised_end: int
     """The end of the removed bytes whose puts waited for a slave and may have been acknowledged; `start` if there are none."""
 

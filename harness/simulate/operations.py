@@ -156,10 +156,10 @@ class Operations:
         self.history.promotions.append(scene.epoch)
         self.history.misled.append(scene.epoch)
         self._ended(End.KILL)
+        await master.process.end(End.POWER)
         for node in killed:
             await node.process.end(End.KILL)
             scene.fabric.count("slave_killed_before_restore")
-        await master.process.end(End.POWER)
         master.machine.restore(self._backup[1])
         await trio.sleep(outage_seconds)
         self.heal()

@@ -290,9 +290,9 @@ def copy_tree(source: SimDisk, target: SimDisk, path: str) -> None:
             target.open(f"{path}/{name}", create_size=len(content)).write(content, 0)
 
 
-def power_cut_in_the_log(disk: SimDisk, start: int) -> SimDisk:
-    """A power cut that loses something of what the first segment has from `start` on, which was not synced."""
+def power_cut_in_the_log(disk: SimDisk, start: int, size: int = SEGMENT) -> SimDisk:
+    """A power cut that loses something of the `size` bytes from `start` on in the first segment, which were not synced."""
     path = f"store/commitlog/{0:020d}"
-    written = disk.open(path).read(start, disk.size(path))
+    written = disk.open(path).read(start, size)
     cuts = (disk.power_cut(seed) for seed in range(100))
-    return next(cut for cut in cuts if cut.open(path).read(start, len(written)) != written)
+    return next(cut for cut in cuts if cut.open(path).read(start, size) != written)

@@ -88,3 +88,15 @@ def test_a_list_that_goes_back_is_refused(starts: tuple[tuple[int, int], ...]) -
     """Numbers ascend and starts never descend."""
     with pytest.raises(CorruptEpochs):
         epochs(*starts)
+
+
+def test_a_list_never_had_an_epoch_whose_number_it_gives_to_another_one_or_has_not_reached() -> None:
+    """A list with later epochs may have lost the bytes of one, and with them its entry."""
+    first, second, third = Epoch(1, 0, A, 2), Epoch(2, 100, A, 2), Epoch(3, 200, A, 2)
+
+    assert EpochList().never_had(first)
+    assert EpochList((first,)).never_had(second)
+    assert EpochList((first, Epoch(2, 100, B, 2))).never_had(second)
+    assert EpochList((first, Epoch(2, 90, A, 2), third)).never_had(second)
+    assert not EpochList((first, third)).never_had(second)
+    assert not EpochList((first, second)).never_had(second)

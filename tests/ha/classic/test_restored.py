@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import random
+from typing import cast
 
 import pytest
 import trio
@@ -11,6 +12,7 @@ from trio.testing import MockClock
 
 from ledgermq.store.statuses import PutStatus
 from ledgermq.testing.sim.disk import SimDisk
+from ledgermq.testing.sim.workers import SimWorkers
 
 from ..nodes import Joined, OpenNode, copy_tree, incoming, power_cut_in_the_log
 
@@ -134,3 +136,62 @@ async def test_a_slave_gives_up_what_a_sync_flush_master_lost_before_it_was_flus
         await slave.caught_up(master)
 
         assert slave.content() == master.content()
+
+
+async def test_a_slave_refuses_a_copy_from_before_an_epoch_of_which_it_has_only_reported_bytes(
+    autojump_clock: MockClock, open_node: OpenNode, joined: Joined
+) -> None:
+    """The first put is answered, and the slave does not hear of that: but its master has never had the epoch of these bytes."""
+    settings = {"sync_flush": True, "flush": "SYNC_FLUSH"}
+    async with open_node("s", slave=True, **settings) as slave, open_node("m", sync_master=True, **settings) as master:
+        await joined(master)
+        assert (await master.store.put_one(incoming())).status is PutStatus.PUT_OK
+        await slave.caught_up(master)
+        copied_end, slave_disk, master_disk = master.store.log.max_offset, slave.disk.kill(), master.disk.kill()
+    old = SimDisk(random.Random(9))
+    copy_tree(master_disk, old, "store")
+    async with (
+        open_node("s", slave=True, disk=slave_disk, **settings) as slave,
+        open_node("m", sync_master=True, disk=master_disk, **settings) as master,
+    ):
+        await joined(master)
+        cast("SimWorkers", master.world.workers).delay_seconds_max = 1.0
+        assert (await master.store.put_one(incoming())).status is PutStatus.PUT_OK
+        assert slave.store.log.readable_offset == copied_end < slave.store.log.max_offset
+        kept, slave_disk = slave.content(), slave.disk.kill()
+        master.disk.kill()
+    async with (
+        open_node("m", sync_master=True, disk=old, **settings),
+        open_node("s", slave=True, disk=slave_disk, **settings) as slave,
+    ):
+        await slave.until(lambda: slave.client.refusal is not None)
+
+        assert f"is another one from {copied_end} on" in (slave.client.refusal or "")
+        assert slave.content() == kept
+
+
+async def test_a_slave_gives_up_a_whole_epoch_that_its_master_lost_before_it_was_flushed(
+    autojump_clock: MockClock, open_node: OpenNode, joined: Joined
+) -> None:
+    """Power fails during the first flush of a master: it still knows that it began the epoch, so its store is no older copy."""
+    settings = {"sync_flush": True, "flush": "SYNC_FLUSH"}
+    async with open_node("s", slave=True, **settings) as slave:
+        async with open_node("m", sync_master=True, **settings) as master:
+            await joined(master)
+            assert (await master.store.put_one(incoming())).status is PutStatus.PUT_OK
+            await slave.caught_up(master)
+            answered_end, disk = master.store.log.max_offset, master.disk.kill()
+        async with open_node("m", sync_master=True, disk=disk, **settings) as master:
+            await joined(master)
+            cast("SimWorkers", master.world.workers).delay_seconds_max = 100.0
+            master.put(10)
+            await slave.until(lambda: slave.store.log.max_offset == master.store.log.max_offset)
+            assert master.store.log.flushed_offset == answered_end
+            disk = power_cut_in_the_log(master.disk, answered_end, 8)
+        async with open_node("m", sync_master=True, disk=disk, **settings) as master:
+            assert master.store.log.max_offset == answered_end
+            await joined(master)
+            assert (await master.store.put_one(incoming())).status is PutStatus.PUT_OK
+            await slave.caught_up(master)
+
+            assert slave.content() == master.content()
