@@ -65,6 +65,8 @@ class CheckpointKeeper:
     """Counts cuts of the log, so that a mark from before a cut is not written after it."""
     _removals: int = 0
     """Counts removals of files, so that a mark from before a removal does not say later that the files are there."""
+    _removable: int = 0
+    """Up to where the log may be removed. Segments are removed one by one, so a mark may be counted between two of them."""
     _cutting: bool = False
     """Whether a cut is in progress, from `begin_cut` to `end_cut`; neither a mark nor a note is written then."""
     _saving: trio.Lock = attrs.field(factory=trio.Lock)
@@ -183,9 +185,8 @@ class CheckpointKeeper:
                 checkpoint.physical_timestamp = checkpoint.logical_timestamp = timestamp
                 indexed = store.index.forced_offset if store.index is not None else -1
                 full = store.index.full_files if store.index is not None else 0
-                allowed = RecoveryMark.decode(checkpoint.mark)
-                if removals != self._removals and allowed is not None:
-                    mark = _after_removal(mark, allowed.log_min_offset)
+                if removals != self._removals or mark.log_min_offset < self._removable:
+                    mark = _after_removal(mark, max(mark.log_min_offset, self._removable))
                 self._written = attrs.evolve(mark, indexed_offset=indexed, full_index_files=full).with_partial(self._partial)
                 checkpoint.mark = self._written.encode()
                 await self._write_limit()
@@ -284,7 +285,7 @@ class CheckpointKeeper:
             OSError: the disk refused; the old mark remains.
         """
         self._cuts += 1
-        self._cutting = True
+        self._cutting, self._removable = True, 0
         self._written = self._partial = None
         self._partial_at = -inf
         async with self._writing:
@@ -318,12 +319,14 @@ class CheckpointKeeper:
         if self.store.events.unsaved_end:
             await self.save()  # after a crash, only the removed records would have the next offsets of queues
         self._removals += 1
+        self._removable = log_min_offset
         async with self._writing:
             mark = RecoveryMark.decode(self.checkpoint.mark)
             if mark is not None:
                 mark = _after_removal(mark, log_min_offset)
                 self._written, self.checkpoint.mark = mark, mark.encode()
                 await self.store.world.workers.run(self.checkpoint.save)
+        self._removals += 1  # a mark may have been counted since, and the caller removes files in this turn
 
     def _mark(self, position: int) -> RecoveryMark:
         """A mark at `position` that names a record before it that is in a queue: the last one, if it is easily found."""

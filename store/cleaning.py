@@ -13,6 +13,7 @@ import attrs
 import trio
 
 from ..world.events import get_logger
+from ..world.slices import in_slices
 from ..world.ticks import next_tick
 from .put_side import PutSide
 from .retention import MANUAL_ROUNDS, FileAge, Reason, RetentionRules, disk_full, due
@@ -124,11 +125,15 @@ class Cleaner:
         Raises:
             OSError: a file could not be deleted; the next round tries again.
         """
-        low = self.store.log.min_offset
-        await self.before_removal(low)
-        for queue in self.store.queues.table.values():
-            queue.expire(low)
+        low, table = self.store.log.min_offset, self.store.queues.table
+        async for queues in in_slices(list(table.items())):
+            # A checkpoint that was written since the last slice counts the files that this one removes.
+            await self.before_removal(low)
+            for key, queue in queues:
+                if table.get(key) is queue:  # its topic has not been deleted meanwhile
+                    queue.expire(low)
         if self.store.index is not None:
+            await self.before_removal(low)
             self.store.index.expire(low)
 
     def _mark_disk(self, full: bool, ratio: float) -> None:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import errno
+from collections import Counter
 from pathlib import Path
 
 import pytest
+import trio
 
 from ledgermq.store.checkpointing import CheckpointKeeper
 from ledgermq.store.cleaning import Cleaner
+from ledgermq.store.consumequeue import ConsumeQueue
 from ledgermq.store.local_commitlog import LocalCommitLog
 from ledgermq.store.message_store import MessageStore
 from ledgermq.store.statuses import GetStatus
 from ledgermq.testing.logs import capture_logs
 from ledgermq.testing.sim.disk import SimDisk
+from ledgermq.world.slices import SLICE_ITEMS
 
 from .stores import derive_all, incoming, small_store
 
@@ -140,3 +144,80 @@ async def test_a_mark_does_not_say_that_segments_are_there_which_were_removed_wh
         disk = disk.kill()
     async with small_store(tmp_path, disk=disk, file_reserved_time=0) as store:
         assert len(store.log.files()) == 1
+
+
+async def test_a_mark_that_is_counted_between_two_removals_does_not_say_that_the_later_ones_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The checkpoint is saved while several segments are removed one after the other, and written after the last of them."""
+    disk, sync_queues = SimDisk(), CheckpointKeeper._sync_queues  # pyright: ignore[reportPrivateUsage]
+    remove_oldest = LocalCommitLog.remove_oldest
+    counted, removed, saved = trio.Event(), trio.Event(), trio.Event()
+    async with small_store(tmp_path, disk=disk, file_reserved_time=0) as store, trio.open_nursery() as nursery:
+        keeper, cleaner = store.checkpoints, store.cleaner
+        assert isinstance(keeper, CheckpointKeeper)
+        assert cleaner is not None
+        store.put([incoming(b"x" * 1500) for _ in range(8)])
+        await _derive_flushed(store)
+        await keeper.save()
+
+        async def wait_for_removals(keeper: CheckpointKeeper, *, in_haste: bool) -> None:
+            counted.set()
+            await removed.wait()
+            await sync_queues(keeper, in_haste=in_haste)
+
+        async def save() -> None:
+            await keeper.save()
+            saved.set()
+
+        async def save_meanwhile(log: LocalCommitLog) -> None:
+            await remove_oldest(log)
+            if not counted.is_set():
+                store.put([incoming(b"x")])
+                await _derive_flushed(store)
+                nursery.start_soon(save)
+                await counted.wait()
+            elif len(log.files()) == 1:
+                removed.set()
+                await saved.wait()
+                raise OSError(errno.EIO, "the process is killed now")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(CheckpointKeeper, "_sync_queues", wait_for_removals)
+            patched.setattr(LocalCommitLog, "remove_oldest", save_meanwhile)
+            with pytest.raises(OSError, match="killed now"):
+                await cleaner.delete_expired()
+        disk = disk.kill()
+    async with small_store(tmp_path, disk=disk, file_reserved_time=0) as store:
+        assert len(store.log.files()) == 1
+
+
+async def test_files_of_many_queues_are_deleted_in_several_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A queue whose topic is deleted between two turns is left alone, because its files are closed."""
+    turns, expired = 0, list[tuple[int, int]]()
+    async with small_store(tmp_path, disk=SimDisk()) as store, trio.open_nursery() as nursery:
+        for queue_id in range(2 * SLICE_ITEMS):
+            store.queues.of("T", queue_id)
+        last = store.queues.of("U", 0)
+
+        async def count_turns() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                store.drop_queues("U")
+                await trio.lowlevel.checkpoint()
+
+        def expire(queue: ConsumeQueue, log_min_offset: int) -> int:
+            assert queue is not last
+            expired.append((turns, queue.queue_id))
+            return 0
+
+        assert store.cleaner is not None
+        with monkeypatch.context() as patched:
+            patched.setattr(ConsumeQueue, "expire", expire)
+            nursery.start_soon(count_turns)
+            await store.cleaner.follow_log()
+        nursery.cancel_scope.cancel()
+
+    assert len({queue_id for _, queue_id in expired}) == 2 * SLICE_ITEMS
+    assert max(Counter(turn for turn, _ in expired).values()) == SLICE_ITEMS
