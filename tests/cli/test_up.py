@@ -96,6 +96,6 @@ def test_stores_of_another_mode_are_not_passed_over(
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", ""])
-def test_a_cluster_does_not_tell_clients_to_come_everywhere(runner: Run, host: str) -> None:
+def test_a_cluster_gives_clients_no_address_of_every_interface(runner: Run, host: str) -> None:
     """A broker would register with an address that only its own machine can use."""
-    assert "give one that they can reach" in runner("up", "--host", host, status=2).stderr
+    assert "choose one that they can reach" in runner("up", "--host", host, status=2).stderr
