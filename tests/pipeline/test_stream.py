@@ -20,7 +20,7 @@ from ledgermq.pipeline.reading import open_catalog
 from ledgermq.pipeline.stream import LedgermqStreamReader, Progress
 from ledgermq.testing.embedded import Embedded
 
-from .brokers import create_topic, send
+from .brokers import create_topic, delete_topic, send
 from .stores import StoreFiles, interleaved
 
 _PLACES = ("queueId", "queueOffset", "partition", "offset")
@@ -230,6 +230,29 @@ def test_a_broker_is_read_as_its_files_are(broker: Embedded, run: Engine) -> Non
 
     assert len(rows(seen)) == len(set(rows(seen))) == 90
     assert len(seen) >= 3
+
+
+def test_a_topic_that_is_created_again_is_read_from_its_first_message(
+    broker: Embedded, run: Engine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its offsets continue, so nothing is skipped or repeated; what had not been read before the deletion is a loss."""
+    run.subscription = {"subscribe": "again"}
+    options: dict[str, Any] = {"nameServer": broker.namesrv, "maxOffsetsPerTrigger": "10"}
+    create_topic(broker.namesrv, "again", 1)
+    send(broker.namesrv, "again", 20)
+    run.on_batch = lambda found: delete_topic(broker.namesrv, "again") if len(found) == 10 else None
+    with pytest.raises(DataLoss, match=r"again@broker-a:0: .*(no longer exists|offsets 10 to 19, were deleted)"):
+        run(**options)
+    run.on_batch = lambda _: None
+    create_topic(broker.namesrv, "again", 1)
+    send(broker.namesrv, "again", 5)
+
+    with pytest.raises(DataLoss, match="10 messages, offsets 10 to 19, were deleted before they were read"):
+        run(**options)
+    seen = run(**options, failOnDataLoss="false")
+
+    assert rows(seen) == [(0, offset) for offset in range(20, 25)]
+    assert "10 messages, offsets 10 to 19, were deleted" in capsys.readouterr().err
 
 
 def test_a_stream_reports_how_far_it_is_behind(files: StoreFiles) -> None:
