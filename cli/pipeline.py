@@ -413,7 +413,9 @@ def dlq_command(
 @command.command("compact")
 @click.argument("topics", nargs=-1, required=True)
 @click.option("--by", default="keys", show_default=True, help="The column with the key.")
-@click.option("--to", required=True, metavar="DIR", help="Where Parquet files of the newest messages go.")
+@click.option(
+    "--to", required=True, metavar="DIR", help="Where Parquet files of the newest messages go; replaces the last ones."
+)
 @source_options
 @engine_options
 def compact_command(
@@ -423,7 +425,8 @@ def compact_command(
     """Write the newest message of every key; keys whose newest message is empty are left out."""
     source = source_of(topics, namesrv, store, start, end, options)
     with engine("compact", master, conf, progress) as spark:
-        from ..pipeline.jobs.letters import compact  # noqa: PLC0415
+        from ..pipeline.jobs.letters import check_replaceable, compact  # noqa: PLC0415
 
+        check_replaceable(to)
         compact(spark, source, by=by).write.mode("overwrite").parquet(to)
         click.echo(f"{spark.read.parquet(to).count()} keys")

@@ -8,8 +8,10 @@ Everything that the JVM and the workers print goes to one log file, so that a te
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -81,7 +83,11 @@ def session(
     path = log_path or os.path.join(tempfile.gettempdir(), f"ledgermq-spark-{os.getpid()}.log")
     spark_conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
     with open(path, "ab", buffering=0) as log, _environment(settings["spark.master"]):
-        gateway = launch_gateway(spark_conf, popen_kwargs={"stdout": log, "stderr": log})
+        with _deferred_interrupts() as interrupts:
+            gateway = launch_gateway(spark_conf, popen_kwargs={"stdout": log, "stderr": log})
+        if interrupts:
+            gateway.proc.stdin.close()  # the JVM ends when it reads the end of its input
+            raise KeyboardInterrupt
         context = SparkContext(conf=spark_conf, gateway=gateway)
     spark = SparkSession.builder.getOrCreate()
     context.setLogLevel("WARN")
@@ -115,6 +121,22 @@ def _on_this_machine(master: str) -> bool:
 def _cores(master: str) -> int:
     text = master.removeprefix("local").strip("[]").partition(",")[0]
     return int(text) if text.isdigit() else os.cpu_count() or 1
+
+
+@contextmanager
+def _deferred_interrupts() -> Generator[list[int]]:
+    """Collect the signals of Ctrl-C instead of raising `KeyboardInterrupt`.
+
+    Until the JVM has said how it can be reached, PySpark could not end it, and it would wait for this process for ever.
+    """
+    found: list[int] = []
+    is_ours = threading.current_thread() is threading.main_thread() and callable(signal.getsignal(signal.SIGINT))
+    before = signal.signal(signal.SIGINT, lambda number, _: found.append(number)) if is_ours else None
+    try:
+        yield found
+    finally:
+        if is_ours:
+            signal.signal(signal.SIGINT, before)
 
 
 @contextmanager

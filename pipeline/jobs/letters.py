@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ...message.message import DLQ_PREFIX, RETRY_PREFIX
 from ...message.properties import DLQ_ORIGIN_TOPIC, RETRY_TOPIC
+from ..errors import BadOption
 from .places import FORMAT, TASKS, Source, read, sole_user
 
 if TYPE_CHECKING:
@@ -108,3 +111,29 @@ def compact(spark: SparkSession, source: Source, *, by: str = "keys") -> DataFra
     newest = functions.max_by(functions.struct("bodySize", *place), order)
     winners = narrow.groupBy(by).agg(newest.alias("newest")).where("newest.bodySize > 0").select("newest.*").drop("bodySize")
     return read(spark, source).join(functions.broadcast(winners), list(place), "left_semi")
+
+
+_COMPACTED = re.compile(r"\.?(_SUCCESS|_temporary|part-.*)(\.crc)?")
+"""The names of files that Spark writes into the directory of a compaction."""
+
+
+def check_replaceable(to: str) -> None:
+    """Check that a directory of this machine has only files of an earlier compaction, because Spark deletes all that is in it.
+
+    Raises:
+        BadOption: names what would be deleted.
+    """
+    path = to.removeprefix("file://")
+    if "://" in path or not os.path.lexists(path):
+        return
+    others = (
+        sorted(name for name in os.listdir(path) if not _COMPACTED.fullmatch(name))
+        if os.path.isdir(path)
+        else [os.path.basename(path)]
+    )
+    if others:
+        raise BadOption(
+            "to",
+            to,
+            f"{others[0]!r} and all else there would be deleted, but no compaction has written it; name a new directory",
+        )

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -77,7 +77,16 @@ def in_session(session_id: int) -> list[int]:
     return found
 
 
+@pytest.fixture
+def heeded() -> Generator[None]:
+    """Programs that are started take Ctrl-C, although a shell that runs the tests in the background has it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("heeded")
 @pytest.mark.parametrize("running", [False, True])
 def test_ctrl_c_leaves_no_process(store: str, tmp_path: Path, running: bool) -> None:
     """Neither while Spark starts nor while its workers run; a terminal sends the signal to the JVM too."""

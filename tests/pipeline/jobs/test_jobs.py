@@ -200,6 +200,8 @@ def test_commands_run_the_jobs(
     audited = pipeline_command("audit", store)
     unknown = pipeline_command("stats", "TT", "--store", store, status=2)
     nowhere = pipeline_command("stats", "T", status=2)
+    compacted_again = pipeline_command("compact", "T", "--store", store, "--to", str(tmp_path / "compact"))
+    not_compacted = [pipeline_command("compact", "T", "--store", store, "--to", each, status=2) for each in (to, __file__)]
     bad_option = pipeline_command("archive", "T", "--store", store, "--to", to, "--option", "mode=LENIENT", status=2)
     bad_window = pipeline_command("stats", "T", "--store", store, "--window", "1 minutee", status=2)
     copied = ("stream", "T", "--store", store, "--sink", "noop", "--checkpoint", to)
@@ -210,7 +212,9 @@ def test_commands_run_the_jobs(
 
     assert json.loads(archived.stdout)["rows"] == 120
     assert [row["messages"] for row in json.loads(described.stdout)] == [40, 40, 40]
-    assert compacted.stdout == "120 keys\n"
+    assert compacted.stdout == compacted_again.stdout == "120 keys\n"
+    assert "'_ledgermq' and all else there would be deleted" in not_compacted[0].stderr
+    assert all("name a new directory" in each.stderr for each in not_compacted)
     assert audited.stdout.endswith("sound\n")
     assert "the topic 'TT' does not exist" in unknown.stderr
     assert "--namesrv HOST:PORT, or --store DIR" in nowhere.stderr
