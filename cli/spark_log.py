@@ -1,11 +1,13 @@
 """The file that takes what Spark and its workers print while a command runs, and the warnings in it.
 
 A worker that skips messages because `failOnDataLoss` or `mode` accept it can only write to its standard error, which is this
-file. The warnings are shown on the terminal, so that nothing is skipped silently.
+file. The warnings are shown on the terminal, so that nothing is skipped silently. What libraries log in this process, such as
+Py4J when Ctrl-C interrupts a call, goes to the file too.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import tempfile
 import threading
@@ -53,9 +55,13 @@ class SparkLog:
 
         thread = threading.Thread(target=watch, name="warnings of Spark's workers", daemon=True)
         thread.start()
+        handler = logging.FileHandler(self.path, encoding="utf-8")
+        logging.getLogger().addHandler(handler)
         try:
             yield
         finally:
+            logging.getLogger().removeHandler(handler)
+            handler.close()
             ended.set()
             thread.join()
             self._show_new()

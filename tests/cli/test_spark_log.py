@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import pytest
@@ -34,4 +35,17 @@ def test_the_file_is_kept_if_it_has_more_warnings(monkeypatch: pytest.MonkeyPatc
     shown = capsys.readouterr().err
     assert shown.splitlines()[:2] == ["ledgermq: 0", "ledgermq: 1"]
     assert shown.count(log.path) == 1
+    Path(log.path).unlink()
+
+
+def test_what_libraries_log_goes_to_the_file() -> None:
+    """Py4J logs a traceback when a call is interrupted, which the user has not asked for."""
+    log = SparkLog.create()
+    log.keep()
+
+    with log.watched():
+        logging.getLogger("py4j.clientserver").error("Exception while sending command.")
+    logging.getLogger("py4j.clientserver").error("after the command")
+
+    assert Path(log.path).read_text("utf-8") == "Exception while sending command.\n"
     Path(log.path).unlink()
