@@ -220,7 +220,7 @@ class CheckpointKeeper:
         if commit_log.flushed_offset < synced.position:
             await commit_log.flush()
         if commit_log.flushed_offset >= synced.position:
-            await self.store.world.workers.run(index.sync_partial)
+            await self.store.world.workers.run(index.sync_partial, synced)
             if cuts == self._cuts:
                 self._partial, self._partial_at = synced, trio.current_time()
 

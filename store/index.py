@@ -228,17 +228,21 @@ class IndexFiles:
         last = self.files[-1]
         return PartialIndex(int(last.name), last.next_entry, last.end_physical_offset, position)
 
-    def sync_partial(self) -> None:
-        """Sync what has been written of the last file; may run while another task writes.
+    def sync_partial(self, partial: PartialIndex) -> None:
+        """Sync what has been written of the file that `partial` names; may run while another task writes.
+
+        That file may be full by now, and not the last one any more.
 
         Raises:
             OSError: the file is not synced; only `sync` tries it again.
         """
-        last = self.files[-1]
+        index = next((index for index in self.files if int(index.name) == partial.name), None)
+        if index is None:  # its records were cut or have expired
+            return
         try:
-            last.file.sync()
+            index.file.sync()
         except OSError:
-            last.sync_failed = True
+            index.sync_failed = True
             raise
         self.disk.sync_directory(self.directory)
 

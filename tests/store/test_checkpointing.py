@@ -78,9 +78,11 @@ async def test_an_index_file_whose_sync_failed_is_whole_after_a_clean_stop_and_a
         store.put([incoming(properties=keyed) for _ in range(5)])
         derive_all(store)
         store.index.flush()
+        partial = store.index.partial(store.log.max_offset)
+        assert partial is not None
         disk.faults.sync_error = 1.0
         with pytest.raises(OSError, match="Input/output"):
-            store.index.sync_partial()
+            store.index.sync_partial(partial)
         disk.faults.calm()
     assert not disk.exists(f"{tmp_path}/abort")
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from ledgermq.store.index import IndexFiles
 from ledgermq.store.index_keys import IndexEntry
 from ledgermq.store.recovery_mark import PartialIndex
+from ledgermq.testing.sim.disk import SimDisk
 from ledgermq.world.disk import Disk, RealDisk
 
 from .watched_disk import WatchedDisk
@@ -168,6 +169,25 @@ def test_after_a_power_cut_a_file_goes_on_where_it_was_forced(tmp_path: Path, in
 
     assert index.query("T", "k1", 64, *FOREVER) == [100, 400, 700, 1000, 1300]
     assert index.files[0].next_entry == 16
+
+
+def test_the_file_that_was_being_filled_is_synced_although_it_is_full_meanwhile() -> None:
+    """The sync runs on a worker thread, so a new file may be the last one when it begins."""
+    disk = SimDisk()
+    index = index_in(Path(), disk=disk)
+    index.put_batch([("T", "", f"k{n}", n * 100, 1000 + n) for n in range(10)])
+    index.flush()
+    partial = index.partial(1000)
+    assert partial is not None
+    index.put_batch([("T", "", f"k{n}", n * 100, 1000 + n) for n in range(10, 30)])
+    index.flush()
+    assert len(index.files) == 2
+    index.sync_partial(partial)
+
+    for seed in range(20):
+        found = index_in(Path(), disk=disk.power_cut(seed))
+        assert found.load(page_cache_intact=False, forced_offset=-1, partial=partial) == 1000
+        assert [found.query("T", f"k{n}", 1, *FOREVER) for n in range(10)] == [[n * 100] for n in range(10)]
 
 
 def test_a_file_that_lacks_what_was_forced_is_made_anew(tmp_path: Path, index: IndexFiles) -> None:
