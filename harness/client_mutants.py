@@ -168,14 +168,15 @@ def end_a_reset_with_the_first_who_follows(original: Any) -> Callable[..., None]
     return follow
 
 
-CLIENT_BUGS: tuple[tuple[str, Any, str, Callable[[Any], Any]], ...] = (
-    ("acknowledge what was given back", AssignedQueue, "ack", _acknowledge_what_was_given_back),
-    ("acknowledge what is in hand at the end", Consumer, "close", _acknowledge_at_the_end),
-    ("give an ordered queue away in work", QueueKeeper, "_leave", _give_a_queue_away_in_work),
-    ("forget the owners of queues on restart", QueueLocks, "load", _forget_locks_on_restart),
-    ("redeliver behind what comes next", AssignedQueue, "redeliver_in_order", _redeliver_behind_others),
+ORDERED = ("ordered", "ordered_kinds")
+CLIENT_BUGS: tuple[tuple[str, Any, str, Callable[[Any], Any], tuple[str, ...]], ...] = (
+    ("acknowledge what was given back", AssignedQueue, "ack", _acknowledge_what_was_given_back, ("concurrent",)),
+    ("acknowledge what is in hand at the end", Consumer, "close", _acknowledge_at_the_end, ("concurrent",)),
+    ("give an ordered queue away in work", QueueKeeper, "_leave", _give_a_queue_away_in_work, ORDERED),
+    ("forget the owners of queues on restart", QueueLocks, "load", _forget_locks_on_restart, ("ordered",)),
+    ("redeliver behind what comes next", AssignedQueue, "redeliver_in_order", _redeliver_behind_others, ORDERED),
 )
-"""Name, class, attribute, and the function that makes the faulty replacement from the original."""
+"""Name, class, attribute, the function that makes the faulty replacement from the original, and the workloads that find it."""
 
 WIDE_BUGS: tuple[tuple[str, Any, str, Callable[[Any], Any], tuple[str, ...]], ...] = (
     ("stop a queue at the second retry", Redelivery, "_hold_up", _stop_a_queue_at_the_second_retry, ("ordered_kinds",)),
@@ -198,4 +199,4 @@ WIDE_BUGS: tuple[tuple[str, Any, str, Callable[[Any], Any], tuple[str, ...]], ..
         ("blocking",),
     ),
 )
-"""The same fields, and the workloads: one of them must find the bug while name servers and networks fail too."""
+"""The same fields, for bugs that must be found while name servers and networks fail too."""

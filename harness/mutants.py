@@ -371,7 +371,10 @@ MUTANTS = (
     Mutant("never give up", retry, "retries_max", _try_for_ever, simulate_cluster),
     Mutant("swap two messages of an answer", ReadSide, "get", _deliver_backwards, simulate_cluster),
     Mutant("leave a message out of an answer", ReadSide, "get", _skip_a_message, simulate_cluster),
-    *(Mutant(*planted, simulate_cluster) for planted in CLIENT_BUGS),
+    *(
+        Mutant(name, owner, attribute, make, _with("plain", *workloads))
+        for name, owner, attribute, make, workloads in CLIENT_BUGS
+    ),
     *(Mutant(name, owner, attribute, make, _widely_with(*workloads)) for name, owner, attribute, make, workloads in WIDE_BUGS),
     Mutant(
         "keep the messages of a deleted topic", ConsumeQueue, "restart", _keep_deleted_messages, _with("plain", "deletions")
