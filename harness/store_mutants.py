@@ -32,18 +32,22 @@ from ledgermq.ha.classic.acks import Acknowledgements
 from ledgermq.ha.classic.master import HAService
 from ledgermq.message import numbers
 from ledgermq.namesrv import bounds as namesrv_bounds
+from ledgermq.namesrv.handlers import Handlers
 from ledgermq.remoting.dispatcher import Dispatcher
+from ledgermq.remoting.errors import RequestRefused
 from ledgermq.remoting.server import ServerConnection
 from ledgermq.store import cleaning, consumequeue, cutting, opening
 from ledgermq.store.checkpointing import CheckpointKeeper
 from ledgermq.store.dispatch import Dispatcher as StoreDispatcher
 from ledgermq.store.errors import OffsetGap
 from ledgermq.store.index import IndexFiles
+from ledgermq.store.json_file import JsonFile
 from ledgermq.store.local_commitlog import LocalCommitLog
 from ledgermq.store.message_store import MessageStore
 from ledgermq.store.segments import Segments
 from ledgermq.testing.history import History
 from ledgermq.world import logs
+from ledgermq.world.disk import RealDisk
 from ledgermq.world.events import ROOT_LOGGER
 
 from .outcome import Outcome
@@ -254,6 +258,22 @@ def _index_any_number_of_keys(_: Any) -> Callable[[Any, Any, int], int]:
     return lambda self, records, end: end
 
 
+def _true_for_any_path(_: Any) -> Callable[[Any, str], bool]:
+    return lambda self, path: True
+
+
+def _never_there(_: Any) -> Any:
+    return property(lambda self: False)
+
+
+def _ignore_failed_writes(original: Any) -> Any:
+    async def save(self: Any, path: str, content: bytes) -> None:
+        with contextlib.suppress(RequestRefused):
+            await original(self, path, content)
+
+    return save
+
+
 PLANTED: tuple[tuple[str, Any, str, Make, Callable[[int], Outcome]], ...] = (
     (
         "move no group back behind its queue",
@@ -298,6 +318,9 @@ PLANTED: tuple[tuple[str, Any, str, Make, Callable[[int], Outcome]], ...] = (
         _mark_no_partial_index,
         found_by("store/test_index_power_cuts.py"),
     ),
+    ("take any file for a topic", RealDisk, "is_directory", _true_for_any_path, found_by("store/test_opening.py")),
+    ("begin where a table's file is empty", JsonFile, "exists", _never_there, found_by("broker/test_table_files.py")),
+    ("serve what could not be written", Handlers, "_save", _ignore_failed_writes, found_by("namesrv/test_server.py")),
     ("delete what an operator cuts", cutting, "_move_aside", _delete_what_is_cut, found_by("store/test_cutting.py")),
     (
         "derive nothing for a reader",
