@@ -41,6 +41,8 @@ class Cleaner:
     """Advances the recovery mark to an offset if that is possible, and returns where the mark is then. After a power cut, the
     records behind the mark determine the ends of queues, so no file with such records is removed."""
     _manual_rounds: int = 0
+    _cleaning: trio.Lock = attrs.field(factory=trio.Lock)
+    """Held while files are chosen and removed: two rounds at once would choose the same files, and remove younger ones too."""
 
     async def run(self) -> None:
         """Clean at every interval, until cancelled."""
@@ -66,6 +68,10 @@ class Cleaner:
         Raises:
             OSError: a file could not be deleted or looked at; the next round tries again.
         """
+        async with self._cleaning:
+            await self._clean()
+
+    async def _clean(self) -> None:
         rules, commit_log = RetentionRules.of(self.store.config), self.store.log
         now_ms = self.store.world.clock.wall_ms()
         ratio = self.store.disk_ratio()

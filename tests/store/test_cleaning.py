@@ -19,7 +19,7 @@ from ledgermq.testing.logs import capture_logs
 from ledgermq.testing.sim.disk import SimDisk
 from ledgermq.world.slices import SLICE_ITEMS
 
-from .stores import derive_all, incoming, small_store
+from .stores import SetClock, derive_all, incoming, small_store
 
 
 async def test_files_that_are_deleted_early_are_logged_as_a_warning(tmp_path: Path) -> None:
@@ -221,3 +221,23 @@ async def test_files_of_many_queues_are_deleted_in_several_turns(tmp_path: Path,
 
     assert len({queue_id for _, queue_id in expired}) == 2 * SLICE_ITEMS
     assert max(Counter(turn for turn, _ in expired).values()) == SLICE_ITEMS
+
+
+async def test_an_operator_and_the_interval_together_delete_no_more_than_has_expired(tmp_path: Path) -> None:
+    """Both would choose the same segments, and each removes the oldest one as often as it has chosen one."""
+    clock = SetClock()
+    disk = SimDisk(wall_ms=clock.wall_ms)
+    async with small_store(tmp_path, clock, disk, file_reserved_time=1) as store:
+        store.put([incoming(b"x" * 1500) for _ in range(6)])
+        clock.wall += 2 * 3_600_000
+        store.put([incoming(b"x" * 1500) for _ in range(8)])
+        await _derive_flushed(store)
+        young = next(segment for segment in store.log.files() if clock.wall - disk.modified_ms(segment.path) < 3_600_000)
+        assert young is not store.log.files()[0]
+        assert store.cleaner is not None
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(store.cleaner.delete_expired)
+            nursery.start_soon(store.cleaner.delete_expired)
+
+        assert store.log.min_offset == young.start
