@@ -43,8 +43,9 @@ async def test_a_connection_that_a_middlebox_forgot_is_replaced(autojump_clock: 
                 await producer.send(Message("t", b"after"))
             except NoAnswer as error:
                 failures.append(error)
-        assert [error.may_have_been_stored for error in failures] in ([True], [True, True])
-        assert trio.current_time() < 10
+        # A third send may begin at the moment at which the connection is given up; it fails at once.
+        assert [error.may_have_been_stored for error in failures] in ([True], [True] * 2, [True] * 3)
+        assert trio.current_time() < 7
         assert broker.bodies("t") == [b"before"] + [b"after"] * (10 - len(failures))
 
 
