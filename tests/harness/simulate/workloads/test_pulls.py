@@ -9,7 +9,7 @@ from ledgermq.testing.logs import logs_silenced
 
 
 def _alone(draw: DLedgerDraw) -> DLedgerDraw:
-    return attrs.evolve(draw, workloads=("plain", "pulls"), blows=(Blow("isolate leader"),), life_seconds=1.0)
+    return attrs.evolve(draw, workloads=("plain", "pulls"), blows=(Blow("isolate leader"),), life_seconds=3.0)
 
 
 def test_pulls_are_asked_of_every_node_and_judged_at_the_leader() -> None:
