@@ -326,6 +326,7 @@ async def test_retention_keeps_what_is_not_derived_yet(
             assert slave.store.log.min_offset == 0
 
             stuck.clear()
+            slave.store.dispatcher.wake()  # it may be waiting for more bytes, and none come
             await slave.caught_up(master)
             await slave.cleaner.delete_expired()
             assert slave.store.log.min_offset > 0
