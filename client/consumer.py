@@ -473,8 +473,11 @@ async def _joined(
             membership = Membership(session, group, subscriptions, options.model, divide, plan.locks, keeper)
             consumer = Consumer(group, options, subscriptions, session, nursery, line, keeper, membership)
             consumer.join()
-            await consumer.run()
-            yield consumer
+            try:
+                await consumer.run()
+                yield consumer
+            finally:
+                line.close()  # from here on no task is started, because the nursery is about to be closed
     finally:
         if consumer is not None:
             await consumer.close()

@@ -178,8 +178,9 @@ class QueueKeeper:
         """Continue at another offset at once; the pending pull is cancelled."""
         source.assigned.reset(offset)
         source.scope.cancel()
-        self.read(source)
-        self._nursery.start_soon(self.commit, [source], CALL_SECONDS)
+        if not self._line.closed:  # a consumer that is being closed reads no more, and commits at its end
+            self.read(source)
+            self._nursery.start_soon(self.commit, [source], CALL_SECONDS)
 
     async def commit(self, sources: Iterable[Source], timeout_seconds: float) -> list[ClientError]:
         """Commit the offsets of those queues whose lock we have, if locks are needed; returns the failures."""

@@ -396,7 +396,7 @@ class Session:
         self._avoided.pop(channel.address, None)
         if channel.local is not None:
             self.local_host = self.local_host or channel.local.host
-        if channel.address not in self.name_servers:
+        if channel.address not in self.name_servers and not self.closed:
             self.nursery.start_soon(self.send_heartbeat, channel.address)
 
     def _channel_closed(self, channel: Channel) -> None:

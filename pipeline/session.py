@@ -14,12 +14,14 @@ import tempfile
 import threading
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from .java import find_java, java_home_for_spark
 from .python import python_for_workers
 
 if TYPE_CHECKING:
+    import subprocess
+
     from pyspark.sql import SparkSession
 
 LOCAL_MASTER = "local[*,3]"
@@ -86,7 +88,9 @@ def session(
         with _deferred_interrupts() as interrupts:
             gateway = launch_gateway(spark_conf, popen_kwargs={"stdout": log, "stderr": log})
         if interrupts:
-            gateway.proc.stdin.close()  # the JVM ends when it reads the end of its input
+            jvm = cast("subprocess.Popen[bytes]", gateway.proc)  # an attribute that PySpark adds to py4j's class
+            assert jvm.stdin is not None
+            jvm.stdin.close()  # the JVM ends when it reads the end of its input
             raise KeyboardInterrupt
         context = SparkContext(conf=spark_conf, gateway=gateway)
     spark = SparkSession.builder.getOrCreate()

@@ -81,6 +81,33 @@ async def test_a_queue_is_given_away_when_nothing_of_it_is_in_work(autojump_cloc
         assert {("a", 11), ("b", 12)} <= set(handling.seen)
 
 
+@pytest.mark.parametrize("checkpoints", range(12))
+async def test_a_handler_may_end_at_any_point_of_the_closing_of_its_consumer(
+    autojump_clock: MockClock, checkpoints: int
+) -> None:
+    """The cancelled handler gives its message back while the consumer's own tasks end, or after they have ended."""
+    async with open_cluster() as cluster:
+        broker = await cluster.start_broker("b1")
+        cluster.create("t", 1)
+        broker.put("t", 0, b"0")
+
+        async def handle(message: ReceivedMessage) -> None:
+            try:
+                handled.set()
+                await trio.sleep_forever()
+            finally:
+                for _ in range(checkpoints):
+                    await trio.lowlevel.cancel_shielded_checkpoint()
+
+        handled = trio.Event()
+        async with trio.open_nursery() as nursery, consuming(cluster, "a") as consumer:
+            nursery.start_soon(consumer.process, handle)
+            await handled.wait()
+            nursery.cancel_scope.cancel()
+
+        assert broker.offsets["g", "t", 0] == 0
+
+
 async def test_a_lock_that_was_lost_means_a_new_beginning(autojump_clock: MockClock) -> None:
     """Another member has read the queue meanwhile: nothing that was pulled before is handed out, and nothing committed."""
     async with open_cluster() as cluster:

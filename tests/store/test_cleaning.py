@@ -192,6 +192,38 @@ async def test_a_mark_that_is_counted_between_two_removals_does_not_say_that_the
         assert len(store.log.files()) == 1
 
 
+async def test_a_mark_does_not_count_files_of_queues_that_were_removed_while_it_was_being_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With such a mark, the next start would believe that files of queues were lost, and derive all queues anew."""
+    disk, sync_queues = SimDisk(), CheckpointKeeper._sync_queues  # pyright: ignore[reportPrivateUsage]
+    async with small_store(tmp_path, disk=disk, file_reserved_time=0) as store:
+        keeper, cleaner = store.checkpoints, store.cleaner
+        assert isinstance(keeper, CheckpointKeeper)
+        assert cleaner is not None
+        store.put([incoming(b"x" * 1500) for _ in range(400)])
+        await _derive_flushed(store)
+        await keeper.allow_removal(store.log.files()[-1].start)
+        while len(store.log.files()) > 1:
+            await store.log.remove_oldest()
+        assert store.queues.of("TopicTest", 1).first_number == 0
+
+        async def remove_meanwhile(keeper: CheckpointKeeper, *, in_haste: bool) -> None:
+            await sync_queues(keeper, in_haste=in_haste)
+            await cleaner.follow_log()
+
+        with monkeypatch.context() as patched:
+            patched.setattr(CheckpointKeeper, "_sync_queues", remove_meanwhile)
+            await keeper.save()
+        assert store.queues.of("TopicTest", 1).first_number > 0
+        disk = disk.kill()
+    with capture_logs() as events:
+        async with small_store(tmp_path, disk=disk, file_reserved_time=0):
+            pass
+
+    assert [event["event"] for event in events if event["log_level"] != "info"] == []
+
+
 async def test_files_of_many_queues_are_deleted_in_several_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A queue whose topic is deleted between two turns is left alone, because its files are closed."""
     turns, expired = 0, list[tuple[int, int]]()
