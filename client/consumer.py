@@ -386,6 +386,7 @@ async def open_consumer(
     """A consumer for the length of an `async with` block; on entry its first share of queues is being read.
 
     Leaving the block acknowledges nothing: unacknowledged messages are handed out again to a member of the group.
+    It also releases the locks of ordered queues, so the code that handles their messages has to end before.
 
     Args:
         namesrv: `host:port`, several joined by `;`, or a sequence of them.

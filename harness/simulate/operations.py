@@ -111,8 +111,8 @@ class Operations:
         self.history.promotions.append(scene.epoch)
         if _has_shown_more(master, slave):
             self.history.misled.append(scene.epoch)
-        self._ended(End.KILL)
         await self._end(master, end)
+        self._ended(End.KILL)  # now, because it may have answered until now what no slave has
         await slave.process.end(self.rng.choice((End.CLEAN, End.KILL)))
         before, after = master.config, slave.config
         slave.config = attrs.evolve(after, broker_id=0, broker_role=before.broker_role, flush_disk_type=before.flush_disk_type)

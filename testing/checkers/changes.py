@@ -12,7 +12,9 @@ UNKNOWN_SECONDS = 60.0
 
 
 def answered_changes_hold(history: History) -> Iterator[str]:
-    """Each look at a setting finds the value of the last change that was answered, or of a later one without an answer.
+    """Each look at a setting finds the value of the last change that was answered, or of one without an answer.
+
+    A change without an answer may have waited at a host that hung, and may so be carried out after later ones.
 
     A kill or a power cut may lose the changes of the last `change_seconds` before it. A clean stop loses none, unless the disk
     failed during it: tables that cannot be written when a process ends are lost with it.
@@ -21,17 +23,23 @@ def answered_changes_hold(history: History) -> Iterator[str]:
     for change in history.changes:
         changes.setdefault(change.key, []).append(change)
     for look in history.looks:
-        allowed: list[str | None] = []
+        allowed, last = list[str | None](), None
         for change in reversed(changes.get(look.key, [])):
             if change.began > max(look.seconds, look.until):
                 continue
-            allowed.append(change.value)
-            if change.answered_at < look.seconds and _is_kept(history, change, look.epoch):
-                break
-        else:
+            if last is None or _may_follow(change, last):
+                allowed.append(change.value)
+            if last is None and change.answered_at < look.seconds and _is_kept(history, change, look.epoch):
+                last = change
+        if last is None:
             allowed.append(None)
         if look.value not in allowed:
             yield f"{look.key} is {look.value} on {look.host} at {look.seconds:.2f} s, and may be {allowed}"
+
+
+def _may_follow(change: Change, last: Change) -> bool:
+    """Whether a change that began earlier may have been carried out after `last`, which was answered."""
+    return change.answered_at == inf and change.epoch == last.epoch and change.began > last.began - UNKNOWN_SECONDS
 
 
 def _is_kept(history: History, change: Change, epoch: int) -> bool:

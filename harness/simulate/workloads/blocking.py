@@ -63,6 +63,10 @@ class Blocking(Members):
                 if not wait.error:
                     wait.closed_at = trio.current_time()
             self.scene.history.waits += waits
+            # Who closes a consumer gives up its queues, also those of which another thread still handles a message.
+            for one in self.scene.history.handlings:
+                if one.member == member:
+                    one.ended = min(one.ended, trio.current_time())
 
     async def _drive(self, thread: SimThread, wait: Wait) -> None:
         try:

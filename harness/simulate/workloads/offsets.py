@@ -174,11 +174,8 @@ class Offsets(Workload):
             await operator.ask_master(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
         elif kind == 4 and broker is not None and self._sent:
             put = self._sent[rng.choice(sorted(self._sent))]
-            if not any(
-                number_in(decode_record(one).body) == put.number
-                for one in broker.store.get(*put.queue, put.queue_offset, 1).slices
-            ):
-                return  # the master has lost the message, and another one may be at its offset
+            if not _is_stored(put, broker):
+                return
             # A message id is address and physical offset in hex, as RocketMQ writes them.
             host = bytes(map(int, scene.master.host.split("."))).hex()
             message_id = f"{host}{scene.master.address.port:08x}{put.physical_offset:016x}".upper()
@@ -216,7 +213,7 @@ class Offsets(Workload):
                 continue
             lowest = max(reset.offsets[put.queue[1]], broker.store.min_offset(*put.queue))
             passed = lowest <= put.queue_offset < committed.get(put.queue[1], 0)
-            if passed and self._seen.get(put.number, -inf) < reset.asked_at:
+            if passed and self._seen.get(put.number, -inf) < reset.asked_at and _is_stored(put, broker):
                 self._found.append(
                     f"message {put.number} at {put.queue}@{put.queue_offset} did not come again after the reset to "
                     f"{reset.offsets[put.queue[1]]} at {reset.asked_at:.2f} s, and {committed[put.queue[1]]} is committed"
@@ -236,3 +233,9 @@ class Offsets(Workload):
 
     def counts(self) -> dict[str, int]:
         return {"positions_checked": len(self.scene.history.positions), "resets_judged": len(self._resets)}
+
+
+def _is_stored(put: Put, broker: Broker) -> bool:
+    """Whether the broker still has the message; a power cut may take one that was not synced, and another takes its offset."""
+    found = broker.store.get(*put.queue, put.queue_offset, 1).slices
+    return any(number_in(decode_record(one).body) == put.number for one in found)

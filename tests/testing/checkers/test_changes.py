@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 from ledgermq.testing.checkers.changes import (
     acknowledged_after_a_deletion_is_readable,
     answered_changes_hold,
@@ -52,6 +54,20 @@ def test_a_crash_takes_only_what_was_changed_shortly_before() -> None:
     assert look(history, None, 50.0, 1) != []
     history.ends = [End.CLEAN]
     assert look(history, "0", 50.0, 1) != []
+
+
+def test_a_change_without_an_answer_may_be_carried_out_after_a_later_one_in_the_same_life_for_a_minute() -> None:
+    """It waited at a host that hung, and the later one came over another connection."""
+    history = changed(2.0, inf, 5.0)
+    history.changes[1].began = 3.0
+
+    assert look(history, "1", 6.0) == []
+    assert look(history, "0", 6.0) == ["k is 0 on a at 6.00 s, and may be ['2', '1']"]
+    history.changes[2].began = 63.5
+    history.changes[2].answered_at = 64.0
+    assert look(history, "1", 65.0) == ["k is 1 on a at 65.00 s, and may be ['2']"]
+    history.changes[2].began, history.changes[2].epoch = 4.0, 1
+    assert len(look(history, "1", 65.0, 1)) == 1
 
 
 def deleted(*numbers: int) -> History:
