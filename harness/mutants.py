@@ -144,8 +144,7 @@ def _miss_properties_that_are_not_there(original: Any) -> Callable[[Any, Any, An
 
 
 def _leave_a_failed_append(_: Any) -> Any:
-    def clear_withdrawn(self: Any) -> None:
-        self._unclear = False
+    def clear_withdrawn(self: Any, until: int) -> None:
         self._withdrawn.clear()
 
     return clear_withdrawn

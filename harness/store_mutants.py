@@ -129,6 +129,16 @@ def _refuse_every_gap(original: Any) -> Callable[[Any, int, Any], None]:
     return append_raw
 
 
+def _append_before_the_removal_is_synced(original: Any) -> Callable[[Any, int, int, BaseException], None]:
+    def withdraw(self: Any, end: int, size_max: int, reason: BaseException) -> None:
+        try:
+            original(self, end, size_max, reason)
+        finally:
+            self.failure = None
+
+    return withdraw
+
+
 def _fail_for_queues_that_are_gone(_: Any) -> Any:
     async def sync(self: Any, queue: Any, failed: list[Any]) -> None:
         try:
@@ -291,6 +301,13 @@ PLANTED: tuple[tuple[str, Any, str, Make, Callable[[int], Outcome]], ...] = (
         "append_raw",
         _refuse_every_gap,
         found_by("store/test_opening.py"),
+    ),
+    (
+        "append before the removal of a failed append is synced",
+        LocalCommitLog,
+        "_withdraw",
+        _append_before_the_removal_is_synced,
+        found_by("store/test_local_commitlog.py"),
     ),
     (
         "fail for ever because a queue is gone",

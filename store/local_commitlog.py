@@ -1,14 +1,15 @@
 """The commit log of one broker on one disk: segments, the records in them, and group commit (RocketMQ CommitLog).
 
 Invariant: `flushed_offset <= max_offset`; a record never spans two segments and never touches the last 8 bytes of one, which
-hold the filler. This module decides when fsync is called, in `run` (RocketMQ GroupCommitService). A sync that fails stops the
-log: it accepts no appends until `heal` has read the unsynced bytes back, found them whole, and written and synced them again.
+hold the filler. This module decides when fsync is called, in `run` (RocketMQ GroupCommitService). A write or sync that fails
+stops the log: it accepts no appends until `heal` has read the unsynced bytes back, found them whole, written them again, and
+synced them together with the zeros in place of what a failed append has left.
 """
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import accumulate
 
 import attrs
@@ -18,8 +19,6 @@ from ..message.fields import Buffer
 from ..message.layout import (
     BLANK,
     MAGIC_BLANK,
-    MAGIC_V1,
-    MAGIC_V2,
     PHYSICAL_OFFSET_AT,
     Check,
     DerivedParts,
@@ -44,7 +43,7 @@ from .statuses import PutStatus
 log = get_logger(__name__)
 
 HEAL_SECONDS = 1.0
-"""Pause between attempts to heal a log after a failed sync, in seconds."""
+"""Pause before each attempt to heal a log after a failed write or sync, in seconds."""
 
 
 @attrs.define(eq=False, repr=False)
@@ -61,7 +60,7 @@ class LocalCommitLog:
     flushed_offset: int = 0
     max_offset: int = 0
     failure: str | None = None
-    """Why the log accepts no appends, after a failed sync."""
+    """Why the log accepts no appends, after a failed write or sync."""
     on_syncing: list[Callable[[], None]] = attrs.field(factory=list[Callable[[], None]])
     on_readable: list[Callable[[], None]] = attrs.field(factory=list[Callable[[], None]])
     on_truncated: list[Callable[[int], None]] = attrs.field(factory=list[Callable[[int], None]])
@@ -75,8 +74,9 @@ class LocalCommitLog:
     readable_limit: int | None = None
     """On a slave: the offset up to which its master lets consumers read, at most `max_offset`. The master may still lose the
     bytes behind it in a power cut, and then reuse their offsets. None if no other node sets a limit."""
-    _unclear: bool = False
-    """Whether a failed append has left bytes behind the end of the log."""
+    _withdrawn_end: int | None = None
+    """Failed appends have written bytes between the end of the log and this position; None if none, or once zeros in their
+    place have been synced."""
     _withdrawn: list[Segment] = attrs.field(factory=list[Segment])
     """Segments that a failed append has created, until they are removed."""
     _removal_unsynced: bool = True
@@ -121,8 +121,6 @@ class LocalCommitLog:
         if self.failure is not None:
             raise NotWritable(self.failure)
         start = self.max_offset
-        if self._unclear:
-            self._clear_withdrawn()
         sizes = list(map(len, records))
         total = sum(sizes)
         if total > self.segments.segment_size - BLANK.size:
@@ -137,7 +135,7 @@ class LocalCommitLog:
             else:
                 offsets = self._write_over_segments(segment, records, sizes, free)
         except BaseException as error:
-            self._withdraw(start, error)
+            self._withdraw(start, total + BLANK.size, error)
             raise
         self.max_offset = self.segments.max_offset
         if self.sync_flush:
@@ -180,36 +178,42 @@ class LocalCommitLog:
         segment.wrote = segment.size
         return self.segments.last()
 
-    def _withdraw(self, end: int, reason: BaseException) -> None:
-        """Remove what a failed append has written behind `end`.
+    def _withdraw(self, end: int, size_max: int, reason: BaseException) -> None:
+        """Remove what a failed append has written, at most `size_max` bytes behind `end`, and accept no appends until `heal`.
 
         There may be whole records, which a restart would find, although their producer got the answer that nothing was stored.
+        Until the removal is synced, a power cut may leave some of their sectors, and these must not get between the sectors of
+        records that are written in their place.
 
         Raises:
-            AppendUnclear: the disk refused to remove it; the next append first tries again.
+            AppendUnclear: the disk refused to remove it; `heal` tries again.
         """
         files = self.segments.files
         while files and files[-1].start > end:
             self._withdrawn.append(files.pop())
+        self._withdrawn_end = end
         holder = self.segments.find(end)
         if holder is not None:
-            holder.wrote = end - holder.start
-        self._unclear = True
+            at = holder.wrote = end - holder.start
+            # Only what is not zero is overwritten: it has its place on the medium, so a full disk does not refuse that.
+            self._withdrawn_end += len(bytes(holder.view[at : at + size_max]).rstrip(b"\0"))
+        self.failure = f"what a failed append has written behind {end} is being removed"
+        self._wake.set()
         try:
-            self._clear_withdrawn()
+            self._clear_withdrawn(self._withdrawn_end)
         except OSError as error:
             raise AppendUnclear(error.errno, error.strerror) from reason
 
-    def _clear_withdrawn(self) -> None:
+    def _clear_withdrawn(self, until: int) -> None:
         while self._withdrawn:
             segment = self._withdrawn[-1]
             segment.file.clear(0)
             self.segments.disk.remove(segment.path)
             self._withdrawn.pop().close()
         holder = self.segments.find(self.max_offset)
-        if holder is not None:
-            holder.file.clear(holder.wrote)
-        self._unclear = False
+        if holder is not None and until > holder.end:
+            # Not `clear`: it passes over what reads as zeros, and after a failed sync these may be missing on the medium.
+            holder.file.write(bytes(min(until - holder.start, holder.size) - holder.wrote), holder.wrote)
 
     def append_raw(self, offset: int, data: Buffer) -> None:
         if self.failure is not None:
@@ -228,7 +232,11 @@ class LocalCommitLog:
             raise OffsetGap(offset + len(data), segment.start + segment.size)
         if self.sync_flush:
             segment.prepare(len(data))
-        segment.append(data)
+        try:
+            segment.append(data)
+        except OSError as error:
+            self._withdraw(segment.end, len(data), error)
+            raise
         if empty:
             self.flushed_offset = offset
         self.max_offset = segment.end
@@ -408,7 +416,7 @@ class LocalCommitLog:
         self._wake.set()
 
     async def heal(self) -> None:
-        """Make the log writable again after a failed sync: verify the unsynced bytes, then write and sync them again.
+        """Make the log writable again after a failed write or sync: verify the unsynced bytes, then write and sync them again.
 
         In a slave's log, an incomplete last record is dropped: whether it is damaged cannot be known, and the master sends it
         again.
@@ -416,21 +424,26 @@ class LocalCommitLog:
         async with self._sync_lock:
             start, end = self.flushed_offset, self.max_offset
             try:
-                whole = max(await self._workers.run(self._whole_until, start, end), start)
+                read_back = partial(local_recovery.whole_until, self.segments, start, end, raw=self._raw)
+                whole = max(await self._workers.run(read_back), start)
                 if whole < end:
                     self.segments.truncate(whole)
                     self.max_offset = end = whole
+                if self._withdrawn_end is not None:
+                    self._clear_withdrawn(self._withdrawn_end)
                 await self._workers.run(self.rewrite, start, end)
             except OSError as error:
                 log.warning("log_still_failing", reason=str(error.strerror or error))
                 self._wake.set()
                 return
             log.info("log_healed", rewritten_bytes=end - start)
-            self.failure = None
+            self.failure = self._withdrawn_end = None
             self._reach(end)
 
     def rewrite(self, start: int, end: int) -> None:
         """Write [start, end) again and sync it, because after a failed sync another sync alone would not write it; blocks.
+
+        The file that holds `end` is synced in any case.
 
         The caller has read these bytes back and found them whole.
 
@@ -439,40 +452,7 @@ class LocalCommitLog:
         """
         self.segments.rewrite(start, end)
         self.segments.created = True
-        self.segments.sync(start, end)
-
-    def _whole_until(self, start: int, end: int) -> int:
-        """Read [start, end) back; returns the end of its last whole record, which is before `end` only on a slave.
-
-        Raises:
-            OSError: a record is damaged.
-        """
-        # A slave's `flushed_offset` may be inside a record; the nearest certain border of a record is the start of the segment.
-        position = start - start % self.segments.segment_size if self._raw else start
-        while position < end:
-            segment = self.segments.find(position)
-            assert segment is not None
-            at, stop = position - segment.start, min(segment.wrote, end - segment.start)
-            check, span = check_record(segment.view, at, stop, check_crc=False)
-            if span is not None and position + span.size > start:
-                check, span = check_record(segment.view, at, stop)
-            if check is Check.BLANK:
-                position = segment.start + segment.size
-            elif span is not None:
-                position += span.size
-            elif self._raw and _is_beginning(segment.view[at:stop]) and segment.start + stop == self.max_offset:
-                return position
-            else:
-                raise OSError(errno.EIO, f"unsynced record at {position} reads back damaged")
-        return end
-
-
-def _is_beginning(view: memoryview) -> bool:
-    """Whether these bytes may be the beginning of a longer record or of a filler."""
-    if len(view) < BLANK.size:
-        return True
-    size, magic = BLANK.codec.unpack_from(view)
-    return magic in (MAGIC_V1, MAGIC_V2) and size > len(view)
+        self.segments.sync(start, end + 1)
 
 
 def open_local_commit_log(world: World, config: StoreConfig) -> LocalCommitLog:

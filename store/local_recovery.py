@@ -1,11 +1,13 @@
 """What the local commit log trusts of its own bytes after a crash: which records belong to it, and where it ends.
 
 Neither the size nor the CRC of a record proves it whole: the CRC covers the body only, and a power cut may lose any unsynced
-sector, leave what an older log had written there, or bring a filler back. Blocking; used before anything else uses the log.
+sector, leave what an older log had written there, or bring a filler back. Blocking; used before anything else uses the log, and
+`whole_until` after a failed write or sync, too.
 """
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterator
 
 from ..message.layout import (
@@ -155,3 +157,40 @@ def _damaged_at(segments: Segments, end: int, synced: int) -> bool:
     if magic == MAGIC_BLANK:  # a filler, whose next file was not created yet
         return bool(synced - end > size)
     return bool(magic not in (MAGIC_V1, MAGIC_V2) or size <= synced - end)
+
+
+def whole_until(segments: Segments, start: int, end: int, *, raw: bool) -> int:
+    """Read [start, end) back, which is the end of the log; returns the end of its last whole record.
+
+    Args:
+        raw: the log follows a master, so `start` may be inside a record, and the last record may be incomplete.
+
+    Raises:
+        OSError: a record is damaged.
+    """
+    # The nearest certain border of a record is the start of the segment.
+    position = start - start % segments.segment_size if raw else start
+    while position < end:
+        segment = segments.find(position)
+        assert segment is not None
+        at, stop = position - segment.start, min(segment.wrote, end - segment.start)
+        check, span = check_record(segment.view, at, stop, check_crc=False)
+        if span is not None and position + span.size > start:
+            check, span = check_record(segment.view, at, stop)
+        if check is Check.BLANK:
+            position = segment.start + segment.size
+        elif span is not None:
+            position += span.size
+        elif raw and _is_beginning(segment.view[at:stop]) and segment.start + stop == end:
+            return position
+        else:
+            raise OSError(errno.EIO, f"unsynced record at {position} reads back damaged")
+    return end
+
+
+def _is_beginning(view: memoryview) -> bool:
+    """Whether these bytes may be the beginning of a longer record or of a filler."""
+    if len(view) < BLANK.size:
+        return True
+    size, magic = BLANK.codec.unpack_from(view)
+    return magic in (MAGIC_V1, MAGIC_V2) and size > len(view)

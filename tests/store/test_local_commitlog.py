@@ -6,8 +6,10 @@ import pytest
 
 from ledgermq.message.layout import encode_host, encode_record
 from ledgermq.store.consumequeue import ConsumeQueue
+from ledgermq.store.errors import NotWritable
 from ledgermq.store.local_commitlog import LocalCommitLog
 from ledgermq.store.segments import Segments
+from ledgermq.store.statuses import PutStatus
 from ledgermq.testing.sim.clock import SimClock
 from ledgermq.testing.sim.disk import SimDisk
 from ledgermq.testing.sim.workers import SimWorkers
@@ -137,3 +139,60 @@ async def test_a_slave_with_a_damaged_record_takes_nothing() -> None:
     await slave.heal()
 
     assert slave.failure is not None
+
+
+async def _append_when_accepted(log: LocalCommitLog, record: bytes) -> None:
+    for _ in range(20):
+        try:
+            log.append([record])
+        except NotWritable:
+            await log.heal()
+        else:
+            return
+    raise AssertionError("the log accepts no appends any more")
+
+
+@pytest.mark.parametrize("sync_error", [0.0, 0.5])
+async def test_a_power_cut_leaves_nothing_of_a_refused_record_among_the_bytes_of_its_successor(sync_error: float) -> None:
+    """The removal of what a failed append has written is synced before the next append, even if syncs fail meanwhile."""
+    refused = encode_record(b"T", 0, 0, b"r" * 2000, b"P\x01" + b"r" * 2000, 0, 0, 1, HOST, 1, HOST, 0, 0)
+    successor = encode_record(b"T", 0, 0, b"s" * 2000, b"P\x01" + b"s" * 2000, 0, 0, 1, HOST, 1, HOST, 0, 0)
+    torn = 0
+    for seed in range(60):
+        disk = SimDisk(random.Random(seed))
+        log = _log_of(disk)
+        log.append([_records_of_a_master(1)[0]])
+        await log.flush()
+        start = log.max_offset
+        disk.faults.write_error = 1.0
+        with pytest.raises(OSError, match="Input/output"):
+            log.append([refused])
+        disk.faults.write_error, disk.faults.sync_error = 0.0, sync_error
+        await _append_when_accepted(log, successor)
+
+        found = disk.power_cut(seed).open(f"log/{0:020}").read(start, len(successor))
+
+        assert b"rrr" not in found
+        torn += b"sss" in found and found != bytes(log.slice_from(start, len(successor)))
+    assert torn, "no power cut has torn the successor, so this test shows nothing"
+
+
+async def test_puts_that_wait_are_answered_when_what_a_later_append_has_left_is_removed() -> None:
+    """The failed append concerns its own producer only."""
+    disk = SimDisk()
+    log = _log_of(disk)
+    log.sync_flush = True
+    record, size = _records_of_a_master(1)
+    outcomes: list[PutStatus] = []
+    log.when_stored(log.append([record]).end, outcomes.append)
+    disk.faults.write_error = 1.0
+    with pytest.raises(OSError, match="Input/output"):
+        log.append([record])
+    with pytest.raises(NotWritable, match="failed append"):
+        log.append([record])
+    disk.faults.write_error = 0.0
+
+    await log.heal()
+
+    assert outcomes == [PutStatus.PUT_OK]
+    assert log.append([record]).offsets == [size]
